@@ -62,7 +62,9 @@ class Registry:
         """Class or function decorator: the component takes the name of its module."""
         name = component.__module__.removeprefix(self.package + ".").split(".")[0]
         if name in self._objects and self._objects[name] is not component:
-            raise ValueError(f"{component.__module__}: {self.kind} {name!r} is registered twice; one file, one name.")
+            raise ValueError(
+                f"{component.__module__}: {self.kind} {name!r} is registered twice; one file, one name."
+            )
         self._objects[name] = component
         return component
 
@@ -117,7 +119,12 @@ def _check_value(where: str, value: Any, option: Option) -> None:
     if option.choices and value not in option.choices:
         allowed = ", ".join(repr(choice) for choice in option.choices)
         raise ValueError(f"{where} is {value!r}; allowed: {allowed}.")
-    expected: dict[str, tuple[type, ...]] = {"float": (int, float), "int": (int,), "bool": (bool,), "str": (str,)}
+    expected: dict[str, tuple[type, ...]] = {
+        "float": (int, float),
+        "int": (int,),
+        "bool": (bool,),
+        "str": (str,),
+    }
     types = expected.get(option.annotation)
     if types and (not isinstance(value, types) or (isinstance(value, bool) and bool not in types)):
         raise ValueError(f"{where} is {value!r} ({type(value).__name__}); expected {option.annotation}.")
@@ -128,12 +135,18 @@ def _component_options(path: Path) -> dict[str, Option]:
     """Options of the `@register`ed class or function in the Python file `path`."""
     nodes = ast.parse(path.read_text(encoding="utf-8")).body
     if path.name == "__init__.py":
-        nodes += [n for p in sorted(path.parent.glob("[!_]*.py")) for n in ast.parse(p.read_text(encoding="utf-8")).body]
+        nodes += [
+            n
+            for p in sorted(path.parent.glob("[!_]*.py"))
+            for n in ast.parse(p.read_text(encoding="utf-8")).body
+        ]
     component = next((node for node in nodes if _is_registered(node)), None)
     if component is None:
         raise ValueError(f"{path} registers no component; decorate one class or function with @register.")
     if isinstance(component, ast.ClassDef):
-        component = next((n for n in component.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"), None)
+        component = next(
+            (n for n in component.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"), None
+        )
     return {} if component is None else _signature(component)
 
 
