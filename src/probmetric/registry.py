@@ -62,9 +62,7 @@ class Registry:
         """Class or function decorator: the component takes the name of its module."""
         name = component.__module__.removeprefix(self.package + ".").split(".")[0]
         if name in self._objects and self._objects[name] is not component:
-            raise ValueError(
-                f"{component.__module__}: {self.kind} {name!r} is registered twice; one file, one name."
-            )
+            raise ValueError(f"{component.__module__}: {self.kind} {name!r} is registered twice; one file, one name.")
         self._objects[name] = component
         return component
 
@@ -89,7 +87,7 @@ class Registry:
         return name
 
     def options(self, name: str) -> dict[str, Option]:
-        """Options of component `name` with defaults and choices, read from its source without importing it."""
+        """Options of component `name` with defaults and choices, read from its source, not by importing it."""
         found = _component_options(self._sources[self.check(name)])
         return {key: option for key, option in found.items() if key not in self.context}
 
@@ -100,6 +98,15 @@ class Registry:
             if key not in known:
                 raise UnknownNameError(f"{self.kind} {name!r} has no option {key!r}: {nearest(key, known)}")
             _check_value(f"{self.kind} {name!r}: option {key!r}", value, known[key])
+
+    def constant(self, name: str, attribute: str, default: Any = None) -> Any:
+        """Value of the class-level constant `attribute` of component `name`, read from its source."""
+        component = _component(self._sources[self.check(name)])
+        for node in getattr(component, "body", []):
+            target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+            if isinstance(target, ast.Name) and target.id == attribute and node.value is not None:
+                return _literal(node.value)
+        return default
 
     def get(self, name: str) -> Callable[..., Any]:
         """Import the module of component `name` and return what it registered."""
@@ -131,22 +138,21 @@ def _check_value(where: str, value: Any, option: Option) -> None:
 
 
 @functools.cache
+def _component(path: Path) -> Any:
+    """Syntax tree of the `@register`ed class or function in `path` (for a package: in any of its files)."""
+    paths = [path, *sorted(path.parent.glob("[!_]*.py"))] if path.name == "__init__.py" else [path]
+    for source in paths:
+        for node in ast.parse(source.read_text(encoding="utf-8")).body:
+            if _is_registered(node):
+                return node
+    raise ValueError(f"{path} registers no component; decorate one class or function with @register.")
+
+
 def _component_options(path: Path) -> dict[str, Option]:
-    """Options of the `@register`ed class or function in the Python file `path`."""
-    nodes = ast.parse(path.read_text(encoding="utf-8")).body
-    if path.name == "__init__.py":
-        nodes += [
-            n
-            for p in sorted(path.parent.glob("[!_]*.py"))
-            for n in ast.parse(p.read_text(encoding="utf-8")).body
-        ]
-    component = next((node for node in nodes if _is_registered(node)), None)
-    if component is None:
-        raise ValueError(f"{path} registers no component; decorate one class or function with @register.")
+    component = _component(path)
     if isinstance(component, ast.ClassDef):
-        component = next(
-            (n for n in component.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"), None
-        )
+        methods = [node for node in component.body if isinstance(node, ast.FunctionDef)]
+        component = next((method for method in methods if method.name == "__init__"), None)
     return {} if component is None else _signature(component)
 
 
