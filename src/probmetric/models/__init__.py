@@ -1,0 +1,46 @@
+"""Encoders: images -> raw, un-normalised embeddings. One backbone per file; importing this package needs no PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from probmetric.registry import Registry
+
+if TYPE_CHECKING:
+    from probmetric.models._base import Encoder
+
+REGISTRY = Registry("backbone", "probmetric.models", context=("dim", "in_channels", "image_size"))
+register, list_backbones = REGISTRY.register, REGISTRY.names
+
+__all__ = ["REGISTRY", "create_encoder", "list_backbones", "register"]
+
+
+def create_encoder(
+    backbone: str,
+    *,
+    dim: int,
+    in_channels: int = 3,
+    image_size: int = 32,
+    pretrained: str | Path | bool | None = None,
+    **options: Any,
+) -> Encoder:
+    """Create the encoder registered as `backbone`; its weights are drawn from torch's global generator.
+
+    Args:
+        backbone: one of `list_backbones()`.
+        dim: M, size of the embedding.
+        in_channels: channels of the images.
+        image_size: height and width of the images.
+        pretrained: a weight file (.safetensors, or a .pth state dict), a run's `model.safetensors`, or True for
+            the weights a backbone publishes itself (timm; needs its cache or a network).
+        options: keyword options of the backbone.
+
+    Returns:
+        `encoder(images (B, C, H, W)) -> (B, M)`.
+    """
+    context = {"dim": dim, "in_channels": in_channels, "image_size": image_size}
+    encoder: Encoder = REGISTRY.create(backbone, **context, **options)
+    if pretrained:
+        encoder.load_pretrained(pretrained)
+    return encoder

@@ -1,0 +1,138 @@
+"""What every encoder is: features, a linear head, and the policies training applies to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from probmetric.io import FileError, read_tensors, sha256_file
+
+
+class Encoder(nn.Module):
+    """Images -> raw embeddings: `encoder(x) == encoder.head(encoder.features(x))`.
+
+    A subclass defines `features` and sets `head`, the final `nn.Linear(D, M)`; `head` is None where the encoder
+    has no parameters, and the features are then the embedding.
+
+    Attributes:
+        dim: M, size of the embedding.
+        num_features: D, size of the features.
+        pretrained_digest: SHA-256 of the weight file the encoder started from, or None.
+    """
+
+    dim: int
+    num_features: int
+    head: nn.Linear | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = None
+        self.pretrained_digest: str | None = None
+        self._loaded_names: frozenset[str] = frozenset()
+        self._frozen_batch_norm = False
+
+    def _attach_head(self, num_features: int, dim: int) -> None:
+        """Add `head`, the linear layer (D -> M)."""
+        self.num_features, self.dim = num_features, dim
+        self.head = nn.Linear(num_features, dim)
+
+    def features(self, images: Tensor) -> Tensor:
+        """Features before the head, (B, C, H, W) -> (B, D)."""
+        raise NotImplementedError
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Raw embeddings, (B, C, H, W) -> (B, M)."""
+        features = self.features(images)
+        return features if self.head is None else self.head(features)
+
+    def train(self, mode: bool = True) -> Encoder:
+        """Set training mode; frozen batch normalisation stays on its stored statistics."""
+        super().train(mode)
+        if mode and self._frozen_batch_norm:
+            for module in self.modules():
+                if isinstance(module, _BatchNorm):
+                    module.eval()
+        return self
+
+    def set_batch_norm(self, policy: Literal["train", "frozen"]) -> None:
+        """`frozen`: normalise by the stored statistics and never update them; scale and shift still train."""
+        self._frozen_batch_norm = policy == "frozen"
+        self.train(self.training)
+
+    def optimizer_groups(self) -> list[dict[str, Any]]:
+        """Parameter groups, in the form of `Loss.optimizer_groups`; default: all at the base learning rate."""
+        parameters = list(self.parameters())
+        return [{"params": parameters}] if parameters else []
+
+    def pretrained_parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters that came from a weight file; a warm-up leaves these alone."""
+        return (parameter for name, parameter in self.named_parameters() if name in self._loaded_names)
+
+    def load_pretrained(self, source: str | Path | bool) -> None:
+        """Start from a weight file of this backbone, for instance another run's `model.safetensors`.
+
+        The head is taken over only where its shape is the same.
+
+        Raises:
+            FileError: `source` is missing, damaged or of another architecture.
+        """
+        if source is True:
+            raise FileError(f"backbone {type(self).__name__} publishes no weights; set `pretrained` to a weight file.")
+        state = read_state(source)
+        state = {name.removeprefix("encoder."): value for name, value in state.items() if not name.startswith("loss.")}
+        own = self.state_dict()
+        for name in ("head.weight", "head.bias"):
+            if name in state and name in own and state[name].shape != own[name].shape:
+                del state[name]
+        self._take(self, state, source, may_lack=("head.",))
+
+    def _take(self, module: nn.Module, state: Mapping[str, Tensor], source: Any, may_lack: tuple[str, ...]) -> None:
+        """Load `state` into `module` (self or a part of it) and remember which parameters it filled."""
+        own = module.state_dict()
+        problems = [f"lacks {name}" for name in own if name not in state and not name.startswith(may_lack or "\0")]
+        problems += [f"has an unknown {name}" for name in state if name not in own]
+        problems += [
+            f"has {name} of shape {tuple(value.shape)} instead of {tuple(own[name].shape)}"
+            for name, value in state.items()
+            if name in own and value.shape != own[name].shape
+        ]
+        if problems:
+            more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
+            raise FileError(
+                f"{source} does not fit backbone {type(self).__name__}: it {'; '.join(problems[:3])}{more}. "
+                "Use weights of the same backbone with the same options."
+            )
+        module.load_state_dict(state, strict=False)
+        filled = {id(parameter) for name, parameter in module.named_parameters() if name in state}
+        self._loaded_names = frozenset(name for name, p in self.named_parameters() if id(p) in filled)
+        self.pretrained_digest = sha256_file(source) if Path(str(source)).is_file() else None
+
+
+def read_state(path: str | Path | bool) -> dict[str, Tensor]:
+    """Read a state dict from .safetensors, or from a .pth/.pt/.bin file without running any code in it.
+
+    Raises:
+        FileError: missing, damaged, or holding something else than tensors.
+    """
+    path = Path(str(path))
+    if path.suffix == ".safetensors":
+        return read_tensors(path, framework="torch")[0]
+    if not path.is_file():
+        raise FileError(f"weight file {path} is missing; correct `pretrained` or put the file there.")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise FileError(
+            f"weight file {path} cannot be read as plain tensors ({type(error).__name__}); "
+            "download it again, or convert it to safetensors."
+        ) from error
+    for key in ("state_dict", "model"):
+        state = state[key] if isinstance(state, dict) and isinstance(state.get(key), dict) else state
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise FileError(f"weight file {path} holds no state dict (name -> tensor); save `model.state_dict()`.")
+    return state
