@@ -1,0 +1,168 @@
+"""What every loss is, and the few operations they share.
+
+A loss receives the encoder's raw output and decides itself what a norm means: proxy losses divide it away,
+probabilistic losses read it as a concentration. All arithmetic runs outside autocast in float32 (float64 if the
+loss was moved to float64), because exponentials of scaled cosines and Bessel functions do not survive bfloat16.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Loss(nn.Module):
+    """Base of all losses.
+
+    Subclasses implement `compute`. `num_classes` is C, the number of training classes (labels are 0..C-1), and
+    `dim` is M, the embedding's dimension.
+    """
+
+    wants_groups: int = 1
+    """Images per class a batch should hold."""
+    wants_warm_start: bool = False
+    """Whether `warm_start` should be called once before training."""
+
+    def __init__(self, *, num_classes: int, dim: int) -> None:
+        super().__init__()
+        if num_classes < 1 or dim < 1:
+            raise ValueError(f"num_classes={num_classes}, dim={dim}: both must be at least 1.")
+        self.num_classes, self.dim = num_classes, dim
+
+    def forward(
+        self,
+        embeddings: Tensor,  # (B, M) raw encoder output
+        labels: Tensor,  # (B,) int64 in 0..C-1
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:  # ()
+        """Loss of one batch; `generator` drives the losses that draw samples."""
+        self._check(embeddings, labels)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            return self.compute(embeddings.to(self.working_dtype(embeddings)), labels, generator)
+
+    def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
+        """The loss itself: `embeddings` (B, M) in working precision, `labels` (B,), to a scalar."""
+        raise NotImplementedError
+
+    def logits(self, embeddings: Tensor) -> Tensor | None:
+        """Class logits (B, C) of `embeddings` (B, M), or None where the loss defines no classifier."""
+        return None
+
+    def probabilities(
+        self,
+        embeddings: Tensor,  # (B, M)
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Tensor | None:  # (B, C)
+        """Class probabilities over the training classes, or None where the loss defines no classifier."""
+        with torch.autocast(embeddings.device.type, enabled=False):
+            logits = self.logits(embeddings.to(self.working_dtype(embeddings)))
+            return None if logits is None else logits.softmax(dim=1)
+
+    def optimizer_groups(self) -> list[dict[str, Any]]:
+        """Optimiser groups of the loss's own parameters; none if it has none.
+
+        `lr_multiplier` is relative to the run's base learning rate, `lr` is absolute and stands in its place.
+        """
+        parameters = list(self.parameters())
+        return [{"params": parameters, "lr_multiplier": 1.0, "weight_decay": 0.0}] if parameters else []
+
+    def warm_start(self, embeddings: Tensor, labels: Tensor) -> float | None:
+        """Initialise from the training set's `embeddings` (N, M) and `labels` (N,), once, before training."""
+        return None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the loss which epoch (from 0) begins."""
+
+    def diagnostics(self) -> dict[str, float]:
+        """Numbers worth a column in the training history."""
+        return {}
+
+    def working_dtype(self, embeddings: Tensor) -> torch.dtype:
+        """Precision of the arithmetic: the parameters', or at least float32 where there are none."""
+        parameter = next(self.parameters(), None)
+        return torch.promote_types(embeddings.dtype, torch.float32) if parameter is None else parameter.dtype
+
+    def _check(self, embeddings: Tensor, labels: Tensor) -> None:
+        if embeddings.ndim != 2 or embeddings.shape[1] != self.dim or embeddings.shape[0] == 0:
+            raise ValueError(
+                f"embeddings have shape {tuple(embeddings.shape)}; expected (B, {self.dim}) with B >= 1. "
+                "Create the loss with the encoder's dim."
+            )
+        if labels.shape != embeddings.shape[:1]:
+            raise ValueError(f"labels have shape {tuple(labels.shape)}; expected ({len(embeddings)},).")
+        # On an accelerator reading the extremes would stall every step; indexing checks the range there.
+        if labels.device.type == "cpu":
+            low, high = (int(bound) for bound in torch.aminmax(labels))
+            if low < 0 or high >= self.num_classes:
+                raise ValueError(
+                    f"labels run from {low} to {high}; allowed: 0 to {self.num_classes - 1}. "
+                    "Re-map the training classes to 0..C-1 or create the loss with their number."
+                )
+
+
+def inverse_norm(vectors: Tensor) -> Tensor:
+    """1/|v| of the rows of `vectors` (..., M) as (..., 1); zero, with zero gradient, where |v| is zero."""
+    norm = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    tiny = torch.finfo(norm.dtype).tiny ** 0.5
+    return torch.where(norm > tiny, 1.0 / norm.clamp_min(tiny), 0.0)
+
+
+def unit(vectors: Tensor) -> Tensor:
+    """Rows of `vectors` (..., M) scaled to norm 1; a zero row stays zero and receives no gradient."""
+    return vectors * inverse_norm(vectors)
+
+
+def cosine_similarities(embeddings: Tensor, proxies: Tensor) -> Tensor:
+    """Cosines (B, P) of every row of `embeddings` (B, M) with every row of `proxies` (P, M).
+
+    The proxies' norms divide the product, not the proxies: no normalised copy of a large proxy matrix is made,
+    forward or backward.
+    """
+    return (unit(embeddings) @ proxies.T) * inverse_norm(proxies).T
+
+
+def squared_distances(embeddings: Tensor, proxies: Tensor) -> Tensor:
+    """Squared Euclidean distances (B, P) on the unit sphere: 2 - 2 cos, never negative."""
+    return (2.0 - 2.0 * cosine_similarities(embeddings, proxies)).clamp_min(0.0)
+
+
+def pairwise_distances(embeddings: Tensor) -> Tensor:
+    """Euclidean distances (B, B) between the unit vectors of `embeddings` (B, M); zero, without gradient, for twins."""
+    directions = unit(embeddings)
+    return safe_sqrt((2.0 - 2.0 * directions @ directions.T).clamp_min(0.0))
+
+
+def safe_sqrt(squared: Tensor) -> Tensor:
+    """Square root that treats values within rounding of zero as zero, with zero gradient there."""
+    tolerance = 8.0 * torch.finfo(squared.dtype).eps
+    return torch.where(squared > tolerance, squared.clamp_min(tolerance).sqrt(), 0.0)
+
+
+def log_one_plus_sum_exp(logits: Tensor, keep: Tensor, dim: int) -> Tensor:
+    """log(1 + sum exp(logits)) along `dim` over the entries where `keep` is true; 0 where none is kept."""
+    return log_one_plus_exp(logits.masked_fill(~keep, excluded(logits)).logsumexp(dim=dim))
+
+
+def log_one_plus_exp(exponent: Tensor) -> Tensor:
+    """log(1 + e^x) to working precision everywhere (`softplus` switches to x at 20)."""
+    return torch.logaddexp(exponent, exponent.new_zeros(()))
+
+
+def excluded(logits: Tensor) -> float:
+    """Logit of an entry left out of a sum of exponentials: finite, so that no inf - inf arises."""
+    return torch.finfo(logits.dtype).min / 2
+
+
+def without_target(logits: Tensor, labels: Tensor) -> Tensor:
+    """`logits` (B, C) with each row's own class `labels` (B,) excluded from any sum of exponentials."""
+    return logits.scatter(1, labels[:, None], excluded(logits))
+
+
+def require(condition: bool, name: str, value: Any, allowed: str) -> None:
+    """Raise a `ValueError` naming option `name`, its `value` and what is allowed, unless `condition` holds."""
+    if not condition:
+        raise ValueError(f"{name}={value!r}; allowed: {allowed}.")

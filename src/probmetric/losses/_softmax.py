@@ -1,0 +1,52 @@
+"""Cosine softmax with a learned inverse temperature, shared by `cosine` and `arcface` (Scott et al. 2021, section 3).
+
+    logit_ic = beta cos(z_i, w_c),    beta = exp(log_scale) > 0
+
+The paper writes beta = exp(tau); its code stores -tau. The classifier starts like `nn.Linear`, is never decayed, and
+log beta has its own learning rate, without momentum.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from probmetric.losses._base import Loss, cosine_similarities, require
+
+
+class CosineSoftmax(Loss):
+    """Classifier over cosines with inverse temperature `scale`, learned unless `learn_scale` is false."""
+
+    def __init__(self, *, num_classes: int, dim: int, scale: float, learn_scale: bool, scale_lr: float) -> None:
+        super().__init__(num_classes=num_classes, dim=dim)
+        require(scale > 0, "scale", scale, "a number above 0")
+        require(scale_lr > 0, "scale_lr", scale_lr, "a learning rate above 0")
+        self.scale_lr = scale_lr
+        self.weight = nn.Parameter(torch.empty(num_classes, dim).uniform_(-(dim**-0.5), dim**-0.5))
+        self.log_scale = nn.Parameter(torch.tensor(math.log(scale)), requires_grad=learn_scale)
+
+    def cosines(self, embeddings: Tensor) -> Tensor:
+        """Cosines (B, C) between embeddings (B, M) and class weights."""
+        return cosine_similarities(embeddings, self.weight)
+
+    def logits(self, embeddings: Tensor) -> Tensor:
+        """Scaled cosines (B, C), without any margin."""
+        return self.log_scale.exp() * self.cosines(embeddings)
+
+    def optimizer_groups(self) -> list[dict[str, Any]]:
+        """Class weights at the base learning rate; log beta at `scale_lr` without momentum."""
+        scale = {
+            "params": [self.log_scale],
+            "lr": self.scale_lr,
+            "weight_decay": 0.0,
+            "momentum": 0.0,
+            "nesterov": False,
+        }
+        return [{"params": [self.weight], "lr_multiplier": 1.0, "weight_decay": 0.0}, scale]
+
+    def diagnostics(self) -> dict[str, float]:
+        """The inverse temperature beta."""
+        return {"scale": float(self.log_scale.detach().exp())}

@@ -1,0 +1,92 @@
+"""Contrastive loss on mined triplets (Hadsell et al. 2006; Warburg et al. 2023, LAM, eqs. 1, 20 and 22).
+
+With u = z/|z|, d_ij = |u_i - u_j| and margin m, over positive pairs (a, p) and negative pairs (a, n):
+
+    corrected      mean  d_ap^2 / 2     +  mean  max(0, m - d_an)^2 / 2     over terms that are not zero
+    as_published   mean  d_ap           +  mean  max(0, m - d_an)           over terms that are not zero
+
+LAM's text and its Laplace approximation assume the squared form (the Gauss-Newton matrix is that of d^2 / 2); its
+code trains the linear hinges of pytorch-metric-learning's `ContrastiveLoss`. Eq. 21's other form of the repulsion,
+m - d^2 / 2, is neither eq. 20 nor the code, and is not used.
+
+Pairs come from triplets (a, p, n) with violation D = d_an - d_ap, `mining` keeping
+
+    all: D <= m     hard: D <= min(0, m)     semihard: 0 < D <= m     easy: D > m     none: every pair once
+
+and a pair counts once per kept triplet, as in LAM. The multiplicities are found by sorting each anchor's distances
+(B^2 log B) instead of listing the B^3 triplets. Two embeddings within rounding of each other have distance zero.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from probmetric.losses import register
+from probmetric.losses._base import Loss, pairwise_distances, require
+
+
+@register
+class Contrastive(Loss):
+    """Contrastive loss; `margin` bounds repulsion, `mining` selects the triplets whose pairs count."""
+
+    wants_groups = 2
+
+    def __init__(
+        self,
+        *,
+        num_classes: int,
+        dim: int,
+        margin: float = 0.7,
+        mining: Literal["all", "hard", "semihard", "easy", "none"] = "all",
+        fidelity: Literal["corrected", "as_published"] = "corrected",
+    ) -> None:
+        super().__init__(num_classes=num_classes, dim=dim)
+        require(margin > 0, "margin", margin, "a distance above 0")
+        self.margin, self.mining, self.linear = margin, mining, fidelity == "as_published"
+
+    def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Mean of the attracting terms plus mean of the repelling terms."""
+        distance = pairwise_distances(embeddings)
+        same = labels[:, None] == labels[None, :]
+        positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+        positive_weight, negative_weight = self._multiplicities(distance.detach(), positive, ~same)
+        hinge = (self.margin - distance).clamp_min(0.0)
+        return self._mean_of_nonzero(distance, positive_weight) + self._mean_of_nonzero(hinge, negative_weight)
+
+    def _mean_of_nonzero(self, length: Tensor, weight: Tensor) -> Tensor:
+        """Weighted mean of the terms of `length` (B, B) that are not zero; 0 where there are none."""
+        term = length if self.linear else 0.5 * length.square()
+        weight = weight * (term.detach() > 0)
+        return (weight * term).sum() / weight.sum().clamp_min(1.0)
+
+    def _multiplicities(self, distance: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+        """How many kept triplets each positive and each negative pair (B, B) belongs to."""
+        if self.mining == "none":
+            return positive.to(distance.dtype), negative.to(distance.dtype)
+        low, high = self._violation_bounds()
+        negatives = distance.masked_fill(~negative, float("inf")).sort(dim=1).values
+        positives = distance.masked_fill(~positive, float("inf")).sort(dim=1).values
+        total = negative.sum(dim=1, keepdim=True)
+
+        def partners_up_to(bound: float) -> Tensor:  # negatives n of (a, p) with d_an <= d_ap + bound
+            return torch.minimum(torch.searchsorted(negatives, distance + bound, right=True), total)
+
+        def partners_from(bound: float) -> Tensor:  # positives p of (a, n) with d_ap >= d_an - bound
+            return positive.sum(dim=1, keepdim=True) - torch.searchsorted(positives, distance - bound)
+
+        of_positive = partners_up_to(high) - partners_up_to(low)
+        of_negative = partners_from(high) - partners_from(low)
+        return (of_positive * positive).to(distance.dtype), (of_negative * negative).to(distance.dtype)
+
+    def _violation_bounds(self) -> tuple[float, float]:
+        """Triplets are kept where low < D <= high."""
+        infinity = float("inf")
+        return {
+            "all": (-infinity, self.margin),
+            "hard": (-infinity, 0.0),
+            "semihard": (0.0, self.margin),
+            "easy": (self.margin, infinity),
+        }[self.mining]

@@ -1,0 +1,68 @@
+"""ProxyAnchor (Kim et al. 2020; NIR eq. 5).
+
+With cosines s_ic between embedding i and proxy c, scale alpha and margin delta,
+
+    L = mean_{c in P+} log(1 + sum_{i: y_i = c} exp(-alpha (s_ic - delta)))
+      + mean_{c = 1..C} log(1 + sum_{i: y_i != c} exp(alpha (s_ic + delta)))
+
+P+ are the classes present in the batch.
+
+    corrected      the first mean runs over the distinct classes of P+, as both papers print
+    as_published   it runs over the batch's samples, so a class with k samples counts k times: what the code released
+                   with the non-isotropic papers does. The same when all classes have equally many samples.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from probmetric.losses import register
+from probmetric.losses._base import (
+    cosine_similarities,
+    log_one_plus_exp,
+    log_one_plus_sum_exp,
+    require,
+    without_target,
+)
+from probmetric.losses._proxies import ProxyLoss
+
+
+@register
+class ProxyAnchor(ProxyLoss):
+    """ProxyAnchor with one proxy per class."""
+
+    def __init__(
+        self,
+        *,
+        num_classes: int,
+        dim: int,
+        scale: float = 32.0,
+        margin: float = 0.1,
+        proxy_lr: float = 0.02,
+        fidelity: Literal["corrected", "as_published"] = "corrected",
+    ) -> None:
+        super().__init__(num_classes=num_classes, dim=dim, proxy_lr=proxy_lr)
+        require(scale > 0, "scale", scale, "a number above 0")
+        self.scale, self.margin, self.per_sample = scale, margin, fidelity == "as_published"
+
+    def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Attraction of the batch's classes plus repulsion of all classes."""
+        cosine = cosine_similarities(embeddings, self.proxies)
+        return proxy_anchor(cosine, labels, self.scale, self.margin, self.per_sample)
+
+
+def proxy_anchor(cosine: Tensor, labels: Tensor, scale: float, margin: float, per_sample: bool = False) -> Tensor:
+    """ProxyAnchor's value for cosines (B, C) and labels (B,); `per_sample` weights classes by their frequency."""
+    own = cosine.gather(1, labels[:, None]).squeeze(1)
+    same = labels[:, None] == labels[None, :]
+    attraction = log_one_plus_sum_exp((-scale * (own - margin)).expand_as(same), same, dim=1)
+    if per_sample:
+        attraction = attraction.mean()
+    else:
+        share = same.sum(dim=1).to(attraction.dtype).reciprocal()
+        attraction = (share * attraction).sum() / share.sum()
+    others = without_target(scale * (cosine + margin), labels)
+    return attraction + log_one_plus_exp(others.logsumexp(dim=0)).mean()

@@ -1,0 +1,40 @@
+"""ProxyNCA (Movshovitz-Attias et al. 2017; NIR eq. 1).
+
+    L = mean_i [ d_{i,y_i} / T + log sum_{c != y_i} exp(-d_ic / T) ],    d_ic = |x_i/|x_i| - p_c/|p_c| |^2
+
+The own proxy is left out of the sum, as in neighbourhood component analysis. `temperature` T = 1/9 equals the scale
+of 3 that released code puts on both unit vectors. `proxy_nca_pp` keeps the own proxy and is a proper cross-entropy.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from probmetric.losses import register
+from probmetric.losses._base import require, squared_distances, without_target
+from probmetric.losses._proxies import ProxyLoss
+
+
+@register
+class ProxyNCA(ProxyLoss):
+    """ProxyNCA with one proxy per class."""
+
+    def __init__(
+        self, *, num_classes: int, dim: int, temperature: float = 0.1111111111111111, proxy_lr: float = 0.01
+    ) -> None:
+        super().__init__(num_classes=num_classes, dim=dim, proxy_lr=proxy_lr)
+        require(temperature > 0, "temperature", temperature, "a number above 0")
+        self.temperature = temperature
+
+    def logits(self, embeddings: Tensor) -> Tensor:
+        """Negative squared distances over the temperature, (B, C)."""
+        return squared_distances(embeddings, self.proxies) / -self.temperature
+
+    def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Mean over the batch; with a single class there is nothing to repel."""
+        logits = self.logits(embeddings)
+        own = logits.gather(1, labels[:, None]).squeeze(1)
+        if self.num_classes == 1:
+            return -own.mean()
+        return (without_target(logits, labels).logsumexp(dim=1) - own).mean()

@@ -1,0 +1,21 @@
+"""Cases and batches shared by the loss tests."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+HERE = Path(__file__).parent
+if str(HERE) not in sys.path:
+    sys.path.insert(0, str(HERE))
+for module in sorted(path.stem for path in HERE.glob("references*.py")):
+    importlib.import_module(module)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
