@@ -1,0 +1,148 @@
+"""The record every method ends as, and the interface of the methods that produce it.
+
+An uncertainty turns an encoder and images into a directional distribution per image: a mean direction on the
+unit sphere, a scalar that grows with doubt and, where the method has them, a concentration, samples and class
+probabilities. Fitting (`fit`) and embedding (`embed`) are separate so that a posterior is fitted once, stored,
+and reused. Randomness enters through `generator` (fitting) and `seed` (embedding) only: all batches of a pass
+that share a seed share their draws, whatever the batch size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from probmetric.losses._base import Loss
+    from probmetric.models._base import Encoder
+
+Tensor = torch.Tensor
+Batches = Iterable[tuple[Tensor, Tensor]]
+Posterior = dict[str, Tensor]
+
+
+@dataclass
+class DirectionalBatch:
+    """Directional distributions of B images in M dimensions."""
+
+    mean: Tensor  # (B, M) unit rows
+    uncertainty: Tensor  # (B,) higher = less sure
+    concentration: Tensor | None = None  # (B,)
+    samples: Tensor | None = None  # (B, S, M) unit rows
+    probabilities: Tensor | None = None  # (B, C)
+
+    def __len__(self) -> int:
+        return self.mean.shape[0]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The fields that are present, by name: what is written to disk."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def to(self, device: torch.device | str) -> DirectionalBatch:
+        """The same record on `device`."""
+        return DirectionalBatch(**{name: value.to(device) for name, value in self.tensors().items()})
+
+    @classmethod
+    def concatenate(cls, batches: Sequence[DirectionalBatch]) -> DirectionalBatch:
+        """One record for all images of `batches`, in order."""
+        if not batches:
+            raise ValueError("no batches to concatenate: the image source is empty.")
+        parts = [batch.tensors() for batch in batches]
+        return cls(**{name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+
+
+class Uncertainty:
+    """Base of all uncertainties.
+
+    `fits` says whether `embed` needs a posterior from `fit`. `trains` says whether `fit` changes weights by
+    gradient descent on the batches it is given (it then wants augmented, shuffled training batches).
+    """
+
+    fits: bool = False
+    trains: bool = False
+
+    def fit(
+        self,
+        encoder: Encoder,
+        batches: Batches,
+        *,
+        loss: Loss | None = None,
+        generator: torch.Generator,
+        device: torch.device | str,
+        validation: Batches | None = None,
+    ) -> Posterior:
+        """Fit on training batches of (images (B, ...), labels (B,)) and return the posterior's tensors."""
+        raise TypeError(f"{type(self).__name__} fits nothing (fits = False); call embed directly.")
+
+    def embed(
+        self,
+        encoder: Encoder,
+        images: Tensor,
+        *,
+        posterior: Posterior | None = None,
+        loss: Loss | None = None,
+        seed: int,
+    ) -> DirectionalBatch:
+        """Directional distributions of `images` (B, ...); the draws depend on `seed` only."""
+        raise NotImplementedError
+
+    def embed_batches(
+        self,
+        encoder: Encoder,
+        batches: Iterable[Tensor],
+        *,
+        posterior: Posterior | None = None,
+        loss: Loss | None = None,
+        seed: int,
+    ) -> DirectionalBatch:
+        """`embed` over a whole pass of image batches (B, ...), gathered on the CPU.
+
+        Methods whose draws are expensive override this to run the backbone once and reuse every draw.
+        """
+        return DirectionalBatch.concatenate(
+            [self.embed(encoder, images, posterior=posterior, loss=loss, seed=seed).to("cpu") for images in batches]
+        )
+
+    def require(self, posterior: Posterior | None, keys: Iterable[str]) -> Posterior:
+        """Return `posterior`, or say which of `keys` it lacks and how to get them."""
+        missing = [key for key in keys if posterior is None or key not in posterior]
+        if posterior is None or missing:
+            have = "none was given" if posterior is None else f"the one given has {sorted(posterior)}"
+            raise ValueError(
+                f"{type(self).__name__} needs a posterior with {missing}; {have}. Run fit (step fit_posterior) first."
+            )
+        return posterior
+
+
+@contextlib.contextmanager
+def evaluating(*modules: nn.Module | None) -> Iterator[None]:
+    """Evaluation mode without gradients; every submodule's training flag is restored afterwards."""
+    flags = [(part, part.training) for module in modules if module is not None for part in module.modules()]
+    try:
+        for part, _ in flags:
+            part.training = False
+        with torch.no_grad():
+            yield
+    finally:
+        for part, training in flags:
+            part.training = training
+
+
+def device_of(encoder: Encoder, images: Tensor) -> torch.device:
+    """Where the encoder computes; the images' own device for an encoder without parameters."""
+    parameter = next(encoder.parameters(), None)
+    return images.device if parameter is None else parameter.device
+
+
+def class_probabilities(loss: Loss | None, embeddings: Tensor, seed: int) -> Tensor | None:
+    """Probabilities (B, C) of a loss that defines a classifier for `embeddings` (B, M), else None."""
+    if loss is None:
+        return None
+    generator = torch.Generator(device=embeddings.device).manual_seed(seed)
+    return loss.probabilities(embeddings, generator=generator)

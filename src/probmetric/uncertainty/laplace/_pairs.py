@@ -1,0 +1,75 @@
+"""Pairs of a batch and their targets y for the contrastive curvature (paper 003, section 3 and appendix B).
+
+`mined_pairs`: triplets (anchor a, positive p, negative n) with Δ = d_an − d_ap, d the Euclidean distance of the
+normalised embeddings; `all` keeps Δ ≤ m, `hard` Δ ≤ 0, `semihard` 0 < Δ ≤ m, `easy` Δ > m. Each triplet gives the
+pairs (a, p) with y = +1 and (a, n) with y = −1, with repetition; repetitions are returned as one pair with the
+count as its target, which gives the same sum. This is the rule of the authors' code, counted without listing
+the triplets.
+
+`dataset_pairs`: every pair of the batch, y = 1/|B_pos| for positives and −1/|B_neg| for negatives inside the
+margin (equations 23 and 30 with the factor |D²|/|B| of equation 31 applied): each batch estimates the curvature
+of the loss averaged over the whole dataset.
+
+`negative_weight` is w_n of equation 10, scaled by two so that w_n = 0.5 (unbiased sampling) changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+
+Tensor = torch.Tensor
+Triplets = Literal["all", "hard", "semihard", "easy"]
+
+_MAX_ELEMENTS = 1 << 24
+
+
+def mined_pairs(
+    embeddings: Tensor, labels: Tensor, *, margin: float, triplets: Triplets = "all"
+) -> tuple[Tensor, Tensor, int]:
+    """Pairs (P, 2), targets (P,) and the number of triplets mined from embeddings (B, M) and labels (B,)."""
+    distance = _distances(embeddings)
+    same = labels[:, None] == labels[None, :]
+    positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+    counts = torch.zeros_like(distance)
+    rows = max(1, _MAX_ELEMENTS // max(1, len(labels) ** 2))
+    for part in torch.arange(len(labels), device=labels.device).split(rows):
+        gap = distance[part][:, None, :] - distance[part][:, :, None]
+        valid = positive[part][:, :, None] & ~same[part][:, None, :] & _selected(gap, margin, triplets)
+        counts[part] = (valid.sum(2) - valid.sum(1)).to(counts.dtype)
+    total = int(counts.clamp_min(0).sum())
+    pairs = counts.nonzero()
+    return pairs, counts[pairs[:, 0], pairs[:, 1]], total
+
+
+def _selected(gap: Tensor, margin: float, triplets: Triplets) -> Tensor:
+    if triplets == "easy":
+        return gap > margin
+    inside = gap <= margin
+    if triplets == "hard":
+        return inside & (gap <= 0)
+    return inside & (gap > 0) if triplets == "semihard" else inside
+
+
+def dataset_pairs(embeddings: Tensor, labels: Tensor, *, margin: float) -> tuple[Tensor, Tensor, int]:
+    """Pairs (P, 2), targets (P,) and the number of pairs that contribute, from embeddings (B, M), labels (B,)."""
+    first, second = torch.triu_indices(len(labels), len(labels), offset=1, device=labels.device)
+    positive = labels[first] == labels[second]
+    inside = _distances(embeddings)[first, second] < margin
+    negatives = (~positive).sum().clamp_min(1)
+    target = torch.where(positive, 1.0 / positive.sum().clamp_min(1), -1.0 / negatives).to(embeddings.dtype)
+    keep = positive | inside
+    return torch.stack([first, second], dim=1)[keep], target[keep], int(keep.sum())
+
+
+def weigh_negatives(target: Tensor, negative_weight: float) -> Tensor:
+    """Targets (P,) with positives scaled by 2(1 − w_n) and negatives by 2w_n."""
+    return torch.where(target > 0, 2 * (1 - negative_weight) * target, 2 * negative_weight * target)
+
+
+def _distances(embeddings: Tensor) -> Tensor:
+    """Euclidean distances (B, B) between the normalised embeddings (B, M)."""
+    units = F.normalize(embeddings, dim=1)
+    return torch.cdist(units, units, compute_mode="donot_use_mm_for_euclid_dist")

@@ -1,0 +1,65 @@
+"""Weight draws of a last-layer Gaussian posterior, shared by a whole pass.
+
+Draw s is a function of (seed, s) only and is generated on the CPU in a fixed order, so that every batch, batch
+size and device sees the same S networks. A draw is a *step* away from the mean weights, ΔW = σ∘ε, and embeddings
+move by δ = ΔW h + Δb; keeping the step apart from the mean keeps its relative accuracy (see `_summary`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from probmetric.uncertainty._base import DirectionalBatch
+from probmetric.uncertainty._summary import DirectionalSummary, Score, unit_deviation
+
+Tensor = torch.Tensor
+Step = tuple[Tensor, Tensor | None]
+
+
+class Sampler(Protocol):
+    """Draws steps (ΔW (Z, D), Δb (Z,) or None) away from the mean weights."""
+
+    def steps(self, samples: int, seed: int) -> Iterator[Step]:
+        """`samples` steps; step s depends on (seed, s) only."""
+        ...
+
+
+class DiagonalSampler:
+    """Independent Gaussian steps with standard deviations 1/√(relu(h) + δ)."""
+
+    def __init__(self, weight_curvature: Tensor, bias_curvature: Tensor | None, prior_precision: float) -> None:
+        self.weight_std = _std(weight_curvature, prior_precision)
+        self.bias_std = None if bias_curvature is None else _std(bias_curvature, prior_precision)
+
+    def steps(self, samples: int, seed: int) -> Iterator[Step]:
+        """`samples` steps; step s depends on (seed, s) only."""
+        generator = torch.Generator().manual_seed(seed)
+        for _ in range(samples):
+            weight = noise_like(self.weight_std, generator).mul_(self.weight_std)
+            bias = None if self.bias_std is None else noise_like(self.bias_std, generator).mul_(self.bias_std)
+            yield weight, bias
+
+
+def noise_like(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Standard normal noise of `like`'s shape, drawn in float32 on the generator's (CPU) device."""
+    return torch.randn(like.shape, generator=generator).to(device=like.device, dtype=like.dtype)
+
+
+def _std(curvature: Tensor, prior_precision: float) -> Tensor:
+    return (curvature.clamp_min(0) + prior_precision).rsqrt()
+
+
+def summarise(
+    head: nn.Linear, features: Tensor, sampler: Sampler, *, samples: int, seed: int, score: Score, keep_samples: bool
+) -> DirectionalBatch:
+    """Directional summary of `samples` draws of the last layer on features (N, D)."""
+    embeddings = F.linear(features, head.weight, head.bias)
+    summary = DirectionalSummary(F.normalize(embeddings, dim=1), score=score, keep_samples=keep_samples)
+    for weight, bias in sampler.steps(samples, seed):
+        summary.add(unit_deviation(embeddings, F.linear(features, weight, bias)))
+    return summary.result()

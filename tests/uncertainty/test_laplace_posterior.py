@@ -1,0 +1,182 @@
+"""Fitting, prior precision, sampling and the files of the post-hoc Laplace approximation."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from uncertainty_helpers import TinyEncoder, tiny_batches
+
+from probmetric.uncertainty import create_uncertainty
+from probmetric.uncertainty._summary import DirectionalSummary, unit_deviation
+from probmetric.uncertainty.laplace import _sampling
+from probmetric.uncertainty.laplace._prior import evidence_precision, sparsification_area
+
+
+def fitted(encoder=None, **options):
+    encoder = TinyEncoder() if encoder is None else encoder
+    uncertainty = create_uncertainty("laplace", **({"samples": 20, "margin": 1.0} | options))
+    posterior = uncertainty.fit(
+        encoder,
+        tiny_batches(),
+        generator=torch.Generator().manual_seed(0),
+        device="cpu",
+        validation=tiny_batches(2, seed=7),
+    )
+    return encoder, uncertainty, posterior
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("pairs", ["mined", "dataset"])
+def test_fit_streams_over_batches(bias, pairs):
+    encoder = TinyEncoder(bias=bias)
+    _, uncertainty, posterior = fitted(encoder, pairs=pairs, approximation="full")
+    encoder.eval()
+    with torch.no_grad():
+        parts = [
+            uncertainty.curvature(encoder.head, encoder.features(images), labels)[0].double()
+            for images, labels in tiny_batches()
+        ]
+    expected = sum(parts) / (len(parts) if pairs == "dataset" else 1)
+    assert torch.allclose(posterior["weight_curvature"].double(), expected, rtol=1e-6)
+    assert ("bias_curvature" in posterior) == bias
+
+
+def test_batches_without_mined_pairs_are_skipped_and_none_at_all_is_an_error():
+    encoder = TinyEncoder()
+    uncertainty = create_uncertainty("laplace", margin=1.0)
+    single = (torch.randn(4, 3, 2, 2), torch.zeros(4, dtype=torch.long))
+    options = {"generator": torch.Generator(), "device": "cpu"}
+    without = uncertainty.fit(encoder, tiny_batches(), **options)
+    within = uncertainty.fit(encoder, [single, *tiny_batches()], **options)
+    assert torch.equal(without["weight_curvature"], within["weight_curvature"])
+    with pytest.raises(ValueError, match="no batch had a contributing pair"):
+        uncertainty.fit(encoder, [single], **options)
+
+
+def test_fit_leaves_the_encoder_as_it_was():
+    encoder = TinyEncoder().train()
+    before = {name: value.clone() for name, value in encoder.state_dict().items()}
+    fitted(encoder)
+    assert encoder.training
+    assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items())
+
+
+def test_round_trip_through_safetensors_gives_the_same_embeddings(tmp_path):
+    encoder, uncertainty, posterior = fitted(prior="marginal_likelihood")
+    save_file(posterior, tmp_path / "posterior.safetensors")
+    images = tiny_batches(1)[0][0]
+    first = uncertainty.embed(encoder, images, posterior=posterior, seed=3)
+    second = uncertainty.embed(encoder, images, posterior=load_file(tmp_path / "posterior.safetensors"), seed=3)
+    assert torch.equal(first.mean, second.mean)
+    assert torch.equal(first.uncertainty, second.uncertainty)
+
+
+def test_draws_do_not_depend_on_the_batch_size():
+    encoder, uncertainty, posterior = fitted(keep_samples=True)
+    images = tiny_batches(1)[0][0]
+    whole = uncertainty.embed(encoder, images, posterior=posterior, seed=5)
+    for size in (1, 5):
+        parts = uncertainty.embed_batches(encoder, images.split(size), posterior=posterior, seed=5)
+        pieces = [uncertainty.embed(encoder, part, posterior=posterior, seed=5) for part in images.split(size)]
+        assert torch.allclose(parts.samples, whole.samples, atol=2e-6)
+        assert torch.allclose(torch.cat([piece.samples for piece in pieces]), whole.samples, atol=2e-6)
+        assert torch.allclose(parts.uncertainty, whole.uncertainty, rtol=1e-4)
+    other = uncertainty.embed(encoder, images, posterior=posterior, seed=6)
+    assert not torch.allclose(other.samples, whole.samples, atol=1e-3)
+
+
+def test_summary_equals_statistics_of_the_kept_samples():
+    encoder, uncertainty, posterior = fitted(keep_samples=True, score="std_sum")
+    batch = uncertainty.embed(encoder, tiny_batches(1)[0][0], posterior=posterior, seed=0)
+    samples = batch.samples.double()
+    assert torch.allclose(samples.norm(dim=-1), torch.ones(samples.shape[:2], dtype=torch.float64), atol=1e-6)
+    mean = samples.mean(1)
+    length = mean.norm(dim=1)
+    assert torch.allclose(batch.mean.double(), F.normalize(mean, dim=1), atol=1e-6)
+    assert torch.allclose(batch.uncertainty.double(), samples.std(1).sum(-1), rtol=1e-5)
+    kappa = length * (4 - length**2) / (1 - length**2)
+    assert torch.allclose(batch.concentration.double(), kappa, rtol=1e-4)
+
+
+def test_scores_agree_with_the_concentration():
+    encoder, uncertainty, posterior = fitted()
+    batch = uncertainty.embed(encoder, tiny_batches(1)[0][0], posterior=posterior, seed=0)
+    assert torch.allclose(batch.uncertainty, 1 / batch.concentration)
+    assert batch.samples is None
+
+
+def test_tiny_posterior_spread_is_resolved():
+    """Steps of 1e-6: the estimate equals float64, where 1 − R̄² from float32 samples would be noise."""
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(5, 8, generator=generator)
+    steps = 1e-6 * torch.randn(50, 5, 8, generator=generator)
+    summary = DirectionalSummary(F.normalize(z, dim=1), score="inverse_concentration")
+    for step in steps:
+        summary.add(unit_deviation(z, step))
+    samples = F.normalize(z.double() + steps.double(), dim=-1)
+    length = samples.mean(0).norm(dim=1)
+    spread = (samples - samples.mean(0)).square().sum((0, 2)) / 50
+    expected = length * (8 - length**2) / spread
+    assert torch.allclose(summary.result().concentration.double(), expected, rtol=1e-3)
+
+
+def test_sampler_has_the_posterior_standard_deviation():
+    sampler = _sampling.DiagonalSampler(torch.tensor([[3.0, -5.0], [0.0, 99.0]]), None, 1.0)
+    draws = torch.stack([weight for weight, _ in sampler.steps(4000, seed=0)])
+    expected = torch.tensor([[0.5, 1.0], [1.0, 0.1]])
+    assert torch.allclose(draws.std(0), expected, rtol=0.05)
+    assert torch.allclose(draws.mean(0), torch.zeros(2, 2), atol=0.06)
+
+
+def test_evidence_precision_is_the_maximum():
+    generator = torch.Generator().manual_seed(0)
+    h = torch.rand(30, generator=generator, dtype=torch.float64) * 10
+    theta = torch.randn(30, generator=generator, dtype=torch.float64)
+
+    def evidence(delta):
+        return -0.5 * delta * theta.square().sum() + 15 * math.log(delta) - 0.5 * (h + delta).log().sum()
+
+    best = evidence_precision([h], [theta])
+    assert evidence(best) >= max(evidence(best * 1.01), evidence(best / 1.01))
+
+
+def test_validation_prior_is_the_best_candidate():
+    encoder, uncertainty, posterior = fitted(prior="validation")
+    images, labels = (torch.cat(column) for column in zip(*tiny_batches(2, seed=7), strict=True))
+    seed = int(torch.randint(2**31, (), generator=torch.Generator().manual_seed(0)))
+
+    def area(precision):
+        stored = posterior | {"prior_precision": torch.tensor(precision)}
+        batch = uncertainty.embed(encoder, images, posterior=stored, seed=seed)
+        return sparsification_area(batch.mean, labels, batch.uncertainty)
+
+    chosen = float(posterior["prior_precision"])
+    assert area(chosen) == pytest.approx(max(area(10.0**power) for power in range(-3, 9)), abs=1e-9)
+
+
+def test_sparsification_area_by_hand():
+    mean = F.normalize(torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]]), dim=1)
+    labels = torch.tensor([0, 0, 1, 2])
+    assert sparsification_area(mean, labels, torch.tensor([0.1, 0.2, 0.3, 0.4])) == pytest.approx(
+        (1 + 1 + 2 / 3 + 1 / 2) / 4
+    )
+
+
+def test_errors_name_the_remedy():
+    encoder, uncertainty, posterior = fitted()
+    images = tiny_batches(1)[0][0]
+    with pytest.raises(ValueError, match="Run fit"):
+        uncertainty.embed(encoder, images, seed=0)
+    with pytest.raises(ValueError, match="fit a posterior for this encoder"):
+        uncertainty.embed(TinyEncoder(dim=5), images, posterior=posterior, seed=0)
+    encoder.head = None
+    with pytest.raises(ValueError, match=r"needs a torch.nn.Linear"):
+        uncertainty.embed(encoder, images, posterior=posterior, seed=0)
+    with pytest.raises(ValueError, match="validation"):
+        create_uncertainty("laplace", prior="validation").fit(
+            TinyEncoder(), tiny_batches(), generator=torch.Generator(), device="cpu"
+        )
+    with pytest.raises(ValueError, match="at least 2"):
+        create_uncertainty("laplace", samples=1)

@@ -1,0 +1,102 @@
+"""Every registered uncertainty, new ones included, keeps the interface. Nothing here names a method."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from uncertainty_helpers import TinyEncoder, tiny_batches
+
+from probmetric.registry import UnknownNameError
+from probmetric.uncertainty import REGISTRY, create_uncertainty, list_uncertainties
+
+NAMES = list_uncertainties()
+
+
+def prepared(name):
+    """Encoder, uncertainty and posterior (None where it does not fit)."""
+    uncertainty = create_uncertainty(name)
+    encoder = TinyEncoder()
+    posterior = None
+    if uncertainty.fits:
+        generator = torch.Generator().manual_seed(0)
+        posterior = uncertainty.fit(
+            encoder, tiny_batches(), generator=generator, device="cpu", validation=tiny_batches(1)
+        )
+    return encoder, uncertainty, posterior
+
+
+def test_names_and_options_are_read_without_torch():
+    code = (
+        "import sys; from probmetric.uncertainty import REGISTRY, list_uncertainties;"
+        "[REGISTRY.options(name) for name in list_uncertainties()]; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_embedding_is_a_directional_distribution(name):
+    encoder, uncertainty, posterior = prepared(name)
+    images = tiny_batches(1)[0][0]
+    batch = uncertainty.embed(encoder, images, posterior=posterior, seed=0)
+    size = len(images)
+    assert len(batch) == size
+    assert batch.mean.ndim == 2
+    assert torch.allclose(batch.mean.norm(dim=1), torch.ones(size), atol=1e-5)
+    assert batch.uncertainty.shape == (size,)
+    assert batch.uncertainty.std() > 0
+    for value in batch.tensors().values():
+        assert value.shape[0] == size
+        assert torch.isfinite(value).all()
+        assert value.dtype == torch.float32
+        assert not value.requires_grad
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_same_seed_same_record_for_any_batch_size(name):
+    encoder, uncertainty, posterior = prepared(name)
+    images = tiny_batches(1)[0][0]
+    whole = uncertainty.embed(encoder, images, posterior=posterior, seed=1)
+    parts = uncertainty.embed_batches(encoder, images.split(5), posterior=posterior, seed=1)
+    for key, value in whole.tensors().items():
+        assert torch.allclose(value, parts.tensors()[key], rtol=1e-3, atol=1e-5), key
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_embedding_changes_nothing(name):
+    encoder, uncertainty, posterior = prepared(name)
+    encoder.train()
+    images = tiny_batches(1)[0][0]
+    before = {key: value.clone() for key, value in encoder.state_dict().items()}
+    state = torch.get_rng_state()
+    uncertainty.embed(encoder, images, posterior=posterior, seed=0)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(module.training for module in encoder.modules())
+    assert all(torch.equal(value, before[key]) for key, value in encoder.state_dict().items())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fitting_depends_on_the_generator_only(name):
+    uncertainty = create_uncertainty(name)
+    if not uncertainty.fits:
+        with pytest.raises(TypeError, match="fits nothing"):
+            uncertainty.fit(TinyEncoder(), tiny_batches(), generator=torch.Generator(), device="cpu")
+        return
+    _, _, first = prepared(name)
+    torch.rand(3)
+    _, _, second = prepared(name)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[key], second[key]) and first[key].device.type == "cpu" for key in first)
+    assert all(first[key].is_contiguous() for key in first)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unknown_options_are_answered(name):
+    with pytest.raises(UnknownNameError, match="has no option 'smaples'"):
+        create_uncertainty(name, smaples=3)
+    assert isinstance(REGISTRY.options(name), dict)
+
+
+def test_unknown_name_is_answered():
+    with pytest.raises(UnknownNameError, match="did you mean 'laplace'"):
+        create_uncertainty("laplce")
