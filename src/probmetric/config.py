@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import types
 import typing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,11 +20,13 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
 
-from probmetric import data, losses, models, uncertainty
+from probmetric import losses, models, uncertainty
+from probmetric.data.sources import REGISTRY as DATASETS
 from probmetric.io import FileError, read_yaml
 from probmetric.registry import Registry, nearest
 
@@ -70,7 +73,11 @@ def _registered(registry: Registry) -> Any:
 
 
 def _component_of(registry: Registry) -> Any:
-    return Annotated[Component, AfterValidator(_registered(registry))]
+    """Type of a setting that names a component of `registry`; editors learn the names from its JSON schema."""
+    names = {"enum": registry.names()}
+    long_form = {"type": "object", "properties": {"name": names}, "required": ["name"]}
+    schema = WithJsonSchema({"description": f"a {registry.kind} by name, or with options", "anyOf": [names, long_form]})
+    return Annotated[Component, AfterValidator(_registered(registry)), schema]
 
 
 Loss = _component_of(losses.REGISTRY)
@@ -149,6 +156,25 @@ class Defaults(Strict):
     training: Training = Training()
 
 
+@dataclass(frozen=True)
+class PartOf:
+    """Marks a mapping that holds some of the settings of `model`."""
+
+    model: type[BaseModel]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def _check(self, value: dict[str, Any]) -> dict[str, Any]:
+        self.model(**value)
+        return value
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> Any:
+        return handler(self.model.__pydantic_core_schema__)
+
+
 class Method(Strict):
     """A named composition: loss x uncertainty x backbone, and what deviates from the defaults.
 
@@ -164,13 +190,7 @@ class Method(Strict):
     dim: int | None = Field(None, ge=2)
     pretrained: str | None = None
     fidelity: Fidelity = "corrected"
-    training: dict[str, Any] = {}
-
-    @field_validator("training")
-    @classmethod
-    def _known_training_keys(cls, value: dict[str, Any]) -> dict[str, Any]:
-        Training(**value)
-        return value
+    training: Annotated[dict[str, Any], PartOf(Training)] = {}
 
     @model_validator(mode="after")
     def _base_is_enough(self) -> Method:
@@ -224,7 +244,7 @@ class Params(Strict):
     @classmethod
     def _datasets_exist(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for name in value:
-            data.REGISTRY.check(name)
+            DATASETS.check(name)
         return value
 
     @model_validator(mode="after")
@@ -318,10 +338,11 @@ def _explain(model: type[BaseModel], problem: Any, where: str) -> str:
     if problem["type"] == "extra_forbidden":
         fields = _fields_at(model, location[:-1])
         return f"{place}: unknown key. {nearest(str(location[-1]), fields)}"
-    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "value_error":
+        return f"{place}: {problem['msg'].removeprefix('Value error, ')}"
     shown = problem["input"]
-    value = f" (found {shown!r})" if not isinstance(shown, dict) and problem["type"] != "missing" else ""
-    return f"{place}: {message}{value}"
+    value = f" (found {shown!r})" if isinstance(shown, str | int | float | bool | list | tuple) else ""
+    return f"{place}: {problem['msg'].removeprefix('Input ')}{value}"
 
 
 def _fields_at(model: type[BaseModel], location: list[Any]) -> list[str]:
@@ -330,8 +351,9 @@ def _fields_at(model: type[BaseModel], location: list[Any]) -> list[str]:
         if isinstance(part, int):
             continue
         field = model.model_fields.get(str(part))
-        found = _model_in(field.annotation) if field else None
-        model = found or model
+        if field is not None:
+            parts = (mark.model for mark in field.metadata if isinstance(mark, PartOf))
+            model = next(parts, None) or _model_in(field.annotation) or model
     return list(model.model_fields)
 
 

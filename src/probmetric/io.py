@@ -126,9 +126,7 @@ def digest_of(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
-def write_tensors(
-    path: str | Path, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None
-) -> None:
+def write_tensors(path: str | Path, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> None:
     """Write NumPy arrays or torch tensors to a safetensors file, atomically.
 
     Args:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from probmetric import data, losses, uncertainty
+from probmetric import losses, uncertainty
 from probmetric.config import (
     ConfigError,
     Experiment,
@@ -26,6 +26,7 @@ from probmetric.config import (
     load,
     parse,
 )
+from probmetric.data.sources import REGISTRY as DATASETS
 from probmetric.registry import Registry, nearest
 
 EXPERIMENTS = Path("workflow/experiments")
@@ -160,7 +161,7 @@ def _component(component: Any, method: Method, registry: Registry) -> dict[str, 
 
 def _check_data(params: Params, dataset: str, noise: float) -> None:
     if dataset not in params.datasets:
-        known = data.REGISTRY.names()
+        known = DATASETS.names()
         hint = "add it to `datasets` in params.yaml." if dataset in known else nearest(dataset, params.datasets)
         raise ConfigError(f"dataset {dataset!r} is not prepared: {hint}")
     if noise and (dataset not in params.noise.datasets or noise not in params.noise.rates):

@@ -1,0 +1,56 @@
+# `make demo` and `make test` are all a new user needs; `make help` lists the rest.
+PYTHON ?= python3
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export DVC_NO_ANALYTICS := 1
+export MLFLOW_DISABLE_TELEMETRY := true
+export DO_NOT_TRACK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo smoke test test-fast lint format ui report benchmark schemas
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+env: .venv/.installed ## create .venv with the pinned packages
+
+.venv/.installed: requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(v < (3, 11) and "Python 3.11 or newer is needed; this is %d.%d. Try: make PYTHON=python3.12 $(MAKECMDGOALS)" % v)'
+	test -x .venv/bin/python || $(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check uv
+	.venv/bin/uv pip install --quiet --python .venv/bin/python --compile-bytecode -r requirements.lock
+	.venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps --editable .
+	touch $@
+
+demo: env ## prepare the embedded datasets, train, evaluate, report (minutes)
+	snakemake
+
+smoke: env ## every seam of the workflow, in about a minute
+	snakemake --config experiments=smoke
+
+test: env ## all tests, linters and type checks
+	ruff check .
+	ruff format --check .
+	snakefmt --check Snakefile workflow/rules
+	mypy
+	pytest
+
+test-fast: env ## tests without the slow ones
+	pytest -m "not slow and not workflow and not slurm and not browser"
+
+lint: env ## linters, type checker, snakemake --lint
+	ruff check . && snakefmt --check Snakefile workflow/rules && mypy && snakemake --lint
+
+format: env ## put the code into house format
+	ruff check --fix . ; ruff format . ; snakefmt Snakefile workflow/rules
+
+ui: env ## browse the runs in the MLflow UI (http://127.0.0.1:5000)
+	probmetric ui
+
+report: env ## snakemake's own report with provenance: report.zip
+	snakemake --report report.zip
+
+benchmark: env ## speed of the hot paths on this machine, against named peers
+	for file in benchmarks/*.py; do python $$file || exit 1; done
+
+schemas: env ## JSON schemas of params.yaml and the experiment files, for editors
+	probmetric schema

@@ -1,0 +1,285 @@
+"""`probmetric`: one thin command per step of the workflow. Parses, calls, prints."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from probmetric import __version__
+from probmetric.config import ConfigError, EncoderSettings, Params, RunSettings, load, parse
+from probmetric.io import FileError
+
+EXIT_CONFIG = 2
+PARAMS = Path("params.yaml")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; errors meant for people are printed as one paragraph, not as a traceback."""
+    options = _parser().parse_args(arguments)
+    try:
+        options.run_command(options)
+    except (ConfigError, FileError) as error:
+        print(f"probmetric {options.command}: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+    except BrokenPipeError:
+        sys.stderr.close()
+    except KeyboardInterrupt:
+        print("interrupted; run the same command again to go on.", file=sys.stderr)
+        return 130
+    return 0
+
+
+# ---- commands ---------------------------------------------------------------------------------------------------
+
+
+def _prepare(options: argparse.Namespace) -> None:
+    from probmetric.data import prepare_dataset
+
+    prepare_dataset(options.dataset, options.output, raw=options.raw, seed=options.seed, progress=sys.stderr.isatty())
+
+
+def _noise(options: argparse.Namespace) -> None:
+    from probmetric.config import data_name
+    from probmetric.data import add_noise
+
+    clean = options.prepared / options.dataset
+    noisy = options.prepared / data_name(options.dataset, options.rate)
+    add_noise(clean, noisy, rate=options.rate, kind=options.kind, seed=options.seed)
+
+
+def _doctor(options: argparse.Namespace) -> None:
+    from probmetric.data import doctor
+
+    folders = options.folders or sorted(path.parent for path in Path("data/prepared").glob("*/manifest.parquet"))
+    if not folders:
+        raise FileError("data/prepared holds no prepared dataset; run `dvc repro prepare` first.")
+    findings = {folder: doctor(folder) for folder in folders}
+    for folder, found in findings.items():
+        print(f"{folder}: " + ("healthy" if not found else f"{len(found)} finding(s)"))
+        for finding in found:
+            print(f"  - {finding}")
+    if any(findings.values()):
+        raise FileError("some datasets are not healthy; see above.")
+
+
+def _data_ensure(options: argparse.Namespace) -> None:
+    from probmetric.pipeline import ensure_data
+
+    ensure_data(_params(), options.name)
+
+
+def _train(options: argparse.Namespace) -> None:
+    from probmetric.pipeline import train
+
+    train(options.run, _settings(options, EncoderSettings), threads=options.threads)
+
+
+def _fit_posterior(options: argparse.Namespace) -> None:
+    from probmetric.pipeline import fit_posterior
+
+    fit_posterior(options.run, options.encoder or _encoder(options), _settings(options), threads=options.threads)
+
+
+def _embed(options: argparse.Namespace) -> None:
+    from probmetric.pipeline import embed
+
+    embed(options.run, options.encoder or _encoder(options), _settings(options), threads=options.threads)
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    from probmetric.pipeline import evaluate
+
+    evaluate(options.run, options.encoder or _encoder(options), _settings(options))
+
+
+def _aggregate(options: argparse.Namespace) -> None:
+    from probmetric.reporting.aggregate import aggregate
+
+    report = _report(options)
+    folders = [report.results / key.run for key in report.expected]
+    aggregate(folders, report.folder / "runs.csv", report.folder / "metrics.json")
+
+
+def _tables(options: argparse.Namespace) -> None:
+    from probmetric.reporting.tables import write_tables
+
+    write_tables(_report(options))
+
+
+def _figure(options: argparse.Namespace) -> None:
+    from probmetric.reporting.figures import draw
+
+    draw(options.figure, _report(options))
+
+
+def _html(options: argparse.Namespace) -> None:
+    from probmetric.reporting.html import write_report
+
+    write_report(_report(options))
+
+
+def _track(options: argparse.Namespace) -> None:
+    from probmetric.tracking import track
+
+    report = _report(options)
+    folders = [report.results / key.run for key in report.expected]
+    tracking = _params().tracking
+    receipt = track(
+        options.experiment, folders, report.folder, store_uri=tracking.store, artifact_root=tracking.artifacts
+    )
+    if options.receipt:
+        from probmetric.io import write_json
+
+        write_json(options.receipt, receipt)
+
+
+def _ui(options: argparse.Namespace) -> None:
+    from probmetric.tracking import ui_command
+
+    command = ui_command(_params().tracking.store, options.port)
+    print(f"MLflow UI: http://127.0.0.1:{options.port} (Ctrl-C stops it)", file=sys.stderr)
+    os.execvp(command[0], command)  # the server takes this process over
+
+
+def _experiments(options: argparse.Namespace) -> None:
+    from probmetric.workflow import experiment_overview
+
+    print(experiment_overview(_params()))
+
+
+def _schema(options: argparse.Namespace) -> None:
+    from probmetric.workflow import write_schemas
+
+    for path in write_schemas(options.output):
+        print(path)
+
+
+# ---- shared by the commands --------------------------------------------------------------------------------------
+
+
+def _params() -> Params:
+    params: Params = load(Params, PARAMS)
+    return params
+
+
+def _encoder(options: argparse.Namespace) -> str:
+    from probmetric.runs import find_run
+
+    return find_run(_params(), options.run).encoder
+
+
+def _settings(options: argparse.Namespace, model: type[EncoderSettings] = RunSettings) -> Any:
+    """Settings given as JSON (as the workflow does), else those params.yaml resolves for the run."""
+    if options.settings is not None:
+        return parse(model, json.loads(options.settings), "--settings")
+    from probmetric.runs import find_run
+
+    found = find_run(_params(), options.run).settings
+    return found.encoder() if model is EncoderSettings else found
+
+
+def _report(options: argparse.Namespace) -> Any:
+    """The report's context: given as JSON (as the workflow does), else what params.yaml says of the experiment."""
+    from probmetric.reporting.experiment import ReportContext
+    from probmetric.workflow import WorkflowPlan
+
+    text = options.settings
+    if text is None:
+        config = _params().model_dump(mode="json") | {"experiments": [options.experiment]}
+        text = WorkflowPlan.from_config(config).report_json(options.experiment)
+    settings = json.loads(text)
+    return ReportContext.create(
+        options.experiment,
+        settings.pop("runs"),
+        settings.pop("metrics"),
+        Path("reports") / options.experiment,
+        **settings,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="probmetric",
+        description="Train, compare and use probabilistic image embeddings. "
+        "`snakemake --cores all` runs the whole workflow; these are its steps, usable by hand.",
+    )
+    parser.add_argument("--version", action="version", version=f"probmetric {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    def add(name: str, function: Any, text: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        command.set_defaults(run_command=function)
+        return command
+
+    command = add("prepare", _prepare, "make a prepared dataset (DVC stage prepare@<dataset>)")
+    command.add_argument("dataset")
+    command.add_argument("--output", type=Path, required=True, help="folder to write")
+    command.add_argument("--raw", type=Path, help="folder with the archives (default: data/raw)")
+    command.add_argument("--seed", type=int, default=0)
+
+    command = add("noise", _noise, "make a variant with wrong training labels (DVC stage noise@<dataset>-<rate>)")
+    command.add_argument("dataset")
+    command.add_argument("--rate", type=float, required=True, help="share of training labels replaced, 0 to 1")
+    command.add_argument("--kind", default="uniform")
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--prepared", type=Path, default=Path("data/prepared"))
+
+    command = add("doctor", _doctor, "check prepared datasets: splits, labels, digests, duplicates")
+    command.add_argument("folders", nargs="*", type=Path, help="prepared folders (default: all)")
+
+    data = add("data", None, "prepared data").add_subparsers(dest="data_command", required=True)
+    ensure = data.add_parser("ensure", help="make sure a prepared dataset is there, through DVC")
+    ensure.add_argument("name", help="glyphs, glyphs+noise0.2, ...")
+    ensure.set_defaults(run_command=_data_ensure)
+
+    _add_run_steps(add)
+    _add_report_steps(add)
+    add("experiments", _experiments, "list the experiments with their runs and the data they need")
+    command = add("schema", _schema, "write the JSON schemas editors use to check params.yaml and experiments")
+    command.add_argument("--output", type=Path, default=Path("workflow/schemas"))
+    return parser
+
+
+def _add_run_steps(add: Any) -> None:
+    steps = [
+        ("train", _train, "train one run's encoder; goes on from its checkpoint after an interruption"),
+        ("fit-posterior", _fit_posterior, "fit one run's uncertainty on its trained encoder"),
+        ("embed", _embed, "embed validation, test and OOD images of one run"),
+        ("evaluate", _evaluate, "measure one run's embeddings"),
+    ]
+    for name, function, text in steps:
+        command = add(name, function, text)
+        command.add_argument("run", help="<dataset>[+noise<rate>]/<method>[,key=value...]/seed<k>")
+        command.add_argument("--settings", help="resolved settings as JSON (default: resolve from params.yaml)")
+        command.add_argument("--threads", type=int, default=1, help="CPU threads")
+        if name != "train":
+            command.add_argument("--encoder", help="run that trained the encoder (default: resolve from params.yaml)")
+
+
+def _add_report_steps(add: Any) -> None:
+    steps = [
+        ("aggregate", _aggregate, "collect an experiment's metrics into runs.csv and metrics.json"),
+        ("tables", _tables, "write an experiment's tables (Markdown, CSV, LaTeX)"),
+        ("figure", _figure, "draw one figure of an experiment"),
+        ("report", _html, "write an experiment's HTML page"),
+        ("track", _track, "bring MLflow up to date with an experiment's results"),
+    ]
+    for name, function, text in steps:
+        command = add(name, function, text)
+        command.add_argument("experiment", help="name of a file below workflow/experiments, e.g. demo")
+        if name == "figure":
+            command.add_argument("figure", help="metric_per_method, learning_curves, ...")
+        if name == "track":
+            command.add_argument("--receipt", type=Path, help="JSON file that says what was written")
+        command.add_argument("--settings", help="the experiment as JSON (default: resolve from params.yaml)")
+    command = add("ui", _ui, "browse the runs in the MLflow UI on this machine")
+    command.add_argument("--port", type=int, default=5000)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""What the Snakefile knows: experiments, runs, and each step's settings as JSON.
+
+Kept out of the Snakefile so that it can be tested, and light: reading a configuration imports no PyTorch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from probmetric.config import Experiment, Params, parse
+from probmetric.io import write_json
+from probmetric.runs import Run, expand, experiment_names, load_experiment
+
+RESULTS = Path("results")
+
+# Each step is repeated only when one of its own settings changes.
+_POSTERIOR = {"dataset", "noise", "method", "seed", "prepared", "base", "uncertainty"}
+_STEPS: dict[str, Callable[[Run], dict[str, Any]]] = {
+    "train": lambda run: run.settings.encoder().plain(),
+    "fit_posterior": lambda run: run.settings.model_dump(mode="json", include=_POSTERIOR),
+    "embed": lambda run: run.settings.model_dump(mode="json", include=_POSTERIOR | {"ood"}),
+    "evaluate": lambda run: run.settings.plain(),
+}
+
+
+@dataclass(frozen=True)
+class WorkflowPlan:
+    """The experiments asked for and the runs they need."""
+
+    params: Params
+    specs: Mapping[str, Experiment]
+    runs: Mapping[str, Run]
+    members: Mapping[str, tuple[str, ...]]
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> WorkflowPlan:
+        """Validate Snakemake's `config` (params.yaml and `--config` values) and expand its experiments.
+
+        Raises:
+            ConfigError: where, the value, what is allowed and the nearest match.
+        """
+        params: Params = parse(Params, dict(config), "params.yaml")
+        specs = {name: load_experiment(name) for name in params.experiments}
+        expanded = {name: expand(params, spec) for name, spec in specs.items()}
+        runs = {run.name: run for members in expanded.values() for run in members}
+        encoders = {run.encoder: _encoder_run(run) for run in runs.values() if not run.trains}
+        members = {name: tuple(run.name for run in found) for name, found in expanded.items()}
+        return cls(params, specs, encoders | runs, members)
+
+    @property
+    def experiments(self) -> list[str]:
+        """Names of the experiments to build."""
+        return list(self.specs)
+
+    def run_names(self, experiment: str) -> tuple[str, ...]:
+        """Runs of an experiment, in its order."""
+        return self.members[experiment]
+
+    def settings_json(self, run: str, step: str) -> str:
+        """Settings of `step` for `run`, nothing else: what Snakemake compares to decide whether to repeat it."""
+        return json.dumps(_STEPS[step](self.runs[run]), sort_keys=True)
+
+    def report_json(self, experiment: str) -> str:
+        """What an experiment's tables, figures and page depend on besides the results."""
+        methods = self.params.methods | self.specs[experiment].methods
+        used = {self.runs[name].settings.method for name in self.run_names(experiment)}
+        labels = {name: methods[name].label or name for name in sorted(used)}
+        spec = self.specs[experiment].model_dump(mode="json", include={"title", "description", "metrics", "figures"})
+        return json.dumps(spec | {"labels": labels, "runs": list(self.run_names(experiment))}, sort_keys=True)
+
+    @staticmethod
+    def data_identity(digests: str | Iterable[str]) -> str:
+        """First digits of every digest file's content."""
+        import hashlib
+
+        paths = [digests] if isinstance(digests, str) else digests
+        return " ".join(hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16] for path in paths)
+
+
+def _encoder_run(run: Run) -> Run:
+    """The run that trains the encoder `run` borrows."""
+    settings = run.settings.model_copy(update={"method": run.settings.base, "base": None})
+    return Run(name=run.encoder, encoder=run.encoder, settings=settings)
+
+
+def experiment_overview(params: Params) -> str:
+    """One line per experiment: runs, how many are finished, datasets and whether they are prepared."""
+    rows = [("experiment", "runs", "finished", "datasets (* = not prepared yet)", "title")]
+    for name in experiment_names():
+        spec = load_experiment(name)
+        runs = expand(params, spec)
+        finished = sum((RESULTS / run.name / "metrics.json").exists() for run in runs)
+        datasets = dict.fromkeys(data for run in runs for data in run.data)
+        prepared = Path(params.data.prepared)
+        shown = " ".join(data + ("" if (prepared / data / "digest").exists() else "*") for data in datasets)
+        rows.append((name, str(len(runs)), str(finished), shown, spec.title))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join(lines)
+
+
+def write_schemas(folder: Path) -> list[Path]:
+    """Write the JSON schemas of params.yaml and of experiment files, for editors."""
+    paths = []
+    for name, model in {"params": Params, "experiment": Experiment}.items():
+        path = folder / f"{name}.schema.json"
+        schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | model.model_json_schema()
+        write_json(path, schema)
+        paths.append(path)
+    return paths
+
+
+def record_in_dvc(experiments: Iterable[str]) -> None:
+    """Tell DVC that Snakemake, run by hand, has done its last stage, so that `dvc repro` has nothing left to do.
+
+    Inside `dvc repro` (DVC_STAGE is set) DVC records the stage itself.
+    """
+    if "DVC_STAGE" in os.environ or not Path(".dvc").exists():
+        return
+    for name in experiments:
+        command = ["dvc", "commit", "--force", "--quiet", f"benchmark@{name}"]
+        subprocess.run(command, check=False, capture_output=True)
+
+
+def closing_summary(experiments: Iterable[str]) -> str:
+    """Where to look after a finished workflow."""
+    pages = "\n".join(f"  report    reports/{name}/index.html" for name in experiments)
+    tables = "\n".join(f"  table     reports/{name}/table.md" for name in experiments)
+    return f"\nDone.\n{pages}\n{tables}\n  MLflow    make ui"

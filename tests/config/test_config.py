@@ -1,0 +1,79 @@
+"""Configuration errors say where, the value, what is allowed and the nearest match, without loading PyTorch."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from probmetric.config import ConfigError, EncoderSettings, Experiment, Params, RunSettings, load, parse
+from probmetric.io import read_yaml
+from probmetric.workflow import write_schemas
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def params() -> dict:
+    return read_yaml(ROOT / "params.yaml")
+
+
+def test_repository_configuration_is_valid(params):
+    assert parse(Params, params, "params.yaml").experiments == ("demo",)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "workflow/experiments").rglob("*.yaml")), ids=lambda path: path.stem)
+def test_experiment_files_are_valid(path):
+    assert load(Experiment, path).title
+
+
+WRONG = [
+    ({"methodz": {}}, ["methodz", "did you mean 'methods'"]),
+    ({"datasets": ["digitz"]}, ["digitz", "did you mean 'digits'", "glyphs"]),
+    ({"noise": {"datasets": ["glyphs"], "rates": [1.4]}}, ["noise.rates.0", "1.4", "less than 1"]),
+    ({"noise": {"datasets": ["sop"], "rates": [0.2]}}, ["noise.datasets", "sop"]),
+    ({"methods": {"a": {"loss": "proxy_anchr"}}}, ["methods.a.loss", "did you mean 'proxy_anchor'"]),
+    ({"methods": {"a": {"loss": {"name": "proxy_anchor", "scal": 1}}}}, ["'scal'", "did you mean 'scale'"]),
+    ({"methods": {"a": {"loss": {"name": "proxy_anchor", "scale": "high"}}}}, ["'scale'", "'high'", "float"]),
+    ({"methods": {"a": {"uncertainty": "laplac"}}}, ["did you mean 'laplace'"]),
+    ({"methods": {"a": {"base": "b"}}}, ["methods.a.base", "'b'"]),
+    ({"methods": {"a": {"training": {"epoch": 3}}}}, ["methods.a.training.epoch", "did you mean 'epochs'"]),
+    ({"defaults": {"backbone": "compakt"}}, ["did you mean 'compact'"]),
+    ({"defaults": {"training": {"epochs": -1}}}, ["defaults.training.epochs", "-1", "greater than or equal to 0"]),
+    ({"evaluation": {"distance": "cosin"}}, ["evaluation.distance", "cosin", "'cosine'"]),
+]
+
+
+@pytest.mark.parametrize(("change", "expected"), WRONG, ids=lambda value: str(value)[:40])
+def test_wrong_settings_are_named_with_the_fix(params, change, expected):
+    with pytest.raises(ConfigError) as error:
+        parse(Params, params | change, "params.yaml")
+    for text in expected:
+        assert text in str(error.value)
+
+
+def test_a_method_with_a_base_may_not_describe_an_encoder(params):
+    params["methods"]["laplace"] = {"base": "contrastive", "loss": "cosine", "uncertainty": "laplace"}
+    with pytest.raises(ConfigError, match="remove loss"):
+        parse(Params, params, "params.yaml")
+
+
+def test_settings_survive_json(params):
+    settings = RunSettings(dataset="digits", method="cosine", loss={"name": "proxy_nca", "fidelity": "as_published"})
+    assert RunSettings(**json.loads(json.dumps(settings.plain()))) == settings
+    assert isinstance(settings.encoder(), EncoderSettings)
+
+
+def test_checking_a_configuration_does_not_load_torch():
+    code = (
+        "import sys; from probmetric.config import Params, load; load(Params, 'params.yaml'); "
+        "sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_committed_schemas_are_current(tmp_path):
+    for path in write_schemas(tmp_path):
+        committed = ROOT / "workflow/schemas" / path.name
+        assert path.read_text() == committed.read_text(), "run `make schemas`"

@@ -1,0 +1,90 @@
+"""Experiments expand into runs whose folder names say what they are."""
+
+from pathlib import Path
+
+import pytest
+
+from probmetric.config import ConfigError, Experiment, Params, load, parse
+from probmetric.runs import expand, find_run
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def params(monkeypatch) -> Params:
+    monkeypatch.chdir(ROOT)
+    return load(Params, "params.yaml")
+
+
+def experiment(**grid) -> Experiment:
+    return parse(Experiment, {"title": "test", "runs": [{"datasets": ["glyphs"], "seeds": [0], **grid}]}, "test.yaml")
+
+
+def names(params, **grid):
+    return [run.name for run in expand(params, experiment(**grid))]
+
+
+def test_names_carry_dataset_noise_method_overrides_and_seed(params):
+    assert names(params, methods=["cosine"], noise=[0.2], seeds=[3], set={"training.epochs": [2, 4]}) == [
+        "glyphs+noise0.2/cosine,training.epochs=2/seed3",
+        "glyphs+noise0.2/cosine,training.epochs=4/seed3",
+    ]
+
+
+def test_a_base_method_shares_the_encoder_and_its_training_overrides(params):
+    overrides = {"training.epochs": 2, "uncertainty.samples": 7}
+    run = expand(params, experiment(methods=["laplace"], set=overrides))[0]
+    assert run.name == "glyphs/laplace,training.epochs=2,uncertainty.samples=7/seed0"
+    assert run.encoder == "glyphs/contrastive,training.epochs=2/seed0"
+    assert run.fits_posterior
+    assert not run.trains
+    assert run.settings.encoder().training.epochs == 2
+    assert run.settings.uncertainty.options == {"samples": 7}
+
+
+def test_the_encoder_settings_of_a_base_run_equal_those_of_its_base(params):
+    base, borrowed = expand(params, experiment(methods=["contrastive", "laplace"]))
+    assert borrowed.settings.encoder() == base.settings.encoder()
+
+
+def test_a_run_is_found_again_by_its_name(params):
+    for run in expand(params, experiment(methods=["laplace", "cosine"], set={"training.epochs": 2, "dim": 16})):
+        assert find_run(params, run.name) == run
+
+
+def test_fidelity_reaches_the_components_that_have_the_switch(params):
+    changed = params.model_copy(
+        update={"methods": params.methods | {"old": params.methods["proxy_nca"].model_copy(update={"fidelity": "as_published"})}}
+    )
+    run = expand(changed, experiment(methods=["old"]))[0]
+    assert run.settings.fidelity == "as_published"
+    assert run.settings.loss.options["fidelity"] == "as_published"
+
+
+def test_runs_wanted_twice_appear_once(params):
+    grid = {"datasets": ["digits"], "methods": ["cosine"], "seeds": [0, 1]}
+    spec = parse(Experiment, {"title": "t", "runs": [grid, grid]}, "t.yaml")
+    assert len(expand(params, spec)) == 2
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ({"methods": ["cosin"]}, "did you mean 'cosine'"),
+        ({"methods": ["cosine"], "datasets": ["glyph"]}, "did you mean 'glyphs'"),
+        ({"methods": ["cosine"], "noise": [0.3]}, "add 'glyphs' to noise.datasets and 0.3 to noise.rates"),
+        ({"methods": ["cosine"], "set": {"training.epoch": 1}}, "did you mean 'epochs'"),
+        ({"methods": ["cosine"], "set": {"trainin.epochs": 1}}, "did you mean 'training.<key>'"),
+        ({"methods": ["cosine"], "set": {"loss.scal": 1.0}}, "has no option 'scal'"),
+        ({"methods": ["cosine"], "set": {"pretrained": "a/b"}}, "cannot stand in a folder name"),
+    ],
+)
+def test_impossible_runs_stop_with_the_fix(params, grid, message):
+    with pytest.raises(ConfigError, match=message):
+        names(params, **grid)
+
+
+@pytest.mark.parametrize("name", ["glyphs/cosine", "glyphs/cosine/seedx", "../cosine/seed0x"])
+def test_a_name_that_is_no_run_is_refused(params, name):
+    with pytest.raises(ConfigError, match="is not a run"):
+        find_run(params, name)

@@ -1,0 +1,88 @@
+"""What is to be built: the validated configuration, its experiments, and the runs they expand to."""
+
+from probmetric.workflow import WorkflowPlan
+from snakemake.exceptions import WorkflowError
+
+try:
+    PLAN = WorkflowPlan.from_config(config)
+except ValueError as error:
+    raise WorkflowError(f"The configuration cannot be run.\n{error}") from None
+
+EXPERIMENTS = PLAN.experiments
+PREPARED = PLAN.params.data.prepared
+
+
+wildcard_constraints:
+    data=r"[a-z0-9_]+(\+noise[0-9.]+)?",
+    run=r"[^/]+/[^/]+/seed[0-9]+",
+    experiment=r"[a-z0-9_-]+(/[a-z0-9_-]+)?",
+    figure=r"[a-z0-9_]+",
+    split=r"[a-z]+",
+
+
+def step_settings(step):
+    """Parameter function: the settings of `step` for the run at hand, as JSON, and nothing of other runs."""
+
+    def of_run(wildcards):
+        return PLAN.settings_json(wildcards.run, step)
+
+    return of_run
+
+
+def run_digests(wildcards):
+    """Digest files of the prepared datasets a run reads; their content, not their age, decides (see data_identity)."""
+    return [
+        ancient(f"{PREPARED}/{name}/digest") for name in PLAN.runs[wildcards.run].data
+    ]
+
+
+def train_digest(wildcards):
+    return ancient(f"{PREPARED}/{PLAN.runs[wildcards.run].data[0]}/digest")
+
+
+def data_identity(wildcards, input):
+    """Parameter function: what the digests say, so that other data, but not a newer file, repeats the step."""
+    return PLAN.data_identity(input.digest)
+
+
+def encoder_file(name):
+    """Input function: file `name` of the run that trained this run's encoder."""
+
+    def of_run(wildcards):
+        return f"results/{PLAN.runs[wildcards.run].encoder}/{name}"
+
+    return of_run
+
+
+def posterior(wildcards):
+    needed = PLAN.runs[wildcards.run].fits_posterior
+    return [f"results/{wildcards.run}/posterior.safetensors"] if needed else []
+
+
+def experiment_files(pattern):
+    """Input function: `pattern` for every run of the experiment."""
+
+    def of_experiment(wildcards):
+        return collect(pattern, run=PLAN.run_names(wildcards.experiment))
+
+    return of_experiment
+
+
+def experiment_figures(wildcards):
+    figures = PLAN.specs[wildcards.experiment].figures
+    return collect(
+        "reports/{experiment}/figures/{figure}.png",
+        figure=figures,
+        experiment=wildcards.experiment,
+    )
+
+
+def report_settings(wildcards):
+    return PLAN.report_json(wildcards.experiment)
+
+
+def finish():
+    """After a successful run: where to look, and what the orchestration cost."""
+    from probmetric.workflow import closing_summary
+
+    print(closing_summary(EXPERIMENTS), file=sys.stderr)

@@ -1,0 +1,18 @@
+"""Data belongs to DVC; this rule only asks for it."""
+
+
+rule prepare:
+    output:
+        f"{PREPARED}/{{data}}/digest",
+    log:
+        "logs/prepare/{data}.log",
+    benchmark:
+        "benchmarks/jobs/prepare/{data}.tsv"
+    conda:
+        "../envs/probmetric.yaml"
+    resources:
+        dvc=1,
+        mem_mb=2000,
+        runtime=240,
+    shell:
+        "probmetric data ensure {wildcards.data} > {log} 2>&1"

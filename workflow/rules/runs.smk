@@ -1,0 +1,108 @@
+"""One run: train the encoder, fit the posterior, embed, evaluate."""
+
+
+rule train:
+    input:
+        digest=train_digest,
+    output:
+        weights="results/{run}/model.safetensors",
+        last="results/{run}/model_last.safetensors",
+        history="results/{run}/history.csv",
+        record="results/{run}/encoder.yaml",
+    log:
+        "logs/train/{run}.log",
+    benchmark:
+        "benchmarks/jobs/train/{run}.tsv"
+    conda:
+        "../envs/probmetric.yaml"
+    threads: 1
+    resources:
+        gpu=0,
+        mem_mb=4000,
+        runtime=1440,
+    params:
+        settings=step_settings("train"),
+        data=data_identity,
+    shell:
+        "probmetric train {wildcards.run} --settings {params.settings:q} --threads {threads} > {log} 2>&1"
+
+
+rule fit_posterior:
+    input:
+        weights=encoder_file("model.safetensors"),
+        record=encoder_file("encoder.yaml"),
+        digest=train_digest,
+    output:
+        "results/{run}/posterior.safetensors",
+    log:
+        "logs/fit_posterior/{run}.log",
+    benchmark:
+        "benchmarks/jobs/fit_posterior/{run}.tsv"
+    conda:
+        "../envs/probmetric.yaml"
+    threads: 1
+    resources:
+        gpu=0,
+        mem_mb=4000,
+        runtime=240,
+    params:
+        settings=step_settings("fit_posterior"),
+        data=data_identity,
+    shell:
+        "probmetric fit-posterior {wildcards.run} --settings {params.settings:q} --threads {threads} > {log} 2>&1"
+
+
+rule embed:
+    input:
+        weights=encoder_file("model.safetensors"),
+        last=encoder_file("model_last.safetensors"),
+        record=encoder_file("encoder.yaml"),
+        posterior=posterior,
+        digest=run_digests,
+    output:
+        collect(
+            "results/{{run}}/embeddings/{split}.safetensors",
+            split=["val", "test", "ood", "last"],
+        ),
+    log:
+        "logs/embed/{run}.log",
+    benchmark:
+        "benchmarks/jobs/embed/{run}.tsv"
+    conda:
+        "../envs/probmetric.yaml"
+    threads: 1
+    resources:
+        gpu=0,
+        mem_mb=4000,
+        runtime=240,
+    params:
+        settings=step_settings("embed"),
+        data=data_identity,
+    shell:
+        "probmetric embed {wildcards.run} --settings {params.settings:q} --threads {threads} > {log} 2>&1"
+
+
+rule evaluate:
+    input:
+        embeddings=rules.embed.output,
+        record=encoder_file("encoder.yaml"),
+        digest=run_digests,
+    output:
+        metrics="results/{run}/metrics.json",
+        curves="results/{run}/curves.json",
+        record="results/{run}/run.yaml",
+    log:
+        "logs/evaluate/{run}.log",
+    benchmark:
+        "benchmarks/jobs/evaluate/{run}.tsv"
+    conda:
+        "../envs/probmetric.yaml"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=120,
+    params:
+        settings=step_settings("evaluate"),
+        data=data_identity,
+    shell:
+        "probmetric evaluate {wildcards.run} --settings {params.settings:q} --threads {threads} > {log} 2>&1"
