@@ -1,0 +1,61 @@
+"""Datasets: from archives and generators to prepared folders, and from there to batches.
+
+A dataset is a file in `sources/`. `prepare_dataset` turns it into a folder (manifest.parquet, images.bin,
+summary.json, digest) that everything else reads; `add_noise` derives a folder with noisy training labels;
+`doctor` checks one. Importing this package loads neither PyTorch nor pandas: names are imported when used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from probmetric.data.sources import REGISTRY, list_datasets
+
+if TYPE_CHECKING:
+    from probmetric.data.checks import Finding, doctor
+    from probmetric.data.digest import verify_digest
+    from probmetric.data.manifest import DataError, load_columns, load_manifest, load_metadata
+    from probmetric.data.noise import add_noise, inject_label_noise
+    from probmetric.data.prepare import prepare_dataset
+    from probmetric.data.store import ImageStore, open_images
+
+_HOME = {
+    "verify_digest": "digest",
+    "Finding": "checks",
+    "doctor": "checks",
+    "DataError": "manifest",
+    "load_columns": "manifest",
+    "load_manifest": "manifest",
+    "load_metadata": "manifest",
+    "add_noise": "noise",
+    "inject_label_noise": "noise",
+    "prepare_dataset": "prepare",
+    "ImageStore": "store",
+    "open_images": "store",
+}
+
+__all__ = [
+    "REGISTRY",
+    "DataError",
+    "Finding",
+    "ImageStore",
+    "add_noise",
+    "doctor",
+    "inject_label_noise",
+    "list_datasets",
+    "load_columns",
+    "load_manifest",
+    "load_metadata",
+    "open_images",
+    "prepare_dataset",
+    "verify_digest",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,99 @@
+"""manifest.parquet: one row per image. Written with pyarrow alone, so that its bytes depend on nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from probmetric.io import FileError, atomic_path
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MANIFEST, IMAGES, SUMMARY, DIGEST = "manifest.parquet", "images.bin", "summary.json", "digest"
+SPLITS = ("train", "val", "test")
+TYPES: dict[str, pa.DataType] = {
+    "index": pa.int64(),
+    "path": pa.string(),
+    "label": pa.int64(),
+    "class_name": pa.string(),
+    "split": pa.string(),
+    "sha256": pa.string(),
+    "offset": pa.int64(),
+    "height": pa.int32(),
+    "width": pa.int32(),
+    "channels": pa.int32(),
+}
+_KEY = b"probmetric"
+
+
+class DataError(FileError):
+    """A dataset, an archive or a prepared folder is not as it must be; the message names file and fix."""
+
+
+def rebuild_advice(folder: Path) -> str:
+    """How to get a sound prepared folder back."""
+    name = folder.resolve().name
+    dataset, _, noise = name.partition("+noise")
+    stage = f"noise@{dataset}-{noise}" if noise else f"prepare@{dataset}"
+    return f"restore it with `dvc checkout` or rebuild it with `dvc repro -f {stage}`"
+
+
+def write_manifest(path: Path, columns: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
+    """Write the manifest atomically.
+
+    Args:
+        path: the file.
+        columns: name -> array (N,); the names in `TYPES` are required, the rest is stored after them.
+        metadata: JSON-able facts kept in the file's schema (`images`: folder that owns images.bin).
+    """
+    missing = [name for name in TYPES if name not in columns]
+    if missing:
+        raise ValueError(f"manifest {path} lacks the columns {missing}; required: {list(TYPES)}.")
+    order = [*TYPES, *(name for name in columns if name not in TYPES)]
+    arrays = [pa.array(columns[name], type=TYPES.get(name)) for name in order]
+    encoded = {_KEY: json.dumps(metadata, sort_keys=True).encode()}
+    table = pa.Table.from_arrays(arrays, names=order).replace_schema_metadata(encoded)
+    with atomic_path(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd")
+
+
+def read_table(folder: str | Path, columns: Sequence[str] | None = None) -> tuple[pa.Table, dict[str, Any]]:
+    """Read the manifest of a prepared folder: (table, metadata)."""
+    path = Path(folder) / MANIFEST
+    try:
+        table = pq.read_table(path, columns=None if columns is None else list(columns), partitioning=None)
+    except FileNotFoundError as error:
+        fix = f"{rebuild_advice(Path(folder))}, or check the path"
+        raise DataError(f"{path} is missing: {folder} is not a prepared dataset; {fix}.") from error
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path} is damaged ({error}); {rebuild_advice(Path(folder))}.") from error
+    absent = [name for name in columns or TYPES if name not in table.column_names]
+    if absent:
+        raise DataError(f"{path} has no column {absent}; {rebuild_advice(Path(folder))}.")
+    return table, json.loads((table.schema.metadata or {}).get(_KEY, b"{}"))
+
+
+def load_columns(folder: str | Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
+    """Read some columns of a prepared folder's manifest as NumPy arrays, without importing pandas."""
+    table, _ = read_table(folder, columns)
+    return {name: table.column(name).to_numpy() for name in columns}
+
+
+def load_metadata(folder: str | Path) -> dict[str, Any]:
+    """Facts stored in the manifest's header: `dataset`, `protocol`, `images`, for noisy labels the noise."""
+    return read_table(folder, ["index"])[1]
+
+
+def load_manifest(folder: str | Path) -> pd.DataFrame:
+    """Read the manifest of a prepared folder as a DataFrame; its header lies in `frame.attrs`."""
+    table, metadata = read_table(folder)
+    frame: pd.DataFrame = table.replace_schema_metadata(None).to_pandas()
+    frame.attrs.update(metadata)
+    return frame

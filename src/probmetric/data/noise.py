@@ -1,0 +1,149 @@
+"""Label noise: a share of the training labels is replaced, reproducibly, and the original is kept.
+
+Uniform noise replaces a label by another training class, each equally likely. Class-dependent noise (`nearest`)
+replaces it by one of the classes that look most alike (smallest distance between the classes' mean images), which
+is how people mislabel. Exactly round(rate * N) labels change, so the realised rate is the rate asked for, to within
+one image. Validation and test labels never change.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+
+from probmetric.data.digest import read_digest, write_digest
+from probmetric.data.manifest import IMAGES, MANIFEST, SUMMARY, load_metadata, read_table, write_manifest
+from probmetric.data.prepare import new_folder
+from probmetric.data.store import ImageStore
+from probmetric.io import read_json, write_json
+from probmetric.registry import nearest
+
+Kind = Literal["uniform", "nearest"]
+NEIGHBOURS = 5
+
+
+def inject_label_noise(
+    labels: np.ndarray,
+    split: np.ndarray,
+    *,
+    rate: float,
+    seed: int,
+    kind: Kind = "uniform",
+    neighbours: np.ndarray | None = None,
+) -> np.ndarray:
+    """Replace a share of the training labels.
+
+    Args:
+        labels: class of every image (N,).
+        split: train, val or test for every image (N,); only train changes.
+        rate: share of the training labels to change, in [0, 1).
+        seed: seed of the choice; the same seed changes the same images.
+        kind: `uniform` over the other training classes, or `nearest`: one of the classes in `neighbours`.
+        neighbours: for `nearest`: (C_train, K) labels, the row of the i-th smallest training label lists the
+            labels it may be taken for.
+
+    Returns:
+        The new labels (N,).
+    """
+    if not 0.0 <= rate < 1.0:
+        raise ValueError(f"label noise rate is {rate}; allowed: 0 <= rate < 1.")
+    if kind not in get_args(Kind):
+        raise ValueError(f"label noise kind is {kind!r}; {nearest(kind, get_args(Kind))}")
+    labels = np.asarray(labels)
+    rows = np.flatnonzero(np.asarray(split) == "train")
+    classes = np.unique(labels[rows])
+    if len(classes) < 2:
+        raise ValueError(f"label noise needs at least 2 training classes, found {len(classes)}.")
+    rng = np.random.default_rng(seed)
+    chosen = rng.permutation(rows)[: round(rate * len(rows))]
+    position = np.searchsorted(classes, labels[chosen])
+    noisy = labels.copy()
+    if kind == "uniform":
+        step = rng.integers(1, len(classes), size=len(chosen))
+        noisy[chosen] = classes[(position + step) % len(classes)]
+    else:
+        if neighbours is None:
+            raise ValueError("label noise of kind 'nearest' needs `neighbours`, a (C_train, K) array of labels.")
+        pick = rng.integers(0, neighbours.shape[1], size=len(chosen))
+        noisy[chosen] = neighbours[position, pick]
+    return noisy
+
+
+def add_noise(
+    prepared_folder: str | Path, output_folder: str | Path, *, rate: float, kind: Kind = "uniform", seed: int = 0
+) -> float:
+    """Write a variant of a prepared dataset with noisy training labels; the images are not copied.
+
+    Args:
+        prepared_folder: the clean dataset.
+        output_folder: the folder to write, `data/prepared/<dataset>+noise<rate>`.
+        rate: share of the training labels to change.
+        kind: see `inject_label_noise`.
+        seed: seed of the choice.
+
+    Returns:
+        The realised rate.
+    """
+    prepared_folder, output_folder = Path(prepared_folder), Path(output_folder)
+    digest = read_digest(prepared_folder)
+    table, metadata = read_table(prepared_folder)
+    if "noise" in metadata:
+        raise ValueError(f"{prepared_folder} already has noisy labels; start from the clean dataset.")
+    columns = {name: table.column(name).to_numpy() for name in table.column_names}
+    clean, split = columns["label"], columns["split"]
+    neighbours = nearest_classes(prepared_folder) if kind == "nearest" else None
+    noisy = inject_label_noise(clean, split, rate=rate, seed=seed, kind=kind, neighbours=neighbours)
+    realised = float((noisy != clean)[split == "train"].mean())
+    noise = {"kind": kind, "rate": rate, "seed": seed, "realised_rate": realised}
+    owner = Path(os.path.relpath(prepared_folder.resolve(), output_folder.resolve())).as_posix()
+    with new_folder(output_folder) as folder:
+        write_manifest(
+            folder / MANIFEST,
+            {**columns, "label": noisy, "clean_label": clean},
+            {**metadata, "images": owner, "noise": noise},
+        )
+        summary = read_json(prepared_folder / SUMMARY, "prepare the clean dataset again")
+        write_json(folder / SUMMARY, {**summary, "noise": noise})
+        images = f"{owner}/{IMAGES}"
+        write_digest(folder, [MANIFEST, images], {images: digest[IMAGES]})
+    return realised
+
+
+def nearest_classes(prepared_folder: str | Path, count: int = NEIGHBOURS) -> np.ndarray:
+    """Training classes that look most alike: by Euclidean distance of the classes' mean 16x16 grey images.
+
+    Returns:
+        Labels (C_train, K), nearest first, K = min(count, C_train - 1).
+    """
+    table, _ = read_table(prepared_folder, ["label", "split"])
+    label, split = (table.column(name).to_numpy() for name in ("label", "split"))
+    classes = np.unique(label[split == "train"])
+    store = ImageStore(prepared_folder)
+    means = np.stack(
+        [
+            np.mean([_thumbnail(store[int(row)]) for row in np.flatnonzero((label == c) & (split == "train"))], 0)
+            for c in classes
+        ]
+    )
+    squared = (means**2).sum(1)
+    distance = squared[:, None] + squared[None] - 2 * means @ means.T
+    np.fill_diagonal(distance, np.inf)
+    order = np.argsort(distance, axis=1, kind="stable")[:, : min(count, len(classes) - 1)]
+    return classes[order]
+
+
+def _thumbnail(pixels: np.ndarray, size: int = 16) -> np.ndarray:
+    """Mean grey values (size*size,) of an image (H, W, C), by PIL's box filter."""
+    from PIL import Image
+
+    grey = pixels.mean(axis=2).round().astype(np.uint8)
+    return np.asarray(Image.fromarray(grey).resize((size, size), Image.Resampling.BOX), dtype=np.float64).ravel()
+
+
+def realised_rate(folder: str | Path) -> float | None:
+    """Realised noise rate of a prepared folder; None if its labels are clean."""
+    rate: float | None = load_metadata(folder).get("noise", {}).get("realised_rate")
+    return rate

@@ -1,0 +1,43 @@
+"""The 1,797 scanned digits that ship inside scikit-learn (UCI Optical Recognition of Handwritten Digits).
+
+The scans are 8x8 with values 0..16 (each value counts the ink in a 4x4 block of the original 32x32 bitmap). They are
+scaled to 0..255 and enlarged to 32x32 by PIL's bicubic filter, whose 8-bit path is integer arithmetic and therefore
+the same on every machine.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from probmetric.data.manifest import DataError
+
+SIZE = 32
+DESCRIPTION = "scikit-learn's 1,797 scanned digits (8x8), enlarged to 32x32 grey by PIL's bicubic filter"
+
+
+def load() -> tuple[np.ndarray, np.ndarray]:
+    """Images (N, 32, 32, 1) uint8 and labels (N,)."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise DataError("the digits come with scikit-learn; install it: pip install 'probmetric[all]'.") from error
+    bunch = load_digits()
+    small = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
+    return np.stack([enlarge(image) for image in small])[..., None], bunch.target.astype(np.int64)
+
+
+def enlarge(image: np.ndarray) -> np.ndarray:
+    """Grey image (h, w) uint8 to (32, 32) uint8, bicubic."""
+    from PIL import Image
+
+    return np.asarray(Image.fromarray(image).resize((SIZE, SIZE), Image.Resampling.BICUBIC))
+
+
+def columns(labels: np.ndarray, split: np.ndarray) -> dict[str, np.ndarray]:
+    """Manifest columns of the digits: the path is the row in scikit-learn's table."""
+    return {
+        "path": np.array([f"digits/{row:04d}" for row in range(len(labels))]),
+        "label": labels,
+        "class_name": np.array([f"digit {label}" for label in labels]),
+        "split": split,
+    }

@@ -1,0 +1,152 @@
+"""Font faces that ship inside matplotlib, and which characters look alike in them.
+
+Glyphs are rasterised unhinted with matplotlib's FreeType at 64 px, cropped to their ink and scaled so that the
+longer side fits a square: position and size carry no information, the aspect ratio does.
+
+Two characters are *alike in a face* if at most 3 % of the ink of either lies further than 1.5/24 of the square's
+side from the other's ink (a partial Hausdorff distance), and *alike* if that holds in at least a quarter of the
+faces that have both. Latin A, Greek Alpha and Cyrillic A are alike, and so are o and O, s and S, v and V: of every
+group only the first code point is kept.
+"""
+
+from __future__ import annotations
+
+import functools
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from probmetric.data.manifest import DataError
+
+TEXT_FACES = tuple(
+    f"DejaVu{family}{style}"
+    for family, styles in {
+        "Sans": ("", "-Bold", "-Oblique", "-BoldOblique"),
+        "Serif": ("", "-Bold", "-Italic", "-BoldItalic"),
+        "SansMono": ("", "-Bold", "-Oblique", "-BoldOblique"),
+    }.items()
+    for style in styles
+) + ("STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic", "STIXGeneralBolIta")
+LATIN_FACES = ("cmr10", "cmss10", "cmtt10", "cmti10", "cmb10")
+PIXELS = 64
+BOX = 24
+REACH, STRAY, SHARE = 1.5, 0.03, 0.25
+
+
+@dataclass(frozen=True)
+class Glyph:
+    """One character in one face: `mask` (PIXELS, PIXELS) float64 in [0, 1], ink centred and scaled to the square."""
+
+    character: str
+    face: str
+    mask: np.ndarray
+
+
+@functools.cache
+def _font_folder() -> str:
+    try:
+        import matplotlib
+    except ImportError as error:
+        fix = "install it: pip install 'probmetric[all]'"
+        raise DataError(f"glyphs and symbols are rendered from matplotlib's font files; {fix}.") from error
+    return f"{matplotlib.get_data_path()}/fonts/ttf"
+
+
+def render(characters: Iterable[str], faces: Sequence[str]) -> dict[tuple[str, str], Glyph]:
+    """Rasterise every character in every face that has it: (face, character) -> glyph.
+
+    A face has a character if its character map leads to a glyph other than `.notdef` that has ink.
+    """
+    folder = _font_folder()
+    from matplotlib.ft2font import FT2Font, LoadFlags
+
+    wanted, found = sorted(characters), {}
+    for face in faces:
+        font = FT2Font(f"{folder}/{face}.ttf")
+        font.set_size(PIXELS, 72)
+        known = font.get_charmap()
+        for character in wanted:
+            if known.get(ord(character), 0) == 0 or (face in LATIN_FACES and not character.isascii()):
+                continue
+            font.set_text(character, 0.0, flags=LoadFlags.NO_HINTING)
+            font.draw_glyphs_to_bitmap(antialiased=True)
+            mask = fit(np.array(font.get_image()), PIXELS)
+            if mask is not None:
+                found[face, character] = Glyph(character, face, mask)
+    return found
+
+
+def fit(ink: np.ndarray, side: int) -> np.ndarray | None:
+    """Crop an ink map (h, w) uint8 and scale it to fit (side, side), values in [0, 1]; None if it is empty."""
+    from PIL import Image
+
+    rows, columns = np.flatnonzero(ink.max(axis=1) > 63), np.flatnonzero(ink.max(axis=0) > 63)
+    if not len(rows):
+        return None
+    crop = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    scale = side / max(crop.shape)
+    height, width = (max(1, round(size * scale)) for size in crop.shape)
+    small = np.asarray(Image.fromarray(crop).resize((width, height), Image.Resampling.BILINEAR))
+    square = np.zeros((side, side))
+    top, left = (side - height) // 2, (side - width) // 2
+    square[top : top + height, left : left + width] = small / 255.0
+    return square
+
+
+def letters(blocks: Iterable[tuple[int, int]], extra: str = "") -> list[str]:
+    """Letters of the code-point ranges (ends included) and of `extra`, without those that carry an accent."""
+    every = [chr(code) for first, last in blocks for code in range(first, last + 1)] + list(extra)
+    kept = {c for c in every if unicodedata.category(c) in ("Lu", "Ll", "Lo") and not unicodedata.decomposition(c)}
+    return sorted(kept)
+
+
+def alike(glyphs: dict[tuple[str, str], Glyph], characters: Sequence[str]) -> np.ndarray:
+    """Which characters are visually identical, by the rule in the module docstring.
+
+    Args:
+        glyphs: (face, character) -> glyph.
+        characters: the n characters to compare.
+
+    Returns:
+        Symmetric (n, n) bool; the diagonal is True.
+    """
+    from scipy.ndimage import distance_transform_edt
+
+    same = np.zeros((len(characters), len(characters)))
+    shared = np.zeros_like(same)
+    for face in sorted({face for face, _ in glyphs}):
+        rows = np.array([i for i, c in enumerate(characters) if (face, c) in glyphs])
+        if not len(rows):
+            continue
+        ink = np.stack([_small(glyphs[face, characters[i]].mask) for i in rows])
+        far = np.stack([distance_transform_edt(~mask) > REACH for mask in ink]).reshape(len(rows), -1)
+        flat = ink.reshape(len(rows), -1)
+        stray = flat.astype(np.float64) @ far.astype(np.float64).T / flat.sum(axis=1, keepdims=True)
+        same[np.ix_(rows, rows)] += np.maximum(stray, stray.T) <= STRAY
+        shared[np.ix_(rows, rows)] += 1
+    return (same >= SHARE * shared) & (shared > 0)
+
+
+def _small(mask: np.ndarray) -> np.ndarray:
+    """Ink (BOX, BOX) bool of a glyph's square; at least one pixel is set."""
+    from PIL import Image
+
+    grey = Image.fromarray(np.rint(mask * 255).astype(np.uint8)).resize((BOX, BOX), Image.Resampling.BOX)
+    values = np.asarray(grey)
+    return values >= max(1, min(128, int(values.max())))
+
+
+def distinct(characters: Sequence[str], same: np.ndarray) -> list[str]:
+    """First character, in the order given, of every group that looks alike.
+
+    Args:
+        characters: n characters.
+        same: (n, n) bool from `alike`.
+    """
+    kept: list[int] = []
+    for i in range(len(characters)):
+        if not same[i, kept].any():
+            kept.append(i)
+    return [characters[i] for i in kept]

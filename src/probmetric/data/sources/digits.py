@@ -1,0 +1,34 @@
+"""Handwritten digits, closed-set: every class is in every split (see `_digits` for the images).
+
+Test is a stratified 30 % of the images, validation a stratified 15 % of the rest.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from probmetric.data.sources import _digits, register
+from probmetric.data.sources._base import Source, Table
+from probmetric.data.splits import hold_out_images
+
+
+@register
+class Digits(Source):
+    """scikit-learn's digits with stratified splits."""
+
+    def __init__(self, *, test_fraction: float = 0.3, val_fraction: float = 0.15) -> None:
+        self.test_fraction = test_fraction
+        self.val_fraction = val_fraction
+
+    def read(self, raw: Path | None, *, seed: int) -> Table:
+        """Images from scikit-learn; `raw` is not used."""
+        images, labels = _digits.load()
+        rng = np.random.default_rng(seed)
+        split = np.full(len(labels), "train", dtype="<U5")
+        test = hold_out_images(labels, self.test_fraction, rng)
+        rest = np.flatnonzero(~test)
+        split[test] = "test"
+        split[rest[hold_out_images(labels[rest], self.val_fraction, rng)]] = "val"
+        return Table(_digits.columns(labels, split), images.__getitem__, "closed_set", _digits.DESCRIPTION)

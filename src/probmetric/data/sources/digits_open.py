@@ -1,0 +1,30 @@
+"""Handwritten digits, open-set: digits 0-4 train and validate, 5-9 test (see `_digits` for the images).
+
+Two of the five training digits validate: 15 % would be one class, among whose images every retrieval is right.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from probmetric.data.sources import _digits, register
+from probmetric.data.sources._base import Source, Table
+from probmetric.data.splits import hold_out_classes
+
+
+@register
+class DigitsOpen(Source):
+    """scikit-learn's digits with class-disjoint splits."""
+
+    def __init__(self, *, val_fraction: float = 0.15) -> None:
+        self.val_fraction = val_fraction
+
+    def read(self, raw: Path | None, *, seed: int) -> Table:
+        """Images from scikit-learn; `raw` is not used."""
+        images, labels = _digits.load()
+        known = np.arange(5)
+        val = hold_out_classes(known, self.val_fraction, np.random.default_rng(seed))
+        split = np.where(np.isin(labels, val), "val", np.where(np.isin(labels, known), "train", "test"))
+        return Table(_digits.columns(labels, split), images.__getitem__, "open_set", _digits.DESCRIPTION)

@@ -1,0 +1,53 @@
+"""Mathematical and technical symbols, rendered as the glyphs are: out-of-distribution images for them.
+
+Arrows, mathematical operators, technical signs and geometric shapes that at least four faces have. A symbol that
+looks like any letter (of `glyphs`, or one left out there), or like an earlier symbol, is not used. All images are
+test images.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+
+from probmetric.data.sources import _faces, register
+from probmetric.data.sources._base import Source, Table
+from probmetric.data.sources._glyph_images import draw_images
+from probmetric.data.sources.glyphs import letter_glyphs
+
+BLOCKS = ((0x2190, 0x21FF), (0x2200, 0x22FF), (0x2300, 0x23FF), (0x25A0, 0x25FF))
+MIN_FACES = 4
+
+
+@register
+class Symbols(Source):
+    """Symbols, test split only."""
+
+    def __init__(self, *, classes: int = 120, per_class: int = 16, worst: float = 1.0) -> None:
+        self.classes = classes
+        self.per_class = per_class
+        self.worst = worst
+
+    def read(self, raw: Path | None, *, seed: int) -> Table:
+        """Render the symbols; `raw` is not used."""
+        letters, letter_images = letter_glyphs()
+        codes = [chr(code) for first, last in BLOCKS for code in range(first, last + 1)]
+        glyphs = _faces.render([c for c in codes if unicodedata.category(c)[0] == "S"], _faces.TEXT_FACES)
+        count = {c: sum(character == c for _, character in glyphs) for c in {c for _, c in glyphs}}
+        symbols = sorted(c for c, faces in count.items() if faces >= MIN_FACES)
+        everything = letters + symbols
+        kept = _faces.distinct(everything, _faces.alike(letter_images | glyphs, everything))
+        own = [c for c in kept if c not in set(letters)]
+        order = np.random.default_rng(seed).permutation(len(own))[: self.classes]
+        chosen = [own[i] for i in sorted(order)]
+        images, columns = draw_images(glyphs, chosen, self.per_class, seed, self.worst)
+        columns["split"] = np.full(len(images), "test")
+        return Table(
+            columns,
+            images.__getitem__,
+            "open_set",
+            "mathematical and technical symbols in matplotlib's DejaVu and STIX faces, 32x32 grey, distorted",
+            notes=[f"{len(symbols) - len(own)} of {len(symbols)} symbols look like a letter or another symbol"],
+        )

@@ -1,0 +1,33 @@
+"""Validation splits: stratified over images (closed-set) or class-disjoint (open-set)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def hold_out_images(labels: np.ndarray, fraction: float, rng: np.random.Generator) -> np.ndarray:
+    """Choose a stratified share of the images.
+
+    Args:
+        labels: class of every image (N,).
+        fraction: share of each class to hold out; at least one image of a class stays on either side.
+        rng: source of randomness.
+
+    Returns:
+        Mask (N,), True where the image is held out.
+    """
+    chosen = np.zeros(len(labels), dtype=bool)
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        count = min(max(round(fraction * len(rows)), 1), len(rows) - 1)
+        chosen[rng.permutation(rows)[:count]] = True
+    return chosen
+
+
+def hold_out_classes(classes: np.ndarray, fraction: float, rng: np.random.Generator) -> np.ndarray:
+    """Choose a share of the classes; returns the sorted chosen classes.
+
+    At least two are chosen: among images of one class every retrieval is right, and validation would say nothing.
+    """
+    count = min(max(round(fraction * len(classes)), 2), len(classes) - 1)
+    return np.sort(rng.permutation(classes)[:count])

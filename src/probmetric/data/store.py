@@ -1,0 +1,117 @@
+"""Memory-mapped access to the pixels of a prepared dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from probmetric.data.manifest import IMAGES, DataError, read_table, rebuild_advice
+
+if TYPE_CHECKING:
+    import torch
+
+_PLACE = ("path", "offset", "height", "width", "channels")
+
+
+class ImageStore:
+    """The images of a prepared dataset, in manifest order; pixels are read from disk when asked for.
+
+    Attributes:
+        path: the images.bin that holds the pixels (of the owner, for a label-noise variant).
+        shape: (H, W, C) if all images share it, else None.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        """Map the pixels of the prepared `folder`; complains if the file does not fit the manifest."""
+        folder = Path(folder)
+        table, metadata = read_table(folder, _PLACE)
+        self.path = folder / metadata.get("images", ".") / IMAGES
+        self._names = table.column("path")
+        self._offset = table.column("offset").to_numpy()
+        self._size = np.stack([table.column(name).to_numpy() for name in _PLACE[2:]], axis=1).astype(np.int64)
+        self._map = _map_file(self.path)
+        self._check_bounds()
+        uniform = len(self._size) > 0 and bool((self._size == self._size[0]).all())
+        self.shape: tuple[int, int, int] | None = tuple(self._size[0].tolist()) if uniform else None
+        self._dense = self._as_dense()
+
+    def _check_bounds(self) -> None:
+        end = self._offset + self._size.prod(axis=1)
+        bad = np.flatnonzero((self._offset < 0) | (end > len(self._map)) | (self._size <= 0).any(axis=1))
+        if len(bad):
+            row = int(bad[0])
+            raise DataError(
+                f"{self.path}: image {row} ({self._names[row]}) should lie at bytes {self._offset[row]:,} to "
+                f"{end[row]:,}, the file has {len(self._map):,}; {len(bad)} image(s) are out of reach. "
+                f"The file is truncated or the manifest was edited: {rebuild_advice(self.path.parent)}."
+            )
+
+    def _as_dense(self) -> np.ndarray | None:
+        """View (N, H, W, C) if the images are equal in size and lie one after the other."""
+        if self.shape is None:
+            return None
+        step = int(np.prod(self.shape))
+        if not (self._offset == np.arange(len(self)) * step).all():
+            return None
+        return self._map[: len(self) * step].reshape(len(self), *self.shape)
+
+    def __len__(self) -> int:
+        return len(self._offset)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        """Pixels (H, W, C) uint8 of the image in manifest row `index`; read-only view of the file."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"image index {index} is outside 0..{len(self) - 1} of {self.path}.")
+        start, size = int(self._offset[index]), self._size[index]
+        return self._map[start : start + int(size.prod())].reshape(size)
+
+    def batch(self, indices: np.ndarray) -> torch.Tensor:
+        """Images as one uint8 tensor (B, C, H, W), channels last in memory; all must have the same size.
+
+        Args:
+            indices: manifest rows (B,).
+        """
+        import torch
+
+        indices = np.asarray(indices)
+        if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
+            wrong = indices[(indices < 0) | (indices >= len(self))][0]
+            raise IndexError(f"image index {wrong} is outside 0..{len(self) - 1} of {self.path}.")
+        pixels = self._dense[indices] if self._dense is not None else self._stack(indices)
+        return torch.from_numpy(np.ascontiguousarray(pixels)).permute(0, 3, 1, 2)
+
+    def _stack(self, indices: np.ndarray) -> np.ndarray:
+        sizes = self._size[indices]
+        other = np.flatnonzero((sizes != sizes[0]).any(axis=1))
+        if len(other):
+            row, first = int(indices[other[0]]), int(indices[0])
+            raise DataError(
+                f"{self.path}: image {row} ({self._names[row]}) is {tuple(self._size[row])}, image {first} is "
+                f"{tuple(self._size[first])}; images of different size cannot form one batch: crop them first."
+            )
+        return np.stack([self[int(index)] for index in indices])
+
+
+def open_images(folder: str | Path) -> ImageStore:
+    """Open the pixels of a prepared dataset (for a label-noise variant: those of the dataset it derives from)."""
+    return ImageStore(folder)
+
+
+def stored_bytes(folder: str | Path) -> int:
+    """Size images.bin must have by the manifest of the prepared `folder`."""
+    table, _ = read_table(folder, _PLACE)
+    sizes = [table.column(name).to_numpy().astype(np.int64) for name in _PLACE[1:]]
+    return int((sizes[0] + sizes[1] * sizes[2] * sizes[3]).max(initial=0))
+
+
+def _map_file(path: Path) -> np.ndarray:
+    try:
+        if path.stat().st_size == 0:
+            return np.empty(0, dtype=np.uint8)
+        return np.memmap(path, dtype=np.uint8, mode="r")
+    except FileNotFoundError as error:
+        raise DataError(f"{path} is missing; {rebuild_advice(path.parent)}.") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error}); check its permissions and the disk.") from error
