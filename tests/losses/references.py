@@ -169,3 +169,158 @@ def _arcface(margin: float) -> Reference:
 reference("arcface")(_arcface(0.3))
 reference("arcface", margin=0.5, margin_from_epoch=20, epoch=19)(_arcface(0.0))
 reference("arcface", margin=0.5, margin_from_epoch=20, epoch=20)(_arcface(0.5))
+
+
+@reference("softmax")
+def _softmax(p: dict[str, Tensor], z: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+    return cross_entropy([[(x * w).sum() for w in p["weight"]] for x in z], y)
+
+
+def _hyperbolic(c: float, riemannian: bool = False) -> Reference:
+    """Distances to hyperplanes by explicit Moebius addition, class by class."""
+
+    def exp0(v: Tensor) -> Tensor:
+        r = math.sqrt(c) * (v * v).sum().sqrt()
+        return torch.tanh(r) * v / r
+
+    def moebius(a: Tensor, b: Tensor) -> Tensor:
+        ab, aa, bb = (a * b).sum(), (a * a).sum(), (b * b).sum()
+        return ((1 + 2 * c * ab + c * bb) * a + (1 - c * aa) * b) / (1 + 2 * c * ab + c * c * aa * bb)
+
+    def logit(x: Tensor, point: Tensor, normal: Tensor) -> Tensor:
+        p = exp0(point)
+        gap = 1 - c * (p * p).sum()
+        a = normal * gap
+        size = (a * a).sum().sqrt()
+        w = moebius(-p, x)
+        ratio = 2 * math.sqrt(c) * (w * a).sum() / (size * (1 - c * (w * w).sum()))
+        return 2 / gap * size / math.sqrt(c) * torch.log(ratio + torch.sqrt(1 + ratio * ratio))
+
+    def loss(p: dict[str, Tensor], z: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+        classes = list(zip(p["points"], p["normals"], strict=True))
+        rows = []
+        for x in map(exp0, z):
+            if riemannian:
+                factor = (1 - c * float((x.detach() ** 2).sum())) ** 2 / 4
+                x.register_hook(lambda gradient, factor=factor: gradient * factor)
+            rows.append([logit(x, point, normal) for point, normal in classes])
+        return cross_entropy(rows, y)
+
+    return loss
+
+
+reference("hyperbolic")(_hyperbolic(1e-5))
+reference("hyperbolic", curvature=0.05)(_hyperbolic(0.05))
+reference("hyperbolic", curvature=0.05, fidelity="as_published")(_hyperbolic(0.05, riemannian=True))
+
+
+def _soft_triple(k: int) -> Reference:
+    def loss(p: dict[str, Tensor], z: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+        centres = p["proxies"].reshape(-1, k, z.shape[1])
+        rows = []
+        for x, own in zip(z, y, strict=True):
+            row = []
+            for c, group in enumerate(centres):
+                s = [cosine(x, w) for w in group]
+                total = sum(torch.exp(v / 0.1) for v in s)
+                relaxed = sum(torch.exp(v / 0.1) / total * v for v in s)
+                row.append(20 * (relaxed - (0.01 if c == int(own) else 0.0)))
+            rows.append(row)
+        spread = [
+            torch.sqrt(2 + 1e-5 - 2 * cosine(group[s], group[t]))
+            for group in centres
+            for s in range(k)
+            for t in range(s + 1, k)
+        ]
+        regulariser = 0.2 * sum(spread) / (len(centres) * k * (k - 1)) if k > 1 else 0.0
+        return cross_entropy(rows, y) + regulariser
+
+    return loss
+
+
+reference("soft_triple")(_soft_triple(10))
+reference("soft_triple", proxies_per_class=1)(_soft_triple(1))
+
+
+def _multi_similarity(mining: bool, skip: bool) -> Reference:
+    def loss(p: dict[str, Tensor], z: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+        terms = []
+        for i in range(len(z)):
+            s = {j: cosine(z[i], z[j]) for j in range(len(z)) if j != i}
+            positive = [s[j] for j in s if y[j] == y[i]]
+            negative = [s[j] for j in s if y[j] != y[i]]
+            if mining:
+                low = min((t.item() for t in positive), default=math.inf)
+                high = max((t.item() for t in negative), default=-math.inf)
+                positive = [t for t in positive if t.item() - 0.1 < high]
+                negative = [t for t in negative if t.item() + 0.1 > low]
+            if skip and not (positive and negative):
+                continue
+            attract = torch.log(1 + sum((torch.exp(-2 * (t - 0.5)) for t in positive), z.sum() * 0)) / 2
+            repel = torch.log(1 + sum((torch.exp(40 * (t - 0.5)) for t in negative), z.sum() * 0)) / 40
+            terms.append(attract + repel)
+        return mean(terms, z)
+
+    return loss
+
+
+reference("multi_similarity")(_multi_similarity(mining=True, skip=False))
+reference("multi_similarity", mining=False)(_multi_similarity(mining=False, skip=False))
+reference("multi_similarity", fidelity="as_published")(_multi_similarity(mining=True, skip=True))
+
+
+@reference("margin")
+def _margin(p: dict[str, Tensor], z: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+    n, m = z.shape
+    d = [[(((direction(a) - direction(b)) ** 2).sum() + 1e-8).sqrt() for b in z] for a in z]
+
+    def log_weight(x: float) -> float:
+        x = max(x, 0.5)
+        return -((m - 2) * math.log(x) + (m - 3) / 2 * math.log(1 - x * x / 4))
+
+    uniform, weighted = torch.ones(n, n, dtype=torch.float64), torch.ones(n, n, dtype=torch.float64)
+    for i in range(n):
+        same = [float(y[j] == y[i] and j != i) for j in range(n)]
+        if sum(same):
+            uniform[i] = torch.tensor(same)
+        weighted[i] = torch.tensor([math.exp(log_weight(d[i][j].item())) * float(y[j] != y[i]) for j in range(n)])
+    partner = torch.multinomial(uniform, 1, generator=generator)[:, 0].tolist()
+    opponent = torch.multinomial(weighted, 1, generator=generator)[:, 0].tolist()
+    terms = []
+    for i in range(n):
+        beta = p["beta"][y[i]]
+        if y[partner[i]] == y[i] and partner[i] != i:
+            terms.append(torch.relu(d[i][partner[i]] - beta + 0.2))
+        terms.append(torch.relu(beta - d[i][opponent[i]] + 0.2))
+    return mean([t for t in terms if t.item() > 0], z)
+
+
+@reference("triplet")
+def _triplet(p: dict[str, Tensor], z: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+    terms = []
+    for a in range(len(z)):
+        negative = sorted((distance(z[a], z[n]) ** 2 for n in range(len(z)) if y[n] != y[a]), key=lambda t: t.item())
+        for b in range(len(z)):
+            if a == b or y[a] != y[b]:
+                continue
+            positive = distance(z[a], z[b]) ** 2
+            farther = [t for t in negative if t.item() > positive.item()]
+            terms.append(torch.relu(positive - (farther[0] if farther else negative[-1]) + 0.2))
+    return mean(terms, z)
+
+
+def _proxy_anchor_nca(count: bool) -> Reference:
+    def loss(p: dict[str, Tensor], z: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+        terms = []
+        for x, own in zip(z, y, strict=True):
+            s = [cosine(x, proxy) for proxy in p["proxies"]]
+            times = int((y == own).sum()) if count else 1
+            terms.append(torch.log(1 + times * torch.exp(-32 * (s[int(own)] - 0.1))))
+            terms.append(torch.log(1 + sum(torch.exp(32 * (v + 0.1)) for c, v in enumerate(s) if c != int(own))))
+        return sum(terms) / len(z)
+
+    return loss
+
+
+reference("proxy_anchor_nca")(_proxy_anchor_nca(count=False))
+reference("proxy_anchor_nca", fidelity="as_published")(_proxy_anchor_nca(count=True))

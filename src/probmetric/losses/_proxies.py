@@ -18,7 +18,7 @@ INITIAL_STD = 0.125
 
 
 class ProxyLoss(Loss):
-    """A loss over `num_classes * per_class` unit proxies; row k * C + c of `proxies` is proxy k of class c."""
+    """A loss over `num_classes * per_class` unit proxies; row c * K + k of `proxies` is proxy k of class c."""
 
     def __init__(self, *, num_classes: int, dim: int, proxy_lr: float, per_class: int = 1) -> None:
         super().__init__(num_classes=num_classes, dim=dim)

@@ -23,6 +23,8 @@ from probmetric.losses._softmax import CosineSoftmax
 class ArcFace(CosineSoftmax):
     """ArcFace with `margin` in radians and a learned inverse temperature."""
 
+    margin_is_on: Tensor
+
     def __init__(
         self,
         *,

@@ -1,0 +1,83 @@
+"""Margin loss with distance-weighted sampling (Wu et al. 2017), in the form of Roth et al. 2020.
+
+Every anchor a draws one positive p uniformly and one negative n, both from the batch, and with
+d_ij = sqrt(|u_i - u_j|^2 + 1e-8) between unit vectors,
+
+    L = sum_a [ max(0, d_ap - beta + margin) + max(0, beta - d_an + margin) ] / #(terms above zero)
+
+beta = beta_{y_a} is learned per class. A negative at distance d is drawn with weight 1 / q(d), q the density of the
+distance of two uniform points on the sphere,
+
+    log q(d) = (M - 2) log d + (M - 3)/2 log(1 - d^2 / 4),      d no smaller than `cutoff`
+
+Anchors without a positive or without a negative in the batch drop that term.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from probmetric.losses import register
+from probmetric.losses._base import Loss, require, unit
+
+
+@register
+class Margin(Loss):
+    """Margin loss; `beta` is the initial boundary between positives and negatives."""
+
+    wants_groups = 2
+
+    def __init__(
+        self,
+        *,
+        num_classes: int,
+        dim: int,
+        margin: float = 0.2,
+        beta: float = 1.2,
+        beta_lr: float = 0.0005,
+        cutoff: float = 0.5,
+    ) -> None:
+        super().__init__(num_classes=num_classes, dim=dim)
+        require(beta_lr > 0, "beta_lr", beta_lr, "a learning rate above 0")
+        require(0 < cutoff < 2, "cutoff", cutoff, "a distance between 0 and 2")
+        self.margin, self.beta_lr, self.cutoff = margin, beta_lr, cutoff
+        self.beta = nn.Parameter(torch.full((num_classes,), beta))
+
+    def optimizer_groups(self) -> list[dict[str, Any]]:
+        """The boundaries, at their own learning rate."""
+        return [{"params": [self.beta], "lr": self.beta_lr, "weight_decay": 0.0}]
+
+    def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Sum of the hinges over the number of those that are not zero."""
+        directions = unit(embeddings)
+        distance = ((2.0 - 2.0 * directions @ directions.T).clamp_min(0.0) + 1e-8).sqrt()
+        same = labels[:, None] == labels[None, :]
+        positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+        partner = torch.multinomial(_drawable(positive.to(distance.dtype)), 1, generator=generator)
+        opponent = torch.multinomial(_drawable(self.weights(distance.detach(), ~same)), 1, generator=generator)
+        beta = self.beta[labels]
+        attract = (distance.gather(1, partner).squeeze(1) - beta + self.margin).clamp_min(0.0)
+        repel = (beta - distance.gather(1, opponent).squeeze(1) + self.margin).clamp_min(0.0)
+        attract, repel = attract * positive.any(dim=1), repel * (~same).any(dim=1)
+        active = (attract > 0).sum() + (repel > 0).sum()
+        return (attract.sum() + repel.sum()) / active.clamp_min(1)
+
+    def weights(self, distance: Tensor, negative: Tensor) -> Tensor:
+        """Unnormalised probability (B, B) of drawing each negative, from the detached `distance`."""
+        d = distance.clamp(self.cutoff, 1.9999)
+        log_density = (self.dim - 2) * d.log() + 0.5 * (self.dim - 3) * (1.0 - 0.25 * d.square()).log()
+        log_weight = (-log_density).masked_fill(~negative, float("-inf"))
+        top = log_weight.amax(dim=1, keepdim=True)
+        return torch.where(negative, (log_weight - top).exp(), 0.0)
+
+    def diagnostics(self) -> dict[str, float]:
+        """Mean boundary."""
+        return {"beta": float(self.beta.detach().mean())}
+
+
+def _drawable(weight: Tensor) -> Tensor:
+    """`weight` (B, B) with the rows that hold nothing replaced by ones; what they draw is not used."""
+    return torch.where(weight.sum(dim=1, keepdim=True) > 0, weight, 1.0)

@@ -1,0 +1,33 @@
+"""STANDARD: softmax over inner products (Scott et al. 2021, section 3).
+
+    L = mean_i -log softmax_c(z_i . w_c)[y_i]
+
+The embedding is not normalised: its norm sharpens the prediction, which is why it can serve as a confidence. The
+classifier starts like `nn.Linear`, has no bias and is not decayed.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from probmetric.losses import register
+from probmetric.losses._base import Loss
+
+
+@register
+class Softmax(Loss):
+    """Cross-entropy of a linear classifier without bias."""
+
+    def __init__(self, *, num_classes: int, dim: int) -> None:
+        super().__init__(num_classes=num_classes, dim=dim)
+        self.weight = nn.Parameter(torch.empty(num_classes, dim).uniform_(-(dim**-0.5), dim**-0.5))
+
+    def logits(self, embeddings: Tensor) -> Tensor:
+        """Inner products (B, C) with the class weights."""
+        return embeddings @ self.weight.T
+
+    def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Mean cross-entropy over the batch."""
+        return F.cross_entropy(self.logits(embeddings), labels)
