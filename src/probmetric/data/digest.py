@@ -4,17 +4,34 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from probmetric.data.manifest import DIGEST, IMAGES, MANIFEST, DataError, rebuild_advice
+from probmetric.data.manifest import DIGEST, IMAGES, MANIFEST, DataError, load_metadata, rebuild_advice
 from probmetric.io import sha256_file, write_text
 
 QUICK_LIMIT = 64 * 2**20
 
 
-def write_digest(folder: Path, names: list[str], known: dict[str, str] | None = None) -> None:
-    """Write the digest of the files `names` (relative to `folder`), hashing those that are not `known`."""
-    known = known or {}
+def write_digest(folder: str | Path, names: list[str] | None = None, known: dict[str, str] | None = None) -> None:
+    """Write the digest of a prepared folder.
+
+    Args:
+        folder: the prepared folder.
+        names: files to list, relative to the folder. None: the manifest and the pixels it names; if the folder has a
+            digest that passes the quick check, the same text is written again without reading the pixels.
+        known: digests that need not be computed again.
+    """
+    folder, known = Path(folder), dict(known or {})
+    if names is None:
+        names = [MANIFEST, _images_name(folder)]
+        if (folder / DIGEST).is_file():
+            verify_digest(folder)
+            known = read_digest(folder)
     lines = [f"{known.get(name) or sha256_file(folder / name)}  {name}\n" for name in names]
     write_text(folder / DIGEST, "".join(lines))
+
+
+def _images_name(folder: Path) -> str:
+    owner = load_metadata(folder).get("images", ".")
+    return IMAGES if owner == "." else f"{owner}/{IMAGES}"
 
 
 def read_digest(folder: str | Path) -> dict[str, str]:

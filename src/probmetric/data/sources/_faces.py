@@ -20,15 +20,13 @@ import numpy as np
 
 from probmetric.data.manifest import DataError
 
-TEXT_FACES = tuple(
-    f"DejaVu{family}{style}"
-    for family, styles in {
-        "Sans": ("", "-Bold", "-Oblique", "-BoldOblique"),
-        "Serif": ("", "-Bold", "-Italic", "-BoldItalic"),
-        "SansMono": ("", "-Bold", "-Oblique", "-BoldOblique"),
-    }.items()
-    for style in styles
-) + ("STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic", "STIXGeneralBolIta")
+_STYLES = {
+    "DejaVuSans": ("", "-Bold", "-Oblique", "-BoldOblique"),
+    "DejaVuSerif": ("", "-Bold", "-Italic", "-BoldItalic"),
+    "DejaVuSansMono": ("", "-Bold", "-Oblique", "-BoldOblique"),
+    "STIXGeneral": ("", "Bol", "Italic", "BolIta"),
+}
+TEXT_FACES = tuple(family + style for family, styles in _STYLES.items() for style in styles)
 LATIN_FACES = ("cmr10", "cmss10", "cmtt10", "cmti10", "cmb10")
 PIXELS = 64
 BOX = 24

@@ -1,0 +1,166 @@
+"""Images from uint8 to network input, with augmentation for small images (28 to 32 pixels).
+
+A transform takes a batch as stored, uint8 (B, C, H, W), and the images' indices, and answers with float32. What it
+draws is a function of (seed, epoch, index) alone (`counter`). Order of operations: affine or shift, flip, scale to
+[0, 1], normalise, erase; the erased square is set to 0 *after* normalisation, as in the CIFAR experiments of the vMF
+paper (Scott, Gallagher & Mozer, 2021, released code).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from probmetric.data.counter import uniforms
+
+Padding = Literal["edge", "reflect", "zero"]
+_DRAWS = 8
+
+
+@dataclass(frozen=True)
+class SmallImages:
+    """Transform of equal-sized small images; the defaults change nothing but the number format.
+
+    Attributes:
+        shift: largest shift in pixels along each axis (the "random crop with padding" of CIFAR recipes).
+        padding: what a shift brings in. Affine maps know `edge` and `zero`; `reflect` is for pure shifts.
+        rotation: largest rotation in degrees.
+        scale: sizes vary in [1 - scale, 1 + scale].
+        flip: flip half of the images left to right.
+        mean: per-channel mean subtracted after scaling to [0, 1].
+        std: per-channel divisor.
+        erase: side of a square set to 0 at a random place; 0 erases nothing.
+    """
+
+    shift: int = 0
+    padding: Padding = "edge"
+    rotation: float = 0.0
+    scale: float = 0.0
+    flip: bool = False
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    erase: int = 0
+
+    def __post_init__(self) -> None:
+        if self.padding == "reflect" and (self.rotation or self.scale):
+            raise ValueError("padding 'reflect' needs rotation = 0 and scale = 0; allowed with them: edge, zero.")
+        if not 0.0 <= self.scale < 1.0:
+            raise ValueError(f"scale is {self.scale}; allowed: 0 <= scale < 1.")
+        if len(self.mean) != len(self.std):
+            raise ValueError(f"mean has {len(self.mean)} values, std {len(self.std)}; give one of each per channel.")
+
+    def __call__(
+        self, images: torch.Tensor, indices: np.ndarray | torch.Tensor, *, seed: int, epoch: int
+    ) -> torch.Tensor:
+        """Transform a batch.
+
+        Args:
+            images: (B, C, H, W) uint8, on any device.
+            indices: (B,) the images' own numbers (manifest rows).
+            seed: seed of the run.
+            epoch: epoch, so that an image looks different every time.
+
+        Returns:
+            (B, C, H, W) float32.
+        """
+        rows = indices.cpu().numpy() if isinstance(indices, torch.Tensor) else np.asarray(indices)
+        draws = uniforms(seed, epoch, rows, _DRAWS)
+        if self.rotation or self.scale:
+            values = self._affine(images, draws)
+        elif self.shift:
+            values = self._shifted(images, draws)
+        else:
+            values = images
+        if self.flip:
+            mirrored = torch.from_numpy(draws[:, 4] < 0.5).to(images.device)
+            values = torch.where(mirrored[:, None, None, None], values.flip(-1), values)
+        return self._erased(self.normalise(values), draws)
+
+    def normalise(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, C, H, W) with values 0..255 to float32: scaled to [0, 1], then mean and std. No randomness."""
+        values = images.to(torch.float32) / 255.0
+        if not self.mean:
+            return values
+        mean, std = (torch.tensor(v, device=images.device).view(1, -1, 1, 1) for v in (self.mean, self.std))
+        return (values - mean) / std
+
+    def evaluation(self) -> SmallImages:
+        """The same number format without augmentation."""
+        return SmallImages(mean=self.mean, std=self.std)
+
+    def _shifted(self, images: torch.Tensor, draws: np.ndarray) -> torch.Tensor:
+        """Whole-pixel shifts, uniform on {-shift, ..., shift}^2; (B, C, H, W) uint8 to uint8."""
+        offset = np.floor(draws[:, :2] * (2 * self.shift + 1)).astype(np.int64) - self.shift
+        height, width = images.shape[2:]
+        y, inside_y = self._source(offset[:, :1] + np.arange(height), height)
+        x, inside_x = self._source(offset[:, 1:] + np.arange(width), width)
+        image = np.arange(len(images))[:, None, None] * (height * width)
+        flat = torch.from_numpy(image + y[:, :, None] * width + x[:, None, :]).to(images.device)
+        pixels = images.permute(0, 2, 3, 1).reshape(-1, images.shape[1])
+        moved = pixels[flat.flatten()].view(len(images), height, width, -1)
+        if self.padding == "zero":
+            inside = torch.from_numpy(inside_y[:, :, None] & inside_x[:, None, :]).to(images.device)
+            moved = moved * inside[..., None]
+        return moved.permute(0, 3, 1, 2)
+
+    def _source(self, position: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Pixel (B, size) each output row or column is read from, and whether it lies inside the image."""
+        inside = (position >= 0) & (position < size)
+        if self.padding == "reflect":
+            return size - 1 - np.abs(size - 1 - np.abs(position)), inside
+        return np.clip(position, 0, size - 1), inside
+
+    def _affine(self, images: torch.Tensor, draws: np.ndarray) -> torch.Tensor:
+        """Rotation, scaling and sub-pixel shift, bilinear."""
+        centred = 2.0 * draws - 1.0
+        angle = centred[:, 2] * math.radians(self.rotation)
+        zoom = 1.0 / (1.0 + self.scale * centred[:, 3])
+        cos, sin = np.cos(angle) * zoom, np.sin(angle) * zoom
+        height, width = images.shape[2:]
+        shift = centred[:, :2] * 2.0 * self.shift / np.array([height, width])
+        theta = np.stack(
+            [
+                np.stack([cos, -sin * height / width, shift[:, 1]], axis=1),
+                np.stack([sin * width / height, cos, shift[:, 0]], axis=1),
+            ],
+            axis=1,
+        )
+        matrix = torch.from_numpy(theta).to(device=images.device, dtype=torch.float32)
+        grid = F.affine_grid(matrix, list(images.shape), align_corners=False)
+        outside = "border" if self.padding == "edge" else "zeros"
+        return F.grid_sample(images.to(torch.float32), grid, padding_mode=outside, align_corners=False)
+
+    def _erased(self, images: torch.Tensor, draws: np.ndarray) -> torch.Tensor:
+        if not self.erase:
+            return images
+        height, width = images.shape[2:]
+        top = np.floor(draws[:, 5] * (height - self.erase + 1))[:, None]
+        left = np.floor(draws[:, 6] * (width - self.erase + 1))[:, None]
+        rows = (np.arange(height) >= top) & (np.arange(height) < top + self.erase)
+        columns = (np.arange(width) >= left) & (np.arange(width) < left + self.erase)
+        hole = torch.from_numpy(rows[:, None, :, None] & columns[:, None, None, :]).to(images.device)
+        return images.masked_fill(hole, 0.0)
+
+
+_CIFAR10 = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+_CIFAR100 = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
+SMALL = {
+    "digits": SmallImages(shift=2, rotation=10.0, scale=0.1),
+    "digits_open": SmallImages(shift=2, rotation=10.0, scale=0.1),
+    "glyphs": SmallImages(shift=3),
+    "symbols": SmallImages(),
+    "mnist": SmallImages(),
+    "fashion_mnist": SmallImages(),
+    "cifar10": SmallImages(shift=4, padding="reflect", flip=True, mean=_CIFAR10[0], std=_CIFAR10[1], erase=8),
+    "cifar100": SmallImages(shift=4, padding="reflect", flip=True, mean=_CIFAR100[0], std=_CIFAR100[1], erase=8),
+}
+
+
+def small_transform(dataset: str) -> SmallImages:
+    """Training transform of a data set of small images; plain scaling to [0, 1] for one without a recipe."""
+    return SMALL.get(dataset, SmallImages())
