@@ -1,0 +1,152 @@
+"""Reading and checking the arrays callers hand in.
+
+Accepts NumPy arrays, sequences and torch tensors; torch is never imported here, a tensor is recognised by
+its `detach` method. Every complaint names the argument, the first offending position and the remedy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+UNIT_TOLERANCE = 1e-4
+
+
+def is_cuda(values: Any) -> bool:
+    """Whether `values` is a torch tensor on a CUDA device."""
+    return hasattr(values, "detach") and bool(getattr(values, "is_cuda", False))
+
+
+def to_numpy(values: Any) -> NDArray[Any]:
+    """`values` as a NumPy array; a torch tensor shares its memory where it lies on the CPU in a NumPy type."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        if str(values.dtype) == "torch.bfloat16":
+            values = values.float()
+        return np.asarray(values.numpy())
+    return np.asarray(values)
+
+
+def matrix(values: Any, name: str) -> NDArray[np.float32]:
+    """`values` as a finite float32 (N,M) matrix with N, M >= 1; float64 input is rounded to float32."""
+    array = to_numpy(values)
+    if array.ndim != 2 or 0 in array.shape:
+        raise ValueError(f"{name} has shape {array.shape}; expected (N, M) with N and M at least 1.")
+    if array.dtype.kind not in "fiu":
+        raise TypeError(f"{name} has dtype {array.dtype}; expected floating point numbers.")
+    array = np.ascontiguousarray(array, dtype=np.float32)
+    check_finite(array, name)
+    return array
+
+
+def check_finite(array: NDArray[Any], name: str) -> None:
+    """Raise a ValueError that names the first row (or entry) of `array` that is NaN or infinite."""
+    if np.isfinite(np.sum(array, dtype=np.float64)):
+        return
+    bad = np.argwhere(~np.isfinite(array))
+    if bad.size:
+        where = "row" if array.ndim > 1 else "entry"
+        raise ValueError(
+            f"{name}: {where} {bad[0][0]} is not finite ({array[tuple(bad[0])]}); {len(np.unique(bad[:, 0]))} "
+            f"of {len(array)} are affected. Drop them or mend the model that made them."
+        )
+
+
+def check_unit_rows(array: NDArray[np.float32], name: str) -> None:
+    """Raise a ValueError that names the first row of `array` (N,M) whose norm is not 1."""
+    norms = row_norms(array)
+    bad = np.flatnonzero(np.abs(norms - 1.0) > UNIT_TOLERANCE)
+    if bad.size:
+        raise ValueError(
+            f"{name}: row {bad[0]} has norm {norms[bad[0]]:.6g} and {bad.size} of {len(array)} rows are not unit "
+            f"vectors (tolerance {UNIT_TOLERANCE:g}). Divide each row by its norm, pass normalize=True, or choose "
+            "another distance."
+        )
+
+
+def row_norms(array: NDArray[Any]) -> NDArray[np.float64]:
+    """Euclidean norm of each row of `array` (N,M), summed in float64, without a float64 copy of the whole."""
+    norms = np.empty(len(array))
+    for start in range(0, len(array), 4096):
+        block = array[start : start + 4096].astype(np.float64)
+        norms[start : start + 4096] = np.sqrt(np.einsum("ij,ij->i", block, block))
+    return norms
+
+
+def normalized(array: NDArray[np.float32], name: str) -> NDArray[np.float32]:
+    """Rows of `array` (N,M) divided by their norms (float64 division, float32 result)."""
+    norms = row_norms(array)
+    zero = np.flatnonzero(norms == 0.0)
+    if zero.size:
+        raise ValueError(f"{name}: row {zero[0]} is the zero vector and has no direction; drop it.")
+    return (array / norms[:, None]).astype(np.float32)
+
+
+def labels_of(values: Any, count: int, name: str, of: str) -> NDArray[np.int64]:
+    """`values` as non-negative int64 labels (N,), one for each of the `count` rows of argument `of`."""
+    array = to_numpy(values)
+    if array.ndim != 1 or len(array) != count:
+        raise ValueError(f"{name} has shape {array.shape}; expected ({count},), one label for each row of {of}.")
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} has dtype {array.dtype}; expected integers.")
+    array = array.astype(np.int64)
+    negative = np.flatnonzero(array < 0)
+    if negative.size:
+        raise ValueError(
+            f"{name}: entry {negative[0]} is {array[negative[0]]}; labels are integers from 0 upwards. "
+            "Remove unlabelled images first."
+        )
+    return array
+
+
+def vector(values: Any, name: str, *, count: int | None = None) -> NDArray[np.float64]:
+    """`values` as a finite float64 vector, of length `count` where that is given, otherwise of length >= 1."""
+    array = to_numpy(values)
+    if array.ndim != 1 or array.dtype.kind not in "fiub":
+        raise ValueError(f"{name} has shape {array.shape}, dtype {array.dtype}; expected a vector of numbers.")
+    if count is not None and len(array) != count:
+        raise ValueError(f"{name} has {len(array)} entries, expected {count}: the arguments must be aligned.")
+    if len(array) == 0:
+        raise ValueError(f"{name} is empty; at least one entry is needed.")
+    array = array.astype(np.float64)
+    check_finite(array, name)
+    return array
+
+
+def booleans(values: Any, name: str, *, count: int | None = None) -> NDArray[np.float64]:
+    """`values` as float64 zeros and ones (N,)."""
+    array = vector(values, name, count=count)
+    wrong = np.flatnonzero((array != 0.0) & (array != 1.0))
+    if wrong.size:
+        raise ValueError(f"{name}: entry {wrong[0]} is {array[wrong[0]]}; expected only 0 (wrong) and 1 (right).")
+    return array
+
+
+def probability_matrix(values: Any, name: str = "probabilities") -> NDArray[np.float64]:
+    """`values` as float64 (N,C) rows that are non-negative and sum to 1 within 1e-3."""
+    array = to_numpy(values)
+    if array.ndim != 2 or 0 in array.shape:
+        raise ValueError(f"{name} has shape {array.shape}; expected (N, C) with N and C at least 1.")
+    array = array.astype(np.float64)
+    check_finite(array, name)
+    totals = array.sum(axis=1)
+    bad = np.flatnonzero((np.abs(totals - 1.0) > 1e-3) | (array.min(axis=1) < 0.0))
+    if bad.size:
+        raise ValueError(
+            f"{name}: row {bad[0]} sums to {totals[bad[0]]:.6g} with minimum {array[bad[0]].min():.6g}; "
+            "expected non-negative rows that sum to 1. Apply a softmax to logits first."
+        )
+    return array
+
+
+def check_inside_ball(array: NDArray[np.float32], name: str) -> None:
+    """Raise a ValueError that names the first row of `array` (N,M) that is not inside the open unit ball."""
+    norms = row_norms(array)
+    bad = np.flatnonzero(norms >= 1.0 - 1e-6)
+    if bad.size:
+        raise ValueError(
+            f"{name}: row {bad[0]} has norm {norms[bad[0]]:.8g}; the Poincaré distance is defined inside the unit ball "
+            "(norm < 1 - 1e-6). Project the rows into the ball first."
+        )

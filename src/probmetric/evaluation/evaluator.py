@@ -1,0 +1,213 @@
+"""From the embeddings files of one run folder to its metrics and curves.
+
+A thin shell around the pure functions of this package: reads `embeddings/<split>.safetensors`, calls them, and names
+the results. Metric names are legal in MLflow and DVC. Nothing is written.
+
+    test  retrieval/..., clustering/..., sparsification/..., classification/... and calibration/... where the file
+          holds class probabilities for the classes it shows, ambiguity/spearman where the ambiguity is known
+    ood   ood/<name>/..., each set against the test split
+    val   val/retrieval/...    what model selection saw
+    last  last/retrieval/...   test split with the last epoch's weights, next to the validation-selected ones
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probmetric.evaluation.calibration import reliability
+from probmetric.evaluation.classification import classification_metrics
+from probmetric.evaluation.clustering import clustering_metrics
+from probmetric.evaluation.correlation import spearman
+from probmetric.evaluation.neighbours import nearest_neighbours
+from probmetric.evaluation.ood import ood_metrics, roc_curve
+from probmetric.evaluation.retrieval import retrieval_per_query, summarize
+from probmetric.evaluation.selective import sparsification
+
+Metrics = dict[str, float | None]
+Curves = dict[str, dict[str, list[float]]]
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """What to compute. `clusters` is the number of k-means clusters, by default that of the test classes."""
+
+    ks: tuple[int, ...] = (1, 2, 4, 8)
+    clusters: int | None = None
+    clustering: bool = True
+    seed: int = 1234
+    bins: int = 15
+    curve_points: int = 200
+
+    @classmethod
+    def of(cls, settings: EvaluationSettings | Mapping[str, Any] | None) -> EvaluationSettings:
+        """Settings from a mapping (unknown keys are an error) or None for the defaults."""
+        if isinstance(settings, cls):
+            return settings
+        values = dict(settings or {})  # type: ignore[arg-type]
+        known = [field.name for field in fields(cls)]
+        for key in values:
+            if key not in known:
+                from probmetric.registry import nearest
+
+                raise ValueError(f"evaluation settings have no key {key!r}: {nearest(key, known)}")
+        if "ks" in values:
+            values["ks"] = tuple(values["ks"])
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """One embeddings file: tensors by name, and the metadata strings."""
+
+    tensors: dict[str, NDArray[Any]]
+    metadata: dict[str, str]
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self.tensors[name]
+
+
+def evaluate_run(
+    folder: Path | str,
+    settings: EvaluationSettings | Mapping[str, Any] | None = None,
+    *,
+    ambiguity: NDArray[np.float64] | None = None,
+) -> tuple[Metrics, Curves]:
+    """Metrics (flat, NaN as None) and curves of the run in `folder`; the content of metrics.json and curves.json.
+
+    Args:
+        folder: run folder with `embeddings/test.safetensors` and, optionally, `val`, `last` and `ood`.
+        settings: `EvaluationSettings`, a mapping of its fields, or None.
+        ambiguity: (rows of the manifest,) known ambiguity, looked up by each image's `index`; NaN = not known.
+    """
+    chosen = EvaluationSettings.of(settings)
+    place = Path(folder) / "embeddings"
+    test = read_embeddings(place / "test.safetensors")
+    metrics, curves = evaluate_test(test, chosen)
+    if ambiguity is not None:
+        known = np.asarray(ambiguity, dtype=np.float64)[test["index"]]
+        given = np.isfinite(known)
+        if given.any():
+            metrics["ambiguity/spearman"] = spearman(test["uncertainty"][given], known[given])
+    for split in ("val", "last"):
+        if (place / f"{split}.safetensors").exists():
+            other = read_embeddings(place / f"{split}.safetensors")
+            values = summarize(retrieval_per_query(other["mean"], other["label"], ks=chosen.ks))
+            metrics |= _prefixed(f"{split}/retrieval", values)
+    if (place / "ood.safetensors").exists():
+        found, roc = evaluate_ood(test, read_embeddings(place / "ood.safetensors"), chosen)
+        metrics |= found
+        curves |= roc
+    return {name: _json_number(value) for name, value in metrics.items()}, curves
+
+
+def read_embeddings(path: Path) -> Embeddings:
+    """The tensors and metadata of one embeddings file; a missing or broken file is an error that names it."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; run the embed step for this run first.")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            metadata = dict(file.metadata() or {})
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); delete it and run the embed step again.") from error
+    missing = [name for name in ("mean", "uncertainty", "label", "index") if name not in tensors]
+    if missing:
+        raise ValueError(f"{path} lacks {', '.join(missing)}; delete it and run the embed step again.")
+    return Embeddings(tensors, metadata)
+
+
+def evaluate_test(test: Embeddings, settings: EvaluationSettings) -> tuple[dict[str, float], Curves]:
+    """Retrieval, clustering, sparsification and, where there are probabilities, classification of the test split."""
+    per_query = retrieval_per_query(test["mean"], test["label"], ks=tuple(dict.fromkeys((1, *settings.ks))))
+    metrics = _prefixed("retrieval", summarize(per_query))
+    if settings.clustering:
+        found = clustering_metrics(test["mean"], test["label"], clusters=settings.clusters, seed=settings.seed)
+        metrics |= _prefixed("clustering", found)
+    curves: Curves = {}
+    if np.any(per_query["positives"] > 0):
+        found, curve = _sparsification(test, per_query)
+        metrics |= _prefixed("sparsification", found)
+        curves["sparsification"] = curve
+    columns = _columns(test)
+    if columns is not None:
+        found, curve = _classification(test, columns, settings)
+        metrics |= found
+        curves["reliability"] = curve
+    return metrics, curves
+
+
+def evaluate_ood(test: Embeddings, ood: Embeddings, settings: EvaluationSettings) -> tuple[dict[str, float], Curves]:
+    """Detection metrics and ROC curve of each out-of-distribution set in `ood` against the test split."""
+    names = json.loads(ood.metadata.get("sources", '["ood"]'))
+    source = ood.tensors.get("source", np.zeros(len(ood["uncertainty"]), dtype=np.int64))
+    metrics: dict[str, float] = {}
+    curves: Curves = {}
+    for number, name in enumerate(names):
+        doubt = ood["uncertainty"][source == number]
+        metrics |= _prefixed(f"ood/{name}", ood_metrics(test["uncertainty"], doubt))
+        rates = roc_curve(test["uncertainty"], doubt, points=settings.curve_points)
+        curves[f"roc/{name}"] = {key: values.tolist() for key, values in rates.items()}
+    return metrics, curves
+
+
+def _sparsification(
+    test: Embeddings, per_query: dict[str, NDArray[np.float64]]
+) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """AUSC with the query's own uncertainty, and (paper 003) with the mean of query's and neighbour's."""
+    asked = per_query["positives"] > 0
+    correct, doubt = per_query["recall_at_1"][asked], test["uncertainty"].astype(np.float64)
+    neighbour = nearest_neighbours(test["mean"], k=1).indices[:, 0]
+    curve, area = sparsification(doubt[asked], correct)
+    pair = ((doubt + doubt[neighbour]) / 2)[asked]
+    metrics = {
+        "ausc": area,
+        "ausc_query_and_neighbour": sparsification(pair, correct)[1],
+        "ausc_as_published": sparsification(pair, correct, scaling="as_published")[1],
+    }
+    return metrics, {"removed": curve.removed.tolist(), "accuracy": curve.accuracy.tolist()}
+
+
+def _columns(test: Embeddings) -> NDArray[np.int64] | None:
+    """Column of each image's class in `probabilities`, or None where an image is of no class that has a column.
+
+    Metadata "classes" (JSON list) names the manifest label of each column; without it column c is label c.
+    """
+    if "probabilities" not in test.tensors:
+        return None
+    width = test["probabilities"].shape[1]
+    classes = np.asarray(json.loads(test.metadata.get("classes", json.dumps(list(range(width))))), dtype=np.int64)
+    order = np.argsort(classes)
+    place = np.searchsorted(classes[order], test["label"]).clip(max=width - 1)
+    columns = order[place]
+    return columns if np.array_equal(classes[columns], test["label"]) else None
+
+
+def _classification(
+    test: Embeddings, columns: NDArray[np.int64], settings: EvaluationSettings
+) -> tuple[dict[str, float], dict[str, list[float]]]:
+    probabilities = test["probabilities"]
+    found = classification_metrics(probabilities, columns, bins=settings.bins)
+    groups = {name: "calibration" if name.startswith("ece") else "classification" for name in found}
+    diagram = reliability(
+        np.minimum(probabilities.max(axis=1), 1.0), probabilities.argmax(axis=1) == columns, bins=settings.bins
+    )
+    curve = {name: getattr(diagram, name).tolist() for name in ("confidence", "accuracy", "count")}
+    return {f"{groups[name]}/{name}": value for name, value in found.items()}, curve
+
+
+def _prefixed(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
+    return {f"{prefix}/{name}": value for name, value in values.items()}
+
+
+def _json_number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

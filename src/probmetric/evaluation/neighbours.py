@@ -1,0 +1,123 @@
+"""Nearest-neighbour lists, for figures, search and votes.
+
+The exact path multiplies blocks of exact keys (see `_keys`) and keeps the k largest; equal keys are listed by
+ascending gallery row. Large problems are searched by faiss in float32 with some candidates to spare, the candidates
+are put in order by their exact keys, and a query whose spare candidates do not prove its list right (a key within
+float32 error of the last place) is searched again by the exact path. Both give the same lists.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probmetric.evaluation import _arrays
+from probmetric.evaluation._keys import keys, on_grid
+
+SPARE = 8
+FAISS_FROM = 4096
+EXACT_BYTES = 32 << 20
+
+
+class Neighbours(NamedTuple):
+    """`similarity` (Q,k) cosines, descending, and `indices` (Q,k) gallery rows."""
+
+    similarity: NDArray[np.float64]
+    indices: NDArray[np.int64]
+
+
+def nearest_neighbours(
+    embeddings: Any,
+    gallery: Any = None,
+    *,
+    k: int = 1,
+    method: Literal["auto", "exact", "faiss"] = "auto",
+    normalize: bool = False,
+) -> Neighbours:
+    """The k nearest gallery rows of each of `embeddings` (Q,M) by cosine; without gallery, self is left out by index.
+
+    Example:
+        >>> points = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
+        >>> nearest_neighbours(points, k=1).indices.ravel().tolist()
+        [1, 0, 1]
+    """
+    queries = _rows(embeddings, "embeddings", normalize)
+    own = gallery is None
+    searched = queries if own else _rows(gallery, "gallery", normalize)
+    available = len(searched) - own
+    if not 1 <= k <= available:
+        raise ValueError(f"k is {k}; expected 1 to {available}, the number of rows that can be found.")
+    if method not in ("auto", "exact", "faiss"):
+        raise ValueError(f"method is {method!r}; allowed: 'auto', 'exact', 'faiss'.")
+    if method == "exact" or (method == "auto" and len(searched) < FAISS_FROM):
+        return _exact(queries, searched, np.arange(len(queries)), k, own)
+    return _by_faiss(queries, searched, k, own)
+
+
+def _rows(values: Any, name: str, normalize: bool) -> NDArray[np.float32]:
+    rows = _arrays.matrix(values, name)
+    if normalize:
+        return _arrays.normalized(rows, name)
+    _arrays.check_unit_rows(rows, name)
+    return rows
+
+
+def _exact(
+    queries: NDArray[np.float32], gallery: NDArray[np.float32], which: NDArray[np.int64], k: int, own: bool
+) -> Neighbours:
+    grid = on_grid(gallery, "cosine", 0)
+    similarity, index = np.empty((len(which), k)), np.empty((len(which), k), dtype=np.int64)
+    step = max(1, EXACT_BYTES // (8 * len(gallery)))
+    for start in range(0, len(which), step):
+        rows = which[start : start + step]
+        found = keys(on_grid(queries[rows], "cosine", 0), grid, "cosine")
+        if own:
+            found[np.arange(len(rows)), rows] = -np.inf
+        similarity[start : start + step], index[start : start + step] = _largest(found, k)
+    return Neighbours(similarity, index)
+
+
+def _largest(found: NDArray[np.float64], k: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The k largest of each row of `found` (B,N), descending, equal ones by ascending column."""
+    last = -np.partition(-found, k - 1, axis=1)[:, k - 1 : k] if k > 1 else found.max(axis=1, keepdims=True)
+    similarity, index = np.empty((len(found), k)), np.empty((len(found), k), dtype=np.int64)
+    for row, values in enumerate(found):
+        columns = np.flatnonzero(values >= last[row])
+        columns = columns[np.argsort(-values[columns], kind="stable")[:k]]
+        similarity[row], index[row] = values[columns], columns
+    return similarity, index
+
+
+def _by_faiss(queries: NDArray[np.float32], gallery: NDArray[np.float32], k: int, own: bool) -> Neighbours:
+    import faiss
+
+    index = faiss.IndexFlatIP(gallery.shape[1])
+    index.add(gallery)
+    wide = min(len(gallery), k + own + SPARE)
+    rough, columns = index.search(queries, wide)
+    similarity, found = np.empty((len(queries), k)), np.empty((len(queries), k), dtype=np.int64)
+    error = 2.0 * gallery.shape[1] * 2.0**-24 + 1e-7
+    unsure = []
+    step = max(1, EXACT_BYTES // (8 * gallery.shape[1] * wide))
+    for start in range(0, len(queries), step):
+        part = slice(start, min(start + step, len(queries)))
+        exact = _candidate_keys(queries[part], gallery, columns[part])
+        if own:
+            exact[columns[part] == np.arange(part.start, part.stop)[:, None]] = -np.inf
+        order = np.lexsort((columns[part], -exact), axis=1)[:, :k]
+        similarity[part] = np.take_along_axis(exact, order, axis=1)
+        found[part] = np.take_along_axis(columns[part], order, axis=1)
+        unsure.append(part.start + np.flatnonzero(similarity[part][:, -1] <= rough[part][:, -1] + error))
+    again = np.concatenate(unsure) if wide < len(gallery) else np.array([], dtype=np.int64)
+    if again.size:
+        similarity[again], found[again] = _exact(queries, gallery, again, k, own)
+    return Neighbours(similarity, found)
+
+
+def _candidate_keys(
+    queries: NDArray[np.float32], gallery: NDArray[np.float32], columns: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    own = on_grid(queries, "cosine", 0)
+    return np.einsum("bm,bkm->bk", own, on_grid(gallery[columns], "cosine", 0))

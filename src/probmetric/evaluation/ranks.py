@@ -1,0 +1,135 @@
+"""Ranks of the right answers, which is all that retrieval metrics need.
+
+For each positive p of a query two counts are found over the query's negatives n (wrong answers; the query
+itself is left out by index): `above` = #{key(n) > key(p)} and `tied` = #{key(n) = key(p)}. With the positives
+of a query in descending order, the rank of the j-th is j + above + tied if ties go against the system
+(pessimistic), j + above if they go for it. No neighbour list is sorted or stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probmetric.evaluation._keys import (
+    NAMES,
+    Distance,
+    keys,
+    on_grid,
+    squared_norms,
+    unit_exponent,
+)
+from probmetric.evaluation._relation import Relation
+
+Ints = NDArray[np.int64]
+BLOCK_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One retrieval task, checked: what is searched (Q,M), in what (N,M), and what counts as right.
+
+    `self_index` (Q,) is the gallery row that is the query itself, -1 for none.
+    """
+
+    queries: NDArray[np.float32]
+    gallery: NDArray[np.float32]
+    relation: Relation
+    self_index: Ints | None
+    distance: Distance
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Result for queries start..stop-1: offsets (stop-start+1,) into flat `above` and `tied`, nearest first."""
+
+    start: int
+    stop: int
+    offsets: Ints
+    above: Ints
+    tied: Ints
+
+
+def positive_counts(problem: Problem, block: int | None = None) -> Iterator[Counts]:
+    """Counts of `problem`, a block of queries at a time. `block` bounds the memory and changes no number."""
+    return numpy_counts(problem, block)
+
+
+def numpy_counts(problem: Problem, block: int | None = None) -> Iterator[Counts]:
+    """Exact keys of a block of queries by a float64 matrix product, sorted; O(block x N) memory."""
+    total, width = len(problem.queries), len(problem.gallery)
+    block = block or max(1, BLOCK_BYTES // (8 * width))
+    key_block = _key_function(problem)
+    for start in range(0, total, block):
+        stop = min(start + block, total)
+        yield counts_of_block(problem, key_block(start, stop), start, stop)
+
+
+def _key_function(problem: Problem):
+    """Function (start, stop) -> keys (stop-start,N) of those queries."""
+    distance, queries, gallery = problem.distance, problem.queries, problem.gallery
+    if not isinstance(distance, str):
+        return lambda start, stop: _user_keys(distance, queries[start:stop], gallery)
+    exponent = unit_exponent(distance, largest_norm(queries), largest_norm(gallery))
+    grid = on_grid(gallery, distance, exponent)
+    norms = squared_norms(grid)
+    if queries is gallery:
+        return lambda start, stop: keys(grid[start:stop], grid, distance, norms)
+    return lambda start, stop: keys(on_grid(queries[start:stop], distance, exponent), grid, distance, norms)
+
+
+def largest_norm(rows: NDArray[np.float32]) -> float:
+    """Largest row norm of `rows` (N,M)."""
+    return float(np.sqrt(np.max(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))))
+
+
+def _user_keys(distance: Distance, queries: NDArray[np.float32], gallery: NDArray[np.float32]) -> NDArray[np.float64]:
+    assert not isinstance(distance, str)
+    found = np.asarray(distance(queries, gallery), dtype=np.float64)
+    if found.shape != (len(queries), len(gallery)):
+        raise ValueError(
+            f"distance returned shape {found.shape} for queries {queries.shape} and gallery {gallery.shape}; "
+            f"expected ({len(queries)}, {len(gallery)})."
+        )
+    if np.isnan(found).any():
+        raise ValueError("distance returned NaN; a distance must be a number for every pair.")
+    return -found
+
+
+def counts_of_block(problem: Problem, found: NDArray[np.float64], start: int, stop: int) -> Counts:
+    """Counts from the keys `found` (stop-start,N) of queries start..stop-1; `found` is overwritten."""
+    rows = np.arange(stop - start)
+    offsets, columns = problem.relation.block(start, stop)
+    owner = np.repeat(rows, np.diff(offsets))
+    threshold = found[owner, columns]
+    order = np.lexsort((-threshold, owner))
+    threshold = threshold[order]
+    found[owner, columns] = -np.inf
+    if problem.self_index is not None:
+        own = problem.self_index[start:stop]
+        found[rows[own >= 0], own[own >= 0]] = -np.inf
+    found.sort(axis=1)
+    above = np.empty(len(threshold), dtype=np.int64)
+    tied = np.empty_like(above)
+    width = found.shape[1]
+    for row in rows[np.diff(offsets) > 0]:
+        mine = slice(offsets[row], offsets[row + 1])
+        right = np.searchsorted(found[row], threshold[mine], side="right")
+        above[mine] = width - right
+        tied[mine] = right - np.searchsorted(found[row], threshold[mine], side="left")
+    return Counts(start, stop, offsets, above, tied)
+
+
+def known_distance(distance: Distance) -> Distance:
+    """`distance` unchanged, or a ValueError if it is neither a known name nor a function."""
+    if callable(distance) or distance in NAMES:
+        return distance
+    from probmetric.registry import nearest
+
+    raise ValueError(
+        f"distance is {distance!r}: {nearest(str(distance), NAMES)} Or pass a function "
+        "(queries (B,M), gallery (N,M)) -> distances (B,N)."
+    )

@@ -1,0 +1,292 @@
+"""Retrieval metrics from one pass over all pairs.
+
+Notation: a query has n positives (right answers in the gallery, itself left out by index); r_1 < ... < r_n are
+their ranks; h(k) = #{j : r_j <= k}; AP(k) = sum over r_j <= k of j / r_j. All metrics lie in [0, 1], higher is
+better, and are means over queries.
+
+    recall_at_k        1[r_1 <= k], the "recall@k" of metric learning (Jegou et al. 2011)
+    precision_at_k     h(k) / k
+    r_precision        h(n) / n                                       Musgrave et al. 2020 (MLRC); paper 004
+    map_at_r           AP(n) / n                                      Musgrave et al. 2020 (MLRC); papers 002, 004
+    map_at_k           AP(k) / min(n, k) for k = 5, 10, 20, 1000      paper 003 (5, 10, 20); 1000 with an attainable 1
+    map_at_k_empty_as_one   the same for 5, 10, 20 with AP := 1 for a query without positives: paper 003 as released
+    map_at_1000_over_class_size   AP(1000) / (n + 1)                  papers 000, 001 as released; maximum n / (n + 1)
+    map_at_class_size  AP(n + 1) / (n + 1)                            papers 000, 001 as released ("mAP@C")
+    mrr                1 / r_1
+    queries_without_positives     number of queries with n = 0 (a count, not a mean)
+
+Papers 000 and 001 divide by the class size *with* the query, hence n + 1. The "mAP@1" of paper 003 is recall_at_1
+with empty="zero".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probmetric.evaluation import _arrays, _expected
+from probmetric.evaluation._keys import Distance
+from probmetric.evaluation._relation import LabelRelation, Relation, sparse_relation
+from probmetric.evaluation.ranks import Counts, Problem, known_distance, positive_counts
+
+Doubles = NDArray[np.float64]
+Ties = Literal["pessimistic", "expected", "optimistic"]
+MAP_CUTOFFS = (5, 10, 20, 1000)
+EMPTY_AS_ONE = (5, 10, 20)
+
+
+def retrieval_metrics(
+    embeddings: Any,
+    labels: Any = None,
+    *,
+    gallery: Any = None,
+    gallery_labels: Any = None,
+    positives: Any = None,
+    query_index: Any = None,
+    distance: Distance = "cosine",
+    ks: Sequence[int] = (1, 2, 4, 8),
+    ties: Ties = "pessimistic",
+    empty: Literal["skip", "zero"] = "skip",
+    normalize: bool = False,
+    block: int | None = None,
+) -> dict[str, float]:
+    """Retrieval metrics of `embeddings` (N,M), each the query once, against the others or against a `gallery`.
+
+    Args:
+        embeddings: (N,M) queries, and the gallery too when `gallery` is None (self-retrieval: a row never finds
+            itself, decided by index, so that exact duplicates stay in play).
+        labels: (N,) integers from 0; rows with equal labels are each other's positives.
+        gallery: (G,M) what is searched, if not the queries themselves.
+        gallery_labels: (G,) labels of the gallery.
+        positives: instead of labels: SciPy sparse matrix (N,G), integer pairs (P,2) of query and gallery row, or a
+            list of gallery rows for each query.
+        query_index: (N,) gallery row that *is* the query and is left out, -1 for none; for a gallery that
+            contains the queries.
+        distance: "cosine" (rows must be unit vectors), "euclidean", "poincare" (rows inside the unit ball), or a
+            function (queries (B,M), gallery (G,M)) -> distances (B,G).
+        ks: cutoffs of recall and precision.
+        ties: a negative exactly as near as a positive ranks before it ("pessimistic"), after it
+            ("optimistic"), or the metric is averaged over all orders of the tied ("expected").
+        empty: queries without positives are left out of the means ("skip") or count as 0 ("zero").
+        normalize: divide rows by their norms first.
+        block: queries per block; bounds the memory, changes no result.
+
+    Returns:
+        Flat dict of the metrics in the module docstring; NaN where no query is left to average.
+
+    Example:
+        >>> import numpy as np
+        >>> points = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.6, 0.8]])
+        >>> found = retrieval_metrics(points, [0, 0, 1, 0], ks=(1, 2))
+        >>> found["recall_at_1"], found["queries_without_positives"]
+        (0.6666666666666666, 1.0)
+    """
+    values = retrieval_per_query(
+        embeddings,
+        labels,
+        gallery=gallery,
+        gallery_labels=gallery_labels,
+        positives=positives,
+        query_index=query_index,
+        distance=distance,
+        ks=ks,
+        ties=ties,
+        normalize=normalize,
+        block=block,
+    )
+    return summarize(values, empty=empty)
+
+
+def retrieval_per_query(
+    embeddings: Any,
+    labels: Any = None,
+    *,
+    gallery: Any = None,
+    gallery_labels: Any = None,
+    positives: Any = None,
+    query_index: Any = None,
+    distance: Distance = "cosine",
+    ks: Sequence[int] = (1, 2, 4, 8),
+    ties: Ties = "pessimistic",
+    normalize: bool = False,
+    block: int | None = None,
+) -> dict[str, Doubles]:
+    """The metrics of `retrieval_metrics` for each query, (N,) arrays, with `positives` (N,), their number.
+
+    Arguments are those of `retrieval_metrics`. A query without positives has 0 everywhere. Use it for paired tests
+    and bootstrap intervals over queries, and as correctness in `sparsification`.
+    """
+    problem = _problem(embeddings, labels, gallery, gallery_labels, positives, query_index, distance, normalize)
+    cutoffs = _cutoffs(ks)
+    if ties not in ("pessimistic", "expected", "optimistic"):
+        raise ValueError(f"ties is {ties!r}; allowed: 'pessimistic', 'expected', 'optimistic'.")
+    if block is not None and block < 1:
+        raise ValueError(f"block is {block}; expected at least 1 query per block, or None.")
+    return _collect(positive_counts(problem, block), problem.relation, cutoffs, ties)
+
+
+def summarize(values: dict[str, Doubles], *, empty: Literal["skip", "zero"] = "skip") -> dict[str, float]:
+    """Means of per-query `values` from `retrieval_per_query`, and `queries_without_positives`."""
+    if empty not in ("skip", "zero"):
+        raise ValueError(f"empty is {empty!r}; allowed: 'skip', 'zero'.")
+    found = values["positives"] > 0
+    kept = found if empty == "skip" else np.ones_like(found)
+    result = {
+        name: float(column[kept].mean()) if kept.any() else float("nan")
+        for name, column in values.items()
+        if name != "positives"
+    }
+    for k in EMPTY_AS_ONE:
+        result[f"map_at_{k}_empty_as_one"] = float(np.where(found, values[f"map_at_{k}"], 1.0).mean())
+    result["queries_without_positives"] = float(np.count_nonzero(~found))
+    return result
+
+
+def _cutoffs(ks: Sequence[int]) -> tuple[int, ...]:
+    found = tuple(dict.fromkeys(int(k) for k in ks))
+    if any(k < 1 for k in found):
+        raise ValueError(f"ks is {tuple(ks)}; expected cutoffs of at least 1.")
+    return found
+
+
+def _problem(
+    embeddings: Any,
+    labels: Any,
+    gallery: Any,
+    gallery_labels: Any,
+    positives: Any,
+    query_index: Any,
+    distance: Distance,
+    normalize: bool,
+) -> Problem:
+    distance = known_distance(distance)
+    queries = _rows(embeddings, "embeddings", distance, normalize)
+    searched = queries if gallery is None else _rows(gallery, "gallery", distance, normalize)
+    if queries.shape[1] != searched.shape[1]:
+        raise ValueError(f"embeddings have {queries.shape[1]} dimensions, the gallery has {searched.shape[1]}.")
+    own = _self_index(len(queries), len(searched), gallery is None, query_index)
+    relation = _relation(labels, gallery_labels, positives, own, gallery is None, (len(queries), len(searched)))
+    return Problem(queries, searched, relation, own, distance)
+
+
+def _rows(values: Any, name: str, distance: Distance, normalize: bool) -> NDArray[np.float32]:
+    rows = _arrays.matrix(values, name)
+    if normalize:
+        return _arrays.normalized(rows, name)
+    if distance == "cosine":
+        _arrays.check_unit_rows(rows, name)
+    if distance == "poincare":
+        _arrays.check_inside_ball(rows, name)
+    return rows
+
+
+def _self_index(queries: int, gallery: int, same: bool, query_index: Any) -> NDArray[np.int64] | None:
+    if query_index is None:
+        return np.arange(queries) if same else None
+    if same:
+        raise ValueError("query_index is for a separate gallery; in self-retrieval a row is its own index.")
+    index = _arrays.to_numpy(query_index)
+    if index.shape != (queries,) or index.dtype.kind not in "iu" or index.min() < -1 or index.max() >= gallery:
+        raise ValueError(
+            f"query_index has shape {index.shape}, dtype {index.dtype}; expected ({queries},) integers from -1 (not in "
+            f"the gallery) to {gallery - 1}."
+        )
+    return index.astype(np.int64)
+
+
+def _relation(
+    labels: Any, gallery_labels: Any, positives: Any, own: Any, same: bool, shape: tuple[int, int]
+) -> Relation:
+    if positives is not None:
+        if labels is not None or gallery_labels is not None:
+            raise ValueError("pass either labels or positives, not both: they could contradict each other.")
+        return sparse_relation(positives, shape, own)
+    if labels is None:
+        raise ValueError("labels is None and no positives are given; pass one of them.")
+    if same == (gallery_labels is not None):
+        raise ValueError("gallery and gallery_labels go together: pass both or neither.")
+    checked = _arrays.labels_of(labels, shape[0], "labels", "embeddings")
+    if same:
+        return LabelRelation(checked, checked, own)
+    return LabelRelation(checked, _arrays.labels_of(gallery_labels, shape[1], "gallery_labels", "gallery"), own)
+
+
+def _collect(blocks: Iterable[Counts], relation: Relation, ks: tuple[int, ...], ties: Ties) -> dict[str, Doubles]:
+    names = _names(ks)
+    result = {name: np.zeros(len(relation.counts)) for name in names}
+    for counts in blocks:
+        found = _metrics_of_block(counts, ks, ties)
+        for name in names:
+            result[name][counts.start : counts.stop] = found[name]
+    result["positives"] = relation.counts.astype(np.float64)
+    return result
+
+
+def _names(ks: tuple[int, ...]) -> list[str]:
+    names = [f"{kind}_at_{k}" for kind in ("recall", "precision") for k in ks]
+    names += ["r_precision", "map_at_r", *(f"map_at_{k}" for k in MAP_CUTOFFS)]
+    return [*names, "map_at_1000_over_class_size", "map_at_class_size", "mrr"]
+
+
+def _metrics_of_block(counts: Counts, ks: tuple[int, ...], ties: Ties) -> dict[str, Doubles]:
+    """Per-query metrics (stop-start,) of one block."""
+    ranks = counts.above + (counts.tied if ties == "pessimistic" else 0)
+    within = np.arange(len(ranks)) - np.repeat(counts.offsets[:-1], np.diff(counts.offsets)) + 1
+    sums = RankSums(counts.offsets, within, ranks + within)
+    result = metrics_from_sums(sums, ks)
+    if ties == "expected":
+        _expected.replace_tied(result, counts, ks, metrics_from_sums)
+    return result
+
+
+class RankSums:
+    """Sums over the ranks of each query's positives; `number` (B,) is how many positives a query has."""
+
+    def __init__(self, offsets: NDArray[np.int64], within: NDArray[np.int64], ranks: NDArray[np.int64]) -> None:
+        self.number = np.diff(offsets)
+        self._owner = np.repeat(np.arange(len(self.number)), self.number)
+        self._ranks = ranks
+        self._precision = within / ranks
+        self._first = np.full(len(self.number), np.inf)
+        self._first[self.number > 0] = ranks[offsets[:-1][self.number > 0]]
+
+    def hits(self, k: Any) -> Doubles:
+        """h(k) for a cutoff or one cutoff per query (B,)."""
+        return self._sum(np.ones_like(self._precision), k)
+
+    def average_precision(self, k: Any) -> Doubles:
+        """AP(k), not divided, for a cutoff or one cutoff per query (B,)."""
+        return self._sum(self._precision, k)
+
+    def any_hit(self, k: int) -> Doubles:
+        """1 where the nearest positive is among the first k."""
+        return (self._first <= k).astype(np.float64)
+
+    def reciprocal_rank(self) -> Doubles:
+        """1 / r_1, 0 without positives."""
+        return 1.0 / self._first
+
+    def _sum(self, values: Doubles, k: Any) -> Doubles:
+        cutoff = np.broadcast_to(np.asarray(k, dtype=np.int64), self.number.shape)[self._owner]
+        kept = self._ranks <= cutoff
+        sums = np.bincount(self._owner[kept], weights=values[kept], minlength=len(self.number))
+        return sums.astype(np.float64)
+
+
+def metrics_from_sums(sums: Any, ks: Iterable[int]) -> dict[str, Doubles]:
+    """The metrics of the module docstring from `RankSums` or its expectation over ties."""
+    number = sums.number
+    divisor = np.maximum(number, 1)
+    result = {f"recall_at_{k}": sums.any_hit(k) for k in ks}
+    result |= {f"precision_at_{k}": sums.hits(k) / k for k in ks}
+    result["r_precision"] = sums.hits(number) / divisor
+    result["map_at_r"] = sums.average_precision(number) / divisor
+    for k in MAP_CUTOFFS:
+        result[f"map_at_{k}"] = sums.average_precision(k) / np.minimum(divisor, k)
+    result["map_at_1000_over_class_size"] = sums.average_precision(1000) / (number + 1)
+    result["map_at_class_size"] = sums.average_precision(number + 1) / (number + 1)
+    result["mrr"] = sums.reciprocal_rank()
+    return result

@@ -1,0 +1,110 @@
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from probmetric.evaluation import evaluate_run, ood_metrics, retrieval_metrics, sparsification, spearman
+
+
+def write(folder, name, rows, labels, doubt, metadata=None, **extra):
+    place = folder / "embeddings"
+    place.mkdir(exist_ok=True)
+    tensors = {
+        "mean": rows.astype(np.float32),
+        "uncertainty": doubt.astype(np.float32),
+        "label": labels.astype(np.int64),
+        "index": np.arange(len(rows), dtype=np.int64),
+    }
+    save_file(tensors | extra, place / f"{name}.safetensors", metadata=metadata or {})
+
+
+@pytest.fixture
+def run(tmp_path):
+    generator = np.random.default_rng(0)
+    data = {}
+    for name in ("test", "val", "last"):
+        rows = generator.normal(size=(40, 8))
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        data[name] = (rows, np.repeat(np.arange(8), 5), generator.random(40))
+    probabilities = generator.dirichlet(np.ones(8), size=40).astype(np.float32)
+    write(tmp_path, "test", *data["test"], probabilities=probabilities)
+    write(tmp_path, "val", *data["val"])
+    write(tmp_path, "last", *data["last"])
+    outside = generator.random(30) + 0.5
+    source = np.repeat([0, 1], 15)
+    metadata = {"sources": json.dumps(["letters", "symbols"])}
+    write(tmp_path, "ood", data["test"][0][:30], np.full(30, -1), outside, metadata, source=source)
+    return tmp_path, data, outside, probabilities
+
+
+def test_every_group_of_metrics_is_named_and_right(run):
+    folder, data, outside, probabilities = run
+    rows, labels, doubt = data["test"]
+    ambiguity = np.where(np.arange(40) < 30, np.arange(40.0), np.nan)
+    metrics, curves = evaluate_run(folder, {"ks": [1, 2]}, ambiguity=ambiguity)
+    expected = retrieval_metrics(rows.astype(np.float32), labels, ks=(1, 2))
+    assert metrics["retrieval/map_at_r"] == expected["map_at_r"]
+    assert metrics["val/retrieval/recall_at_1"] == retrieval_metrics(data["val"][0], data["val"][1])["recall_at_1"]
+    assert metrics["last/retrieval/recall_at_1"] == retrieval_metrics(data["last"][0], data["last"][1])["recall_at_1"]
+    auroc = ood_metrics(doubt.astype(np.float32), outside[15:].astype(np.float32))["auroc"]
+    assert metrics["ood/symbols/auroc"] == auroc
+    assert metrics["classification/accuracy"] == np.mean(probabilities.argmax(1) == labels)
+    assert metrics["ambiguity/spearman"] == pytest.approx(spearman(doubt[:30].astype(np.float32), ambiguity[:30]))
+    for name in ("clustering/nmi", "calibration/ece", "calibration/ece_l2", "retrieval/map_at_1000"):
+        assert isinstance(metrics[name], float)
+    assert curves["sparsification"]["accuracy"][0] == pytest.approx(metrics["retrieval/recall_at_1"])
+    assert set(curves) == {"sparsification", "reliability", "roc/letters", "roc/symbols"}
+    assert json.loads(json.dumps([metrics, curves], allow_nan=False)) == [metrics, curves]
+
+
+def test_sparsification_uses_the_neighbour_as_published(run):
+    folder, data, _, _ = run
+    rows, labels, doubt = data["test"]
+    rows, doubt = rows.astype(np.float32).astype(float), doubt.astype(np.float32).astype(float)
+    cosines = rows @ rows.T
+    np.fill_diagonal(cosines, -2)
+    nearest = cosines.argmax(1)
+    correct = labels[nearest] == labels
+    metrics, _ = evaluate_run(folder)
+    assert metrics["sparsification/ausc"] == pytest.approx(sparsification(doubt, correct)[1])
+    pair = (doubt + doubt[nearest]) / 2
+    published = sparsification(pair, correct, scaling="as_published")[1]
+    assert metrics["sparsification/ausc_as_published"] == pytest.approx(published)
+
+
+def test_probabilities_of_other_classes_are_not_judged(run):
+    folder, data, _, probabilities = run
+    write(folder, "test", *data["test"], {"classes": json.dumps(list(range(20, 28)))}, probabilities=probabilities)
+    metrics, curves = evaluate_run(folder)
+    assert not [name for name in metrics if name.startswith(("classification", "calibration"))]
+    assert "reliability" not in curves
+    rows, labels, doubt = data["test"]
+    metadata = {"classes": json.dumps(list(range(7, -1, -1)))}
+    write(folder, "test", rows, labels, doubt, metadata, probabilities=probabilities)
+    assert evaluate_run(folder)[0]["classification/accuracy"] == np.mean(7 - probabilities.argmax(1) == labels)
+
+
+def test_singleton_classes_give_null_not_nan(tmp_path):
+    rows = np.eye(4)
+    write(tmp_path, "test", rows, np.arange(4), np.arange(4.0))
+    metrics, curves = evaluate_run(tmp_path)
+    assert metrics["retrieval/recall_at_1"] is None
+    assert metrics["retrieval/queries_without_positives"] == 4
+    assert curves == {}
+
+
+def test_missing_and_broken_files_are_named(run):
+    folder, *_ = run
+    file = folder / "embeddings" / "test.safetensors"
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(ValueError, match=r"test\.safetensors cannot be read.*run the embed step again"):
+        evaluate_run(folder)
+    file.unlink()
+    with pytest.raises(FileNotFoundError, match=r"test\.safetensors does not exist"):
+        evaluate_run(folder)
+    save_file({"mean": np.eye(3)}, file)
+    with pytest.raises(ValueError, match="lacks uncertainty, label, index"):
+        evaluate_run(folder)
+    with pytest.raises(ValueError, match="no key 'kss': did you mean 'ks'"):
+        evaluate_run(folder, {"kss": [1]})
