@@ -1,0 +1,8 @@
+"""Training: one loop for every loss and encoder, resumable to the bit, and the step that runs it on folders."""
+
+from __future__ import annotations
+
+from probmetric.training.device import claim_device, pick_device
+from probmetric.training.run import load_encoder, train_run
+
+__all__ = ["claim_device", "load_encoder", "pick_device", "train_run"]

@@ -1,0 +1,119 @@
+"""Training and validation images of a prepared dataset: held in memory when they are few, else read batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probmetric.config import Training
+from probmetric.data import DataError, ImageStore, load_columns, load_metadata, open_images, verify_digest
+from probmetric.data.samplers import BalancedBatches, ShuffledBatches
+from probmetric.data.transforms import SmallImages, small_transform
+from probmetric.io import sha256_file
+
+EMBED_BATCH = 256
+IN_MEMORY_BYTES = 2 * 2**30
+
+Split = Literal["train", "val"]
+
+
+class TrainingData:
+    """Batches of a prepared dataset's training split, and its validation split in order.
+
+    Attributes:
+        index: manifest rows of the training images (N,).
+        labels: their classes, re-mapped to 0..C-1 (N,).
+        val_labels: classes of the validation images (V,), re-mapped likewise in a closed-set dataset.
+        closed_set: whether the validation classes are training classes.
+        num_classes: C.
+        in_channels: channels of the images.
+        image_size: their height and width.
+        digest: SHA-256 of the prepared folder's digest file.
+    """
+
+    def __init__(self, folder: str | Path, settings: Training, *, seed: int, device: torch.device) -> None:
+        """Open the prepared `folder`; batches depend on `seed` and the epoch only."""
+        folder = Path(folder)
+        verify_digest(folder)
+        self.digest = sha256_file(folder / "digest")
+        self.settings, self.seed, self.device = settings, seed, device
+        columns = load_columns(folder, ["label", "split"])
+        rows = {split: np.flatnonzero(columns["split"] == split) for split in ("train", "val")}
+        self._read_labels(folder, columns["label"], rows)
+        self._read_images(folder, rows)
+        self._augment = augmentation(settings.augment, load_metadata(folder)["dataset"])
+        self._plain = self._augment.evaluation()
+        self._sampler = self._create_sampler()
+
+    def _read_labels(self, folder: Path, labels: np.ndarray, rows: dict[str, np.ndarray]) -> None:
+        classes = np.unique(labels[rows["train"]])
+        if len(classes) < 2:
+            raise DataError(f"{folder} has {len(classes)} training class(es); training needs at least 2.")
+        self.num_classes, self.has_validation = len(classes), len(rows["val"]) > 0
+        self.index = torch.from_numpy(rows["train"])
+        self.labels = torch.from_numpy(np.searchsorted(classes, labels[rows["train"]]))
+        self.closed_set = bool(np.isin(labels[rows["val"]], classes).all())
+        validation = labels[rows["val"]]
+        self.val_labels = torch.from_numpy(np.searchsorted(classes, validation) if self.closed_set else validation)
+
+    def _read_images(self, folder: Path, rows: dict[str, np.ndarray]) -> None:
+        self._store, self._rows = open_images(folder), rows
+        height, width, self.in_channels = _uniform_shape(self._store, folder)
+        self.image_size = height
+        count = sum(map(len, rows.values()))
+        self._held: dict[str, Tensor] = {}
+        if count * height * width * self.in_channels <= IN_MEMORY_BYTES:
+            self._held = {split: self._store.batch(chosen).to(self.device) for split, chosen in rows.items()}
+
+    def _create_sampler(self) -> BalancedBatches | ShuffledBatches:
+        settings = self.settings
+        if settings.sampler == "shuffle":
+            return ShuffledBatches(len(self.labels), settings.batch_size, self.seed)
+        return BalancedBatches(self.labels.numpy(), settings.batch_size, settings.images_per_class, self.seed)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimiser steps in one epoch."""
+        return min(len(self._sampler), self.settings.max_steps_per_epoch or len(self._sampler))
+
+    def batches(self, epoch: int) -> list[Tensor]:
+        """Positions (B,) in the training split, for every batch of `epoch`."""
+        return [torch.from_numpy(batch) for batch in self._sampler.epoch(epoch)[: self.steps_per_epoch]]
+
+    def batch(self, positions: Tensor, *, epoch: int) -> tuple[Tensor, Tensor]:
+        """Augmented images (B, C, H, W) and labels (B,) on the device, for `positions` (B,) in the training split."""
+        images = self._augment(self._stored("train", positions), self.index[positions], seed=self.seed, epoch=epoch)
+        return self._laid_out(images), self.labels[positions].to(self.device)
+
+    def images_in_order(self, split: Split) -> Iterator[Tensor]:
+        """Images (B, C, H, W) of a split in manifest order, without augmentation."""
+        for positions in torch.arange(len(self._rows[split])).split(EMBED_BATCH):
+            yield self._laid_out(self._plain.normalise(self._stored(split, positions)))
+
+    def _stored(self, split: Split, positions: Tensor) -> Tensor:
+        """Stored images (B, C, H, W) uint8 on the device."""
+        if split in self._held:
+            return self._held[split][positions.to(self.device)]
+        return self._store.batch(self._rows[split][positions.numpy()]).to(self.device)
+
+    def _laid_out(self, images: Tensor) -> Tensor:
+        layout = torch.channels_last if self.settings.channels_last else torch.contiguous_format
+        return images.contiguous(memory_format=layout)
+
+
+def augmentation(name: Literal["none", "small", "standard"], dataset: str) -> SmallImages:
+    """Training transform of `dataset`; "none" only changes the number format."""
+    recipe = small_transform(dataset)
+    return recipe.evaluation() if name == "none" else recipe
+
+
+def _uniform_shape(store: ImageStore, folder: Path) -> tuple[int, int, int]:
+    if store.shape is None or store.shape[0] != store.shape[1]:
+        found = "of different sizes" if store.shape is None else f"{store.shape[0]}x{store.shape[1]}"
+        raise DataError(f"{folder}: images are {found}; training needs square images of one size.")
+    return store.shape

@@ -1,0 +1,103 @@
+"""Which device a job computes on.
+
+A scheduler that assigns a device sets CUDA_VISIBLE_DEVICES, and that is honoured. Where a job sees several devices
+(one machine, several concurrent jobs), each job claims its own through a lock file: the operating system drops the
+lock when the process dies, however it dies, so nothing is ever left claimed. With more jobs than devices the
+devices are shared evenly; nobody waits.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import getpass
+import itertools
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+
+def visible_devices() -> list[str]:
+    """Identity of each CUDA device this process sees, in torch's order: its number, or its UUID if so assigned."""
+    count = torch.cuda.device_count()
+    assigned = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = assigned.split(",") if assigned else [str(number) for number in range(count)]
+    return [name.strip() for name in names[:count]]
+
+
+@contextlib.contextmanager
+def claim_device(
+    request: str = "auto", *, devices: Sequence[str] | None = None, lock_folder: str | Path | None = None
+) -> Iterator[torch.device]:
+    """Yield the device to compute on; a CUDA device chosen here stays claimed until the block ends.
+
+    Args:
+        request: "auto" (a CUDA device if there is one, else the CPU), "cpu", "cuda", or "cuda:1".
+        devices: identities of the visible CUDA devices; default: `visible_devices()`.
+        lock_folder: where the locks lie; default: a folder of this user in the system's temporary folder.
+
+    Raises:
+        ValueError: `request` names no device of this machine.
+    """
+    if devices is None:
+        devices = [] if request == "cpu" else visible_devices()
+    _check(request, devices)
+    if request == "cpu" or not devices:
+        yield torch.device("cpu")
+    elif ":" in request or len(devices) == 1:
+        yield torch.device(request if ":" in request else "cuda:0")
+    else:
+        with _first_free(devices, _lock_folder(lock_folder)) as number:
+            yield torch.device("cuda", number)
+
+
+def pick_device(request: str = "auto") -> torch.device:
+    """Device to compute on until the process ends; see `claim_device`."""
+    stack = contextlib.ExitStack()
+    device = stack.enter_context(claim_device(request))
+    atexit.register(stack.close)
+    return device
+
+
+def _check(request: str, devices: Sequence[str]) -> None:
+    allowed = ["auto", "cpu", *(["cuda"] if devices else []), *(f"cuda:{n}" for n in range(len(devices)))]
+    if request not in allowed:
+        raise ValueError(f"device {request!r} is not available here; allowed: {', '.join(allowed)}.")
+
+
+def _lock_folder(folder: str | Path | None) -> Path:
+    path = Path(folder) if folder else Path(tempfile.gettempdir()) / f"probmetric-devices-{getpass.getuser()}"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+@contextlib.contextmanager
+def _first_free(devices: Sequence[str], folder: Path) -> Iterator[int]:
+    """Number of the first device with the fewest claims; the claim is held until the block ends."""
+    for turn in itertools.count():
+        for number, name in enumerate(devices):
+            path = folder / f"{re.sub(r'[^A-Za-z0-9-]', '_', name)}.{turn}.lock"
+            with try_lock(path) as held:
+                if held:
+                    yield number
+                    return
+
+
+@contextlib.contextmanager
+def try_lock(path: Path) -> Iterator[bool]:
+    """Hold an exclusive lock on `path` for the block if nobody else does; yields whether it is held.
+
+    A file that its last holder deleted after it was opened here counts as not held.
+    """
+    with path.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())

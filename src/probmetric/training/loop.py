@@ -1,0 +1,295 @@
+"""The training loop.
+
+One optimiser step: batch -> embeddings -> loss -> gradients -> (clip) -> update. A step whose gradients are not
+finite is skipped and counted; a loss that is not finite ends the run with a diagnosis, before any update. After
+every `validate_every` epochs the selection metric is measured on the validation split and the best weights are kept.
+
+Everything that decides the following steps is in `Progress`, the parameters and the optimiser, which is what a
+checkpoint holds; random numbers are derived from the step (`seeds.py`). On the CPU a run that was killed and resumed
+ends in the same bits as one that was not, given the same number of threads (sums are split by thread).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from probmetric.config import Training
+from probmetric.losses._base import Loss
+from probmetric.models._base import Encoder
+from probmetric.training.checkpoint import Checkpoints
+from probmetric.training.data import TrainingData
+from probmetric.training.diagnosis import non_finite_gradients, non_finite_loss
+from probmetric.training.forward import embed, embed_all, resolve_precision
+from probmetric.training.optimizer import create_optimizer, gradient_norm, set_learning_rates
+from probmetric.training.schedule import learning_rate_factor
+from probmetric.training.seeds import derive_seed, generator_for
+from probmetric.training.validation import validate
+
+log = logging.getLogger(__name__)
+
+MAX_SKIPPED_IN_A_ROW = 20
+SECONDS_BETWEEN_CHECKPOINTS = 120.0
+
+HISTORY_COLUMNS = (
+    *("epoch", "step", "train_loss", "lr", "val_metric", "seconds", "images_per_second"),
+    *("peak_memory_mb", "grad_norm", "skipped_steps"),
+)
+
+Weights = dict[str, Tensor]
+
+
+@dataclass
+class Progress:
+    """Where a run stands; plain values only, so that it can be checkpointed."""
+
+    epoch: int = 0
+    step_in_epoch: int = 0
+    step: int = 0
+    loss_sum: float = 0.0
+    norm_sum: float = 0.0
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+    seconds: float = 0.0
+    metrics: list[float] = field(default_factory=list)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    best_epoch: int = -1
+    finished: bool = False
+
+    @property
+    def waited(self) -> int:
+        """Validations since the best one."""
+        best = max(range(len(self.metrics)), key=lambda k: self.metrics[k], default=-1)
+        return len(self.metrics) - 1 - best
+
+
+class Trainer:
+    """Trains one encoder with one loss; `fit` runs, or continues, to the end."""
+
+    def __init__(
+        self,
+        settings: Training,
+        encoder: Encoder,
+        loss: Loss,
+        data: TrainingData,
+        *,
+        seed: int,
+        device: torch.device,
+        checkpoints: Checkpoints,
+        identity: str,
+        checkpoint_steps: int | None = None,
+        progress_bar: bool | None = None,
+        on_epoch: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        """Prepare training.
+
+        Args:
+            settings: how to train.
+            encoder: the encoder, on `device`.
+            loss: the loss, on `device`.
+            data: training and validation images.
+            seed: the run's seed.
+            device: where to compute.
+            checkpoints: where to keep the state.
+            identity: digest of everything that decides the result; a checkpoint of another identity is ignored.
+            checkpoint_steps: also checkpoint after this many steps; default: whenever two minutes have passed.
+            progress_bar: show a bar on stderr; None shows it on a terminal only.
+            on_epoch: called with every row of the history.
+        """
+        self.settings, self.encoder, self.loss, self.data = settings, encoder, loss, data
+        self.seed, self.device = seed, device
+        self.checkpoints, self.identity, self.checkpoint_steps = checkpoints, identity, checkpoint_steps
+        self.progress_bar, self.on_epoch = progress_bar, on_epoch
+        self.precision = resolve_precision(settings.precision, device)
+        self.optimizer = create_optimizer(settings, encoder, loss)
+        self.progress = Progress()
+        self.best: Weights = {}
+        self._saved_at = time.monotonic()
+
+    def fit(self) -> Progress:
+        """Train to the last epoch or until patience runs out; afterwards `best` holds the selected weights."""
+        if not self._restore():
+            self._warm_start()
+        progress, steps = self.progress, self.data.steps_per_epoch
+        bar = tqdm(
+            total=self.settings.epochs * steps,
+            initial=progress.step,
+            unit="step",
+            file=sys.stderr,
+            disable=None if self.progress_bar is None else not self.progress_bar,
+        )
+        with bar:
+            while not progress.finished:
+                self._train_epoch(bar)
+                self._end_epoch(bar)
+        return progress
+
+    def _train_epoch(self, bar: tqdm) -> None:
+        progress, settings = self.progress, self.settings
+        self.loss.set_epoch(progress.epoch)
+        self._freeze_pretrained(progress.epoch < settings.warmup_epochs)
+        self.encoder.train()
+        self.loss.train()
+        batches = self.data.batches(progress.epoch)
+        for positions in batches[progress.step_in_epoch :]:
+            started = time.perf_counter()
+            self._step(positions)
+            progress.step_in_epoch += 1
+            progress.step += 1
+            progress.seconds += time.perf_counter() - started
+            bar.update()
+            if progress.step_in_epoch < len(batches) and self._checkpoint_is_due():
+                self._save()
+
+    def _step(self, positions: Tensor) -> None:
+        """One optimiser step on the images at `positions` (B,) of the training split."""
+        progress = self.progress
+        factor = learning_rate_factor(
+            self.settings, progress.epoch, progress.step_in_epoch / self.data.steps_per_epoch, progress.metrics
+        )
+        set_learning_rates(self.optimizer, factor)
+        images, labels = self.data.batch(positions, epoch=progress.epoch)
+        torch.manual_seed(derive_seed(self.seed, "layers", progress.step))
+        embeddings = embed(self.encoder, images, self.precision)
+        generator = generator_for(self.device, self.seed, "loss", progress.step)
+        value = self.loss(embeddings, labels, generator=generator)
+        value.backward()
+        norm = gradient_norm([self.encoder, self.loss])
+        loss, norm_value = torch.stack([value.detach().float(), norm.float()]).tolist()  # the only synchronisation
+        if not math.isfinite(loss):
+            raise non_finite_loss(
+                loss=loss,
+                epoch=progress.epoch,
+                step=progress.step,
+                index=self.data.index[positions],
+                embeddings=embeddings,
+                modules={"encoder": self.encoder, "loss": self.loss},
+            )
+        self._update(norm, norm_value)
+        progress.loss_sum += loss
+
+    def _update(self, norm: Tensor, norm_value: float) -> None:
+        progress = self.progress
+        if math.isfinite(norm_value):
+            if self.settings.gradient_clip is not None:
+                parameters = [*self.encoder.parameters(), *self.loss.parameters()]
+                torch.nn.utils.clip_grads_with_norm_(parameters, self.settings.gradient_clip, norm)
+            self.optimizer.step()
+            progress.norm_sum += norm_value
+            progress.skipped_in_a_row = 0
+        else:
+            progress.skipped += 1
+            progress.skipped_in_a_row += 1
+            if progress.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
+                raise non_finite_gradients(
+                    epoch=progress.epoch,
+                    step=progress.step,
+                    skipped=progress.skipped_in_a_row,
+                    modules={"encoder": self.encoder, "loss": self.loss},
+                )
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _end_epoch(self, bar: tqdm) -> None:
+        """Validate, write the epoch's row, select weights, decide whether to go on, checkpoint."""
+        progress, settings = self.progress, self.settings
+        last = progress.epoch + 1 == settings.epochs
+        metric = None
+        if self.data.has_validation and (last or (progress.epoch + 1) % settings.validate_every == 0):
+            metric = validate(self.encoder, self.loss, self.data, settings.selection_metric, self.precision)
+            progress.metrics.append(metric)
+        improved = metric is not None and progress.waited == 0
+        if improved or not self.data.has_validation:
+            self.best, progress.best_epoch = weights_of(self.encoder, self.loss), progress.epoch
+        self._record(metric, bar)
+        stopped = 0 < settings.patience <= progress.waited
+        progress.finished = last or stopped
+        progress.epoch += 1
+        progress.step_in_epoch = progress.skipped = 0
+        progress.loss_sum = progress.norm_sum = progress.seconds = 0.0
+        if progress.finished or progress.epoch % settings.checkpoint_every == 0 or self._checkpoint_is_due():
+            self._save()
+
+    def _record(self, metric: float | None, bar: tqdm) -> None:
+        progress = self.progress
+        steps = max(progress.step_in_epoch, 1)
+        values = (
+            *(progress.epoch, progress.step, progress.loss_sum / steps),
+            *(float(self.optimizer.param_groups[0]["lr"]), metric, progress.seconds),
+            steps * self.settings.batch_size / max(progress.seconds, 1e-9),
+            _peak_memory_mb(self.device),
+            progress.norm_sum / max(steps - progress.skipped, 1),
+            progress.skipped,
+        )
+        row = dict(zip(HISTORY_COLUMNS, values, strict=True)) | self.loss.diagnostics()
+        progress.history.append(row)
+        bar.set_postfix(epoch=progress.epoch, loss=f"{row['train_loss']:.4g}", val=metric)
+        if self.on_epoch:
+            self.on_epoch(row)
+
+    def _freeze_pretrained(self, frozen: bool) -> None:
+        for parameter in self.encoder.pretrained_parameters():
+            parameter.requires_grad_(not frozen)
+
+    def _warm_start(self) -> None:
+        """Let the loss initialise itself from the embeddings of the training images, without augmentation."""
+        if self.loss.wants_warm_start:
+            embeddings = embed_all(self.encoder, self.data.images_in_order("train"), self.precision)
+            with torch.no_grad():
+                self.loss.warm_start(embeddings, self.data.labels.to(self.device))
+
+    def _checkpoint_is_due(self) -> bool:
+        if self.checkpoint_steps is not None:
+            return self.progress.step % self.checkpoint_steps == 0
+        return time.monotonic() - self._saved_at > SECONDS_BETWEEN_CHECKPOINTS
+
+    def _save(self) -> None:
+        state = {
+            "identity": self.identity,
+            "progress": dataclasses.asdict(self.progress),
+            "encoder": self.encoder.state_dict(),
+            "loss": self.loss.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "best": self.best,
+        }
+        self.checkpoints.save(self.progress.step, state)
+        self._saved_at = time.monotonic()
+
+    def _restore(self) -> bool:
+        state = self.checkpoints.load(self.identity)
+        if state is None:
+            return False
+        self.progress = Progress(**state["progress"])
+        self.encoder.load_state_dict(state["encoder"])
+        self.loss.load_state_dict(state["loss"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.best = state["best"]
+        log.info("resumed at epoch %d, step %d", self.progress.epoch, self.progress.step)
+        return True
+
+
+def weights_of(encoder: Encoder, loss: Loss | None) -> Weights:
+    """Copies of all parameters and buffers, on the CPU, named `encoder.*` and `loss.*`."""
+    return {
+        f"{part}.{name}": tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for part, module in (("encoder", encoder), ("loss", loss))
+        if module is not None
+        for name, tensor in module.state_dict().items()
+    }
+
+
+def _peak_memory_mb(device: torch.device) -> float:
+    """Peak memory of the process so far: of the CUDA device, or resident memory on the CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10

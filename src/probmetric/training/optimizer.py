@@ -1,0 +1,67 @@
+"""Optimisers: one parameter group per learning rate and weight decay, encoder and loss together."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from probmetric.config import Training
+    from probmetric.losses._base import Loss
+    from probmetric.models._base import Encoder
+
+
+def create_optimizer(settings: Training, encoder: Encoder, loss: Loss) -> torch.optim.Optimizer:
+    """Optimiser over the encoder's groups (base rate, weight decay) and the loss's (their own rates, no decay).
+
+    A group may carry `lr` (absolute), `lr_multiplier` (on the base rate), `weight_decay`, and further options the
+    optimiser knows (paper 002: momentum 0 for the temperature); options it does not know are left out. Every group
+    remembers its unscheduled rate as `base_lr`.
+
+    Raises:
+        ValueError: there is nothing to train, or a parameter stands in two groups.
+    """
+    options, groups = _options(settings), []
+    encoder_groups = [{"weight_decay": settings.weight_decay, **group} for group in encoder.optimizer_groups()]
+    for group in itertools.chain(encoder_groups, loss.optimizer_groups()):
+        base = group.get("lr", settings.learning_rate * group.get("lr_multiplier", 1.0))
+        known = {key: value for key, value in group.items() if key in options}
+        parameters = list(group["params"])
+        groups.append({"weight_decay": 0.0, **known, "params": parameters, "lr": base, "base_lr": base})
+    if not any(group["params"] for group in groups):
+        raise ValueError("neither the encoder nor the loss has parameters; set training.epochs to 0.")
+    return _CLASSES[settings.optimizer](groups, **options)
+
+
+_CLASSES: dict[str, Any] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "sgd": torch.optim.SGD,
+    "rmsprop": torch.optim.RMSprop,
+}
+
+
+def _options(settings: Training) -> dict[str, Any]:
+    """Constructor options; one fused kernel per step where the optimiser has one."""
+    options: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
+    if settings.optimizer == "rmsprop":
+        return options | {"momentum": settings.momentum}
+    if settings.optimizer == "sgd":
+        return options | {"momentum": settings.momentum, "nesterov": settings.nesterov, "fused": True}
+    return options | {"fused": True}
+
+
+def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> float:
+    """Set every group's rate to `factor` times its base rate; returns the first group's."""
+    for group in optimizer.param_groups:
+        group["lr"] = group["base_lr"] * factor
+    return float(optimizer.param_groups[0]["lr"])
+
+
+def gradient_norm(modules: list[nn.Module]) -> Tensor:
+    """Euclidean norm, a scalar tensor, of all gradients together; not finite if any gradient is not."""
+    gradients = [p.grad for module in modules for p in module.parameters() if p.grad is not None]
+    return torch.nn.utils.get_total_norm(gradients)

@@ -1,0 +1,68 @@
+"""What a run was computed with: versions, source revision, hardware."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import probmetric
+
+PACKAGES = ("numpy", "safetensors", "timm")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, of this package with its Git revision, and of what computes."""
+    installed = {name: _installed(name) for name in PACKAGES}
+    return {
+        "probmetric": probmetric.__version__,
+        "git": _git_revision(),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        **{name: version for name, version in installed.items() if version},
+    }
+
+
+def hardware(device: torch.device) -> dict[str, Any]:
+    """The machine, and the device that computed."""
+    found: dict[str, Any] = {
+        "machine": platform.machine(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": device.type,
+    }
+    if device.type == "cuda":
+        found |= {"gpu": torch.cuda.get_device_name(device), "cuda": torch.version.cuda}
+    return found
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git_revision() -> str:
+    """Commit of the source tree, with `-dirty` if it has changes; "unknown" outside a repository."""
+    folder = Path(__file__).parent
+    command = [
+        "git",
+        "--no-optional-locks",
+        "-C",
+        str(folder),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=12",
+        "--exclude=*",
+    ]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"

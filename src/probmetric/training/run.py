@@ -1,0 +1,256 @@
+"""Training as a step of the workflow: settings and a prepared dataset in, a run folder out.
+
+    run_folder/    model.safetensors       weights selected on the validation split, named encoder.* and loss.*
+                   model_last.safetensors  weights of the last epoch
+                   history.csv             one row per epoch
+                   encoder.yaml            settings, data digest, versions, hardware; written last
+    state_folder/  checkpoints and a lock; removed when the run is finished
+
+Outputs appear whole or not at all, and only when training is finished.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from probmetric.config import EncoderSettings
+from probmetric.io import (
+    FileError,
+    atomic_path,
+    digest_of,
+    read_tensors,
+    read_yaml,
+    write_tensors,
+    write_text,
+    write_yaml,
+)
+from probmetric.losses import REGISTRY as LOSSES
+from probmetric.losses import create_loss
+from probmetric.losses._base import Loss
+from probmetric.models import create_encoder
+from probmetric.models._base import Encoder
+from probmetric.training.checkpoint import Checkpoints
+from probmetric.training.data import TrainingData
+from probmetric.training.device import claim_device, try_lock
+from probmetric.training.loop import HISTORY_COLUMNS, Progress, Trainer, Weights, weights_of
+from probmetric.training.provenance import hardware, versions
+from probmetric.training.seeds import derive_seed
+
+RECORD = "encoder.yaml"
+FILES = {"selected": "model.safetensors", "last": "model_last.safetensors"}
+
+
+def train_run(
+    settings: EncoderSettings,
+    *,
+    prepared_folder: str | Path,
+    run_folder: str | Path,
+    state_folder: str | Path,
+    progress: bool | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    checkpoint_steps: int | None = None,
+    on_epoch: Callable[[dict[str, Any]], None] | None = None,
+) -> None:
+    """Train an encoder, or go on with an interrupted training, and write the run folder.
+
+    Without a loss or with 0 epochs the untrained encoder is written.
+
+    Args:
+        settings: the run's settings.
+        prepared_folder: the prepared dataset.
+        run_folder: where the outputs go.
+        state_folder: where checkpoints are kept meanwhile; outside the workflow's declared outputs.
+        progress: show a progress bar on stderr; None shows it on a terminal only.
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        threads: CPU threads; None leaves PyTorch's setting. Results are bit-equal for equal thread counts.
+        checkpoint_steps: also checkpoint every so many steps; None: whenever two minutes have passed.
+        on_epoch: called with every row of the history, for instance to show live curves.
+
+    Raises:
+        FileError: bad data or folder, or another process is training this run.
+        NonFiniteLossError: the loss became NaN or infinite; no output is written.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    started = time.monotonic()
+    run_folder, state_folder = Path(run_folder), Path(state_folder)
+    with _only_one(state_folder), claim_device(device) as chosen:
+        _check_writable(run_folder)
+        data = TrainingData(prepared_folder, settings.training, seed=settings.seed, device=chosen)
+        encoder, loss = _create(settings, data.in_channels, data.image_size, data.num_classes, chosen)
+        identity = _identity(settings, data, encoder)
+        checkpoints = Checkpoints(state_folder)
+        if loss is None or settings.training.epochs == 0:
+            last = selected = weights_of(encoder, loss)
+            done = Progress()
+        else:
+            trainer = Trainer(
+                settings.training,
+                encoder,
+                loss,
+                data,
+                seed=settings.seed,
+                device=chosen,
+                checkpoints=checkpoints,
+                identity=identity,
+                checkpoint_steps=checkpoint_steps,
+                progress_bar=progress,
+                on_epoch=on_epoch,
+            )
+            done = trainer.fit()
+            last, selected = weights_of(encoder, loss), trainer.best
+        record = {
+            "settings": settings.plain(),
+            "encoder": {
+                "dim": encoder.dim,
+                "in_channels": data.in_channels,
+                "image_size": data.image_size,
+                "num_classes": data.num_classes,
+                "pretrained_sha256": encoder.pretrained_digest,
+            },
+            "training": {
+                "epochs": done.epoch,
+                "steps": done.step,
+                "selected_epoch": done.best_epoch if done.history else None,
+                "selection_metric": settings.training.selection_metric,
+                "selected_value": max(done.metrics, default=None),
+                "seconds": round(time.monotonic() - started, 2),
+            },
+            "data_digest": data.digest,
+            "versions": versions(),
+            "hardware": hardware(chosen),
+        }
+        _write(run_folder, selected, last, done.history, record)
+        checkpoints.remove()
+    with contextlib.suppress(OSError):
+        state_folder.rmdir()
+
+
+def load_encoder(
+    run_folder: str | Path, device: torch.device | str = "cpu", which: Literal["selected", "last"] = "selected"
+) -> tuple[Encoder, Loss | None, EncoderSettings]:
+    """Encoder and loss of a finished run, in evaluation mode, with its settings.
+
+    Args:
+        run_folder: folder `train_run` wrote.
+        device: where to put them.
+        which: weights selected on the validation split, or those of the last epoch.
+
+    Raises:
+        FileError: a file is missing, damaged or does not fit its record.
+    """
+    folder = Path(run_folder)
+    record, path = read_yaml(folder / RECORD), folder / FILES[which]
+    try:
+        settings, facts = EncoderSettings(**record["settings"]), record["encoder"]
+        sizes = facts["in_channels"], facts["image_size"], facts["num_classes"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileError(f"{folder / RECORD} was changed ({error!r}); delete it and train again.") from error
+    blank = settings.model_copy(update={"pretrained": None})
+    with torch.random.fork_rng(devices=[]):
+        encoder, loss = _create(blank, *sizes, torch.device("cpu"))
+    tensors, _ = read_tensors(path, framework="torch")
+    try:
+        encoder.load_state_dict(_part(tensors, "encoder."))
+        if loss is not None:
+            loss.load_state_dict(_part(tensors, "loss."))
+    except RuntimeError as error:
+        raise FileError(f"{path} does not fit {folder / RECORD}; delete both and train again. {error}") from error
+    return encoder.eval().to(device), loss if loss is None else loss.eval().to(device), settings
+
+
+def _part(tensors: Weights, prefix: str) -> Weights:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _create(
+    settings: EncoderSettings, in_channels: int, image_size: int, num_classes: int, device: torch.device
+) -> tuple[Encoder, Loss | None]:
+    """Encoder and loss with initial weights drawn from the run's seed, on `device`."""
+    torch.manual_seed(derive_seed(settings.seed, "weights"))
+    encoder = create_encoder(
+        settings.backbone.name,
+        dim=settings.dim,
+        in_channels=in_channels,
+        image_size=image_size,
+        pretrained=settings.pretrained,
+        **settings.backbone.options,
+    )
+    encoder.set_batch_norm(settings.training.batch_norm)
+    if settings.training.channels_last:
+        encoder = encoder.to(memory_format=torch.channels_last)
+    encoder = encoder.to(device)
+    if settings.loss is None:
+        return encoder, None
+    options = dict(settings.loss.options)
+    if "fidelity" in LOSSES.options(settings.loss.name):
+        options.setdefault("fidelity", settings.fidelity)
+    loss = create_loss(settings.loss.name, num_classes=num_classes, dim=encoder.dim, **options)
+    return encoder, loss.to(device)
+
+
+def _identity(settings: EncoderSettings, data: TrainingData, encoder: Encoder) -> str:
+    """Digest of everything that decides the weights; a checkpoint of another identity is not continued."""
+    decisive = settings.plain()
+    decisive.pop("prepared")
+    facts = {"data": data.digest, "pretrained": encoder.pretrained_digest, "torch": torch.__version__}
+    return digest_of({"settings": decisive, **facts})
+
+
+@contextlib.contextmanager
+def _only_one(state_folder: Path) -> Iterator[None]:
+    """Keep a second process from training the same run at the same time."""
+    try:
+        state_folder.mkdir(parents=True, exist_ok=True)
+        lock = state_folder / "lock"
+        lock.touch()
+    except OSError as error:
+        raise FileError(f"cannot write {state_folder}: {error.strerror}; make the folder writable.") from error
+    with try_lock(lock) as held:
+        if not held:
+            raise FileError(
+                f"another process is training this run (it holds {lock}); wait for it to end, or stop it, and "
+                "run again: training goes on from its last checkpoint."
+            )
+        yield
+        lock.unlink(missing_ok=True)
+
+
+def _check_writable(folder: Path) -> None:
+    """Fail before training, not after it, where results cannot be written."""
+    probe = folder / ".writable"
+    with atomic_path(probe):
+        pass
+    probe.unlink(missing_ok=True)
+
+
+def _write(
+    folder: Path, selected: Weights, last: Weights, history: list[dict[str, Any]], record: dict[str, Any]
+) -> None:
+    """Write the outputs, the record last: where it stands, the others are whole and belong to it."""
+    with contextlib.suppress(FileNotFoundError):
+        (folder / RECORD).unlink()
+    epoch = str(record["training"]["selected_epoch"])
+    write_tensors(folder / FILES["last"], last, {"epoch": str(record["training"]["epochs"] - 1)})
+    write_tensors(folder / FILES["selected"], selected, {"epoch": epoch})
+    write_text(folder / "history.csv", history_csv(history))
+    write_yaml(folder / RECORD, record)
+
+
+def history_csv(history: list[dict[str, Any]]) -> str:
+    """The history as CSV; columns in the order they first appear, empty where a row lacks one."""
+    columns = list(dict.fromkeys(key for row in history for key in row)) or list(HISTORY_COLUMNS)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(history)
+    return text.getvalue()

@@ -1,0 +1,41 @@
+"""The selection metric, measured on the validation split only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from probmetric.evaluation import retrieval_metrics
+from probmetric.training.forward import embed_all
+
+if TYPE_CHECKING:
+    from probmetric.losses._base import Loss
+    from probmetric.models._base import Encoder
+    from probmetric.training.data import TrainingData
+
+SelectionMetric = Literal["recall_at_1", "map_at_r", "accuracy"]
+
+
+def validate(
+    encoder: Encoder, loss: Loss, data: TrainingData, metric: SelectionMetric, precision: torch.dtype
+) -> float:
+    """Selection metric of the current weights; higher is better.
+
+    Raises:
+        ValueError: accuracy is asked for, but the loss defines no classifier or the validation classes are others
+            than the training classes.
+    """
+    embeddings = embed_all(encoder, data.images_in_order("val"), precision)
+    if metric != "accuracy":
+        values = retrieval_metrics(embeddings.cpu().numpy(), data.val_labels.numpy(), ks=(1,), normalize=True)
+        return float(values[metric])
+    with torch.no_grad():
+        was_training = loss.training
+        loss.eval()
+        probabilities = loss.probabilities(embeddings, generator=None)
+        loss.train(was_training)
+    if probabilities is None or not data.closed_set:
+        reason = "the loss defines no classifier" if probabilities is None else "the validation classes are unseen"
+        raise ValueError(f"training.selection_metric is 'accuracy', but {reason}; use recall_at_1 or map_at_r.")
+    return float((probabilities.argmax(dim=1).cpu() == data.val_labels).float().mean())
