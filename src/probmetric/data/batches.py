@@ -1,0 +1,51 @@
+"""The images of one split, in manifest order, as the batches an encoder reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from probmetric.data.digest import verify_digest
+from probmetric.data.manifest import load_columns
+from probmetric.data.store import open_images
+from probmetric.data.transforms import SmallImages
+
+BATCH = 256
+
+
+class SplitImages:
+    """Images of a split of a prepared folder, read as they are needed.
+
+    Attributes:
+        index: manifest rows (N,).
+        labels: manifest labels (N,).
+    """
+
+    def __init__(
+        self, folder: str | Path, split: str, *, transform: SmallImages, device: torch.device | str = "cpu"
+    ) -> None:
+        """Open `split` of the prepared `folder`, after checking that its files are the ones prepared.
+
+        Args:
+            folder: the prepared dataset.
+            split: train, val or test.
+            transform: training transform of the dataset the encoder was trained on; only its number format is used.
+            device: where the batches go.
+        """
+        verify_digest(folder)
+        columns = load_columns(folder, ["label", "split"])
+        rows = np.flatnonzero(columns["split"] == split)
+        self.index = torch.from_numpy(rows)
+        self.labels = torch.from_numpy(columns["label"][rows])
+        self._store, self._transform, self._device = open_images(folder), transform, device
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def batches(self, size: int = BATCH) -> Iterator[torch.Tensor]:
+        """Images (B, C, H, W) float32, scaled as in training and not augmented."""
+        for rows in self.index.split(size):
+            yield self._transform.normalise(self._store.batch(rows.numpy()).to(self._device))

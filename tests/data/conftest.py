@@ -1,0 +1,22 @@
+"""Prepared folders shared by the data tests; copies for the tests that damage them."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from probmetric.data import prepare_dataset
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory) -> Path:
+    """Folder with digits, digits_open, glyphs and symbols, prepared with their defaults."""
+    root = tmp_path_factory.mktemp("prepared")
+    for name in ("digits", "digits_open", "glyphs", "symbols"):
+        prepare_dataset(name, root / name, progress=False)
+    return root
+
+
+@pytest.fixture
+def digits_copy(prepared, tmp_path) -> Path:
+    return Path(shutil.copytree(prepared / "digits", tmp_path / "digits"))

@@ -1,0 +1,178 @@
+"""Samplers and transforms are functions of (seed, epoch, index): nothing else may change the data."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probmetric.data.counter import uniforms
+from probmetric.data.samplers import BalancedBatches, ShuffledBatches, shard
+from probmetric.data.transforms import SMALL, SmallImages, small_transform
+
+IMAGES = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (40, 3, 32, 32), dtype=np.uint8))
+
+
+def same(a, b):
+    return len(a) == len(b) and all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=12),
+    classes=st.integers(1, 6),
+    per_class=st.integers(1, 5),
+    seed=st.integers(0, 2**31),
+    replacement=st.booleans(),
+)
+def test_balanced_batches_have_p_classes_of_k_images(sizes, classes, per_class, seed, replacement):
+    labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)) * 7, sizes))
+    batches = BalancedBatches(labels, classes * per_class, per_class, seed, replacement=replacement)
+    for batch in batches.epoch(3):
+        found, counts = np.unique(labels[batch], return_counts=True)
+        assert len(found) == min(classes, len(sizes))
+        assert (counts == per_class).all()
+        if not replacement:
+            for label in found:
+                own = batch[labels[batch] == label]
+                assert len(np.unique(own)) == min(per_class, (labels == label).sum())
+
+
+def test_without_replacement_equal_classes_are_used_equally():
+    labels = np.repeat(np.arange(12), 8)
+    seen = np.bincount(np.concatenate(BalancedBatches(labels, 16, 4, seed=0).epoch(0)), minlength=96)
+    assert (seen == 1).all()
+
+
+def test_every_class_is_used_almost_equally_when_sizes_differ():
+    labels = np.repeat(np.arange(30), np.random.default_rng(0).integers(3, 40, 30))
+    used = labels[np.concatenate(BalancedBatches(labels, 32, 4, seed=0).epoch(0))]
+    counts = np.bincount(used, minlength=30)
+    assert counts.max() - counts.min() <= 4
+
+
+def test_batches_depend_on_seed_and_epoch_alone():
+    labels = np.repeat(np.arange(10), 10)
+    for make in (lambda seed: BalancedBatches(labels, 20, 2, seed), lambda seed: ShuffledBatches(100, 20, seed)):
+        sampler = make(1)
+        assert same(sampler.epoch(4), make(1).epoch(4))
+        sampler.epoch(0)
+        assert same(sampler.epoch(4), make(1).epoch(4))
+        assert not same(sampler.epoch(4), sampler.epoch(5))
+        assert not same(sampler.epoch(4), make(2).epoch(4))
+        assert len(sampler.epoch(0)) == len(sampler)
+
+
+def test_shuffled_batches_cover_distinct_images():
+    batches = ShuffledBatches(103, 20, seed=0).epoch(0)
+    rows = np.concatenate(batches)
+    assert [len(batch) for batch in batches] == [20] * 5
+    assert len(np.unique(rows)) == 100
+    assert len(ShuffledBatches(7, 20, seed=0).epoch(0)[0]) == 7
+
+
+def test_shards_put_together_are_the_batch():
+    batch = np.arange(13)
+    parts = [shard(batch, rank, 4) for rank in range(4)]
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), batch)
+    with pytest.raises(ValueError, match=r"rank 4 is outside 0\.\.3"):
+        shard(batch, 4, 4)
+
+
+def test_a_batch_size_that_does_not_fit_is_explained():
+    with pytest.raises(ValueError, match="not a multiple of 4 images per class; nearest allowed: 20"):
+        BalancedBatches(np.arange(50) // 5, 21, 4, seed=0)
+    with pytest.raises(ValueError, match="training split is empty"):
+        BalancedBatches(np.empty(0, dtype=int), 8, 4, seed=0)
+
+
+def test_counter_numbers_are_uniform_and_independent_of_company():
+    draws = uniforms(3, 7, np.arange(20000), 4)
+    assert draws.min() >= 0
+    assert draws.max() < 1
+    for column in draws.T:
+        assert abs(column.mean() - 0.5) < 4 / np.sqrt(12 * 20000)
+        histogram = np.histogram(column, bins=50, range=(0, 1))[0]
+        assert ((histogram - 400) ** 2 / 400).sum() < 49 + 5 * np.sqrt(98)
+    assert np.abs(np.corrcoef(draws.T) - np.eye(4)).max() < 0.03
+    np.testing.assert_array_equal(uniforms(3, 7, np.array([19, 4]), 4), draws[[19, 4]])
+    neighbours = [uniforms(s, e, np.arange(20000), 1)[:, 0] for s, e in ((3, 7), (3, 8), (4, 7))]
+    assert np.abs(np.corrcoef(neighbours) - np.eye(3)).max() < 0.03
+
+
+RECIPES = {
+    **SMALL,
+    "zero": SmallImages(shift=3, padding="zero", flip=True),
+    "affine": SmallImages(shift=2, rotation=15, scale=0.2, flip=True, padding="zero", erase=5),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_an_image_is_augmented_the_same_in_any_batch(name):
+    transform, rows = RECIPES[name], np.arange(40) * 3 + 1
+    whole = transform(IMAGES, rows, seed=1, epoch=2)
+    assert whole.dtype == torch.float32
+    assert whole.shape == IMAGES.shape
+    order = np.random.default_rng(1).permutation(40)
+    shuffled = transform(IMAGES[torch.from_numpy(order)], rows[order], seed=1, epoch=2)
+    assert torch.equal(shuffled, whole[torch.from_numpy(order)])
+    pieces = [transform(IMAGES[i : i + 7], rows[i : i + 7], seed=1, epoch=2) for i in range(0, 40, 7)]
+    assert torch.equal(torch.cat(pieces), whole)
+    if transform != transform.evaluation():
+        assert not torch.equal(transform(IMAGES, rows, seed=1, epoch=3), whole)
+        assert not torch.equal(transform(IMAGES, rows, seed=2, epoch=2), whole)
+
+
+@pytest.mark.parametrize(("padding", "mode"), [("edge", "edge"), ("reflect", "reflect"), ("zero", "constant")])
+def test_a_shift_is_a_crop_of_the_padded_image(padding, mode):
+    out = SmallImages(shift=3, padding=padding)(IMAGES, np.arange(40), seed=0, epoch=0).numpy() * 255
+    padded = np.pad(IMAGES.numpy(), ((0, 0), (0, 0), (3, 3), (3, 3)), mode=mode)
+    shifts = set()
+    for image, source in zip(np.rint(out), padded, strict=True):
+        hits = [(y, x) for y in range(7) for x in range(7) if (source[:, y : y + 32, x : x + 32] == image).all()]
+        assert len(hits) == 1
+        shifts.update(hits)
+    assert len(shifts) > 20
+
+
+def test_affine_maps_agree_with_scipy():
+    from scipy.ndimage import affine_transform
+
+    transform = SmallImages(rotation=20, scale=0.2, padding="zero")
+    smooth = np.random.default_rng(0).random((4, 1, 32, 24))
+    smooth = np.kron(smooth[:, :, ::8, ::8], np.ones((8, 8)))
+    images = torch.from_numpy((smooth * 255).astype(np.uint8))
+    out = transform(images, np.arange(4), seed=0, epoch=0).numpy()
+    draws = 2 * uniforms(0, 0, np.arange(4), 8) - 1
+    for i in range(4):
+        angle, zoom = np.deg2rad(20 * draws[i, 2]), 1 / (1 + 0.2 * draws[i, 3])
+        matrix = zoom * np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+        centre = np.array([15.5, 11.5])
+        source = images[i, 0].numpy() / 255.0
+        expected = affine_transform(source, matrix, centre - matrix @ centre, order=1, mode="constant")
+        np.testing.assert_allclose(out[i, 0][6:-6, 6:-6], expected[6:-6, 6:-6], atol=1e-4)
+
+
+def test_flip_normalise_and_erase():
+    out = SmallImages(flip=True)(IMAGES, np.arange(40), seed=0, epoch=0)
+    plain = IMAGES.float() / 255
+    mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(out, plain, strict=True)]
+    assert all(m or torch.equal(a, b) for m, a, b in zip(mirrored, out, plain, strict=True))
+    assert 10 < sum(mirrored) < 30
+    mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
+    erased = SmallImages(mean=mean, std=std, erase=8)(IMAGES, np.arange(40), seed=0, epoch=0)
+    normal = (plain - torch.tensor(mean).view(1, 3, 1, 1)) / torch.tensor(std).view(1, 3, 1, 1)
+    hole = erased != normal
+    assert torch.allclose(erased[~hole], normal[~hole])
+    assert (erased[hole] == 0).all()
+    assert (hole.any(dim=1).sum(dim=(1, 2)) == 64).all()
+
+
+def test_impossible_transforms_are_explained():
+    with pytest.raises(ValueError, match="allowed with them: edge, zero"):
+        SmallImages(padding="reflect", rotation=5)
+    with pytest.raises(ValueError, match="one of each per channel"):
+        SmallImages(mean=(0.5,))
+    with pytest.raises(ValueError, match="0 <= scale < 1"):
+        SmallImages(scale=1.0)
+    assert small_transform("unheard_of") == SmallImages()

@@ -1,0 +1,188 @@
+"""Prepared folders: written whole or not at all, and damage is named with its fix."""
+
+import dataclasses
+import fcntl
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from probmetric.data import DataError, doctor, load_columns, load_manifest, open_images, prepare_dataset, verify_digest
+from probmetric.data.digest import write_digest
+from probmetric.data.manifest import MANIFEST, load_metadata, read_table, write_manifest
+from probmetric.data.sources.digits import Digits
+
+
+def rewrite(folder, **changes):
+    """Edit manifest columns as a person might, leaving the digest as it was."""
+    table, metadata = read_table(folder)
+    columns = {name: table.column(name).to_numpy(zero_copy_only=False).copy() for name in table.column_names}
+    for name, change in changes.items():
+        columns[name] = change(columns[name])
+    write_manifest(folder / MANIFEST, columns, metadata)
+
+
+def at(row, value):
+    def change(column):
+        column[row] = value
+        return column
+
+    return change
+
+
+def test_digest_is_readable_by_sha256sum(prepared):
+    if shutil.which("sha256sum") is None:
+        pytest.skip("sha256sum is not installed")
+    result = subprocess.run(
+        ["sha256sum", "-c", "digest"], cwd=prepared / "glyphs", capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "manifest.parquet: OK\nimages.bin: OK\n"
+
+
+def test_writing_the_digest_again_changes_nothing(digits_copy):
+    before = (digits_copy / "digest").read_bytes()
+    write_digest(digits_copy)
+    assert (digits_copy / "digest").read_bytes() == before
+    (digits_copy / "digest").unlink()
+    write_digest(digits_copy)
+    assert (digits_copy / "digest").read_bytes() == before
+
+
+def test_a_manifest_edited_by_hand_is_refused(digits_copy):
+    verify_digest(digits_copy)
+    rewrite(digits_copy, label=at(0, 9))
+    with pytest.raises(DataError, match=r"manifest\.parquet was changed after it was prepared.*prepare@digits"):
+        verify_digest(digits_copy)
+    with pytest.raises(DataError, match="was changed"):
+        write_digest(digits_copy)
+
+
+def test_truncated_pixels_are_refused(digits_copy):
+    path = digits_copy / "images.bin"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DataError, match=r"images\.bin is truncated: 1,840,127 bytes.*1,840,128"):
+        verify_digest(digits_copy, quick=True)
+    with pytest.raises(DataError, match=r"image 1796 \(digits/1796\).*1 image\(s\) are out of reach"):
+        open_images(digits_copy)
+
+
+def test_a_changed_pixel_is_found_and_named(digits_copy):
+    path = digits_copy / "images.bin"
+    data = bytearray(path.read_bytes())
+    data[5 * 1024 + 7] ^= 255
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"images\.bin was changed"):
+        verify_digest(digits_copy)
+    assert any("5 (digits/0005)" in str(finding) for finding in doctor(digits_copy))
+
+
+@pytest.mark.parametrize("name", ["manifest.parquet", "images.bin", "digest", "summary.json"])
+def test_a_missing_file_is_named(digits_copy, name):
+    (digits_copy / name).unlink()
+    assert any(name in str(finding) and "dvc" in finding.fix for finding in doctor(digits_copy))
+    if name != "summary.json":
+        with pytest.raises(DataError, match=name):
+            verify_digest(digits_copy)
+
+
+@pytest.mark.parametrize("junk", [b"", b"PAR1", b"not a parquet file at all, but long enough to try"])
+def test_a_damaged_manifest_is_an_error_with_a_fix(digits_copy, junk):
+    (digits_copy / MANIFEST).write_bytes(junk)
+    with pytest.raises(DataError, match=r"manifest\.parquet is damaged.*dvc checkout"):
+        load_manifest(digits_copy)
+
+
+def test_a_folder_that_is_not_a_dataset_is_an_error(tmp_path):
+    with pytest.raises(DataError, match="is not a prepared dataset"):
+        load_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"label": at(slice(None), 3)}, "0-based"),
+        ({"label": lambda column: column + 1}, "0-based"),
+        ({"split": at(4, "trian")}, "trian"),
+        ({"index": at(2, 7)}, "column index"),
+        ({"split": at(0, "test"), "sha256": at(1, None)}, "empty cells"),
+    ],
+)
+def test_doctor_names_inconsistent_columns(digits_copy, changes, message):
+    rewrite(digits_copy, **changes)
+    assert any(message in str(finding) for finding in doctor(digits_copy))
+
+
+def test_doctor_finds_classes_and_images_in_two_splits(prepared, tmp_path):
+    folder = shutil.copytree(prepared / "glyphs", tmp_path / "glyphs")
+    frame = load_manifest(folder)
+    train, test = (int(np.flatnonzero(frame.split == split)[0]) for split in ("train", "test"))
+    rewrite(folder, label=at(test, frame.label[train]), sha256=at(test, frame.sha256[train]))
+    text = " ".join(map(str, doctor(folder)))
+    assert "classes are in both train and test" in text
+    assert "in two splits by sha256" in text
+
+
+def test_load_columns_agrees_with_the_frame(prepared):
+    frame, columns = load_manifest(prepared / "digits"), load_columns(prepared / "digits", ["label", "split"])
+    assert (frame.label.to_numpy() == columns["label"]).all()
+    assert (frame.split.to_numpy() == columns["split"]).all()
+    assert frame.attrs == load_metadata(prepared / "digits")
+    assert frame.attrs["protocol"] == "closed_set"
+    with pytest.raises(DataError, match="colour"):
+        load_columns(prepared / "digits", ["colour"])
+
+
+def test_batches_are_the_images(prepared):
+    store = open_images(prepared / "digits")
+    rows = np.array([5, 3, 1796, 5])
+    batch = store.batch(rows)
+    assert batch.shape == (4, 1, 32, 32)
+    for image, row in zip(batch.numpy(), rows, strict=True):
+        np.testing.assert_array_equal(image[0], store[row][..., 0])
+    for wrong in ([1797], [-1]):
+        with pytest.raises(IndexError, match=r"outside 0\.\.1796"):
+            store.batch(np.array(wrong))
+
+
+class Broken(Digits):
+    """A source whose images fail half-way."""
+
+    def read(self, raw, *, seed):
+        table = super().read(raw, seed=seed)
+
+        def image(row):
+            if row == 900:
+                raise RuntimeError("no more images")
+            return table.image(row)
+
+        return dataclasses.replace(table, image=image)
+
+
+def test_a_failure_leaves_the_old_folder_and_nothing_else(digits_copy, monkeypatch):
+    from probmetric.data import sources
+
+    monkeypatch.setattr(sources.REGISTRY, "_objects", {"digits": Broken})
+    before = {path.name: path.read_bytes() for path in digits_copy.iterdir()}
+    with pytest.raises(RuntimeError, match="no more images"):
+        prepare_dataset("digits", digits_copy, progress=False)
+    assert {path.name: path.read_bytes() for path in digits_copy.iterdir()} == before
+    assert [path.name for path in digits_copy.parent.iterdir()] == ["digits"]
+
+
+def test_preparing_over_an_existing_folder_replaces_it(digits_copy):
+    (digits_copy / "stray").write_text("left over")
+    prepare_dataset("digits", digits_copy, progress=False)
+    assert sorted(path.name for path in digits_copy.iterdir()) == [
+        "digest", "images.bin", "manifest.parquet", "summary.json",
+    ]  # fmt: skip
+    assert [path.name for path in digits_copy.parent.iterdir()] == ["digits"]
+
+
+def test_two_preparations_of_one_folder_do_not_mix(tmp_path):
+    with (tmp_path / ".digits.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(DataError, match="being prepared by another process"):
+            prepare_dataset("digits", tmp_path / "digits", progress=False)
+    prepare_dataset("digits", tmp_path / "digits", progress=False)
+    assert doctor(tmp_path / "digits") == []
