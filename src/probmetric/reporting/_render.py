@@ -1,0 +1,145 @@
+"""A table as Markdown, CSV or LaTeX: the same cells, each format's own escapes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from probmetric.reporting._comparison import Cell
+    from probmetric.reporting.tables import Column, Group, Row, Table
+
+NOT_RUN = "not run"
+NOT_MEASURED = "–"
+LEGEND = (
+    "Mean ± half-width of the 95 % t-interval over seeds. Bold: best mean of its group. "
+    "*: not significantly worse than the best (paired t-test over shared seeds, Holm-corrected, 5 % level). "
+    "↑ higher is better, ↓ lower is better. –: not defined for this method."
+)
+
+
+def number(column: Column, cell: Cell) -> tuple[str, str]:
+    """(mean, half-width) with the digits of the column; no half-width with a single seed."""
+    half_width = "" if cell.half_width is None else f"{cell.half_width:.{column.digits}f}"
+    return f"{cell.mean:.{column.digits}f}", half_width
+
+
+def seeds_text(row: Row) -> str:
+    """`3`, or `2 of 3` where runs are missing."""
+    return str(row.seeds) if row.seeds == row.expected_seeds else f"{row.seeds} of {row.expected_seeds}"
+
+
+def markdown(table: Table) -> str:
+    """GitHub-flavoured Markdown, one table per dataset and noise rate."""
+    blocks = [f"# {_md(table.title)}", *(_markdown_group(table, group) for group in table.groups), LEGEND]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _markdown_group(table: Table, group: Group) -> str:
+    head = [
+        "Method",
+        *(["Fidelity"] if table.show_fidelity else []),
+        *(_md(column.heading) for column in table.columns),
+        "Seeds",
+    ]
+    lines = [f"## {_md(group.title)}", "", _md_line(head), _md_line(["---", *["---:"] * (len(head) - 1)])]
+    for row in group.rows:
+        cells = [_markdown_cell(row, *pair) for pair in zip(table.columns, row.cells, strict=True)]
+        fidelity = [_md(row.fidelity.replace("_", " ") or NOT_MEASURED)] if table.show_fidelity else []
+        lines.append(_md_line([_md(row.label), *fidelity, *cells, seeds_text(row)]))
+    return "\n".join(lines)
+
+
+def _markdown_cell(row: Row, column: Column, cell: Cell | None) -> str:
+    if cell is None:
+        return NOT_RUN if row.not_run else NOT_MEASURED
+    mean, half = number(column, cell)
+    text = f"{mean} ± {half}" if half else mean
+    return f"**{text}**" if cell.best else f"{text} \\*" if cell.tied else text
+
+
+def _md_line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _md(text: str) -> str:
+    return re.sub(r"([\\`*_{}\[\]<>|#])", r"\\\1", text.replace("\n", " "))
+
+
+_CSV_COLUMNS = (
+    *("dataset", "noise", "method", "label", "fidelity", "metric", "direction", "mean", "ci95_half_width"),
+    *("seeds", "seeds_expected", "best", "not_significantly_worse", "p_holm", "status"),
+)
+
+
+def csv_text(table: Table) -> str:
+    """One line per method and metric, full precision, readable by a spreadsheet or pandas."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(_CSV_COLUMNS)
+    for group in table.groups:
+        for row in group.rows:
+            identity = [group.dataset, f"{group.noise:g}", row.method, row.label, row.fidelity]
+            for column, cell in zip(table.columns, row.cells, strict=True):
+                writer.writerow([*identity, *_csv_cell(row, column, cell)])
+    return buffer.getvalue()
+
+
+def _csv_cell(row: Row, column: Column, cell: Cell | None) -> list[object]:
+    head: list[object] = [column.metric, column.direction]
+    if cell is None:
+        return [*head, "", "", 0, row.expected_seeds, "", "", "", "not run" if row.not_run else "not defined"]
+    optional = ["" if value is None else repr(value) for value in (cell.half_width, cell.p_value)]
+    marks = [str(cell.best).lower(), str(cell.tied).lower()]
+    return [*head, repr(cell.mean), optional[0], cell.n, row.expected_seeds, *marks, optional[1], "measured"]
+
+
+def latex(table: Table) -> str:
+    r"""A `tabular` in the booktabs style (`\usepackage{booktabs}`), one block of rows per dataset and noise rate."""
+    fidelity = ["Fidelity"] if table.show_fidelity else []
+    head = ["Method", *fidelity, *(_tex(column.heading) for column in table.columns), "Seeds"]
+    columns = "l" * (1 + len(fidelity)) + "r" * (len(table.columns) + 1)
+    lines = [
+        f"% {table.title.replace(chr(10), ' ')}",
+        rf"\begin{{tabular}}{{{columns}}}",
+        r"\toprule",
+        " & ".join(head) + r" \\",
+    ]
+    for group in table.groups:
+        lines += [r"\midrule", rf"\multicolumn{{{len(columns)}}}{{l}}{{\textit{{{_tex(group.title)}}}}} \\"]
+        for row in group.rows:
+            shown = [_tex(row.fidelity.replace("_", " ") or NOT_MEASURED)] if fidelity else []
+            cells = [_latex_cell(row, *pair) for pair in zip(table.columns, row.cells, strict=True)]
+            lines.append(" & ".join([_tex(row.label), *shown, *cells, seeds_text(row)]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", f"% {LEGEND}"]) + "\n"
+
+
+def _latex_cell(row: Row, column: Column, cell: Cell | None) -> str:
+    if cell is None:
+        return NOT_RUN if row.not_run else "--"
+    mean, half = number(column, cell)
+    text = rf"{mean} \pm {half}" if half else mean
+    if cell.best:
+        return rf"$\mathbf{{{text}}}$"
+    return f"${text}^{{*}}$" if cell.tied else f"${text}$"
+
+
+_TEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "–": "--",
+    "×": r"$\times$",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+}
+
+
+def _tex(text: str) -> str:
+    escaped = (_TEX.get(character) or (f"\\{character}" if character in "&%$#_{}" else character) for character in text)
+    return "".join(escaped).replace("\n", " ")

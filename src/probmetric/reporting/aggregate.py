@@ -1,0 +1,91 @@
+"""metrics.json and run.yaml of every run -> one tidy table, and the means DVC compares between revisions."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from probmetric.io import FileError, atomic_path, write_json
+from probmetric.reporting._runs import RunKey, finished_runs
+
+COLUMNS = ("run", "dataset", "noise", "method", "overrides", "seed", "fidelity", "metric", "value")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One row of runs.csv: one metric of one run; `value` is None where the metric is not defined."""
+
+    key: RunKey
+    fidelity: str
+    metric: str
+    value: float | None
+
+
+def aggregate(
+    run_folders: Iterable[str | Path],
+    output_csv: str | Path,
+    summary_json: str | Path,
+    *,
+    metrics: Sequence[str] | None = None,
+) -> None:
+    """Gather finished runs.
+
+    Args:
+        run_folders: folders that hold metrics.json and run.yaml; those without metrics.json are left out.
+        output_csv: tidy table to write, one row per run and metric.
+        summary_json: means over seeds to write, one key per dataset, noise rate, method and metric.
+        metrics: metrics of the summary; all that were measured by default.
+    """
+    runs = finished_runs(run_folders)
+    records = [
+        Record(run.key, run.fidelity, metric, value) for run in runs for metric, value in sorted(run.metrics.items())
+    ]
+    _write_records(output_csv, records)
+    write_json(summary_json, summarise(records, metrics))
+
+
+def summarise(records: Iterable[Record], metrics: Sequence[str] | None = None) -> dict[str, float]:
+    """Mean over seeds by key; keys use only letters, digits, `_ - . space : /`, as MLflow and DVC allow."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for record in records:
+        if record.value is not None and (metrics is None or record.metric in metrics):
+            values[legal_name(f"{record.key.data}/{record.key.variant}/{record.metric}")].append(record.value)
+    return {name: fmean(found) for name, found in sorted(values.items())}
+
+
+def legal_name(text: str) -> str:
+    """`text` with the characters MLflow refuses replaced: `glyphs+noise0.2` -> `glyphs-noise0.2`, `=` -> `:`."""
+    return re.sub(r"[^\w\-. :/]", "-", text.replace("=", ":").replace(",", " "), flags=re.ASCII)
+
+
+def read_records(path: str | Path) -> list[Record]:
+    """Read a runs.csv written by `aggregate`."""
+    try:
+        with Path(path).open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            if tuple(reader.fieldnames or ()) != COLUMNS:
+                raise FileError(f"{path}: expected the columns {', '.join(COLUMNS)}; run the aggregate step again.")
+            return [_record(row) for row in reader]
+    except FileNotFoundError as error:
+        raise FileError(f"{path} is missing; run the aggregate step first.") from error
+
+
+def _record(row: dict[str, str]) -> Record:
+    key = RunKey(row["dataset"], float(row["noise"]), row["method"], row["overrides"], int(row["seed"]))
+    return Record(key, row["fidelity"], row["metric"], float(row["value"]) if row["value"] else None)
+
+
+def _write_records(path: str | Path, records: Sequence[Record]) -> None:
+    with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for record in records:
+            key = record.key
+            value = "" if record.value is None else repr(float(record.value))
+            identity = [key.run, key.dataset, f"{key.noise:g}", key.method, key.overrides, key.seed]
+            writer.writerow([*identity, record.fidelity, record.metric, value])

@@ -1,0 +1,52 @@
+"""Figures of a report: one file per figure, found by its name.
+
+A figure is a function `draw(context) -> Drawing`; `draw(name, context)` writes figures/<name>.png, .pdf and .json
+(title, caption and text alternative) into the experiment's report folder. The same results give the same bytes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from probmetric.io import atomic_path, write_json
+from probmetric.registry import Registry
+
+if TYPE_CHECKING:
+    from probmetric.reporting.experiment import ReportContext
+
+REGISTRY = Registry("figure", "probmetric.reporting.figures", context=("context",))
+register, list_figures = REGISTRY.register, REGISTRY.names
+
+_METADATA = {
+    "png": {"Software": None},
+    "pdf": {"CreationDate": None, "ModDate": None, "Creator": None, "Producer": None},
+}
+
+
+def draw(name: str, context: ReportContext) -> list[Path]:
+    """Draw figure `name` of an experiment.
+
+    Where the experiment's runs hold nothing to draw, the files say so in words.
+
+    Returns:
+        Paths of the files written: png, pdf, json.
+    """
+    from probmetric.reporting.figures import _style
+
+    component = REGISTRY.get(name)
+    folder = context.folder / "figures"
+    with _style.style():
+        drawing = component(context)
+        paths = [folder / f"{name}.{suffix}" for suffix in _METADATA]
+        for path, metadata in zip(paths, _METADATA.values(), strict=True):
+            with atomic_path(path) as temporary, temporary.open("wb") as file:
+                drawing.figure.savefig(file, format=path.suffix[1:], dpi=_style.DPI, metadata=metadata)
+    words = {"title": drawing.title, "caption": drawing.caption, "alt": drawing.alt, "empty": drawing.empty}
+    write_json(folder / f"{name}.json", words)
+    return [*paths, folder / f"{name}.json"]
+
+
+def draw_all(context: ReportContext) -> list[Path]:
+    """Draw every figure the experiment names; one process pays for the imports once."""
+    return [path for name in context.figures for path in draw(name, context)]

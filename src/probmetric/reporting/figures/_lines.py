@@ -1,0 +1,49 @@
+"""Panels of lines, one line per method: the common part of the curve figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from probmetric.reporting.figures import _data, _style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from probmetric.reporting.experiment import ReportContext
+
+
+def line_panels(
+    context: ReportContext,
+    panels: Mapping[str, Mapping[str, _data.Curve]],
+    finish: Callable[[Axes], None],
+    *,
+    columns: int = 3,
+    panel_height: float = 2.3,
+) -> Figure:
+    """Draw title -> method -> curve, one panel per title, with one legend for all.
+
+    Args:
+        context: the experiment, for labels and the order of methods.
+        panels: title of the panel -> method -> (x (P,), y (P,)).
+        finish: sets the limits and the axis labels of a panel.
+        columns: most panels in a row.
+        panel_height: inches.
+    """
+    variants = _data.methods_drawn(context, {variant for curves in panels.values() for variant in curves})
+    known = _style.looks(context.variants)
+    columns = min(columns, len(panels))
+    figure, axes = _style.grid(
+        math.ceil(len(panels) / columns), columns, panel_height=panel_height, legend_entries=len(variants)
+    )
+    for axis, (title, curves) in zip(_style.trim(axes, len(panels)), panels.items(), strict=True):
+        for variant in variants:
+            if variant in curves:
+                look = known[variant]
+                axis.plot(*curves[variant], color=look.colour, linestyle=look.dash)
+        axis.set_title(title)
+        finish(axis)
+    _style.method_legend(figure, context, variants, known)
+    return figure

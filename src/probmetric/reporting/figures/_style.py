@@ -1,0 +1,151 @@
+"""How figures look: report width, legible type, one colour, dash and marker per method, embedded fonts."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from probmetric.reporting.experiment import ReportContext
+
+WIDTH = 7.2
+DPI = 170
+# The first seven are those of Okabe and Ito without yellow and black: apart for colour-blind readers and in print.
+_PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6A3D9A", "#8C2D04")
+_DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.2, 1.2, 1.2)))
+_FLOORS = ("raw_pixels", "pixels", "raw", "untrained", "random")
+_GREYS = ("#555555", "#999999", "#777777", "#BBBBBB", "#333333")
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A finished figure with its words; `empty` says why there was nothing to draw."""
+
+    figure: Figure
+    title: str
+    caption: str
+    alt: str
+    empty: str = ""
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one method is drawn in every figure."""
+
+    colour: str
+    dash: Any
+
+
+@contextlib.contextmanager
+def style() -> Iterator[None]:
+    """Seaborn's theme at the report's type size, undone afterwards."""
+    import matplotlib as mpl
+    import seaborn as sns
+
+    rc = sns.axes_style("whitegrid") | sns.plotting_context("paper") | _RC
+    with mpl.rc_context(rc):
+        yield
+
+
+_RC: dict[str, Any] = {
+    "font.family": ["DejaVu Sans"],
+    "font.size": 8.5,
+    "axes.labelsize": 8.5,
+    "axes.titlesize": 9,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.edgecolor": "#888888",
+    "axes.linewidth": 0.7,
+    "grid.color": "#E3E3E3",
+    "grid.linewidth": 0.6,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "lines.linewidth": 1.5,
+    "figure.facecolor": "white",
+    "savefig.bbox": None,
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "probmetric",
+}
+
+
+def looks(variants: Iterable[str]) -> dict[str, Look]:
+    """Method -> look. A name keeps its colour from report to report unless two names of one report collide.
+
+    With more methods than colours, colours come back with another dash.
+    """
+    found: dict[str, Look] = {}
+    free: list[int] = []
+    rounds = -1
+    greys = iter(_GREYS * 9)
+    for variant in sorted(set(variants)):
+        if variant.partition(",")[0] in _FLOORS:
+            found[variant] = Look(next(greys), _DASHES[2])
+            continue
+        if not free:
+            free, rounds = list(range(len(_PALETTE))), rounds + 1
+        wanted = int.from_bytes(hashlib.sha256(variant.encode()).digest()[:4], "big") % len(_PALETTE)
+        index = min(free, key=lambda place, wanted=wanted: (place - wanted) % len(_PALETTE))  # type: ignore[misc]
+        free.remove(index)
+        found[variant] = Look(_PALETTE[index], _DASHES[rounds % len(_DASHES)])
+    return found
+
+
+def grid(
+    rows: int, columns: int, *, panel_height: float = 2.1, legend_entries: int = 0, **options: Any
+) -> tuple[Figure, list[list[Axes]]]:
+    """A figure of report width with `rows` x `columns` panels and room for a legend below."""
+    from matplotlib.figure import Figure
+
+    below = 0.12 + 0.19 * math.ceil(legend_entries / 3) if legend_entries else 0.02
+    height = rows * panel_height + below
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    figure.get_layout_engine().set(rect=(0, below / height, 1, 1 - below / height))  # type: ignore[union-attr,call-arg]
+    axes = figure.subplots(rows, columns, squeeze=False, **options)
+    return figure, [list(row) for row in axes]
+
+
+def legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
+    """One legend below all panels, three entries a line."""
+    if handles:
+        figure.legend(
+            handles, labels, loc="lower center", ncols=min(3, len(labels)), handlelength=2.6, columnspacing=1.6
+        )
+
+
+def method_legend(figure: Figure, context: ReportContext, variants: Sequence[str], known: Mapping[str, Look]) -> None:
+    """Legend of lines, one per method, in the experiment's order."""
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], color=known[v].colour, linestyle=known[v].dash, linewidth=1.8) for v in variants]
+    legend(figure, handles, [context.label(v) for v in variants])
+
+
+def cells(axes: list[list[Axes]]) -> list[Axes]:
+    """Panels row by row."""
+    return [axis for row in axes for axis in row]
+
+
+def trim(axes: list[list[Axes]], used: int) -> list[Axes]:
+    """Hide the panels after the first `used` ones; return those kept."""
+    flat = cells(axes)
+    for axis in flat[used:]:
+        axis.set_visible(False)
+    return flat[:used]
+
+
+def nothing(title: str, reason: str) -> Drawing:
+    """A panel that states in words why there is no figure."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, 0.9))
+    figure.text(0.5, 0.5, f"{title}: {reason}", ha="center", va="center", color="#555555", wrap=True)
+    return Drawing(figure, title, reason, f"{title}: nothing to draw, {reason}", empty=reason)

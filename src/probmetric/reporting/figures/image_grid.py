@@ -1,0 +1,88 @@
+"""The test images a method is most and least sure of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from probmetric.io import read_tensors
+from probmetric.reporting import _metrics
+from probmetric.reporting._comparison import summarise
+from probmetric.reporting.figures import _data, _style, register
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from probmetric.reporting._runs import Run
+    from probmetric.reporting.experiment import ReportContext
+
+TITLE = "Most and least certain test images"
+_IMAGES = 10
+
+
+@register
+def draw(context: ReportContext) -> _style.Drawing:
+    """Two rows of images per dataset, for the method with the best first metric (its first seed)."""
+    from matplotlib.figure import Figure
+
+    chosen = {data: run for data, methods in _data.by_group(context).items() if (run := _choose(context, methods))}
+    strips = {data: strip for data, run in chosen.items() if (strip := _strip(context, run)) is not None}
+    if not strips:
+        return _style.nothing(TITLE, "no finished run has test embeddings whose prepared dataset is present.")
+    figure = Figure(figsize=(_style.WIDTH, 1.85 * len(strips)), layout="constrained")
+    parts = figure.subfigures(len(strips), 1, squeeze=False)[:, 0]
+    for part, (data, (certain, uncertain)) in zip(parts, strips.items(), strict=True):
+        axes = part.subplots(2, _IMAGES)
+        _row(axes[0], certain, "most\ncertain")
+        _row(axes[1], uncertain, "least\ncertain")
+        title = f"{_data.group_title(data)}: {context.label(chosen[data].key.variant)}"
+        part.suptitle(title, x=0.01, ha="left", fontsize=9, fontweight="bold")
+    names = _data.listed([f"{chosen[data].key.run}" for data in strips])
+    caption = (
+        f"Test images in the order of their uncertainty (number below each image), lowest first and highest first, of "
+        f"{names}: the method with the best mean {_metrics.label(context.metrics[0])} on each dataset. "
+        "Images that are hard for a person, too, should stand in the lower row."
+    )
+    alt = f"Rows of {_IMAGES} test images with the lowest and the highest uncertainty, from {names}."
+    return _style.Drawing(figure, TITLE, caption, alt)
+
+
+def _choose(context: ReportContext, methods: dict[str, list[Run]]) -> Run | None:
+    metric = context.metrics[0]
+    best: tuple[float, Run] | None = None
+    for runs in methods.values():
+        usable = [run for run in runs if (run.folder / "embeddings" / "test.safetensors").exists()]
+        found = [value for run in usable if (value := run.metrics.get(metric)) is not None]
+        if found and (best is None or _metrics.better(metric, summarise(found).mean, best[0])):
+            best = (summarise(found).mean, usable[0])
+    return best[1] if best else None
+
+
+def _strip(context: ReportContext, run: Run) -> tuple[list[Any], list[Any]] | None:
+    from probmetric.data import open_images
+
+    folder = context.prepared / run.key.data
+    if not (folder / "manifest.parquet").exists():
+        return None
+    tensors, _ = read_tensors(run.folder / "embeddings" / "test.safetensors")
+    order = np.argsort(tensors["uncertainty"], kind="stable")
+    images = open_images(folder)
+    ends = order[:_IMAGES], order[::-1][:_IMAGES]
+    certain, uncertain = (
+        [(images[int(tensors["index"][i])], float(tensors["uncertainty"][i])) for i in end] for end in ends
+    )
+    return certain, uncertain
+
+
+def _row(axes: list[Axes], images: list[Any], name: str) -> None:
+    for axis, (image, uncertainty) in zip(axes, images, strict=False):
+        pixels = np.asarray(image)
+        grey = pixels.ndim == 2 or pixels.shape[-1] == 1
+        axis.imshow(pixels.reshape(pixels.shape[:2]) if grey else pixels, cmap="gray" if grey else None)
+        axis.set_xlabel(f"{uncertainty:.3g}", fontsize=6.5, labelpad=1.5)
+    for axis in axes:
+        axis.set(xticks=[], yticks=[])
+        axis.grid(visible=False)
+        axis.set_visible(bool(axis.images))
+    axes[0].set_ylabel(name, fontsize=7)

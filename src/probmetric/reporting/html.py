@@ -1,0 +1,194 @@
+"""One self-contained HTML page per experiment: the answer first, then tables, figures, protocol and provenance.
+
+Figures are embedded, nothing is fetched from anywhere, all text from results and configuration is escaped. The page
+holds no date, so the same results give the same bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from probmetric.io import read_json, write_text
+from probmetric.reporting import _answers, _render
+from probmetric.reporting._runs import flatten
+from probmetric.reporting.figures._data import group_title
+from probmetric.reporting.tables import build_table
+
+if TYPE_CHECKING:
+    from probmetric.reporting._runs import Run
+    from probmetric.reporting.experiment import ReportContext
+
+TEMPLATES = Path(__file__).parent / "templates"
+_SETTINGS = {
+    "loss.name": "Loss",
+    "uncertainty.name": "Uncertainty",
+    "backbone.name": "Backbone",
+    "dim": "Dim",
+    "training.epochs": "Epochs",
+    "training.learning_rate": "Learning rate",
+    "base": "Encoder of",
+}
+
+
+def write_report(context: ReportContext) -> Path:
+    """Write index.html into the experiment's report folder.
+
+    Needs runs.csv; figures that have been drawn are embedded, those that have not are named as missing.
+    """
+    path = context.folder / "index.html"
+    write_text(path, render(context))
+    return path
+
+
+def render(context: ReportContext) -> str:
+    """The page as text."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    table = build_table(context)
+    trust = _answers.trust(context)
+    return environment.get_template("report.html.j2").render(
+        context=context,
+        title=context.title or context.name,
+        table=table,
+        render=_render,
+        answers=_answers.answers(table),
+        trust={group_title(data): judged for data, judged in trust.items()},
+        trust_sentence=_answers.trust_sentence,
+        thresholds=_answers.GOOD,
+        figures=_figures(context),
+        datasets=_datasets(context),
+        methods=_methods(context),
+        seeds=_seeds(context),
+        selection=sorted(
+            {str(run.find("settings.training.selection_metric", default="")) for run in context.runs} - {""}
+        ),
+        missing=_missing(context),
+        provenance=_provenance(context),
+        links=_links(context),
+    )
+
+
+def _figures(context: ReportContext) -> list[dict[str, Any]]:
+    found = []
+    for name in context.figures:
+        image, words = (context.folder / "figures" / f"{name}.{suffix}" for suffix in ("png", "json"))
+        if not image.exists() or not words.exists():
+            found.append({"name": name, "title": name.replace("_", " ").capitalize(), "empty": "not drawn yet."})
+            continue
+        encoded = base64.b64encode(image.read_bytes()).decode()
+        found.append(read_json(words, fix="draw the figures again") | {"name": name, "data": encoded})
+    return found
+
+
+def _datasets(context: ReportContext) -> list[dict[str, Any]]:
+    """Protocol and counts of each prepared dataset, where it is present."""
+    found = []
+    for data in context.data:
+        folder = context.prepared / data
+        summary = read_json(folder / "summary.json") if (folder / "summary.json").exists() else {}
+        digest = next((str(run.find("data_digest", default="")) for run in context.runs if run.key.data == data), "")
+        found.append(
+            {
+                "title": group_title(data),
+                "protocol": str(summary.get("protocol", "")).replace("_", " "),
+                "splits": {name: _split(value) for name, value in summary.get("splits", {}).items()},
+                "realised": summary.get("noise", {}).get("realised")
+                if isinstance(summary.get("noise"), dict)
+                else None,
+                "digest": digest,
+            }
+        )
+    return found
+
+
+def _split(value: Any) -> str:
+    if not isinstance(value, dict):
+        return str(value)
+    return f"{value.get('images', 0):,} images, {value.get('classes', 0)} classes"
+
+
+def _noise(value: Any) -> str:
+    """How many training labels are wrong, as far as the dataset's summary says."""
+    if not isinstance(value, dict):
+        return ""
+    return ", ".join(f"{name.replace('_', ' ')} {_shown(item)}" for name, item in value.items())
+
+
+def _selection(context: ReportContext) -> list[str]:
+    """Validation metrics that selected the weights."""
+    names = ("settings.training.selection_metric", "training.selection_metric")
+    found = {str(run.find(*names, default="")) for run in context.runs}
+    return [name.replace("_", " ") for name in sorted(found) if name]
+
+
+def _methods(context: ReportContext) -> dict[str, Any]:
+    """Heads and rows of the table that says what each method is."""
+    first: dict[str, Run] = {}
+    for run in context.runs:
+        first.setdefault(run.key.variant, run)
+    flat = {variant: flatten(run.settings.get("settings", run.settings)) for variant, run in first.items()}
+    used = [name for name in _SETTINGS if any(values.get(name) is not None for values in flat.values())]
+    rows = [
+        {
+            "label": context.label(variant),
+            "fidelity": first[variant].fidelity.replace("_", " "),
+            "values": [_shown(flat[variant].get(name)) for name in used],
+        }
+        for variant in context.variants
+        if variant in flat
+    ]
+    return {"heads": [_SETTINGS[name] for name in used], "rows": rows}
+
+
+def _shown(value: Any) -> str:
+    return "–" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _seeds(context: ReportContext) -> str:
+    seeds = sorted({key.seed for key in context.expected})
+    return ", ".join(map(str, seeds))
+
+
+def _missing(context: ReportContext) -> list[str]:
+    """One line per method and dataset that lacks runs: which seeds were not run."""
+    found: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for key in context.missing:
+        found[key.data, key.variant].append(key.seed)
+    lines = []
+    for (data, variant), seeds in found.items():
+        several = "seeds" if len(seeds) > 1 else "seed"
+        lines.append(f"{group_title(data)}: {context.label(variant)}, {several} {', '.join(map(str, seeds))}")
+    return lines
+
+
+def _provenance(context: ReportContext) -> dict[str, str]:
+    """Name -> the values the runs report; more than one value means the runs were not made alike."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for run in context.runs:
+        around = {name: run.settings.get(name) or {} for name in ("versions", "hardware")}
+        for name, value in flatten(around).items():
+            found[name.replace("versions.", "").replace("hardware.", "hardware: ")].add(str(value))
+    return {name: ", ".join(sorted(values)) for name, values in found.items()}
+
+
+def _links(context: ReportContext) -> list[tuple[str, str]]:
+    """(relative path, what it is) of the files beside the page."""
+    known = [
+        ("table.md", "table as Markdown"),
+        ("table.csv", "table as CSV, full precision"),
+        ("table.tex", "table as LaTeX"),
+        ("runs.csv", "every metric of every run"),
+        ("metrics.json", "means, as compared by dvc metrics diff"),
+        *((f"figures/{name}.pdf", f"figure {name.replace('_', ' ')} as PDF") for name in context.figures),
+    ]
+    return [(name, text) for name, text in known if (context.folder / name).exists()]

@@ -1,0 +1,137 @@
+"""runs.csv -> the experiment's table: one structure, rendered as Markdown, CSV and LaTeX.
+
+Rows are methods, grouped by dataset and noise rate; columns are the experiment's metrics. A cell is the mean over
+seeds ± the half-width of the 95 % t-interval. The best method of a group is bold; methods that are not significantly
+worse than it carry an asterisk. A method without any finished run is shown as "not run".
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from probmetric.io import write_text
+from probmetric.reporting import _metrics
+from probmetric.reporting._comparison import Cell, compare
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from probmetric.reporting.experiment import ReportContext
+
+
+@dataclass(frozen=True)
+class Column:
+    """One metric: its name, what the reader sees, `higher`, `lower` or `none`, and the digits its size calls for."""
+
+    metric: str
+    heading: str
+    direction: str
+    digits: int = 3
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method of a group; `cells` holds None where a metric was not measured."""
+
+    method: str
+    label: str
+    fidelity: str
+    seeds: int
+    expected_seeds: int
+    cells: tuple[Cell | None, ...]
+
+    @property
+    def not_run(self) -> bool:
+        """No run of this method is finished."""
+        return self.seeds == 0
+
+
+@dataclass(frozen=True)
+class Group:
+    """The methods on one dataset at one noise rate."""
+
+    dataset: str
+    noise: float
+    rows: tuple[Row, ...]
+
+    @property
+    def title(self) -> str:
+        """`glyphs`, or `glyphs, 20 % label noise`."""
+        return f"{self.dataset}, {100 * self.noise:g} % label noise" if self.noise else self.dataset
+
+
+@dataclass(frozen=True)
+class Table:
+    """The table of an experiment, ready for any renderer."""
+
+    title: str
+    columns: tuple[Column, ...]
+    groups: tuple[Group, ...]
+
+    @property
+    def show_fidelity(self) -> bool:
+        """Whether any method ran as published, so that the reader must be told."""
+        return any(row.fidelity not in ("", "corrected") for group in self.groups for row in group.rows)
+
+
+def build_table(context: ReportContext) -> Table:
+    """The experiment's table from its runs.csv."""
+    groups = tuple(_group(context, data) for data in context.data)
+    rows = [row for group in groups for row in group.rows]
+    columns = tuple(
+        _column(metric, [cell.mean for row in rows if (cell := row.cells[place])])
+        for place, metric in enumerate(context.metrics)
+    )
+    return Table(context.title or context.name, columns, groups)
+
+
+def _column(metric: str, means: list[float]) -> Column:
+    largest = max(map(abs, means), default=1.0)
+    digits = 1 if largest >= 100 else 2 if largest >= 10 else 3 if largest >= 0.1 else 4
+    return Column(metric, _metrics.heading(metric), _metrics.direction(metric), digits)
+
+
+def _group(context: ReportContext, data: str) -> Group:
+    expected = [key for key in context.expected if key.data == data]
+    variants = list(dict.fromkeys(key.variant for key in expected))
+    values: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+    fidelity: dict[str, str] = {}
+    seeds: dict[str, set[int]] = defaultdict(set)
+    for record in context.records:
+        if record.key.data != data:
+            continue
+        seeds[record.key.variant].add(record.key.seed)
+        fidelity[record.key.variant] = record.fidelity
+        if record.value is not None:
+            values[record.metric][record.key.variant][record.key.seed] = record.value
+    compared = {
+        metric: compare(metric, {name: values[metric][name] for name in variants if name in values[metric]})
+        for metric in context.metrics
+    }
+    rows = tuple(
+        Row(
+            method=name,
+            label=context.label(name),
+            fidelity=fidelity.get(name, ""),
+            seeds=len(seeds[name]),
+            expected_seeds=sum(key.variant == name for key in expected),
+            cells=tuple(compared[metric].get(name) for metric in context.metrics),
+        )
+        for name in variants
+    )
+    return Group(expected[0].dataset, expected[0].noise, rows)
+
+
+def write_tables(context: ReportContext) -> list[Path]:
+    """Write table.md, table.csv and table.tex into the experiment's report folder."""
+    from probmetric.reporting import _render
+
+    table = build_table(context)
+    paths = []
+    for suffix, render in {"md": _render.markdown, "csv": _render.csv_text, "tex": _render.latex}.items():
+        path = context.folder / f"table.{suffix}"
+        write_text(path, render(table))
+        paths.append(path)
+    return paths
