@@ -35,7 +35,9 @@ def test_fit_streams_over_batches(bias, pairs):
     encoder.eval()
     with torch.no_grad():
         parts = [
-            uncertainty.curvature(encoder.head, encoder.features(images), labels)[0].double()
+            uncertainty.rule.curvature(encoder.head.weight, encoder.head.bias, encoder.features(images), labels)[
+                0
+            ].double()
             for images, labels in tiny_batches()
         ]
     expected = sum(parts) / (len(parts) if pairs == "dataset" else 1)

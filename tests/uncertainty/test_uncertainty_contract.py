@@ -7,23 +7,49 @@ import pytest
 import torch
 from uncertainty_helpers import TinyEncoder, tiny_batches
 
+from probmetric.losses import create_loss
 from probmetric.registry import UnknownNameError
 from probmetric.uncertainty import REGISTRY, create_uncertainty, list_uncertainties
+from probmetric.uncertainty.ensemble import EncoderEnsemble
 
 NAMES = list_uncertainties()
 
 
+def trained_objective(uncertainty, encoder):
+    """The loss an encoder is trained with: the uncertainty's objective, after three steps, or a plain classifier."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        loss = create_loss("cosine", num_classes=4, dim=4)
+        objective = uncertainty.objective(encoder, loss, num_images=48)
+    if objective is None:
+        return loss
+    generator = torch.Generator().manual_seed(0)
+    groups = [{"params": group["params"]} for group in objective.optimizer_groups()]
+    optimizer = torch.optim.SGD([{"params": list(encoder.parameters())}, *groups], lr=0.01)
+    encoder.train()
+    objective.train()
+    for images, labels in tiny_batches():
+        value = objective.from_features(encoder.features(images), encoder.head, labels, generator=generator)
+        assert value.ndim == 0
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+    return objective
+
+
 def prepared(name):
-    """Encoder, uncertainty and posterior (None where it does not fit)."""
+    """Encoder, uncertainty and the arguments of `embed`: posterior (None where it does not fit) and loss."""
     uncertainty = create_uncertainty(name)
-    encoder = TinyEncoder()
+    members = [TinyEncoder(seed=seed) for seed in range(uncertainty.members)]
+    encoder = EncoderEnsemble(members) if len(members) > 1 else members[0]
+    loss = trained_objective(uncertainty, encoder)
     posterior = None
     if uncertainty.fits:
         generator = torch.Generator().manual_seed(0)
         posterior = uncertainty.fit(
-            encoder, tiny_batches(), generator=generator, device="cpu", validation=tiny_batches(1)
+            encoder, tiny_batches(), loss=loss, generator=generator, device="cpu", validation=tiny_batches(1)
         )
-    return encoder, uncertainty, posterior
+    return encoder, uncertainty, {"posterior": posterior, "loss": loss}
 
 
 def test_names_and_options_are_read_without_torch():
@@ -36,9 +62,9 @@ def test_names_and_options_are_read_without_torch():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_embedding_is_a_directional_distribution(name):
-    encoder, uncertainty, posterior = prepared(name)
+    encoder, uncertainty, given = prepared(name)
     images = tiny_batches(1)[0][0]
-    batch = uncertainty.embed(encoder, images, posterior=posterior, seed=0)
+    batch = uncertainty.embed(encoder, images, **given, seed=0)
     size = len(images)
     assert len(batch) == size
     assert batch.mean.ndim == 2
@@ -54,24 +80,25 @@ def test_embedding_is_a_directional_distribution(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_same_seed_same_record_for_any_batch_size(name):
-    encoder, uncertainty, posterior = prepared(name)
+    encoder, uncertainty, given = prepared(name)
     images = tiny_batches(1)[0][0]
-    whole = uncertainty.embed(encoder, images, posterior=posterior, seed=1)
-    parts = uncertainty.embed_batches(encoder, images.split(5), posterior=posterior, seed=1)
+    whole = uncertainty.embed(encoder, images, **given, seed=1)
+    parts = uncertainty.embed_batches(encoder, images.split(5), **given, seed=1)
     for key, value in whole.tensors().items():
         assert torch.allclose(value, parts.tensors()[key], rtol=1e-3, atol=1e-5), key
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_embedding_changes_nothing(name):
-    encoder, uncertainty, posterior = prepared(name)
+    encoder, uncertainty, given = prepared(name)
     encoder.train()
     images = tiny_batches(1)[0][0]
     before = {key: value.clone() for key, value in encoder.state_dict().items()}
     state = torch.get_rng_state()
-    uncertainty.embed(encoder, images, posterior=posterior, seed=0)
+    given["loss"].train()
+    uncertainty.embed(encoder, images, **given, seed=0)
     assert torch.equal(torch.get_rng_state(), state)
-    assert all(module.training for module in encoder.modules())
+    assert all(module.training for part in (encoder, given["loss"]) for module in part.modules())
     assert all(torch.equal(value, before[key]) for key, value in encoder.state_dict().items())
 
 
@@ -82,9 +109,9 @@ def test_fitting_depends_on_the_generator_only(name):
         with pytest.raises(TypeError, match="fits nothing"):
             uncertainty.fit(TinyEncoder(), tiny_batches(), generator=torch.Generator(), device="cpu")
         return
-    _, _, first = prepared(name)
+    first = prepared(name)[2]["posterior"]
     torch.rand(3)
-    _, _, second = prepared(name)
+    second = prepared(name)[2]["posterior"]
     assert first.keys() == second.keys()
     assert all(torch.equal(first[key], second[key]) and first[key].device.type == "cpu" for key in first)
     assert all(first[key].is_contiguous() for key in first)

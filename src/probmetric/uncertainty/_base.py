@@ -20,6 +20,7 @@ from torch import nn
 if TYPE_CHECKING:
     from probmetric.losses._base import Loss
     from probmetric.models._base import Encoder
+    from probmetric.uncertainty._objective import Objective
 
 Tensor = torch.Tensor
 Batches = Iterable[tuple[Tensor, Tensor]]
@@ -58,14 +59,22 @@ class DirectionalBatch:
 
 
 class Uncertainty:
-    """Base of all uncertainties.
-
-    `fits` says whether `embed` needs a posterior from `fit`. `trains` says whether `fit` changes weights by
-    gradient descent on the batches it is given (it then wants augmented, shuffled training batches).
-    """
+    """Base of all uncertainties."""
 
     fits: bool = False
+    """Whether `embed` needs a posterior from `fit`."""
     trains: bool = False
+    """Whether `fit` learns weights by gradient descent; it then wants augmented, shuffled batches."""
+    members: int = 1
+    """Encoders it combines; more than one are passed as one `EncoderEnsemble`."""
+
+    def objective(self, encoder: Encoder, loss: Loss, *, num_images: int) -> Objective | None:
+        """The loss to train `encoder` with instead of `loss`, for methods that shape training; else None.
+
+        `num_images` is the size of the training set. The objective is trained, stored and restored like any loss,
+        and is then what `fit` and `embed` receive as `loss`.
+        """
+        return None
 
     def fit(
         self,
@@ -134,10 +143,15 @@ def evaluating(*modules: nn.Module | None) -> Iterator[None]:
             part.training = training
 
 
-def device_of(encoder: Encoder, images: Tensor) -> torch.device:
+def device_of(encoder: nn.Module, images: Tensor) -> torch.device:
     """Where the encoder computes; the images' own device for an encoder without parameters."""
     parameter = next(encoder.parameters(), None)
     return images.device if parameter is None else parameter.device
+
+
+def seed_from(generator: torch.Generator) -> int:
+    """A seed drawn from `generator`, on whatever device that lives."""
+    return int(torch.randint(2**31, (), generator=generator, device=generator.device))
 
 
 def class_probabilities(loss: Loss | None, embeddings: Tensor, seed: int) -> Tensor | None:

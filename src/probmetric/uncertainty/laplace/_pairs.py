@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 
 Tensor = torch.Tensor
+PairSource = Literal["mined", "dataset"]
 Triplets = Literal["all", "hard", "semihard", "easy"]
 
 _MAX_ELEMENTS = 1 << 24

@@ -18,14 +18,13 @@ from probmetric.uncertainty._base import DirectionalBatch
 from probmetric.uncertainty._summary import DirectionalSummary, Score, unit_deviation
 
 Tensor = torch.Tensor
-Step = tuple[Tensor, Tensor | None]
 
 
 class Sampler(Protocol):
-    """Draws steps (ΔW (Z, D), Δb (Z,) or None) away from the mean weights."""
+    """Draws of the last layer, seen through the embeddings."""
 
-    def steps(self, samples: int, seed: int) -> Iterator[Step]:
-        """`samples` steps; step s depends on (seed, s) only."""
+    def moves(self, features: Tensor, samples: int, seed: int) -> Iterator[Tensor]:
+        """Moves (N, Z) of the embeddings of `features` (N, D) under each draw; draw s depends on (seed, s) only."""
         ...
 
 
@@ -33,16 +32,20 @@ class DiagonalSampler:
     """Independent Gaussian steps with standard deviations 1/√(relu(h) + δ)."""
 
     def __init__(self, weight_curvature: Tensor, bias_curvature: Tensor | None, prior_precision: float) -> None:
-        self.weight_std = _std(weight_curvature, prior_precision)
-        self.bias_std = None if bias_curvature is None else _std(bias_curvature, prior_precision)
+        self.weight_std = standard_deviation(weight_curvature, prior_precision)
+        self.bias_std = None if bias_curvature is None else standard_deviation(bias_curvature, prior_precision)
 
-    def steps(self, samples: int, seed: int) -> Iterator[Step]:
-        """`samples` steps; step s depends on (seed, s) only."""
+    def steps(self, samples: int, seed: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """`samples` steps (ΔW (Z, D), Δb (Z,) or None)."""
         generator = torch.Generator().manual_seed(seed)
         for _ in range(samples):
             weight = noise_like(self.weight_std, generator).mul_(self.weight_std)
             bias = None if self.bias_std is None else noise_like(self.bias_std, generator).mul_(self.bias_std)
             yield weight, bias
+
+    def moves(self, features: Tensor, samples: int, seed: int) -> Iterator[Tensor]:
+        """Moves (N, Z) of the embeddings of `features` (N, D), one per draw."""
+        return (F.linear(features, weight, bias) for weight, bias in self.steps(samples, seed))
 
 
 def noise_like(like: Tensor, generator: torch.Generator) -> Tensor:
@@ -50,7 +53,8 @@ def noise_like(like: Tensor, generator: torch.Generator) -> Tensor:
     return torch.randn(like.shape, generator=generator).to(device=like.device, dtype=like.dtype)
 
 
-def _std(curvature: Tensor, prior_precision: float) -> Tensor:
+def standard_deviation(curvature: Tensor, prior_precision: float) -> Tensor:
+    """(relu(h) + δ)^(−1/2)."""
     return (curvature.clamp_min(0) + prior_precision).rsqrt()
 
 
@@ -60,6 +64,6 @@ def summarise(
     """Directional summary of `samples` draws of the last layer on features (N, D)."""
     embeddings = F.linear(features, head.weight, head.bias)
     summary = DirectionalSummary(F.normalize(embeddings, dim=1), score=score, keep_samples=keep_samples)
-    for weight, bias in sampler.steps(samples, seed):
-        summary.add(unit_deviation(embeddings, F.linear(features, weight, bias)))
+    for move in sampler.moves(features, samples, seed):
+        summary.add(unit_deviation(embeddings, move))
     return summary.result()

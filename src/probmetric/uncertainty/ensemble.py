@@ -1,0 +1,145 @@
+"""Deep ensembles for metric learning: K encoders trained from different seeds.
+
+Paper 003, appendix G.4. The authors average the members' normalised embeddings (`combine="average"`); members trained
+independently live in spaces that differ by an arbitrary rotation, so that average is meaningless and retrieval
+collapses. Two combinations that respect the geometry:
+
+    concatenate  mean = (u_1, ..., u_K)/√K. Its cosine similarity is exactly the members' average similarity.
+                 Uncertainty: spread over members of the similarities to the class means of the training set,
+                 √(mean_c var_k(u_kᵀa_kc)), which no rotation of a member changes.
+    aligned      every member is rotated onto the first by orthogonal Procrustes (rotation R_k = UVᵀ of
+                 Σ u_k u_1ᵀ = USVᵀ over the training set), then averaged; uncertainty from the members' spread.
+
+Symbols: u_k = unit embedding of member k, a_kc = mean direction of class c under member k (`anchors`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from probmetric.uncertainty import register
+from probmetric.uncertainty._base import (
+    Batches,
+    DirectionalBatch,
+    Posterior,
+    Uncertainty,
+    device_of,
+    evaluating,
+)
+from probmetric.uncertainty._summary import DirectionalSummary
+
+if TYPE_CHECKING:
+    from probmetric.losses._base import Loss
+    from probmetric.models._base import Encoder
+
+
+class EncoderEnsemble(nn.Module):
+    """K encoders with embeddings of the same dimension M, used as one."""
+
+    def __init__(self, members: Sequence[Encoder]) -> None:
+        super().__init__()
+        if len(members) < 2:
+            raise ValueError(f"{len(members)} member given; an ensemble needs at least 2 encoders.")
+        self.members = nn.ModuleList(members)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Unit embeddings (K, B, M) of `images` (B, ...)."""
+        return torch.stack([F.normalize(member(images), dim=1) for member in self.members])
+
+
+@register
+class Ensemble(Uncertainty):
+    """Disagreement of independently trained encoders."""
+
+    fits = True
+
+    def __init__(
+        self,
+        *,
+        members: int = 5,
+        combine: Literal["concatenate", "aligned", "average"] = "concatenate",
+        score: Literal["std_sum", "inverse_concentration"] = "inverse_concentration",
+        keep_samples: bool = False,
+    ) -> None:
+        if members < 2:
+            raise ValueError(f"members is {members}; an ensemble needs at least 2.")
+        self.members, self.combine, self.score, self.keep_samples = members, combine, score, keep_samples
+
+    def fit(
+        self,
+        encoder: Encoder,
+        batches: Batches,
+        *,
+        loss: Loss | None = None,
+        generator: torch.Generator,
+        device: torch.device | str,
+        validation: Batches | None = None,
+    ) -> Posterior:
+        """Class means (K, C, M) and rotations (K, M, M) of the members on the training set."""
+        ensemble = _as_ensemble(encoder)
+        sums: dict[int, Tensor] = {}
+        cross: Tensor | None = None
+        with evaluating(ensemble):
+            for images, labels in batches:
+                units = ensemble(images.to(device)).double().cpu()
+                product = units.transpose(1, 2) @ units[0]
+                cross = product if cross is None else cross + product
+                for label in labels.unique().tolist():
+                    rows = units[:, labels.cpu() == label].sum(1)
+                    sums[label] = sums[label] + rows if label in sums else rows
+        if cross is None:
+            raise ValueError("fit got no batches: the training set is empty.")
+        left, _, right = torch.linalg.svd(cross)
+        anchors = torch.stack([sums[label] for label in sorted(sums)], dim=1)
+        return {
+            "anchors": F.normalize(anchors, dim=-1).float(),
+            "rotations": (left @ right).float().contiguous(),
+        }
+
+    def embed(
+        self,
+        encoder: Encoder,
+        images: Tensor,
+        *,
+        posterior: Posterior | None = None,
+        loss: Loss | None = None,
+        seed: int,
+    ) -> DirectionalBatch:
+        """Directional distributions of `images` (B, ...); members are the samples, so `seed` is not used."""
+        ensemble = _as_ensemble(encoder)
+        with evaluating(ensemble):
+            units = ensemble(images.to(device_of(ensemble, images)))
+            if self.combine == "average":
+                return self._averaged(units)
+            stored = self.require(posterior, ["anchors", "rotations"])
+            if self.combine == "aligned":
+                return self._averaged(units @ stored["rotations"].to(units))
+            return self._concatenated(units, stored["anchors"].to(units))
+
+    def _averaged(self, units: Tensor) -> DirectionalBatch:
+        """Mean and spread of unit embeddings (K, B, M)."""
+        summary = DirectionalSummary(units[0], score=self.score, keep_samples=self.keep_samples)
+        for member in units:
+            summary.add(member - units[0])
+        return summary.result()
+
+    def _concatenated(self, units: Tensor, anchors: Tensor) -> DirectionalBatch:
+        """Concatenation of unit embeddings (K, B, M), spread of their similarities to anchors (K, C, M)."""
+        similarities = units @ anchors.transpose(1, 2)
+        spread = similarities.var(dim=0).mean(-1).sqrt()
+        mean = units.transpose(0, 1).flatten(1) / units.shape[0] ** 0.5
+        return DirectionalBatch(mean=mean, uncertainty=spread)
+
+
+def _as_ensemble(encoder: Encoder | EncoderEnsemble) -> EncoderEnsemble:
+    if not isinstance(encoder, EncoderEnsemble):
+        raise ValueError(
+            f"ensemble got one {type(encoder).__name__}; pass EncoderEnsemble([...]) "
+            "of encoders trained from different seeds."
+        )
+    return encoder

@@ -1,0 +1,102 @@
+"""Online LAM: the last-layer posterior is learnt while training (paper 003, section 3, Monte-Carlo EM).
+
+As an *objective* it shapes training (`laplace/_online.py` has the equations); as an *uncertainty* it takes the
+posterior the objective learnt and samples it exactly as the post-hoc approximation does. Defaults that depend on the
+number N of training images are written −1: `initial_curvature` is then N and `scale` N², the authors' values.
+`normalize="triplets"` divides a batch's curvature by its number of triplets (authors); "none" sums, which is the
+scale of the post-hoc approximation. `memory` is m: the text's memory factor α is 1 − m.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from probmetric.uncertainty import register
+from probmetric.uncertainty._base import Batches, Posterior
+from probmetric.uncertainty.laplace._online import OnlineLaplaceObjective
+from probmetric.uncertainty.laplace._posterior import linear_head
+from probmetric.uncertainty.laplace.model import Laplace
+
+if TYPE_CHECKING:
+    from probmetric.losses._base import Loss
+    from probmetric.models._base import Encoder
+
+
+@register
+class OnlineLaplace(Laplace):
+    """Posterior learnt during training; sampled like the post-hoc one."""
+
+    def __init__(
+        self,
+        *,
+        geometry: Literal["euclidean", "arccos"] = "arccos",
+        approximation: Literal["fixed", "positive", "full"] = "fixed",
+        fidelity: Literal["corrected", "as_published"] = "corrected",
+        pairs: Literal["mined", "dataset"] = "mined",
+        triplets: Literal["all", "hard", "semihard", "easy"] = "all",
+        margin: float = 0.7,
+        negative_weight: float = 0.5,
+        memory: float = 0.999,
+        initial_curvature: float = -1.0,
+        scale: float = -1.0,
+        normalize: Literal["triplets", "none"] = "triplets",
+        prior_precision: float = 1.0,
+        train_samples: int = 1,
+        samples: int = 100,
+        score: Literal["std_sum", "inverse_concentration"] = "inverse_concentration",
+        keep_samples: bool = False,
+    ) -> None:
+        super().__init__(
+            geometry=geometry,
+            approximation=approximation,
+            fidelity=fidelity,
+            pairs=pairs,
+            triplets=triplets,
+            margin=margin,
+            negative_weight=negative_weight,
+            scale=scale,
+            prior_precision=prior_precision,
+            samples=samples,
+            score=score,
+            keep_samples=keep_samples,
+        )
+        if not 0 < memory <= 1:
+            raise ValueError(f"memory is {memory}; allowed: above 0, at most 1 (1 forgets nothing).")
+        if train_samples < 0:
+            raise ValueError(f"train_samples is {train_samples}; use 0 (train at the mean) or more.")
+        self.memory, self.initial_curvature, self.normalize = memory, initial_curvature, normalize
+        self.train_samples = train_samples
+
+    def objective(self, encoder: Encoder, loss: Loss, *, num_images: int) -> OnlineLaplaceObjective:
+        """The run's loss in expectation over the posterior of the last layer."""
+        return OnlineLaplaceObjective(
+            loss,
+            linear_head(encoder),
+            self.rule.curvature,
+            memory=self.memory,
+            initial_curvature=self.initial_curvature if self.initial_curvature >= 0 else float(num_images),
+            scale=self.scale if self.scale >= 0 else float(num_images) ** 2,
+            per_triplet=self.normalize == "triplets" and self.rule.pairs == "mined",
+            prior_precision=self.prior_precision,
+            train_samples=self.train_samples,
+        )
+
+    def fit(
+        self,
+        encoder: Encoder,
+        batches: Batches,
+        *,
+        loss: Loss | None = None,
+        generator: torch.Generator,
+        device: torch.device | str,
+        validation: Batches | None = None,
+    ) -> Posterior:
+        """The posterior that training learnt; reads no image."""
+        if not isinstance(loss, OnlineLaplaceObjective):
+            raise ValueError(
+                f"laplace_online needs an encoder trained with its objective; this one was trained with "
+                f"{type(loss).__name__}. Set `objective: laplace_online` for the method, or use `laplace` (post-hoc)."
+            )
+        return loss.posterior()
