@@ -20,6 +20,12 @@ include: "workflow/rules/reports.smk"
 
 localrules:
     all,
+    prepare,
+    aggregate,
+    tables,
+    figure,
+    report,
+    track,
 
 
 rule all:

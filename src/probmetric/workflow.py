@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from probmetric.config import Experiment, Params, parse
+from probmetric.config import ConfigError, Experiment, Params, parse
 from probmetric.io import write_json
+from probmetric.reporting.figures import REGISTRY as FIGURES
 from probmetric.runs import Run, expand, experiment_names, load_experiment
 
 RESULTS = Path("results")
@@ -47,6 +48,8 @@ class WorkflowPlan:
         """
         params: Params = parse(Params, dict(config), "params.yaml")
         specs = {name: load_experiment(name) for name in params.experiments}
+        for name, spec in specs.items():
+            _check_figures(name, spec)
         expanded = {name: expand(params, spec) for name, spec in specs.items()}
         runs = {run.name: run for members in expanded.values() for run in members}
         encoders = {run.encoder: _encoder_run(run) for run in runs.values() if not run.trains}
@@ -81,6 +84,14 @@ class WorkflowPlan:
 
         paths = [digests] if isinstance(digests, str) else digests
         return " ".join(hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16] for path in paths)
+
+
+def _check_figures(name: str, spec: Experiment) -> None:
+    for figure in spec.figures:
+        try:
+            FIGURES.check(figure)
+        except ValueError as error:
+            raise ConfigError(f"experiment {name}: figures: {error}") from None
 
 
 def _encoder_run(run: Run) -> Run:

@@ -1,7 +1,14 @@
 """What is to be built: the validated configuration, its experiments, and the runs they expand to."""
 
-from probmetric.workflow import WorkflowPlan
+import os
+import sys
+from pathlib import Path
+
+from probmetric.workflow import WorkflowPlan, closing_summary, record_in_dvc
 from snakemake.exceptions import WorkflowError
+
+# Jobs find `probmetric` and `dvc` beside the Python that runs Snakemake, whether or not the environment is activated.
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 try:
     PLAN = WorkflowPlan.from_config(config)
@@ -82,7 +89,6 @@ def report_settings(wildcards):
 
 
 def finish():
-    """After a successful run: where to look, and what the orchestration cost."""
-    from probmetric.workflow import closing_summary
-
+    """After a successful run: DVC is told, and people where to look."""
+    record_in_dvc(EXPERIMENTS)
     print(closing_summary(EXPERIMENTS), file=sys.stderr)

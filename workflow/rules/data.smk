@@ -14,5 +14,7 @@ rule prepare:
         dvc=1,
         mem_mb=2000,
         runtime=240,
+    message:
+        "Prepare {wildcards.data}"
     shell:
         "probmetric data ensure {wildcards.data} > {log} 2>&1"

@@ -19,6 +19,8 @@ rule aggregate:
         runtime=30,
     params:
         settings=report_settings,
+    message:
+        "Collect the results of {wildcards.experiment}"
     shell:
         "probmetric aggregate {wildcards.experiment} --settings {params.settings:q} > {log} 2>&1"
 
@@ -51,6 +53,8 @@ rule tables:
         runtime=30,
     params:
         settings=report_settings,
+    message:
+        "Tables of {wildcards.experiment}"
     shell:
         "probmetric tables {wildcards.experiment} --settings {params.settings:q} > {log} 2>&1"
 
@@ -67,6 +71,7 @@ rule figure:
             labels={"kind": "figure", "format": "{figure}"},
         ),
         pdf="reports/{experiment}/figures/{figure}.pdf",
+        words="reports/{experiment}/figures/{figure}.json",
     log:
         "logs/figure/{experiment}/{figure}.log",
     benchmark:
@@ -78,6 +83,8 @@ rule figure:
         runtime=30,
     params:
         settings=report_settings,
+    message:
+        "Figure {wildcards.figure} of {wildcards.experiment}"
     shell:
         "probmetric figure {wildcards.experiment} {wildcards.figure} --settings {params.settings:q} > {log} 2>&1"
 
@@ -105,6 +112,8 @@ rule report:
         runtime=30,
     params:
         settings=report_settings,
+    message:
+        "Page of {wildcards.experiment}"
     shell:
         "probmetric report {wildcards.experiment} --settings {params.settings:q} > {log} 2>&1"
 
@@ -127,5 +136,7 @@ rule track:
         runtime=60,
     params:
         settings=report_settings,
+    message:
+        "MLflow: {wildcards.experiment}"
     shell:
         "probmetric track {wildcards.experiment} --settings {params.settings:q} --receipt {output} > {log} 2>&1"

@@ -23,6 +23,8 @@ rule train:
     params:
         settings=step_settings("train"),
         data=data_identity,
+    message:
+        "Train {wildcards.run}"
     shell:
         "probmetric train {wildcards.run} --settings {params.settings:q} --threads {threads} > {log} 2>&1"
 
@@ -48,6 +50,8 @@ rule fit_posterior:
     params:
         settings=step_settings("fit_posterior"),
         data=data_identity,
+    message:
+        "Fit the posterior of {wildcards.run}"
     shell:
         "probmetric fit-posterior {wildcards.run} --settings {params.settings:q} --threads {threads} > {log} 2>&1"
 
@@ -78,6 +82,8 @@ rule embed:
     params:
         settings=step_settings("embed"),
         data=data_identity,
+    message:
+        "Embed {wildcards.run}"
     shell:
         "probmetric embed {wildcards.run} --settings {params.settings:q} --threads {threads} > {log} 2>&1"
 
@@ -104,5 +110,7 @@ rule evaluate:
     params:
         settings=step_settings("evaluate"),
         data=data_identity,
+    message:
+        "Evaluate {wildcards.run}"
     shell:
         "probmetric evaluate {wildcards.run} --settings {params.settings:q} --threads {threads} > {log} 2>&1"

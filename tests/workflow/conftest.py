@@ -1,0 +1,103 @@
+"""Real workspaces: a copy of the repository in which real DVC and Snakemake run the `smoke` experiment once."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from probmetric.io import read_yaml, write_yaml
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+
+# How each rule announces its jobs (`message:` in workflow/rules).
+MESSAGES = {
+    "prepare": "Prepare",
+    "train": "Train",
+    "fit_posterior": "Fit the posterior of",
+    "embed": "Embed",
+    "evaluate": "Evaluate",
+    "aggregate": "Collect the results of",
+    "tables": "Tables of",
+    "figure": "Figure",
+    "report": "Page of",
+    "track": "MLflow:",
+}
+
+
+@dataclass
+class Workspace:
+    """A checkout with its own data, results and tool state."""
+
+    folder: Path
+
+    def command(self, *arguments: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
+        env = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "DVC_NO_ANALYTICS": "1"} | environment
+        result = subprocess.run(
+            arguments, cwd=self.folder, env=env, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        if check and result.returncode:
+            raise AssertionError(f"{' '.join(arguments)} exited with {result.returncode}\n{result.stdout[-6000:]}")
+        return result
+
+    def snakemake(self, *arguments: str, check: bool = True, **environment: str) -> str:
+        command = ("snakemake", "--cores", "2", "--config", "experiments=smoke", *arguments)
+        return self.command(*command, check=check, **environment).stdout
+
+    def planned(self, *arguments: str) -> dict[str, set[str]]:
+        """Rule -> what its jobs are about, of all jobs `snakemake -n` would run."""
+        jobs: dict[str, set[str]] = defaultdict(set)
+        for message in re.findall(r"^Job \d+: (.*)$", self.snakemake("-n", *arguments), flags=re.MULTILINE):
+            rule = next(rule for rule, start in MESSAGES.items() if message.startswith(start))
+            jobs[rule].add(message.removeprefix(MESSAGES[rule]).strip())
+        return dict(jobs)
+
+    def edit_yaml(self, name: str, change) -> None:
+        value = read_yaml(self.folder / name)
+        change(value)
+        write_yaml(self.folder / name, value)
+
+    def edit_smoke(self, **changes) -> None:
+        self.edit_yaml("workflow/experiments/smoke.yaml", lambda spec: spec["runs"][0].update(changes))
+
+
+def checkout(folder: Path) -> Workspace:
+    """The repository's own files (committed or not, never the ignored ones) as a fresh Git repository."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True
+    )
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    subprocess.run(["git", "init", "--quiet"], cwd=folder, check=True)
+    return Workspace(folder)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory) -> Workspace:
+    """A workspace in which `smoke` has run to the end. Do not change it: ask for `workspace`."""
+    workspace = checkout(tmp_path_factory.mktemp("finished") / "probmetric")
+    workspace.snakemake()
+    return workspace
+
+
+@pytest.fixture
+def workspace(finished, tmp_path) -> Workspace:
+    """A copy of the finished workspace, time stamps and tool state included."""
+    shutil.copytree(finished.folder, tmp_path / "copy", symlinks=True)
+    return Workspace(tmp_path / "copy")
+
+
+@pytest.fixture
+def fresh(tmp_path) -> Workspace:
+    """A workspace in which nothing has run."""
+    return checkout(tmp_path / "fresh")

@@ -1,0 +1,114 @@
+"""Wrong input stops before the first job, in under three seconds, with the fix; damaged files name themselves."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytestmark = [pytest.mark.workflow, pytest.mark.slow]
+
+SECONDS = 3.0
+
+
+def stop(workspace, *arguments):
+    started = time.perf_counter()
+    result = workspace.command("snakemake", "--cores", "1", *arguments, check=False)
+    seconds = time.perf_counter() - started
+    assert result.returncode != 0
+    assert "Traceback" not in result.stdout
+    assert not (workspace.folder / "results").exists()
+    return result.stdout, seconds
+
+
+WRONG = {
+    "misspelt key": (lambda params: params.update(methodz={}), "did you mean 'methods'"),
+    "unknown loss": (lambda params: params["methods"]["cosine"].update(loss="cosin"), "did you mean 'cosine'"),
+    "noise rate": (lambda params: params["noise"].update(rates=[1.4]), "1.4"),
+    "unknown dataset": (lambda params: params.update(datasets=["digits", "glyfs"]), "did you mean 'glyphs'"),
+    "unknown experiment": (lambda params: params.update(experiments=["dmo"]), "did you mean 'demo'"),
+    "dataset not prepared": (lambda params: params["datasets"].remove("glyphs"), "'glyphs' is not declared"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_configuration_stops_before_any_job(fresh, case):
+    change, expected = WRONG[case]
+    fresh.edit_yaml("params.yaml", change)
+    output, seconds = stop(fresh)
+    assert expected in output
+    # On a loaded machine the whole process may be slowed down; Snakemake's own start is the yardstick.
+    yardstick = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "snakemake", "--version"], check=True, capture_output=True)
+    assert seconds < max(SECONDS, 4 * (time.perf_counter() - yardstick))
+
+
+def test_unknown_method_in_an_experiment(fresh):
+    fresh.edit_smoke(methods=["contrastiv"])
+    output, _ = stop(fresh, "--config", "experiments=smoke")
+    assert "did you mean 'contrastive'" in output
+
+
+DAMAGED = {
+    "results/digits/contrastive,training.epochs=2/seed0/model.safetensors": "fit-posterior",
+    "results/digits/contrastive,training.epochs=2/seed0/embeddings/test.safetensors": "evaluate",
+    "data/prepared/digits/images.bin": "train",
+    "data/prepared/digits/manifest.parquet": "train",
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_truncated_file_is_named_with_the_fix(workspace, name):
+    path = workspace.folder / name
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    step = DAMAGED[name]
+    run = "digits/laplace,training.epochs=2/seed0" if step == "fit-posterior" else "digits/contrastive,training.epochs=2/seed0"
+    result = workspace.command("probmetric", step, run, check=False)
+    assert result.returncode == 2
+    assert path.name in result.stdout
+    assert "Traceback" not in result.stdout
+    assert len(result.stdout) < 1500
+
+
+def test_two_workflows_at_once_on_one_folder(workspace):
+    workspace.edit_smoke(seeds=[5])
+    command = ["snakemake", "--cores", "1", "--config", "experiments=smoke"]
+    first = subprocess.Popen(command, cwd=workspace.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        locks = workspace.folder / ".snakemake/locks"
+        deadline = time.monotonic() + 60
+        while not (locks.exists() and any(locks.iterdir())):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        second = workspace.snakemake(check=False)
+        assert "lock" in second.lower()
+    finally:
+        assert first.wait(timeout=300) == 0
+    assert workspace.planned() == {}
+
+
+def test_a_read_only_results_folder(workspace, request):
+    """Root ignores permissions, so a read-only mount stands for the folder."""
+    folder = workspace.folder / "results"
+    mounted = subprocess.run(["mount", "--bind", "-o", "ro", str(folder), str(folder)], check=False, capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"cannot mount: {mounted.stderr.decode().strip()}")
+    request.addfinalizer(lambda: subprocess.run(["umount", str(folder)], check=True))
+    result = workspace.command("probmetric", "evaluate", "digits/contrastive,training.epochs=2/seed0", check=False)
+    assert result.returncode == 2
+    assert "read-only" in result.stdout
+
+
+def test_a_full_disk(workspace, request):
+    folder = workspace.folder / "results/digits/contrastive,training.epochs=2/seed3"
+    folder.mkdir(parents=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"cannot mount: {mounted.stderr.decode().strip()}")
+    request.addfinalizer(lambda: subprocess.run(["umount", str(folder)], check=True))
+    result = workspace.command("probmetric", "train", "digits/contrastive,training.epochs=2/seed3", check=False)
+    assert result.returncode == 2
+    assert "disk is full" in result.stdout
+    assert not list(folder.glob("*.tmp"))

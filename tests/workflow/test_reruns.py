@@ -1,0 +1,143 @@
+"""What is run again, and what is not: real `snakemake -n` and real DVC on a finished workspace."""
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from probmetric.io import read_yaml
+
+pytestmark = [pytest.mark.workflow, pytest.mark.slow]
+
+RUN_RULES = {"prepare", "train", "fit_posterior", "embed", "evaluate"}
+
+
+def run_jobs(jobs):
+    """The jobs that compute results (not reports)."""
+    return {rule: names for rule, names in jobs.items() if rule in RUN_RULES}
+
+
+def test_everything_promised_is_there(finished):
+    for name in ["index.html", "table.md", "table.csv", "table.tex", "runs.csv", "metrics.json", "figures/learning_curves.png"]:
+        assert (finished.folder / "reports/smoke" / name).stat().st_size > 0
+    for name in ["contrastive", "laplace", "cosine"]:
+        run = finished.folder / f"results/digits/{name},training.epochs=2/seed0"
+        record = read_yaml(run / "run.yaml")
+        assert record["settings"]["method"] == name
+        assert (run / "metrics.json").exists()
+        assert (run / "posterior.safetensors").exists() == (name == "laplace")
+    assert (finished.folder / "mlflow.db").exists()
+    assert not list((finished.folder / "state/training").rglob("*.safetensors"))
+
+
+def test_a_second_call_runs_nothing(finished):
+    assert finished.planned() == {}
+
+
+def test_adding_a_seed_runs_only_that_seed(workspace):
+    workspace.edit_smoke(seeds=[0, 7])
+    jobs = run_jobs(workspace.planned())
+    assert set(jobs) == RUN_RULES - {"prepare"}
+    assert all(name.endswith("/seed7") for names in jobs.values() for name in names)
+    assert len(jobs["evaluate"]) == 3
+
+
+def test_adding_a_method_runs_only_that_method(workspace):
+    workspace.edit_smoke(methods=["contrastive", "proxy_anchor", "laplace", "cosine"])
+    jobs = run_jobs(workspace.planned())
+    run = "digits/proxy_anchor,training.epochs=2/seed0"
+    assert jobs == {"train": {run}, "embed": {run}, "evaluate": {run}}
+
+
+def test_reordering_lists_runs_no_job_of_a_run(workspace):
+    workspace.edit_smoke(methods=["cosine", "laplace", "contrastive"])
+
+    def reorder(params):
+        params["methods"] = dict(reversed(params["methods"].items()))
+        params["datasets"].reverse()
+
+    workspace.edit_yaml("params.yaml", reorder)
+    assert run_jobs(workspace.planned()) == {}
+
+
+def test_changing_one_methods_settings_repeats_that_method(workspace):
+    workspace.edit_yaml("params.yaml", lambda params: params["methods"]["cosine"].update(dim=32))
+    jobs = run_jobs(workspace.planned())
+    assert {name for names in jobs.values() for name in names} == {"digits/cosine,training.epochs=2/seed0"}
+
+
+def test_changing_the_posterior_does_not_retrain(workspace):
+    change = {"base": "contrastive", "uncertainty": {"name": "laplace", "samples": 5}}
+    workspace.edit_yaml("params.yaml", lambda params: params["methods"].update(laplace=change))
+    jobs = run_jobs(workspace.planned())
+    assert set(jobs) == {"fit_posterior", "embed", "evaluate"}
+
+
+def test_changing_evaluation_only_evaluates(workspace):
+    workspace.edit_yaml("params.yaml", lambda params: params["evaluation"].update(calibration_bins=10))
+    assert set(run_jobs(workspace.planned())) == {"evaluate"}
+
+
+def test_newer_data_files_with_the_same_content_run_nothing(workspace):
+    for path in (workspace.folder / "data/prepared").rglob("*"):
+        os.utime(path)
+    assert workspace.planned() == {}
+
+
+def test_dvc_checkout_runs_nothing(workspace):
+    shutil.rmtree(workspace.folder / "data/prepared/digits")
+    time.sleep(1.1)
+    workspace.command("dvc", "checkout", "prepare@digits")
+    assert workspace.planned() == {}
+
+
+def test_other_data_repeats_what_was_computed_from_it(workspace):
+    digest = workspace.folder / "data/prepared/digits/digest"
+    digest.write_text(digest.read_text().replace("0", "1"))
+    assert run_jobs(workspace.planned())["train"]
+
+
+def test_a_clone_with_results_retrains_nothing(finished, tmp_path):
+    clone = tmp_path / "clone"
+    shutil.copytree(finished.folder, clone, ignore=shutil.ignore_patterns(".snakemake"), copy_function=shutil.copyfile)
+    shutil.rmtree(clone / "data/prepared")
+    copy = type(finished)(clone)
+    copy.command("dvc", "checkout")
+    assert "train" not in copy.planned()
+
+
+def test_dvc_repro_after_snakemake_and_the_other_way_round(workspace):
+    workspace.edit_yaml("params.yaml", lambda params: params.update(experiments=["smoke"]))
+    workspace.command("snakemake", "--cores", "2")
+    first = workspace.command("dvc", "repro").stdout
+    assert "Running stage" not in first, first
+    assert workspace.planned() == {}
+
+
+def test_dvc_repro_alone_does_everything(workspace):
+    workspace.edit_yaml("params.yaml", lambda params: params.update(experiments=["smoke"]))
+    for name in ["results/digits/cosine,training.epochs=2", "reports", "state", ".snakemake"]:
+        shutil.rmtree(workspace.folder / name)
+    for name in ["prepared/digits", "prepared/glyphs"]:
+        shutil.rmtree(workspace.folder / "data" / name)
+    workspace.command("dvc", "repro")
+    assert (workspace.folder / "reports/smoke/index.html").exists()
+    assert workspace.planned() == {}
+    assert "Running stage" not in workspace.command("dvc", "repro").stdout
+
+
+def test_a_failed_run_stops_only_its_own_branch(workspace):
+    run = Path("results/digits/cosine,training.epochs=2/seed0")
+    shutil.rmtree(workspace.folder / "results/digits")
+    (workspace.folder / run).mkdir(parents=True)
+    (workspace.folder / run / "model.safetensors").mkdir()  # a folder where the weights should go
+    (workspace.folder / run / "model.safetensors/x").touch()
+    output = workspace.snakemake(check=False)
+    assert "cosine,training.epochs=2/seed0" in output
+    assert (workspace.folder / "results/digits/laplace,training.epochs=2/seed0/metrics.json").exists()
+    assert not (workspace.folder / run / "metrics.json").exists()
+    shutil.rmtree(workspace.folder / run)
+    workspace.snakemake()
+    assert (workspace.folder / run / "metrics.json").exists()
