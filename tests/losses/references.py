@@ -324,3 +324,77 @@ def _proxy_anchor_nca(count: bool) -> Reference:
 
 reference("proxy_anchor_nca")(_proxy_anchor_nca(count=False))
 reference("proxy_anchor_nca", fidelity="as_published")(_proxy_anchor_nca(count=True))
+
+
+def _field(k: int, attract: Callable[[Tensor], Tensor], repel: Callable[[Tensor], Tensor], *, selfs: bool) -> Reference:
+    """Sum over all ordered pairs of embeddings and proxies, each with itself where `selfs`."""
+
+    def loss(p: dict[str, Tensor], z: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+        points = [*z, *p["proxies"]]
+        owner = [*y.tolist(), *(row // k for row in range(len(p["proxies"])))]
+        total = z.sum() * 0.0
+        for i in range(len(points)):
+            for j in range(len(points)):
+                if i != j:
+                    d = distance(points[i], points[j])
+                    total = total + (attract(d) if owner[i] == owner[j] else repel(d))
+                elif selfs:
+                    total = total + attract(torch.zeros((), dtype=torch.float64))
+        return total
+
+    return loss
+
+
+def _per_image(total: Reference, factor: float) -> Reference:
+    return lambda p, z, y, generator: total(p, z, y, generator) * factor / len(z)
+
+
+def _att(alpha: float, delta: float) -> Callable[[Tensor], Tensor]:
+    if alpha == 0:
+        return lambda d: torch.log(d if d.item() > delta else torch.tensor(delta).double())
+    return lambda d: -(d**-alpha if d.item() > delta else torch.tensor(delta).double() ** -alpha)
+
+
+def _rep(alpha: float, delta: float, least: float, offset: bool) -> Callable[[Tensor], Tensor]:
+    def potential(d: Tensor) -> Tensor:
+        held = d if least < d.item() < delta else torch.tensor(min(max(d.item(), least), delta)).double()
+        return -torch.log(held) if alpha == 0 else held**-alpha
+
+    level = potential(torch.tensor(2.0, dtype=torch.float64)).item() if offset else 0.0
+    return lambda d: potential(d) - level
+
+
+_WIDE = {"delta_attraction": 0.75, "delta_repulsion": 1.5, "min_distance": 0.25}
+for _alpha in (0.0, 1.0, 4.0):
+    reference("potential_field", alpha=_alpha, proxies_per_class=2, **_WIDE)(
+        _per_image(_field(2, _att(_alpha, 0.75), _rep(_alpha, 1.5, 0.25, offset=True), selfs=False), 0.75**_alpha)
+    )
+    reference("potential_field", alpha=_alpha, proxies_per_class=2, energy="eq6", **_WIDE)(
+        _field(2, _att(_alpha, 0.75), _rep(_alpha, 1.5, 0.25, offset=False), selfs=True)
+    )
+reference("potential_field", alpha=4.0, proxies_per_class=0, **_WIDE)(
+    _per_image(_field(1, _att(4.0, 0.75), _rep(4.0, 1.5, 0.25, offset=True), selfs=False), 0.75**4)
+)
+reference("potential_field", proxies_per_class=1)(
+    _per_image(_field(1, _att(4.0, 0.2), _rep(4.0, 0.2, 0.05, offset=True), selfs=False), 0.2**4)
+)
+
+
+def _contrastive_attraction(d: Tensor) -> Tensor:
+    return d**2 if d.item() > 0.75 else torch.tensor(0.75).double() ** 2
+
+
+def _contrastive_hinge(d: Tensor) -> Tensor:
+    return torch.relu(1.5 - d) ** 2 if d.item() > 0.25 else torch.tensor(1.25).double() ** 2
+
+
+def _contrastive_mirror(d: Tensor) -> Tensor:
+    return 1.5**2 - (d**2 if d.item() < 1.5 else torch.tensor(1.5).double() ** 2)
+
+
+reference("contrastive_potential", proxies_per_class=2, **_WIDE)(
+    _per_image(_field(2, _contrastive_attraction, _contrastive_hinge, selfs=False), 1.0)
+)
+reference("contrastive_potential", proxies_per_class=2, repulsion="squared", **_WIDE)(
+    _per_image(_field(2, _contrastive_attraction, _contrastive_mirror, selfs=False), 1.0)
+)
