@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-Pooling = Literal["average", "max", "average_max", "gem"]
+Pooling = Literal["flatten", "average", "max", "average_max", "gem"]
 
 
 class GeM(nn.Module):
@@ -55,5 +55,5 @@ class AverageMax(nn.Module):
 
 def create_pooling(name: Pooling) -> nn.Module:
     """Pooling layer by name."""
-    layers = {"average": Average, "max": Maximum, "average_max": AverageMax, "gem": GeM}
+    layers = {"flatten": nn.Flatten, "average": Average, "max": Maximum, "average_max": AverageMax, "gem": GeM}
     return layers[name]()

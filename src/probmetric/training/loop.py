@@ -32,7 +32,7 @@ from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData
 from probmetric.training.diagnosis import non_finite_gradients, non_finite_loss
 from probmetric.training.forward import embed, embed_all, resolve_precision
-from probmetric.training.optimizer import create_optimizer, gradient_norm, set_learning_rates
+from probmetric.training.optimizer import create_optimizer, gradient_norm, set_learning_rates, update_parameters
 from probmetric.training.schedule import learning_rate_factor
 from probmetric.training.seeds import derive_seed, generator_for
 from probmetric.training.validation import validate
@@ -185,7 +185,7 @@ class Trainer:
             if self.settings.gradient_clip is not None:
                 parameters = [*self.encoder.parameters(), *self.loss.parameters()]
                 torch.nn.utils.clip_grads_with_norm_(parameters, self.settings.gradient_clip, norm)
-            self.optimizer.step()
+            update_parameters(self.optimizer)
             progress.norm_sum += norm_value
             progress.skipped_in_a_row = 0
         else:
@@ -198,7 +198,7 @@ class Trainer:
                     skipped=progress.skipped_in_a_row,
                     modules={"encoder": self.encoder, "loss": self.loss},
                 )
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
 
     def _end_epoch(self, bar: tqdm) -> None:
         """Validate, write the epoch's row, select weights, decide whether to go on, checkpoint."""
