@@ -40,10 +40,10 @@ class Cell:
 
 def summarise(values: Sequence[float]) -> Cell:
     """Mean and 95 % t-interval of the values of one method."""
-    from probmetric.reporting._statistics import interval
+    from probmetric.evaluation.statistics import mean_interval
 
-    mean, half_width = interval(values)
-    return Cell(mean, half_width, len(values))
+    mean, half_width = mean_interval(values)
+    return Cell(mean, None if math.isnan(half_width) else half_width, len(values))
 
 
 def compare(metric: str, by_method: Mapping[str, Mapping[int, float]]) -> dict[str, Cell]:
@@ -78,18 +78,16 @@ def _best(metric: str, cells: Mapping[str, Cell]) -> str:
 
 def _test(best: Mapping[int, float], other: Mapping[int, float]) -> tuple[float | None, float | None]:
     """(p-value, mean difference other - best) over the shared seeds; no p-value with fewer than two."""
-    from probmetric.reporting._statistics import paired_p_value
+    from probmetric.evaluation.statistics import paired_test
 
     shared = sorted(set(best) & set(other))
     if not shared:
         return None, None
-    difference = math.fsum(other[seed] - best[seed] for seed in shared) / len(shared)
-    if len(shared) < 2:
-        return None, difference
-    return paired_p_value([other[seed] for seed in shared], [best[seed] for seed in shared]), difference
+    result = paired_test([other[seed] for seed in shared], [best[seed] for seed in shared])
+    return None if math.isnan(result.p_value) else result.p_value, result.difference
 
 
 def _holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    from probmetric.reporting._statistics import holm
+    from probmetric.evaluation.statistics import holm
 
-    return dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    return dict(zip(p_values, holm(list(p_values.values())).tolist(), strict=True))

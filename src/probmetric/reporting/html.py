@@ -102,9 +102,7 @@ def _datasets(context: ReportContext) -> list[dict[str, Any]]:
                 "title": group_title(data),
                 "protocol": str(summary.get("protocol", "")).replace("_", " "),
                 "splits": {name: _split(value) for name, value in summary.get("splits", {}).items()},
-                "realised": summary.get("noise", {}).get("realised")
-                if isinstance(summary.get("noise"), dict)
-                else None,
+                "noise": _noise(summary.get("noise")),
                 "digest": digest,
             }
         )

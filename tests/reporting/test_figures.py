@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import json
+import re
+import struct
+
+import numpy as np
+import pytest
+
+from probmetric.registry import UnknownNameError
+from probmetric.reporting.experiment import ReportContext
+from probmetric.reporting.figures import _data, _style, draw, list_figures
+
+
+def png_size(path) -> tuple[int, int]:
+    return struct.unpack(">II", path.read_bytes()[16:24])
+
+
+def test_the_figures_are_found_by_their_file(study):
+    assert set(study.figures) == set(list_figures())
+    with pytest.raises(UnknownNameError, match="did you mean 'sparsification'"):
+        draw("sparsificaton", study)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "metric_per_method",
+        "learning_curves",
+        "sparsification",
+        "roc",
+        "reliability",
+        "image_grid",
+        "noise_robustness",
+    ],
+)
+def test_a_figure_is_drawn_at_report_width_with_words_and_the_same_bytes(study, name):
+    paths = draw(name, study)
+    assert [path.name for path in paths] == [f"{name}.png", f"{name}.pdf", f"{name}.json"]
+    width, height = png_size(paths[0])
+    assert width == pytest.approx(_style.WIDTH * _style.DPI, abs=1)
+    assert 150 < height < 6000
+    words = json.loads(paths[2].read_text())
+    assert words["empty"] == ""
+    assert min(len(words[key]) for key in ("title", "caption", "alt")) > 5
+    assert words["alt"].endswith(".")
+    before = [path.read_bytes() for path in paths]
+    again = ReportContext.create(
+        study.name,
+        [study.results / key.run for key in study.expected],
+        study.metrics,
+        study.folder,
+        results=study.results,
+        prepared=study.prepared,
+        labels=study.labels,
+    )
+    assert [path.read_bytes() for path in draw(name, again)] == before
+    pdf = before[1]
+    assert b"/FontFile2" in pdf
+    assert b"CreationDate" not in pdf
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("metric_per_method", "no run of this experiment is finished"),
+        ("learning_curves", "training history"),
+        ("sparsification", "sparsification curve"),
+        ("roc", "out-of-distribution"),
+        ("reliability", "probabilities"),
+        ("image_grid", "test embeddings"),
+        ("noise_robustness", "more than one noise rate"),
+    ],
+)
+def test_an_experiment_without_results_gets_words_instead(workspace, name, reason):
+    from probmetric.reporting.aggregate import aggregate
+
+    context = workspace.context("empty", runs=["digits/none/seed0"])
+    aggregate([], context.folder / "runs.csv", context.folder / "metrics.json")
+    paths = draw(name, context)
+    assert reason in json.loads(paths[2].read_text())["empty"]
+    assert png_size(paths[0])[1] < 300
+
+
+def test_methods_keep_their_colour_and_never_share_it():
+    few = _style.looks(["contrastive", "proxy_nca", "raw_pixels"])
+    many = [f"method{number}" for number in range(20)]
+    assert few == _style.looks(["raw_pixels", "proxy_nca", "contrastive"])
+    looks = _style.looks(many)
+    assert len({(look.colour, str(look.dash)) for look in looks.values()}) == 20
+    assert re.fullmatch("#([0-9A-F]{2})\\1\\1", few["raw_pixels"].colour.upper())
+
+
+def test_mean_curves_average_over_the_shared_range():
+    curves = [{"x": [0, 1, 2], "y": [0, 1, 2]}, {"x": [2, 0], "y": [6, 2]}, None, {"x": [0]}]
+    x, y = _data.mean_curve(curves, "x", "y", points=5)
+    np.testing.assert_allclose(x, [0, 0.5, 1, 1.5, 2])
+    np.testing.assert_allclose(y, (x + (2 + 2 * x)) / 2)
+    assert _data.mean_curve([None, {}], "x", "y") is None
+
+
+def test_undefined_points_of_a_curve_are_left_out():
+    _, y = _data.mean_curve([{"x": [0, 1, 2], "y": [1.0, None, 3.0]}], "x", "y", points=3)
+    np.testing.assert_allclose(y, [1, 2, 3])
+
+
+def test_the_image_grid_shows_the_ends_of_the_uncertainty(study):
+    from probmetric.io import read_tensors
+    from probmetric.reporting.figures import image_grid
+
+    run = next(run for run in study.runs if run.key.run == "digits/proxy_nca/seed0")
+    certain, uncertain = image_grid._strip(study, run)
+    tensors, _ = read_tensors(run.folder / "embeddings" / "test.safetensors")
+    order = np.argsort(tensors["uncertainty"])
+    assert [value for _, value in certain] == pytest.approx(tensors["uncertainty"][order[:10]].tolist())
+    assert [value for _, value in uncertain] == pytest.approx(tensors["uncertainty"][order[::-1][:10]].tolist())
+    row = int(tensors["index"][order[0]])
+    assert certain[0][0][0, 0, 0] == 2 * row
+
+
+def test_drawing_leaves_the_callers_style_alone(study):
+    import matplotlib as mpl
+
+    before = dict(mpl.rcParams)
+    draw("noise_robustness", study)
+    assert dict(mpl.rcParams) == before

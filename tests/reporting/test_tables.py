@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import csv
+import io
+import re
+
+import numpy as np
+import pytest
+from fabricated_runs import study_metrics, write_run
+from scipy import stats
+
+from probmetric.io import write_json
+from probmetric.reporting import _metrics, _render
+from probmetric.reporting._comparison import compare, summarise
+from probmetric.reporting.aggregate import aggregate
+from probmetric.reporting.tables import build_table, write_tables
+
+HIGHER = ("retrieval/recall_at_10", "retrieval/map_at_r", "retrieval/map_at_1000", "ood/cars/auroc", "clustering/nmi")
+LOWER = ("calibration/ece", "calibration/ece_l2", "classification/nll", "ood/cars/fpr95")
+
+
+@pytest.mark.parametrize(
+    ("metric", "label"),
+    [
+        ("retrieval/recall_at_1", "Recall@1"),
+        ("retrieval/map_at_1000", "MAP@1000"),
+        ("last/retrieval/recall_at_1", "Recall@1 (last epoch)"),
+        ("val/retrieval/map_at_r", "MAP@R (validation)"),
+        ("ood/cars/auroc", "AUROC (cars)"),
+        ("sparsification/ausc_as_published", "AUSC (as published)"),
+        ("structure/embedding_norm", "Embedding norm"),
+    ],
+)
+def test_metrics_have_the_names_of_the_field(metric, label):
+    assert _metrics.label(metric) == label
+
+
+def test_directions_are_known():
+    assert {_metrics.direction(metric) for metric in HIGHER} == {"higher"}
+    assert {_metrics.direction(metric) for metric in LOWER} == {"lower"}
+    assert _metrics.direction("structure/embedding_norm") == "none"
+    assert _metrics.heading("calibration/ece") == "ECE ↓"
+
+
+def test_intervals_agree_with_the_textbook():
+    values = [0.71, 0.74, 0.69, 0.78]
+    cell = summarise(values)
+    low, high = stats.t.interval(0.95, 3, loc=np.mean(values), scale=stats.sem(values))
+    assert (cell.mean - cell.half_width, cell.mean + cell.half_width) == pytest.approx((low, high), rel=1e-10)
+    assert summarise([0.5]).half_width is None
+
+
+def test_best_and_ties_agree_with_a_paired_test_with_holm():
+    generator = np.random.default_rng(4)
+    base = generator.normal(0.7, 0.05, 6)
+    methods = {
+        "close": base - 0.002 + generator.normal(0, 0.01, 6),
+        "best": base + 0.02,
+        "far": base - 0.2 + generator.normal(0, 0.01, 6),
+        "middle": base - 0.012 + generator.normal(0, 0.012, 6),
+    }
+    cells = compare("retrieval/recall_at_1", {name: dict(enumerate(values)) for name, values in methods.items()})
+    assert [name for name, cell in cells.items() if cell.best] == ["best"]
+    raw = {name: stats.ttest_rel(methods[name], methods["best"]).pvalue for name in methods if name != "best"}
+    running = 0.0
+    for rank, name in enumerate(sorted(raw, key=raw.__getitem__)):
+        running = max(running, min(1.0, (3 - rank) * raw[name]))
+        assert cells[name].p_value == pytest.approx(running, rel=1e-9)
+        assert cells[name].tied == (running >= 0.05)
+        assert cells[name].difference == pytest.approx(np.mean(methods[name] - methods["best"]), rel=1e-9)
+
+
+def test_only_shared_seeds_are_compared():
+    cells = compare("calibration/ece", {"a": {0: 0.1, 1: 0.2, 2: 0.15}, "b": {1: 0.3, 2: 0.26, 7: 0.01}})
+    assert cells["a"].best
+    expected = stats.ttest_rel([0.3, 0.26], [0.2, 0.15]).pvalue
+    assert cells["b"].p_value == pytest.approx(expected, rel=1e-9)
+
+
+def test_one_shared_seed_allows_no_test_and_no_mark():
+    cells = compare("calibration/ece", {"a": {0: 0.1}, "b": {0: 0.3}, "c": {5: 0.2}})
+    assert cells["a"].best
+    assert [cells[name].p_value for name in "bc"] == [None, None]
+    assert not any(cells[name].tied for name in "bc")
+
+
+def test_a_metric_without_direction_has_no_best():
+    cells = compare("structure/embedding_norm", {"a": {0: 1.0, 1: 1.1}, "b": {0: 2.0, 1: 2.2}})
+    assert not any(cell.best or cell.tied for cell in cells.values())
+
+
+def test_lower_is_better_picks_the_lowest():
+    cells = compare("calibration/ece", {"a": {0: 0.3, 1: 0.31}, "b": {0: 0.1, 1: 0.13}})
+    assert [name for name, cell in cells.items() if cell.best] == ["b"]
+
+
+def test_rows_follow_the_experiment_and_missing_runs_are_said(study):
+    table = build_table(study)
+    assert [group.title for group in table.groups] == ["digits", "glyphs", "glyphs, 20 % label noise"]
+    rows = {(group.title, row.method): row for group in table.groups for row in group.rows}
+    assert [row.method for row in table.groups[0].rows] == study.variants
+    assert (rows["digits", "arcface"].seeds, rows["digits", "arcface"].expected_seeds) == (2, 3)
+    assert rows["glyphs, 20 % label noise", "arcface"].not_run
+    texts = [render(table) for render in (_render.markdown, _render.csv_text, _render.latex)]
+    assert all("not run" in text for text in texts)
+    assert "2 of 3" in texts[0]
+    assert "2 of 3" in texts[2]
+
+
+def test_renderers_show_the_same_cells(study):
+    table = build_table(study)
+    rows = list(csv.DictReader(io.StringIO(_render.csv_text(table))))
+    assert len(rows) == 15 * len(study.metrics)
+    markdown, latex = _render.markdown(table), _render.latex(table)
+    for row in rows:
+        if row["status"] == "measured":
+            digits = next(column.digits for column in table.columns if column.metric == row["metric"])
+            mean, half = f"{float(row['mean']):.{digits}f}", f"{float(row['ci95_half_width']):.{digits}f}"
+            assert f"{mean} ± {half}" in markdown
+            assert rf"{mean} \pm {half}" in latex
+            if row["best"] == "true":
+                assert f"**{mean} ± {half}**" in markdown
+                assert rf"\mathbf{{{mean} \pm {half}}}" in latex
+        else:
+            assert row["mean"] == ""
+            assert row["status"] in ("not run", "not defined")
+    best = [row for row in rows if row["best"] == "true"]
+    assert len(best) == len({(row["dataset"], row["noise"], row["metric"]) for row in best})
+
+
+def test_every_markdown_row_has_the_columns_of_its_head(study):
+    lines = [line for line in _render.markdown(build_table(study)).splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {len(study.metrics) + 3}
+
+
+def test_names_are_escaped_for_each_format(workspace):
+    nasty = r"a_b|c*<i>&%$#{x}^~\ "
+    context = workspace.context(labels={"contrastive": nasty})
+    aggregate(workspace.folders, context.folder / "runs.csv", context.folder / "metrics.json")
+    table = build_table(context)
+    markdown = next(line for line in _render.markdown(table).splitlines() if line.startswith(r"| a\_b"))
+    assert r"a\_b\|c\*\<i\>" in markdown
+    latex = next(line for line in _render.latex(table).splitlines() if line.startswith(r"a\_b"))
+    name = latex.split(" & $")[0]
+    expected = r"a\_b\textbar{}c*\textless{}i\textgreater{}\&\%\$\#\{x\}\textasciicircum{}\textasciitilde{}"
+    assert name.startswith(expected + r"\textbackslash{}")
+    rows = list(csv.DictReader(io.StringIO(_render.csv_text(table))))
+    assert rows[0]["label"] == nasty
+
+
+def test_fidelity_is_shown_when_something_ran_as_published(workspace):
+    run = "digits/arcface,fidelity=as_published/seed0"
+    write_run(workspace.root, run, study_metrics("digits", 0.0, "arcface", 0))
+    context = workspace.context(runs=[*workspace.runs, run])
+    aggregate(
+        [context.results / key.run for key in context.expected], context.folder / "runs.csv", context.folder / "m"
+    )
+    table = build_table(context)
+    assert table.show_fidelity
+    row = next(line for line in _render.markdown(table).splitlines() if line.startswith("| arcface, fidelity"))
+    assert "| as published |" in row
+
+
+def test_digits_follow_the_size_of_the_column(workspace):
+    for run, scale in itertools.product(workspace.runs[:3], (0.001,)):
+        write_json(
+            workspace.root / "results" / run / "metrics.json", {"calibration/ece": scale, "structure/norm": 1234.5}
+        )
+    context = workspace.context(runs=workspace.runs[:3], metrics=("calibration/ece", "structure/norm"))
+    aggregate(workspace.folders[:3], context.folder / "runs.csv", context.folder / "metrics.json")
+    assert [column.digits for column in build_table(context).columns] == [4, 1]
+    assert "0.0010 ± 0.0000 | 1234.5 ± 0.0" in _render.markdown(build_table(context)).replace("**", "")
+
+
+def test_the_three_files_are_written(study):
+    paths = write_tables(study)
+    assert [path.name for path in paths] == ["table.md", "table.csv", "table.tex"]
+    before = [path.read_bytes() for path in paths]
+    assert [path.read_bytes() for path in write_tables(study)] == before
+    assert all(b"ProxyNCA++" in text for text in before)
+
+
+def test_a_report_needs_runs_and_metrics(workspace):
+    with pytest.raises(ValueError, match="at least one run and one metric"):
+        workspace.context(runs=[])
