@@ -1,0 +1,59 @@
+"""Similarities of two von Mises-Fisher distributions for all pairs, from dot products and norms only.
+
+A distribution is its natural parameter nu = kappa mu. With zeta = vMF(nu_z) and rho = vMF(nu_p):
+
+    expected likelihood     log integral rho zeta          = log C(kz) + log C(kp) - log C(||nu_z + nu_p||)
+    Bhattacharyya           log integral sqrt(rho zeta)    = (log C(kz) + log C(kp)) / 2 - log C(||nu_z + nu_p|| / 2)
+    product kernel          log integral (rho zeta)^r      = r (log C(kz) + log C(kp)) - log C(r ||nu_z + nu_p||)
+    divergence              KL(zeta || rho)                = log C(kz) - log C(kp) + A(kz) (kz - kp cos)
+
+(paper 000, eqs. 29, 35, 38). The first three return log-kernels: larger is closer, the distance is their negative. The
+divergence keeps A_M(kz), which eq. 39 of the paper drops: E[z] = A_M(kz) mu_z, not mu_z. Everything is a function of squared
+norms, so derivatives stay finite at nu = 0 and where nu_z = -nu_p. One matrix product; no (B, C, M) tensor.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from .normalizer import log_normalizer_of_square, scaled_ratio_of_square
+
+
+def expected_likelihood(nu_z: Tensor, nu_p: Tensor) -> Tensor:
+    """Log expected-likelihood kernel of `nu_z` (B, M) and `nu_p` (C, M). Returns (B, C)."""
+    return product_kernel(nu_z, nu_p, rho=1.0)
+
+
+def bhattacharyya(nu_z: Tensor, nu_p: Tensor) -> Tensor:
+    """Log Bhattacharyya coefficient, <= 0, of `nu_z` (B, M) and `nu_p` (C, M). Returns (B, C)."""
+    return product_kernel(nu_z, nu_p, rho=0.5)
+
+
+def product_kernel(nu_z: Tensor, nu_p: Tensor, *, rho: float) -> Tensor:
+    """Log probability product kernel of order `rho` > 0 of `nu_z` (B, M) and `nu_p` (C, M). Returns (B, C)."""
+    if not rho > 0:
+        raise ValueError(f"rho is {rho!r}; the order of the product kernel must be > 0.")
+    dim = _common_dim(nu_z, nu_p)
+    square_z, square_p = _squares(nu_z), _squares(nu_p)
+    joint = (square_z.unsqueeze(1) + square_p + 2 * nu_z @ nu_p.T).clamp_min(0) * rho**2
+    own = log_normalizer_of_square(square_z, dim).unsqueeze(1) + log_normalizer_of_square(square_p, dim)
+    return rho * own - log_normalizer_of_square(joint, dim)
+
+
+def kl(nu_z: Tensor, nu_p: Tensor) -> Tensor:
+    """KL(vMF(nu_z) || vMF(nu_p)) >= 0 of `nu_z` (B, M) and `nu_p` (C, M), the first the reference. Returns (B, C)."""
+    dim = _common_dim(nu_z, nu_p)
+    square_z, square_p = _squares(nu_z), _squares(nu_p)
+    difference = log_normalizer_of_square(square_z, dim).unsqueeze(1) - log_normalizer_of_square(square_p, dim)
+    ratio = scaled_ratio_of_square(square_z, dim).unsqueeze(1)
+    return difference + ratio * (square_z.unsqueeze(1) - nu_z @ nu_p.T)
+
+
+def _squares(nu: Tensor) -> Tensor:
+    return nu.square().sum(-1)
+
+
+def _common_dim(nu_z: Tensor, nu_p: Tensor) -> int:
+    if nu_z.dim() != 2 or nu_p.dim() != 2 or nu_z.shape[1] != nu_p.shape[1]:
+        raise ValueError(f"nu_z {tuple(nu_z.shape)} and nu_p {tuple(nu_p.shape)} must be (B, M) and (C, M).")
+    return nu_z.shape[1]

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from sphere_reference import unit
+
+from probmetric.directional import VonMisesFisher, concentration_from_resultant, fit, mean_resultant_length
+
+
+@pytest.mark.parametrize("dim", [2, 3, 8, 64, 512, 4096])
+def test_inverts_the_mean_resultant_length(dim: int) -> None:
+    kappas = torch.cat([torch.zeros(1), torch.logspace(-3, 5, 60)]).double()
+    recovered = concentration_from_resultant(mean_resultant_length(kappas, dim), dim)
+    torch.testing.assert_close(recovered, kappas, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("dim", [2, 3, 128])
+def test_derivative_is_that_of_the_inverse(dim: int) -> None:
+    resultant = torch.tensor([0.02, 0.3, 0.8, 0.97], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda r: concentration_from_resultant(r, dim), resultant)
+
+
+@pytest.mark.parametrize(("dim", "kappa"), [(2, 3.0), (3, 20.0), (64, 40.0), (128, 500.0)])
+def test_fit_recovers_direction_and_concentration(dim: int, kappa: float) -> None:
+    loc = unit(dim, 1, 2)
+    source = VonMisesFisher(loc, torch.full((2,), kappa, dtype=torch.float64))
+    samples = source.sample((20_000,), generator=torch.Generator().manual_seed(dim))
+    mean, concentration = fit(samples.transpose(0, 1) * 3.0)
+    assert ((mean * loc).sum(-1) > 0.999).all()
+    torch.testing.assert_close(concentration, torch.full((2,), kappa, dtype=torch.float64), rtol=0.05, atol=0)
+
+
+def test_identical_and_opposite_samples_stay_finite() -> None:
+    same = torch.tensor([[0.6, 0.8, 0.0]]).expand(5, 3)
+    mean, concentration = fit(same)
+    torch.testing.assert_close(mean, same[0])
+    assert torch.isfinite(concentration)
+    assert concentration > 1e5
+    opposite = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
+    assert fit(opposite)[1].item() == 0.0
+
+
+def test_fit_rejects_a_single_vector() -> None:
+    with pytest.raises(ValueError, match=r"expected \(\.\.\., N, M\) with N >= 1"):
+        fit(torch.ones(3))
