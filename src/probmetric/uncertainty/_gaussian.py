@@ -1,0 +1,115 @@
+"""Amortised variance: a second head on the features predicts log σ² of the embedding (PFE, HIB).
+
+Head (paper 003, appendix G.4): Linear(D→M) - BN - ReLU - Linear(M→M) - BN, the last one with one scalar scale γ and
+shift β shared by all dimensions. (In the authors' code γ and β are overwritten by constants; here they train.)
+Samples are μ + σ∘ε with noise of each image's own (aleatoric, unlike the shared weight draws of Laplace), projected
+onto the sphere. Noise is seeded by the image's bytes, so it depends on neither batch size nor order.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from probmetric.uncertainty._base import (
+    DirectionalBatch,
+    Posterior,
+    Uncertainty,
+    class_probabilities,
+    device_of,
+    evaluating,
+)
+from probmetric.uncertainty._summary import DirectionalSummary, Score, unit_deviation
+
+if TYPE_CHECKING:
+    from probmetric.losses._base import Loss
+    from probmetric.models._base import Encoder
+
+
+class LogVarianceHead(nn.Module):
+    """Features (B, D) to log σ² (B, M)."""
+
+    def __init__(self, num_features: int, dim: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(num_features, dim),
+            nn.BatchNorm1d(dim),
+            nn.ReLU(),
+            nn.Linear(dim, dim),
+            nn.BatchNorm1d(dim, affine=False),
+        )
+        self.scale = nn.Parameter(torch.ones(()))
+        self.shift = nn.Parameter(torch.zeros(()))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Log σ² (B, M) of features (B, D)."""
+        return self.layers(features) * self.scale + self.shift
+
+    def tensors(self) -> Posterior:
+        """Its state as a posterior."""
+        return {f"variance.{key}": value.detach().cpu().clone() for key, value in self.state_dict().items()}
+
+
+def stored_head(posterior: Posterior, like: Tensor) -> LogVarianceHead:
+    """The head a posterior holds, in evaluation mode, on the device of `like`."""
+    state = {key.removeprefix("variance."): value for key, value in posterior.items() if key.startswith("variance.")}
+    dim, num_features = state["layers.0.weight"].shape
+    with torch.device("meta"):
+        head = LogVarianceHead(num_features, dim)
+    head.load_state_dict({key: value.to(like.device) for key, value in state.items()}, assign=True)
+    return head.eval()
+
+
+class GaussianHead(Uncertainty):
+    """Base of the methods that sample N(μ, σ²) with a learnt variance head."""
+
+    fits = True
+    samples: int
+    score: Score
+    keep_samples: bool
+
+    def embed(
+        self,
+        encoder: Encoder,
+        images: Tensor,
+        *,
+        posterior: Posterior | None = None,
+        loss: Loss | None = None,
+        seed: int,
+    ) -> DirectionalBatch:
+        """Directional distributions of `images` (B, ...)."""
+        stored = self.require(posterior, ["variance.layers.0.weight"])
+        with evaluating(encoder, loss):
+            features = encoder.features(images.to(device_of(encoder, images)))
+            embeddings = self.locate(features if encoder.head is None else encoder.head(features))
+            std = (0.5 * stored_head(stored, features)(features)).exp()
+            noise = image_noise(images, (self.samples, embeddings.shape[1]), seed).to(embeddings)
+            summary = DirectionalSummary(
+                F.normalize(embeddings, dim=1), score=self.score, keep_samples=self.keep_samples
+            )
+            for draw in range(self.samples):
+                summary.add(unit_deviation(embeddings, std * noise[:, draw]))
+            result = summary.result()
+            result.probabilities = class_probabilities(loss, embeddings, seed)
+        return result
+
+    def locate(self, embeddings: Tensor) -> Tensor:
+        """The Gaussian means μ (B, M) of raw embeddings (B, M)."""
+        return embeddings
+
+
+def image_noise(images: Tensor, shape: tuple[int, ...], seed: int) -> Tensor:
+    """Standard normal noise (B, *shape); row i is a function of the bytes of images[i] and `seed`."""
+    generators = image_generators(images, seed)
+    return torch.from_numpy(np.stack([rng.standard_normal(shape, dtype=np.float32) for rng in generators]))
+
+
+def image_generators(images: Tensor, seed: int) -> list[np.random.Generator]:
+    """One generator per image of (B, ...), seeded by the image's bytes and `seed`."""
+    rows = images.detach().cpu().contiguous().numpy()
+    return [np.random.default_rng([seed, zlib.crc32(row.tobytes())]) for row in rows]

@@ -1,0 +1,139 @@
+"""Hedged instance embedding (Oh et al. 2018), as compared in paper 003: encoder and variance are trained together.
+
+An image is N(μ, diag σ²); K samples each, projected onto the sphere, give for a pair of images
+
+    p(match) = mean over the K×K sample pairs of sigmoid(−softplus(a)·|z_i − z_j| + b)
+
+and the loss is mean_pos(−log p) + mean_neg(−log(1 − p)) + β·KL. Symbols: a, b learnt, β = `kl_weight`,
+K = `train_samples`.
+
+`corrected` uses KL(N(μ, σ²) ‖ N(0, I)) = ½Σ(σ² + μ² − 1 − log σ²). `as_published` repeats the authors' term
+−½Σ(log σ + (1 + μ²)/σ²), which is not a divergence: it is unbounded below and drives σ to 0. Both likelihood terms
+are computed in log space, log(1 − p) as the mean of sigmoid(−x); the authors add 1e-6 to p, which gives NaN once p
+rounds to 1.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from probmetric.uncertainty import register
+from probmetric.uncertainty._base import Batches, Posterior
+from probmetric.uncertainty._gaussian import GaussianHead, LogVarianceHead
+from probmetric.uncertainty._objective import Objective
+from probmetric.uncertainty.laplace._posterior import linear_head
+
+if TYPE_CHECKING:
+    from probmetric.losses._base import Loss
+    from probmetric.models._base import Encoder
+
+_EPS = 1e-6
+
+
+class HIBObjective(Objective):
+    """Soft contrastive loss between embedding distributions; the run's own loss is not used."""
+
+    def __init__(
+        self, inner: Loss, head: nn.Linear, *, train_samples: int, kl_weight: float, as_published: bool
+    ) -> None:
+        super().__init__(inner)
+        self.wants_groups, self.wants_warm_start = 2, False
+        self.train_samples, self.kl_weight, self.as_published = train_samples, kl_weight, as_published
+        self.variance = LogVarianceHead(head.in_features, head.out_features).to(head.weight.device)
+        self.sharpness = nn.Parameter(torch.zeros((), device=head.weight.device))
+        self.offset = nn.Parameter(torch.zeros((), device=head.weight.device))
+
+    def from_features(self, features: Tensor, head: nn.Linear, labels: Tensor, *, generator: torch.Generator) -> Tensor:
+        """Negative log-likelihood of match and mismatch plus the weighted divergence."""
+        mean, log_variance = head(features), self.variance(features)
+        shape = (self.train_samples, *mean.shape)
+        noise = torch.randn(shape, generator=generator, device=generator.device).to(mean)
+        samples = F.normalize(mean + (0.5 * log_variance).exp() * noise, dim=-1)
+        log_match, log_mismatch = self.log_probabilities(samples)
+        same = labels[:, None] == labels[None, :]
+        positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+        likelihood = _masked_mean(-log_match, positive) + _masked_mean(-log_mismatch, ~same)
+        return likelihood + self.kl_weight * self.divergence(mean, log_variance).mean()
+
+    def log_probabilities(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+        """Log p(match) and log(1 − p(match)), each (B, B), of samples (K, B, M)."""
+        count, size, dim = samples.shape
+        flat = samples.reshape(count * size, dim)
+        distance = torch.cdist(flat, flat).reshape(count, size, count, size).permute(1, 3, 0, 2).flatten(2)
+        logit = self.offset - F.softplus(self.sharpness) * distance
+        log_count = 2 * math.log(count)
+        match = torch.logsumexp(F.logsigmoid(logit), dim=2) - log_count
+        return match, torch.logsumexp(F.logsigmoid(-logit), dim=2) - log_count
+
+    def divergence(self, mean: Tensor, log_variance: Tensor) -> Tensor:
+        """Divergence (B,) from the standard normal, of means and log variances (B, M)."""
+        variance = log_variance.exp()
+        if self.as_published:
+            terms = -((variance.sqrt() + _EPS).log() + (1 + mean.square()) / (variance + _EPS))
+        else:
+            terms = variance + mean.square() - 1 - log_variance
+        return 0.5 * terms.sum(-1)
+
+    def posterior(self) -> Posterior:
+        """The variance head's tensors."""
+        return self.variance.tensors()
+
+
+def _masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    return (values * mask).sum() / mask.sum().clamp_min(1)
+
+
+@register
+class HIB(GaussianHead):
+    """Variance learnt together with the encoder by the soft contrastive objective."""
+
+    def __init__(
+        self,
+        *,
+        train_samples: int = 8,
+        kl_weight: float = 1e-4,
+        fidelity: Literal["corrected", "as_published"] = "corrected",
+        samples: int = 100,
+        score: Literal["std_sum", "inverse_concentration"] = "inverse_concentration",
+        keep_samples: bool = False,
+    ) -> None:
+        if train_samples < 1 or kl_weight < 0 or samples < 2:
+            raise ValueError(
+                f"train_samples={train_samples}, kl_weight={kl_weight}, samples={samples}: "
+                "train_samples at least 1, kl_weight not negative, samples at least 2."
+            )
+        self.train_samples, self.kl_weight, self.fidelity = train_samples, kl_weight, fidelity
+        self.samples, self.score, self.keep_samples = samples, score, keep_samples
+
+    def objective(self, encoder: Encoder, loss: Loss, *, num_images: int) -> HIBObjective:
+        """The soft contrastive objective; `loss` is kept only for its class probabilities."""
+        return HIBObjective(
+            loss,
+            linear_head(encoder),
+            train_samples=self.train_samples,
+            kl_weight=self.kl_weight,
+            as_published=self.fidelity == "as_published",
+        )
+
+    def fit(
+        self,
+        encoder: Encoder,
+        batches: Batches,
+        *,
+        loss: Loss | None = None,
+        generator: torch.Generator,
+        device: torch.device | str,
+        validation: Batches | None = None,
+    ) -> Posterior:
+        """The variance head that training learnt; reads no image."""
+        if not isinstance(loss, HIBObjective):
+            raise ValueError(
+                f"hib needs an encoder trained with its objective; this one was trained with {type(loss).__name__}. "
+                "Set `objective: hib` for the method, or use `pfe` on a trained encoder."
+            )
+        return loss.posterior()

@@ -1,0 +1,111 @@
+"""Probabilistic face embeddings (Shi and Jain 2019), as compared in paper 003: a variance head on a frozen encoder.
+
+The head minimises, over mined positive pairs (a, p) and dimensions, the mean of
+
+    (μ_a − μ_p)²/(σ_a² + σ_p²) + log(σ_a² + σ_p²)
+
+with μ the normalised embedding of the trained encoder. The encoder is frozen completely: it runs in evaluation mode
+and without gradients, so running statistics of BatchNorm stay as they are. (In the authors' code the backbone's
+BatchNorm keeps updating, so the "frozen" mean drifts.) Features are computed once and reused for all epochs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from probmetric.uncertainty import register
+from probmetric.uncertainty._base import Batches, Posterior, evaluating, seed_from
+from probmetric.uncertainty._gaussian import GaussianHead, LogVarianceHead
+from probmetric.uncertainty.laplace._pairs import mined_pairs
+
+if TYPE_CHECKING:
+    from probmetric.losses._base import Loss
+    from probmetric.models._base import Encoder
+
+
+@register
+class PFE(GaussianHead):
+    """Learnt variance of a frozen encoder."""
+
+    trains = True
+
+    def __init__(
+        self,
+        *,
+        epochs: int = 20,
+        learning_rate: float = 1e-3,
+        margin: float = 0.7,
+        triplets: Literal["all", "hard", "semihard", "easy"] = "all",
+        samples: int = 100,
+        score: Literal["std_sum", "inverse_concentration"] = "inverse_concentration",
+        keep_samples: bool = False,
+    ) -> None:
+        if epochs < 1 or learning_rate <= 0 or samples < 2:
+            raise ValueError(
+                f"epochs={epochs}, learning_rate={learning_rate}, samples={samples}: "
+                "epochs at least 1, learning_rate above 0, samples at least 2."
+            )
+        self.epochs, self.learning_rate = epochs, learning_rate
+        self.margin, self.triplets = margin, triplets
+        self.samples, self.score, self.keep_samples = samples, score, keep_samples
+
+    def locate(self, embeddings: Tensor) -> Tensor:
+        """μ is the normalised embedding."""
+        return F.normalize(embeddings, dim=1)
+
+    def fit(
+        self,
+        encoder: Encoder,
+        batches: Batches,
+        *,
+        loss: Loss | None = None,
+        generator: torch.Generator,
+        device: torch.device | str,
+        validation: Batches | None = None,
+    ) -> Posterior:
+        """Train the variance head on the features of the training batches; returns its tensors."""
+        cached = self._features_and_means(encoder, batches, device)
+        shuffle = torch.Generator().manual_seed(seed_from(generator))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(shuffle.initial_seed())
+            head = LogVarianceHead(cached[0][0].shape[1], cached[0][1].shape[1]).to(device)
+        optimizer = torch.optim.Adam(head.parameters(), lr=self.learning_rate)
+        for _ in range(self.epochs):
+            for index in torch.randperm(len(cached), generator=shuffle).tolist():
+                features, means, pairs, weights = cached[index]
+                optimizer.zero_grad()
+                pair_loss(means, head(features), pairs, weights).backward()
+                optimizer.step()
+        return head.tensors()
+
+    def _features_and_means(
+        self, encoder: Encoder, batches: Batches, device: torch.device | str
+    ) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Per batch: features (B, D), means (B, M), positive pairs (P, 2) and how often each was mined (P,)."""
+        cached = []
+        with evaluating(encoder):
+            for images, labels in batches:
+                features = encoder.features(images.to(device))
+                means = self.locate(features if encoder.head is None else encoder.head(features))
+                pairs, counts, _ = mined_pairs(means, labels.to(device), margin=self.margin, triplets=self.triplets)
+                if bool((counts > 0).any()):
+                    cached.append((features, means, pairs[counts > 0], counts[counts > 0]))
+        if not cached:
+            raise ValueError(
+                f"no batch had a mined positive pair (margin={self.margin}, triplets={self.triplets!r}); "
+                "fit needs batches with at least two images of a class and two classes."
+            )
+        return cached
+
+
+def pair_loss(means: Tensor, log_variance: Tensor, pairs: Tensor, weights: Tensor) -> Tensor:
+    """Weighted mean over pairs (P, 2), weights (P,), and dimensions, of means and log σ² (B, M)."""
+    first, second = pairs.T
+    variance = log_variance.exp()
+    total = variance[first] + variance[second]
+    terms = (means[first] - means[second]).square() / total + total.log()
+    return (weights * terms.mean(1)).sum() / weights.sum()

@@ -1,0 +1,86 @@
+"""Softmax confidence of the loss's own classifier: the plain closed-set baseline.
+
+p_c(T) ∝ p_c^(1/T), which is the softmax of logits divided by the temperature T. Uncertainty is 1 − max_c p_c
+("confidence", summed over the other classes so that it does not round to 0) or the entropy in nats. For a loss whose
+classifier draws samples (vMF), `probabilities` are the means over its draws. Open-set test classes have no label to
+be confident about; the score then says how unlike the training classes an image is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from probmetric.uncertainty import register
+from probmetric.uncertainty._base import (
+    DirectionalBatch,
+    Posterior,
+    Uncertainty,
+    class_probabilities,
+    device_of,
+    evaluating,
+)
+
+if TYPE_CHECKING:
+    from probmetric.losses._base import Loss
+    from probmetric.models._base import Encoder
+
+Doubt = Literal["confidence", "entropy"]
+
+
+@register
+class Softmax(Uncertainty):
+    """Doubt of the class probabilities at a given temperature."""
+
+    def __init__(self, *, score: Literal["confidence", "entropy"] = "confidence", temperature: float = 1.0) -> None:
+        if temperature <= 0:
+            raise ValueError(f"temperature is {temperature}; use a positive number.")
+        self.score: Doubt = score
+        self.temperature = temperature
+
+    def embed(
+        self,
+        encoder: Encoder,
+        images: Tensor,
+        *,
+        posterior: Posterior | None = None,
+        loss: Loss | None = None,
+        seed: int,
+    ) -> DirectionalBatch:
+        """Directional means and class probabilities of `images` (B, ...)."""
+        with evaluating(encoder, loss):
+            embeddings = encoder(images.to(device_of(encoder, images)))
+            return classified(embeddings, loss, self.temperature, self.score, seed)
+
+
+def classified(embeddings: Tensor, loss: Loss | None, temperature: float, score: Doubt, seed: int) -> DirectionalBatch:
+    """Record of raw embeddings (B, M) with tempered class probabilities and their doubt."""
+    log_probabilities = class_log_probabilities(loss, embeddings, seed)
+    probabilities = (log_probabilities / temperature).softmax(1)
+    return DirectionalBatch(
+        mean=F.normalize(embeddings, dim=1),
+        uncertainty=doubt(probabilities, score),
+        probabilities=probabilities,
+    )
+
+
+def class_log_probabilities(loss: Loss | None, embeddings: Tensor, seed: int) -> Tensor:
+    """Log class probabilities (B, C) of embeddings (B, M); an error for a loss without a classifier."""
+    probabilities = class_probabilities(loss, embeddings, seed)
+    if probabilities is None:
+        raise ValueError(
+            f"{type(loss).__name__} defines no class probabilities; softmax and temperature need a classifier loss "
+            "(for instance cosine, arcface, softmax, vmf). Use norm or laplace instead."
+        )
+    return probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()
+
+
+def doubt(probabilities: Tensor, score: Doubt) -> Tensor:
+    """Uncertainty (B,) of class probabilities (B, C)."""
+    if score == "entropy":
+        return torch.special.entr(probabilities).sum(1)
+    others = probabilities.scatter(1, probabilities.argmax(1, keepdim=True), 0.0)
+    return others.sum(1)

@@ -1,0 +1,101 @@
+"""Temperature-scaled softmax (Guo et al. 2017): one temperature, fitted on validation images.
+
+T minimises the negative log-likelihood of the validation labels under p_c(T) ∝ p_c^(1/T). The likelihood is convex in
+1/T, so its minimum is found by golden-section search over log T. Closed-set only: validation images must be of
+training classes, labelled 0..C-1 as the loss numbers them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from probmetric.uncertainty import register
+from probmetric.uncertainty._base import (
+    Batches,
+    DirectionalBatch,
+    Posterior,
+    Uncertainty,
+    device_of,
+    evaluating,
+    seed_from,
+)
+from probmetric.uncertainty.softmax import class_log_probabilities, classified
+
+if TYPE_CHECKING:
+    from probmetric.losses._base import Loss
+    from probmetric.models._base import Encoder
+
+_LOG_RANGE = (math.log(1e-2), math.log(1e2))
+
+
+@register
+class Temperature(Uncertainty):
+    """Doubt of the class probabilities at the temperature fitted on validation images."""
+
+    fits = True
+
+    def __init__(self, *, score: Literal["confidence", "entropy"] = "confidence") -> None:
+        self.score: Literal["confidence", "entropy"] = score
+
+    def fit(
+        self,
+        encoder: Encoder,
+        batches: Batches,
+        *,
+        loss: Loss | None = None,
+        generator: torch.Generator,
+        device: torch.device | str,
+        validation: Batches | None = None,
+    ) -> Posterior:
+        """The temperature, from validation batches of (images (B, ...), labels (B,)); training batches are not read."""
+        if validation is None:
+            raise ValueError("temperature is fitted on validation images, but fit got none; pass validation=.")
+        seed = seed_from(generator)
+        with evaluating(encoder, loss):
+            rows, targets = [], []
+            for images, labels in validation:
+                rows.append(class_log_probabilities(loss, encoder(images.to(device)), seed).double().cpu())
+                targets.append(labels.cpu())
+        log_probabilities, target = torch.cat(rows), torch.cat(targets)
+        classes = log_probabilities.shape[1]
+        if int(target.min()) < 0 or int(target.max()) >= classes:
+            raise ValueError(
+                f"validation labels span {int(target.min())}..{int(target.max())}, "
+                f"the classifier knows 0..{classes - 1}; "
+                "temperature scaling needs a closed-set split."
+            )
+        return {"temperature": torch.tensor(best_temperature(log_probabilities, target))}
+
+    def embed(
+        self,
+        encoder: Encoder,
+        images: Tensor,
+        *,
+        posterior: Posterior | None = None,
+        loss: Loss | None = None,
+        seed: int,
+    ) -> DirectionalBatch:
+        """Directional means and tempered class probabilities of `images` (B, ...)."""
+        stored = self.require(posterior, ["temperature"])
+        with evaluating(encoder, loss):
+            embeddings = encoder(images.to(device_of(encoder, images)))
+            return classified(embeddings, loss, float(stored["temperature"]), self.score, seed)
+
+
+def best_temperature(log_probabilities: Tensor, target: Tensor) -> float:
+    """T in 0.01..100 with the smallest negative log-likelihood of target (N,) under log-probabilities (N, C)."""
+
+    def loss(log_temperature: float) -> float:
+        return float(F.cross_entropy(log_probabilities / math.exp(log_temperature), target))
+
+    low, high = _LOG_RANGE
+    ratio = (math.sqrt(5) - 1) / 2
+    for _ in range(60):
+        left, right = high - ratio * (high - low), low + ratio * (high - low)
+        low, high = (low, right) if loss(left) < loss(right) else (left, high)
+    return math.exp(0.5 * (low + high))

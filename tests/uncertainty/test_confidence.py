@@ -1,0 +1,99 @@
+"""Norm, softmax confidence and temperature scaling."""
+
+import math
+
+import pytest
+import torch
+from uncertainty_helpers import TinyEncoder, tiny_batches
+
+from probmetric.losses import create_loss
+from probmetric.uncertainty import create_uncertainty
+from probmetric.uncertainty.softmax import doubt
+from probmetric.uncertainty.temperature import best_temperature
+
+
+def classifier():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return create_loss("cosine", num_classes=4, dim=4)
+
+
+def images():
+    return tiny_batches(1)[0][0]
+
+
+def test_norm_is_the_length_of_the_embedding():
+    encoder = TinyEncoder().eval()
+    z = encoder(images()).detach()
+    batch = create_uncertainty("norm").embed(encoder, images(), seed=0)
+    assert torch.allclose(batch.concentration, z.norm(dim=1))
+    assert torch.allclose(batch.uncertainty, 1 / z.norm(dim=1))
+    assert torch.allclose(batch.mean, z / z.norm(dim=1, keepdim=True))
+    assert batch.probabilities is None
+    loss = classifier()
+    with_loss = create_uncertainty("norm").embed(encoder, images(), loss=loss, seed=0)
+    assert torch.allclose(with_loss.probabilities, loss.logits(z).softmax(1).detach())
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_softmax_is_the_tempered_classifier(temperature):
+    encoder, loss = TinyEncoder().eval(), classifier()
+    batch = create_uncertainty("softmax", temperature=temperature).embed(encoder, images(), loss=loss, seed=0)
+    expected = (loss.logits(encoder(images())) / temperature).softmax(1).detach()
+    assert torch.allclose(batch.probabilities, expected, atol=1e-6)
+    assert torch.allclose(batch.uncertainty, 1 - expected.max(1).values, atol=1e-6)
+
+
+def test_doubt_by_hand_and_without_saturation():
+    probabilities = torch.tensor([[0.5, 0.25, 0.25], [1.0, 3e-20, 1e-20]])
+    entropy = doubt(probabilities, "entropy")
+    assert float(entropy[0]) == pytest.approx(1.5 * math.log(2))
+    confidence = doubt(probabilities, "confidence")
+    assert float(confidence[0]) == pytest.approx(0.5)
+    assert float(confidence[1]) == pytest.approx(4e-20)
+
+
+def test_best_temperature_recovers_the_scale_of_the_logits():
+    """Labels drawn from softmax(logits); logits multiplied by 4 are over-confident by T = 4."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 1.5 * torch.randn(20000, 5, generator=generator, dtype=torch.float64)
+    labels = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    assert best_temperature((4 * logits).log_softmax(1), labels) == pytest.approx(4.0, rel=0.05)
+
+
+def test_temperature_minimises_validation_likelihood():
+    encoder, loss = TinyEncoder().eval(), classifier()
+    with torch.no_grad():
+        predicted = [(x, loss.logits(encoder(x)).argmax(1)) for x, _ in tiny_batches(3, seed=5)]
+    validation = [(x, torch.where(torch.arange(16) % 4 == 0, (y + 1) % 4, y)) for x, y in predicted]
+    uncertainty = create_uncertainty("temperature")
+    posterior = uncertainty.fit(
+        encoder, [], loss=loss, generator=torch.Generator(), device="cpu", validation=validation
+    )
+
+    @torch.no_grad()
+    def likelihood(temperature):
+        values = [
+            torch.nn.functional.cross_entropy(loss.logits(encoder(x)) / temperature, y, reduction="sum")
+            for x, y in validation
+        ]
+        return float(sum(values))
+
+    found = float(posterior["temperature"])
+    assert likelihood(found) <= min(likelihood(found * 1.02), likelihood(found / 1.02), likelihood(1.0))
+
+
+def test_errors_name_the_remedy():
+    encoder = TinyEncoder()
+    plain = create_loss("contrastive", num_classes=4, dim=4)
+    with pytest.raises(ValueError, match="defines no class probabilities"):
+        create_uncertainty("softmax").embed(encoder, images(), loss=plain, seed=0)
+    with pytest.raises(ValueError, match="defines no class probabilities"):
+        create_uncertainty("softmax").embed(encoder, images(), seed=0)
+    options = {"loss": classifier(), "generator": torch.Generator(), "device": "cpu"}
+    with pytest.raises(ValueError, match="pass validation="):
+        create_uncertainty("temperature").fit(encoder, [], **options)
+    with pytest.raises(ValueError, match="closed-set"):
+        create_uncertainty("temperature").fit(encoder, [], validation=[(images(), torch.full((16,), 9))], **options)
+    with pytest.raises(ValueError, match="temperature is 0"):
+        create_uncertainty("softmax", temperature=0)

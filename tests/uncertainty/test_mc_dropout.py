@@ -1,0 +1,97 @@
+"""MC dropout: masks, sharing over a pass, and the training objective."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from uncertainty_helpers import TinyEncoder, tiny_batches
+
+from probmetric.losses import create_loss
+from probmetric.uncertainty import create_uncertainty
+
+
+class ConvEncoder(nn.Module):
+    """An encoder with dropout modules of its own."""
+
+    def __init__(self, rate):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.body = nn.Sequential(nn.Conv2d(3, 8, 1), nn.Dropout2d(rate), nn.ReLU(), nn.Flatten(), nn.Dropout(rate))
+            self.head = nn.Linear(32, 4)
+
+    def features(self, images):
+        return self.body(images)
+
+    def forward(self, images):
+        return self.head(self.features(images))
+
+
+def images():
+    return tiny_batches(1)[0][0]
+
+
+def test_feature_dropout_samples_are_thinned_networks():
+    """Every sample is the head applied to features with a subset of units scaled by 1/(1 - rate)."""
+    encoder = TinyEncoder().eval()
+    batch = create_uncertainty("mc_dropout", rate=0.5, samples=64, keep_samples=True).embed(encoder, images(), seed=0)
+    features = encoder.features(images()).detach()
+    masks = torch.cartesian_prod(*[torch.tensor([0.0, 2.0])] * 6)
+    possible = F.normalize(
+        torch.stack([encoder.head(features * mask).detach() for mask in masks]), dim=-1
+    )  # (masks, B, M)
+    distance = (batch.samples[:, :, None] - possible.transpose(0, 1)[:, None]).norm(dim=-1)  # (B, S, masks)
+    assert distance.min(-1).values.max() < 1e-5
+    shared = (distance.max(0).values < 1e-5).any(-1)
+    assert shared.all(), "one mask must explain a draw for all images of the pass"
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.7])
+def test_encoder_dropout_has_its_rate_and_keeps_the_mean(rate):
+    encoder = ConvEncoder(rate).eval()
+    seen = []
+    encoder.body[2].register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].detach().clone()))
+    create_uncertainty("mc_dropout", rate=0.0, samples=400).embed(encoder, images(), seed=0)
+    clean, draws = seen[0], torch.stack(seen[1:])
+    zero = (draws == 0).all(dim=-1).all(dim=-1)  # (S, B, C)
+    assert (zero == zero[:, :1]).all()
+    assert abs(float(zero.float().mean()) - rate) < 0.05
+    kept = draws[~zero] / clean.expand_as(draws)[~zero]
+    assert torch.allclose(kept, torch.full_like(kept, 1 / (1 - rate)), rtol=1e-4)
+
+
+def test_hooks_are_removed_and_mode_restored():
+    encoder = ConvEncoder(0.5).train()
+    create_uncertainty("mc_dropout", samples=3).embed(encoder, images(), seed=0)
+    assert not encoder.body[1]._forward_hooks
+    assert encoder.body[1].training
+
+
+def test_draws_do_not_depend_on_the_batch():
+    encoder = ConvEncoder(0.4)
+    uncertainty = create_uncertainty("mc_dropout", samples=5, keep_samples=True)
+    whole = uncertainty.embed(encoder, images(), seed=2).samples
+    alone = torch.cat([uncertainty.embed(encoder, image[None], seed=2).samples for image in images()])
+    assert torch.allclose(whole, alone, atol=1e-5)
+
+
+def test_objective_thins_features_while_training_only():
+    encoder = TinyEncoder().eval()
+    loss = create_loss("cosine", num_classes=4, dim=4)
+    objective = create_uncertainty("mc_dropout", rate=0.5).objective(encoder, loss, num_images=8)
+    batch, labels = tiny_batches(1)[0]
+    features = encoder.features(batch).detach()
+
+    def value(seed):
+        return objective.from_features(features, encoder.head, labels, generator=torch.Generator().manual_seed(seed))
+
+    assert value(0) != value(1)
+    objective.eval()
+    assert torch.equal(value(0), loss(encoder.head(features), labels))
+
+
+def test_nothing_to_drop_is_an_error():
+    with pytest.raises(ValueError, match="no active dropout"):
+        create_uncertainty("mc_dropout", rate=0.0).embed(TinyEncoder(), images(), seed=0)
+    with pytest.raises(ValueError, match="rate is 1"):
+        create_uncertainty("mc_dropout", rate=1.0)
