@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from scipy import special
 from uncertainty_helpers import TinyEncoder, tiny_batches
 
 from probmetric.losses import create_loss
@@ -97,3 +98,21 @@ def test_errors_name_the_remedy():
         create_uncertainty("temperature").fit(encoder, [], validation=[(images(), torch.full((16,), 9))], **options)
     with pytest.raises(ValueError, match="temperature is 0"):
         create_uncertainty("softmax", temperature=0)
+
+
+def test_vmf_samples_follow_the_norm():
+    """Mean cosine of the samples to the embedding is A_M(|z|)."""
+    encoder = TinyEncoder().eval()
+    batch = create_uncertainty("vmf", samples=4000).embed(encoder, images(), seed=0)
+    assert torch.allclose(batch.samples.norm(dim=-1), torch.ones(16, 4000), atol=1e-5)
+    cosine = torch.einsum("bsm,bm->bs", batch.samples, batch.mean).mean(1)
+    kappa = batch.concentration.double()
+    numerator, denominator = (torch.from_numpy(special.ive(order, kappa.numpy())) for order in (2, 1))  # M = 4
+    assert torch.allclose(cosine.double(), numerator / denominator, atol=0.03)
+
+
+def test_vmf_probabilities_average_the_classifier_over_samples():
+    encoder, loss = TinyEncoder(), classifier()
+    batch = create_uncertainty("vmf", samples=6, probabilities="sampled").embed(encoder, images(), loss=loss, seed=0)
+    expected = torch.stack([loss.probabilities(batch.samples[:, s]).detach() for s in range(6)]).mean(0)
+    assert torch.allclose(batch.probabilities, expected, atol=1e-6)

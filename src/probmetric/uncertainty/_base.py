@@ -26,6 +26,8 @@ Tensor = torch.Tensor
 Batches = Iterable[tuple[Tensor, Tensor]]
 Posterior = dict[str, Tensor]
 
+_ROWS = 1024
+
 
 @dataclass
 class DirectionalBatch:
@@ -155,8 +157,17 @@ def seed_from(generator: torch.Generator) -> int:
 
 
 def class_probabilities(loss: Loss | None, embeddings: Tensor, seed: int) -> Tensor | None:
-    """Probabilities (B, C) of a loss that defines a classifier for `embeddings` (B, M), else None."""
+    """Probabilities (N, C) of a loss that defines a classifier for `embeddings` (N, M), else None.
+
+    A loss that draws samples gets one seeded generator for all rows and a bounded number of rows at a time.
+    """
     if loss is None:
         return None
     generator = torch.Generator(device=embeddings.device).manual_seed(seed)
-    return loss.probabilities(embeddings, generator=generator)
+    parts = []
+    for rows in embeddings.split(_ROWS):
+        part = loss.probabilities(rows, generator=generator)
+        if part is None:
+            return None
+        parts.append(part)
+    return torch.cat(parts)

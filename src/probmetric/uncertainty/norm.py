@@ -11,42 +11,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from probmetric.uncertainty import register
-from probmetric.uncertainty._base import (
-    DirectionalBatch,
-    Posterior,
-    Uncertainty,
-    class_probabilities,
-    device_of,
-    evaluating,
-)
+from probmetric.uncertainty._base import DirectionalBatch, Posterior, class_probabilities
+from probmetric.uncertainty._embedding import FromEmbedding
 
 if TYPE_CHECKING:
     from probmetric.losses._base import Loss
-    from probmetric.models._base import Encoder
 
 
 @register
-class Norm(Uncertainty):
+class Norm(FromEmbedding):
     """Concentration = embedding norm; class probabilities where the loss is a classifier."""
 
-    def embed(
-        self,
-        encoder: Encoder,
-        images: torch.Tensor,
-        *,
-        posterior: Posterior | None = None,
-        loss: Loss | None = None,
-        seed: int,
+    def describe(
+        self, embeddings: Tensor, *, posterior: Posterior | None, loss: Loss | None, seed: int
     ) -> DirectionalBatch:
-        """Directional distributions of `images` (B, ...)."""
-        with evaluating(encoder, loss):
-            embeddings = encoder(images.to(device_of(encoder, images)))
-            kappa = embeddings.norm(dim=-1).clamp_min(torch.finfo(embeddings.dtype).eps)
-            return DirectionalBatch(
-                mean=embeddings / kappa[:, None],
-                uncertainty=kappa.reciprocal(),
-                concentration=kappa,
-                probabilities=class_probabilities(loss, embeddings, seed),
-            )
+        """Directional distributions of raw embeddings (N, M)."""
+        kappa = embeddings.norm(dim=-1).clamp_min(torch.finfo(embeddings.dtype).eps)
+        return DirectionalBatch(
+            mean=embeddings / kappa[:, None],
+            uncertainty=kappa.reciprocal(),
+            concentration=kappa,
+            probabilities=class_probabilities(loss, embeddings, seed),
+        )

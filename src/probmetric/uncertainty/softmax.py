@@ -18,21 +18,18 @@ from probmetric.uncertainty import register
 from probmetric.uncertainty._base import (
     DirectionalBatch,
     Posterior,
-    Uncertainty,
     class_probabilities,
-    device_of,
-    evaluating,
 )
+from probmetric.uncertainty._embedding import FromEmbedding
 
 if TYPE_CHECKING:
     from probmetric.losses._base import Loss
-    from probmetric.models._base import Encoder
 
 Doubt = Literal["confidence", "entropy"]
 
 
 @register
-class Softmax(Uncertainty):
+class Softmax(FromEmbedding):
     """Doubt of the class probabilities at a given temperature."""
 
     def __init__(self, *, score: Literal["confidence", "entropy"] = "confidence", temperature: float = 1.0) -> None:
@@ -41,19 +38,11 @@ class Softmax(Uncertainty):
         self.score: Doubt = score
         self.temperature = temperature
 
-    def embed(
-        self,
-        encoder: Encoder,
-        images: Tensor,
-        *,
-        posterior: Posterior | None = None,
-        loss: Loss | None = None,
-        seed: int,
+    def describe(
+        self, embeddings: Tensor, *, posterior: Posterior | None, loss: Loss | None, seed: int
     ) -> DirectionalBatch:
-        """Directional means and class probabilities of `images` (B, ...)."""
-        with evaluating(encoder, loss):
-            embeddings = encoder(images.to(device_of(encoder, images)))
-            return classified(embeddings, loss, self.temperature, self.score, seed)
+        """Directional means and class probabilities of raw embeddings (N, M)."""
+        return classified(embeddings, loss, self.temperature, self.score, seed)
 
 
 def classified(embeddings: Tensor, loss: Loss | None, temperature: float, score: Doubt, seed: int) -> DirectionalBatch:

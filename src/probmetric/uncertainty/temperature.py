@@ -19,11 +19,10 @@ from probmetric.uncertainty._base import (
     Batches,
     DirectionalBatch,
     Posterior,
-    Uncertainty,
-    device_of,
     evaluating,
     seed_from,
 )
+from probmetric.uncertainty._embedding import FromEmbedding
 from probmetric.uncertainty.softmax import class_log_probabilities, classified
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ _LOG_RANGE = (math.log(1e-2), math.log(1e2))
 
 
 @register
-class Temperature(Uncertainty):
+class Temperature(FromEmbedding):
     """Doubt of the class probabilities at the temperature fitted on validation images."""
 
     fits = True
@@ -71,20 +70,12 @@ class Temperature(Uncertainty):
             )
         return {"temperature": torch.tensor(best_temperature(log_probabilities, target))}
 
-    def embed(
-        self,
-        encoder: Encoder,
-        images: Tensor,
-        *,
-        posterior: Posterior | None = None,
-        loss: Loss | None = None,
-        seed: int,
+    def describe(
+        self, embeddings: Tensor, *, posterior: Posterior | None, loss: Loss | None, seed: int
     ) -> DirectionalBatch:
-        """Directional means and tempered class probabilities of `images` (B, ...)."""
+        """Directional means and class probabilities of raw embeddings (N, M)."""
         stored = self.require(posterior, ["temperature"])
-        with evaluating(encoder, loss):
-            embeddings = encoder(images.to(device_of(encoder, images)))
-            return classified(embeddings, loss, float(stored["temperature"]), self.score, seed)
+        return classified(embeddings, loss, float(stored["temperature"]), self.score, seed)
 
 
 def best_temperature(log_probabilities: Tensor, target: Tensor) -> float:
