@@ -148,8 +148,8 @@ def test_batches_are_the_images(prepared):
 class Broken(Digits):
     """A source whose images fail half-way."""
 
-    def read(self, raw, *, seed):
-        table = super().read(raw, seed=seed)
+    def read(self, files, *, seed):
+        table = super().read(files, seed=seed)
 
         def image(row):
             if row == 900:
@@ -159,13 +159,17 @@ class Broken(Digits):
         return dataclasses.replace(table, image=image)
 
 
-def test_a_failure_leaves_the_old_folder_and_nothing_else(digits_copy, monkeypatch):
+def test_a_failure_leaves_the_old_folder_and_the_next_call_goes_on(digits_copy, monkeypatch):
     from probmetric.data import sources
 
     monkeypatch.setattr(sources.REGISTRY, "_objects", {"digits": Broken})
     before = {path.name: path.read_bytes() for path in digits_copy.iterdir()}
     with pytest.raises(RuntimeError, match="no more images"):
         prepare_dataset("digits", digits_copy, progress=False)
+    assert {path.name: path.read_bytes() for path in digits_copy.iterdir()} == before
+    assert sorted(path.name for path in digits_copy.parent.iterdir()) == [".digits.work", "digits"]
+    monkeypatch.undo()
+    prepare_dataset("digits", digits_copy, progress=False)
     assert {path.name: path.read_bytes() for path in digits_copy.iterdir()} == before
     assert [path.name for path in digits_copy.parent.iterdir()] == ["digits"]
 

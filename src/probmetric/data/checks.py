@@ -154,7 +154,7 @@ def _check_counts(folder: _Folder) -> Iterator[tuple[Path, str]]:
 
 def _check_pixels(folder: _Folder, store: ImageStore) -> Iterator[tuple[Path, str]]:
     expected = folder.columns["sha256"]
-    wrong = [i for i in range(len(store)) if hashlib.sha256(store[i].tobytes()).hexdigest() != expected[i]]
+    wrong = [i for i in range(len(store)) if hashlib.sha256(store.stored(i).tobytes()).hexdigest() != expected[i]]
     if wrong:
         names = [f"{i} ({folder.columns['path'][i]})" for i in wrong[:SHOWN]]
         yield store.path, f"{len(wrong)} image(s) differ from their SHA-256 in the manifest: {', '.join(names)}"

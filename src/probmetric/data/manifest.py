@@ -64,11 +64,22 @@ def write_manifest(path: Path, columns: Mapping[str, np.ndarray], metadata: Mapp
         pq.write_table(table, temporary, compression="zstd")
 
 
-def read_table(folder: str | Path, columns: Sequence[str] | None = None) -> tuple[pa.Table, dict[str, Any]]:
-    """Read the manifest of a prepared folder: (table, metadata)."""
+def read_table(
+    folder: str | Path, columns: Sequence[str] | None = None, *, optional: Sequence[str] = ()
+) -> tuple[pa.Table, dict[str, Any]]:
+    """Read the manifest of a prepared folder: (table, metadata).
+
+    Args:
+        folder: the prepared folder.
+        columns: columns to read, all by default.
+        optional: columns that are read too if the manifest has them.
+    """
     path = Path(folder) / MANIFEST
     try:
-        table = pq.read_table(path, columns=None if columns is None else list(columns), partitioning=None)
+        with pq.ParquetFile(path) as file:
+            there = file.schema_arrow.names
+            wanted = there if columns is None else [name for name in (*columns, *optional) if name in there]
+            table = file.read(wanted)
     except FileNotFoundError as error:
         fix = f"{rebuild_advice(Path(folder))}, or check the path"
         raise DataError(f"{path} is missing: {folder} is not a prepared dataset; {fix}.") from error

@@ -1,10 +1,9 @@
-"""From a dataset source to a prepared folder, atomically: the folder appears whole or not at all."""
+"""From a dataset source to a prepared folder: the folder appears whole or not at all, and interrupted work goes on."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -13,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from probmetric.data.cache import build_images, workers_available
 from probmetric.data.digest import write_digest
 from probmetric.data.manifest import IMAGES, MANIFEST, SPLITS, SUMMARY, DataError, write_manifest
+from probmetric.data.raw import RawFiles
 from probmetric.data.sources import REGISTRY
 from probmetric.data.sources._base import Table
-from probmetric.io import atomic_path, write_json
+from probmetric.io import write_json
 
 
 def prepare_dataset(
@@ -27,51 +28,94 @@ def prepare_dataset(
     raw: str | Path | None = None,
     seed: int = 0,
     progress: bool = True,
+    workers: int | None = None,
     **options: Any,
 ) -> Path:
     """Prepare dataset `name`: manifest.parquet, images.bin, summary.json and digest in `output_folder`.
 
     The same arguments give the same bytes. An existing folder is replaced only when the new one is complete.
+    Unpacked archives and finished images of an interrupted call are used by the next one.
 
     Args:
         name: a registered dataset, see `list_datasets()`.
         output_folder: the folder to write, `data/prepared/<name>`.
         raw: folder with the archives the user supplied, for datasets that need them.
         seed: seed of the validation split and of generated images.
-        progress: show a progress bar on standard error.
+        progress: show progress bars on standard error.
+        workers: processes that decode images; by default as many as there are cores to use.
         **options: options of the dataset's source.
 
     Returns:
         The prepared folder.
     """
     source = REGISTRY.create(name, **options)
-    table: Table = source.read(None if raw is None else Path(raw), seed=seed)
-    with new_folder(Path(output_folder)) as folder:
-        place = _write_images(folder / IMAGES, table, name, progress)
-        columns = {**place, **table.columns, "index": np.arange(len(place["offset"]))}
-        write_manifest(folder / MANIFEST, columns, {"dataset": name, "protocol": table.protocol, "images": "."})
-        write_json(folder / SUMMARY, summarise(columns, table, {"seed": seed, "options": options}))
+    target = Path(output_folder)
+    with work_folder(target) as work:
+        files = RawFiles(name, None if raw is None else Path(raw), work, bool(options.get("subset", False)), progress)
+        table: Table = source.read(files, seed=seed)
+        placed = build_images(
+            work,
+            table.image,
+            table.columns["path"],
+            request={"dataset": name, "seed": seed, "options": options},
+            workers=(workers or workers_available()) if table.parallel else 1,
+            title=f"prepare {name}",
+            progress=progress,
+        )
+        columns, repeats = without_repeats({**table.columns, **placed.columns})
+        columns["index"] = np.arange(len(columns["offset"]))
+        notes = [*files.notes, *table.notes, *placed.notes, *repeats]
+        folder = work / "folder"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        size = (work / IMAGES).stat().st_size
+        metadata = {"dataset": name, "protocol": table.protocol, "images": ".", "bytes": size}
+        write_manifest(folder / MANIFEST, columns, metadata)
+        write_json(folder / SUMMARY, summarise(columns, table, notes, {"seed": seed, "options": options}))
+        (work / IMAGES).rename(folder / IMAGES)
         write_digest(folder, [MANIFEST, IMAGES])
-    return Path(output_folder)
+        replace_folder(folder, target)
+        shutil.rmtree(work)
+    return target
 
 
 @contextlib.contextmanager
-def new_folder(target: Path) -> Iterator[Path]:
-    """Yield an empty sibling of `target`; on success it takes the target's place, else it is removed.
+def work_folder(target: Path) -> Iterator[Path]:
+    """Yield the scratch folder beside `target`, the same one after an interruption; one process at a time.
 
     Raises:
         DataError: another process is preparing the same folder.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.parent / f".{target.name}.partial"
-    with _only_one(target):
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
+    work = target.parent / f".{target.name}.work"
+    lock = target.parent / f".{target.name}.lock"
+    with lock.open("w") as file:
         try:
-            yield partial
-            replace_folder(partial, target)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not lock.exists() or lock.stat().st_ino != os.fstat(file.fileno()).st_ino:
+                raise BlockingIOError("the lock file was renewed by another process")
+        except OSError as error:
+            raise DataError(
+                f"{target} is being prepared by another process (it holds {lock}); wait for it to finish."
+            ) from error
+        try:
+            work.mkdir(exist_ok=True)
+            yield work
         finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            lock.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """Yield an empty folder; on success it takes the place of `target`, else it is removed."""
+    with work_folder(target) as work:
+        shutil.rmtree(work)
+        work.mkdir()
+        try:
+            yield work
+            replace_folder(work, target)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
 
 
 def replace_folder(new: Path, target: Path) -> None:
@@ -84,55 +128,33 @@ def replace_folder(new: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def _only_one(target: Path) -> Iterator[None]:
-    lock = target.parent / f".{target.name}.lock"
-    with lock.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not lock.exists() or lock.stat().st_ino != os.fstat(file.fileno()).st_ino:
-                raise BlockingIOError("the lock file was renewed by another process")
-        except OSError as error:
-            raise DataError(
-                f"{target} is being prepared by another process (it holds {lock}); wait for it to finish."
-            ) from error
-        try:
-            yield
-        finally:
-            lock.unlink(missing_ok=True)
+def without_repeats(columns: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Leave out images that occur in two splits: the test copy stays, then the validation copy.
+
+    Copies within one split stay. The bytes remain in images.bin; only the rows go.
+
+    Returns:
+        (columns, notes): the notes name the images left out.
+    """
+    split, digest = np.asarray(columns["split"], dtype=str), columns["sha256"]
+    rank = np.array([SPLITS.index(name) for name in split])
+    _, key = np.unique(digest.astype("S64"), return_inverse=True)
+    best = np.full(key.max(initial=-1) + 1, -1)
+    np.maximum.at(best, key, rank)
+    leave = rank < best[key]
+    if not leave.any():
+        return columns, []
+    paths = [str(path) for path in columns["path"][leave]]
+    note = f"{len(paths)} image(s) left out because a copy is in a later split: {', '.join(paths[:20])}"
+    return {name: values[~leave] for name, values in columns.items()}, [note + (" ..." if paths[20:] else "")]
 
 
-def _write_images(path: Path, table: Table, name: str, progress: bool) -> dict[str, np.ndarray]:
-    from tqdm import tqdm
-
-    count = len(table.columns["path"])
-    digests, shapes = [], np.zeros((count, 3), dtype=np.int32)
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
-        for row in tqdm(range(count), desc=f"prepare {name}", unit="image", disable=not progress):
-            pixels = table.image(row)
-            if pixels.dtype != np.uint8 or pixels.ndim != 3:
-                raise DataError(
-                    f"{name}: image {row} ({table.columns['path'][row]}) is {pixels.dtype} {pixels.shape}; "
-                    "expected uint8 (H, W, C)."
-                )
-            data = pixels.tobytes()
-            digests.append(hashlib.sha256(data).hexdigest())
-            shapes[row] = pixels.shape
-            file.write(data)
-    sizes = shapes.astype(np.int64).prod(axis=1)
-    return {
-        "sha256": np.array(digests),
-        "offset": np.cumsum(sizes) - sizes,
-        "height": shapes[:, 0],
-        "width": shapes[:, 1],
-        "channels": shapes[:, 2],
-    }
-
-
-def summarise(columns: dict[str, np.ndarray], table: Table, request: dict[str, Any]) -> dict[str, Any]:
+def summarise(
+    columns: dict[str, np.ndarray], table: Table, notes: list[str], request: dict[str, Any]
+) -> dict[str, Any]:
     """Counts and facts for summary.json."""
-    label, split = np.asarray(columns["label"]), np.asarray(columns["split"])
-    sizes = sorted({(int(h), int(w)) for h, w in zip(columns["height"], columns["width"], strict=True)})
+    label, split = np.asarray(columns["label"]), np.asarray(columns["split"], dtype=str)
+    sizes = np.unique(np.stack([columns["height"], columns["width"]]), axis=1).T.tolist()
     return {
         "protocol": table.protocol,
         "description": table.description,
@@ -142,9 +164,9 @@ def summarise(columns: dict[str, np.ndarray], table: Table, request: dict[str, A
             name: {"images": int((split == name).sum()), "classes": len(np.unique(label[split == name]))}
             for name in SPLITS
         },
-        "image_size": list(sizes[0]) if len(sizes) == 1 else None,
+        "image_size": sizes[0] if len(sizes) == 1 else None,
         "channels": sorted({int(channels) for channels in columns["channels"]}),
-        "notes": table.notes,
+        "notes": notes,
         **table.facts,
         **request,
     }

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from probmetric.data.manifest import IMAGES, DataError, read_table, rebuild_advice
+from probmetric.data.decode import Mode, decode
+from probmetric.data.manifest import IMAGES, DataError, load_metadata, read_table, rebuild_advice
 
 if TYPE_CHECKING:
     import torch
 
 _PLACE = ("path", "offset", "height", "width", "channels")
+_LENGTH = "length"
+_MODES: dict[int, Mode] = {1: "L", 3: "RGB"}
 
 
 class ImageStore:
@@ -21,16 +24,19 @@ class ImageStore:
     Attributes:
         path: the images.bin that holds the pixels (of the owner, for a label-noise variant).
         shape: (H, W, C) if all images share it, else None.
+        encoded: whether the file holds encoded images (JPEG, PNG), decoded when asked for.
     """
 
     def __init__(self, folder: str | Path) -> None:
         """Map the pixels of the prepared `folder`; complains if the file does not fit the manifest."""
         folder = Path(folder)
-        table, metadata = read_table(folder, _PLACE)
+        table, metadata = read_table(folder, _PLACE, optional=(_LENGTH,))
         self.path = folder / metadata.get("images", ".") / IMAGES
         self._names = table.column("path")
         self._offset = table.column("offset").to_numpy()
         self._size = np.stack([table.column(name).to_numpy() for name in _PLACE[2:]], axis=1).astype(np.int64)
+        self.encoded = _LENGTH in table.column_names
+        self._length = table.column(_LENGTH).to_numpy() if self.encoded else self._size.prod(axis=1)
         self._map = _map_file(self.path)
         self._check_bounds()
         uniform = len(self._size) > 0 and bool((self._size == self._size[0]).all())
@@ -38,7 +44,7 @@ class ImageStore:
         self._dense = self._as_dense()
 
     def _check_bounds(self) -> None:
-        end = self._offset + self._size.prod(axis=1)
+        end = self._offset + self._length
         bad = np.flatnonzero((self._offset < 0) | (end > len(self._map)) | (self._size <= 0).any(axis=1))
         if len(bad):
             row = int(bad[0])
@@ -50,7 +56,7 @@ class ImageStore:
 
     def _as_dense(self) -> np.ndarray | None:
         """View (N, H, W, C) if the images are equal in size and lie one after the other."""
-        if self.shape is None:
+        if self.shape is None or self.encoded:
             return None
         step = int(np.prod(self.shape))
         if not (self._offset == np.arange(len(self)) * step).all():
@@ -64,8 +70,15 @@ class ImageStore:
         """Pixels (H, W, C) uint8 of the image in manifest row `index`; read-only view of the file."""
         if not 0 <= index < len(self):
             raise IndexError(f"image index {index} is outside 0..{len(self) - 1} of {self.path}.")
-        start, size = int(self._offset[index]), self._size[index]
-        return self._map[start : start + int(size.prod())].reshape(size)
+        size, data = self._size[index], self.stored(index)
+        if not self.encoded:
+            return data.reshape(size)
+        return decode(data.tobytes(), f"{self.path}: image {index} ({self._names[index]})", mode=_MODES[size[2]]).pixels
+
+    def stored(self, index: int) -> np.ndarray:
+        """Bytes (L,) uint8 of image `index` as they lie in the file: pixels, or an encoded image."""
+        start = int(self._offset[index])
+        return self._map[start : start + int(self._length[index])]
 
     def batch(self, indices: np.ndarray) -> torch.Tensor:
         """Images as one uint8 tensor (B, C, H, W), channels last in memory; all must have the same size.
@@ -101,9 +114,7 @@ def open_images(folder: str | Path) -> ImageStore:
 
 def stored_bytes(folder: str | Path) -> int:
     """Size images.bin must have by the manifest of the prepared `folder`."""
-    table, _ = read_table(folder, _PLACE)
-    sizes = [table.column(name).to_numpy().astype(np.int64) for name in _PLACE[1:]]
-    return int((sizes[0] + sizes[1] * sizes[2] * sizes[3]).max(initial=0))
+    return int(load_metadata(folder)["bytes"])
 
 
 def _map_file(path: Path) -> np.ndarray:

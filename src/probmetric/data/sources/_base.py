@@ -1,14 +1,17 @@
-"""What a dataset source is: it reads files (or generates images) and answers with a table."""
+"""What a dataset source is: it lists images, labels and splits, and knows how to get an image's pixels."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+
+from probmetric.data.cache import Stored
+from probmetric.data.manifest import DataError
+from probmetric.data.raw import RawFile, RawFiles
 
 Protocol = Literal["open_set", "closed_set"]
 
@@ -20,28 +23,57 @@ class Table:
     Attributes:
         columns: name -> array (N,). Required: path, label (0-based and contiguous over all classes),
             class_name, split (train, val or test); anything else becomes an extra manifest column.
-        image: row -> pixels (H, W, C) uint8. Must be picklable where the source is large.
+        image: row -> pixels (H, W, C) uint8, or a `Stored` image.
         protocol: `open_set` (splits disjoint in class) or `closed_set` (splits disjoint in image).
         description: where the images come from, for summary.json.
         notes: decisions taken while reading (images left out and why), listed in summary.json.
+        facts: further entries of summary.json.
+        parallel: `image` can be pickled and is worth several processes.
     """
 
     columns: dict[str, np.ndarray]
-    image: Callable[[int], np.ndarray]
+    image: Callable[[int], np.ndarray | Stored]
     protocol: Protocol
     description: str
     notes: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
+    parallel: bool = False
 
 
 class Source(ABC):
-    """A dataset that can be prepared. Its options are the keyword arguments of its `__init__`."""
+    """A dataset that can be prepared. Its options are the keyword arguments of its `__init__`.
+
+    Attributes:
+        files: the archives or files it is published as; empty if it needs none.
+        folders: relative paths one of which identifies an extracted copy.
+        where: where people usually get it.
+        counts: published numbers, `images`, `classes`, and images per split.
+    """
+
+    files: ClassVar[tuple[RawFile, ...]] = ()
+    folders: ClassVar[tuple[str, ...]] = ()
+    where: ClassVar[str] = "generated or installed with the package"
+    counts: ClassVar[Mapping[str, int]] = {}
 
     @abstractmethod
-    def read(self, raw: Path | None, *, seed: int) -> Table:
+    def read(self, files: RawFiles, *, seed: int) -> Table:
         """List the images, labels and splits.
 
         Args:
-            raw: folder with the archives the user supplied; None for datasets that need none.
+            files: access to what the user supplied.
             seed: seed of the validation split and of anything generated.
         """
+
+
+def check_counts(files: RawFiles, expected: Mapping[str, int], found: Mapping[str, int]) -> None:
+    """Compare what was found with the published numbers; with `subset` differences are only noted."""
+    wrong = {key: (found[key], number) for key, number in expected.items() if found[key] != number}
+    if not wrong:
+        return
+    text = ", ".join(f"{key} {have:,} instead of {want:,}" for key, (have, want) in wrong.items())
+    if not files.subset:
+        raise DataError(
+            f"{files.name}: {text}. The data are incomplete or another version; get them again, or set the option "
+            "subset: true to work with what is there."
+        )
+    files.notes.append(f"a subset of the published data: {text}")

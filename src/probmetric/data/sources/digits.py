@@ -5,10 +5,9 @@ Test is a stratified 30 % of the images, validation a stratified 15 % of the res
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
+from probmetric.data.raw import RawFiles
 from probmetric.data.sources import _digits, register
 from probmetric.data.sources._base import Source, Table
 from probmetric.data.splits import hold_out_images
@@ -22,8 +21,8 @@ class Digits(Source):
         self.test_fraction = test_fraction
         self.val_fraction = val_fraction
 
-    def read(self, raw: Path | None, *, seed: int) -> Table:
-        """Images from scikit-learn; `raw` is not used."""
+    def read(self, files: RawFiles, *, seed: int) -> Table:
+        """Images from scikit-learn; no files are needed."""
         images, labels = _digits.load()
         rng = np.random.default_rng(seed)
         split = np.full(len(labels), "train", dtype="<U5")

@@ -5,10 +5,9 @@ Two of the five training digits validate: 15 % would be one class, among whose i
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
+from probmetric.data.raw import RawFiles
 from probmetric.data.sources import _digits, register
 from probmetric.data.sources._base import Source, Table
 from probmetric.data.splits import hold_out_classes
@@ -21,8 +20,8 @@ class DigitsOpen(Source):
     def __init__(self, *, val_fraction: float = 0.15) -> None:
         self.val_fraction = val_fraction
 
-    def read(self, raw: Path | None, *, seed: int) -> Table:
-        """Images from scikit-learn; `raw` is not used."""
+    def read(self, files: RawFiles, *, seed: int) -> Table:
+        """Images from scikit-learn; no files are needed."""
         images, labels = _digits.load()
         known = np.arange(5)
         val = hold_out_classes(known, self.val_fraction, np.random.default_rng(seed))

@@ -9,10 +9,9 @@ trains (15 % of those classes validate), the second half is the test set.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
+from probmetric.data.raw import RawFiles
 from probmetric.data.sources import _faces, register
 from probmetric.data.sources._base import Source, Table
 from probmetric.data.sources._glyph_images import draw_images
@@ -36,8 +35,8 @@ class Glyphs(Source):
         self.worst = worst
         self.val_fraction = val_fraction
 
-    def read(self, raw: Path | None, *, seed: int) -> Table:
-        """Render the letters; `raw` is not used."""
+    def read(self, files: RawFiles, *, seed: int) -> Table:
+        """Render the letters; no files are needed."""
         candidates, glyphs = letter_glyphs()
         kept = _faces.distinct(candidates, _faces.alike(glyphs, candidates))
         half = [letter for script in by_script(kept) for letter in script[0::2]]

@@ -8,10 +8,10 @@ test images.
 from __future__ import annotations
 
 import unicodedata
-from pathlib import Path
 
 import numpy as np
 
+from probmetric.data.raw import RawFiles
 from probmetric.data.sources import _faces, register
 from probmetric.data.sources._base import Source, Table
 from probmetric.data.sources._glyph_images import draw_images
@@ -30,8 +30,8 @@ class Symbols(Source):
         self.per_class = per_class
         self.worst = worst
 
-    def read(self, raw: Path | None, *, seed: int) -> Table:
-        """Render the symbols; `raw` is not used."""
+    def read(self, files: RawFiles, *, seed: int) -> Table:
+        """Render the symbols; no files are needed."""
         letters, letter_images = letter_glyphs()
         codes = [chr(code) for first, last in BLOCKS for code in range(first, last + 1)]
         glyphs = _faces.render([c for c in codes if unicodedata.category(c)[0] == "S"], _faces.TEXT_FACES)

@@ -1,0 +1,118 @@
+"""Unpacking archives that strangers made: nothing outside the target, no links, no bombs, no half-done folders.
+
+Refused, with the member named: absolute paths, `..`, drive letters, links and devices, more than 200 times the
+archive's size (or more than the disk holds), damaged or truncated data. Skipped: macOS resource forks (`._x`,
+`__MACOSX`). The target appears by rename when everything is unpacked; an interrupted extraction starts over.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from lzma import LZMAError
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import IO
+
+from probmetric.data.manifest import DataError
+
+MAX_RATIO, MIN_LIMIT = 200, 256 * 2**20
+SUFFIXES = (".tgz", ".tar.gz", ".tar", ".zip", ".tar.bz2", ".tar.xz")
+_DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, LZMAError, EOFError, NotImplementedError)
+_Member = tuple[str, int, IO[bytes]]
+
+
+def extract(archive: Path, target: Path, *, progress: bool = False) -> Path:
+    """Unpack `archive` into the new folder `target`; returns `target`, at once if it is there already.
+
+    Raises:
+        DataError: the archive is damaged, hostile or too large; names the member and the fix.
+    """
+    from tqdm import tqdm
+
+    if target.is_dir():
+        return target
+    partial = target.with_name(target.name + ".unpacking")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    limit = min(max(MAX_RATIO * archive.stat().st_size, MIN_LIMIT), shutil.disk_usage(partial).free)
+    name, left = "(start)", limit
+    bar = tqdm(desc=f"unpack {archive.name}", unit="B", unit_scale=True, disable=not progress)
+    try:
+        for name, size, stream in _members(archive):
+            path = _inside(archive, partial, name)
+            if path is None:
+                continue
+            left = _copy(archive, name, stream, path, left)
+            bar.update(size)
+    except _DAMAGE as error:
+        raise DataError(
+            f"{archive} is damaged or truncated (after member {name!r}: {error}); get it again, or compare its size "
+            "and digest with the source's."
+        ) from error
+    finally:
+        bar.close()
+    partial.rename(target)
+    return target
+
+
+def _members(archive: Path) -> Iterator[_Member]:
+    if zipfile.is_zipfile(archive):
+        yield from _zip_members(archive)
+    else:
+        yield from _tar_members(archive)
+
+
+def _zip_members(archive: Path) -> Iterator[_Member]:
+    with zipfile.ZipFile(archive) as file:
+        for info in file.infolist():
+            if (info.external_attr >> 16) & 0o170000 == 0o120000:
+                raise _hostile(archive, info.filename, "is a symbolic link")
+            if info.flag_bits & 1:
+                raise DataError(f"{archive}: member {info.filename!r} is encrypted; unpack it yourself.")
+            if not info.is_dir():
+                with file.open(info) as stream:
+                    yield info.filename, info.file_size, stream
+
+
+def _tar_members(archive: Path) -> Iterator[_Member]:
+    with tarfile.open(archive, "r|*") as file:
+        for info in file:
+            if info.isdir():
+                continue
+            if not info.isfile():
+                raise _hostile(archive, info.name, "is a link or a device")
+            stream = file.extractfile(info)
+            if stream is not None:
+                yield info.name, info.size, stream
+
+
+def _inside(archive: Path, folder: Path, name: str) -> Path | None:
+    """Where member `name` goes; None if it is skipped."""
+    parts = PurePosixPath(name.replace("\\", "/")).parts
+    if name.startswith(("/", "\\")) or ".." in parts or PureWindowsPath(name).drive or "\0" in name:
+        raise _hostile(archive, name, "would be written outside the target folder")
+    if not parts or "__MACOSX" in parts or parts[-1].startswith("._"):
+        return None
+    return folder.joinpath(*parts)
+
+
+def _copy(archive: Path, name: str, stream: IO[bytes], path: Path, left: int) -> int:
+    """Write one member; returns how many bytes may still be written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        while block := stream.read(2**20):
+            left -= len(block)
+            if left < 0:
+                raise _hostile(archive, name, "exceeds what the archive may unpack to (a decompression bomb?)")
+            file.write(block)
+    return left
+
+
+def _hostile(archive: Path, name: str, what: str) -> DataError:
+    return DataError(
+        f"{archive}: member {name!r} {what}; this is not the published archive. Get it from its original source, or "
+        "unpack it yourself and keep the folder in its place."
+    )

@@ -1,0 +1,148 @@
+"""Image files to 8-bit pixels, with a decision for everything that is not plain 8-bit RGB.
+
+    greyscale where colour is expected   the channel is repeated                       counted
+    colour where grey is expected        ITU-R 601 luma                                counted
+    CMYK, YCCK                           converted to RGB by PIL (no colour profile)   counted
+    palette                              its colours                                   counted
+    transparency                         laid on white                                 counted
+    16 bits per channel                  scaled to 8 bits                              counted
+    EXIF orientation                     turned upright                                counted
+    several frames                       the first one                                 counted
+    truncated, unreadable, no image      error that names the file
+    more than 100 million pixels         error that names the file
+
+The counts are in summary.json. There is no silent fallback: a black image never stands for an unreadable one.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from probmetric.data.manifest import DataError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+MAX_PIXELS = 100_000_000
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM", "MPO")
+Mode = Literal["RGB", "L"]
+ORIENTATION = 0x0112
+
+
+class Decoded(NamedTuple):
+    """Pixels (H, W, C) uint8 and the decisions taken, in words."""
+
+    pixels: np.ndarray
+    remarks: tuple[str, ...]
+
+
+def decode_file(path: Path, *, mode: Mode = "RGB", shorter_side: int | None = None) -> Decoded:
+    """Decode an image file; see `decode`."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}); the dataset is incomplete.") from error
+    return decode(data, str(path), mode=mode, shorter_side=shorter_side)
+
+
+def decode(data: bytes, name: str, *, mode: Mode = "RGB", shorter_side: int | None = None) -> Decoded:
+    """Decode an image.
+
+    Args:
+        data: the file's bytes.
+        name: its name, for messages.
+        mode: RGB (3 channels) or L (1 channel).
+        shorter_side: reduce the shorter side to this many pixels (bilinear with antialiasing, as torchvision's
+            Resize); smaller images keep their size. None: as it is.
+
+    Raises:
+        DataError: the file is empty, no image, truncated or too large.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            warnings.filterwarnings("ignore", message=".*EXIF.*")
+            image = Image.open(io.BytesIO(data), formats=FORMATS)
+            if image.width * image.height > MAX_PIXELS:
+                raise Image.DecompressionBombError(f"{image.width}x{image.height} pixels")
+            if shorter_side and image.format == "JPEG":
+                image.draft(None, (2 * shorter_side, 2 * shorter_side))
+            image.load()
+            upright, remarks = _upright(image)
+            plain, more = _plain(upright, mode)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise DataError(f"{name} is too large to be a photograph ({error}); at most {MAX_PIXELS:,} pixels.") from error
+    except UnidentifiedImageError as error:
+        what = "is empty" if not data else f"is no image (it begins with {data[:8]!r})"
+        raise DataError(f"{name} {what}; get the dataset again.") from error
+    except (OSError, ValueError, SyntaxError, EOFError) as error:
+        raise DataError(f"{name} is truncated or damaged ({error}); get the dataset again.") from error
+    if shorter_side:
+        plain = _reduced(plain, shorter_side)
+    pixels = np.asarray(plain)
+    return Decoded(pixels[..., None] if pixels.ndim == 2 else pixels, (*remarks, *more))
+
+
+def _upright(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
+    from PIL import ImageOps
+
+    remarks: tuple[str, ...] = ()
+    if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
+        remarks = ("several frames: the first is used",)
+    if image.getexif().get(ORIENTATION, 1) == 1:
+        return image, remarks
+    return ImageOps.exif_transpose(image), (*remarks, "turned upright by its EXIF orientation")
+
+
+def _plain(image: Image.Image, mode: Mode) -> tuple[Image.Image, tuple[str, ...]]:
+    """8-bit RGB or L, and what had to be decided."""
+    from PIL import Image
+
+    found = image.mode
+    if found == mode:
+        return image, ()
+    if found.startswith("I") or found == "F":
+        values = np.asarray(image).astype(np.float64)
+        top = 65535.0 if values.max(initial=0.0) > 255 or found.startswith("I;16") else 255.0
+        grey = Image.fromarray(np.rint(np.clip(values / top, 0, 1) * 255).astype(np.uint8))
+        return grey.convert(mode), ("16 bits per channel scaled to 8",)
+    if found in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+        layer = image.convert("RGBA")
+        white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, layer).convert(mode), ("transparency laid on white",)
+    names = {
+        "L": "greyscale repeated in three channels",
+        "1": "black and white",
+        "P": "palette colours",
+        "RGB": "luma of a colour image",
+    }
+    return image.convert(mode), (names.get(found, f"{found} converted to {mode}"),)
+
+
+def _reduced(image: Image.Image, shorter_side: int) -> Image.Image:
+    from PIL import Image
+
+    width, height = image.size
+    if min(width, height) <= shorter_side:
+        return image
+    scale = shorter_side / min(width, height)
+    size = (max(shorter_side, int(width * scale)), max(shorter_side, int(height * scale)))
+    return image.resize(size, Image.Resampling.BILINEAR)
+
+
+def header(data: bytes, name: str) -> tuple[int, int]:
+    """Height and width of an image, from its header alone."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
+    except (UnidentifiedImageError, OSError) as error:
+        raise DataError(f"{name} is no readable image; get the dataset again.") from error
+    return image.height, image.width
