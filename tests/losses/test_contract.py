@@ -173,7 +173,7 @@ def test_stays_finite_over_a_run_from_a_bad_scale(name: str, scale: float) -> No
     groups = [{"params": [z], "lr": 0.01 * scale}]
     for group in loss.optimizer_groups():
         groups.append({"params": group["params"], "lr": group.get("lr", 0.01 * group.get("lr_multiplier", 1.0))})
-    optimizer = torch.optim.Adam(groups)
+    optimizer = torch.optim.Adam(groups, fused=True)
     generator = torch.Generator().manual_seed(6)
     for _ in range(200):
         optimizer.zero_grad()

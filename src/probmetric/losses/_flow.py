@@ -1,0 +1,105 @@
+"""Conditional normalising flow of coupling blocks (Roth et al. 2022, NIR eq. 7; Kingma and Dhariwal 2018).
+
+Every block permutes the coordinates, splits them into x1 and x2, and with r the condition (the proxy)
+
+    [s, t] = net2(x2, r),   y1 = x1 * exp(g(s)) + t
+    [s, t] = net1(y1, r),   y2 = x2 * exp(g(s)) + t,        g(s) = 0.636 clamp atan(s)
+
+so that the log-determinant of dy/dx is the sum of both g(s) and the inverse costs as much as the forward pass. The
+soft clamp g is not in the paper but in the code behind it: |g| < clamp, so no block scales by more than e^clamp.
+
+FrEIA, which the released code builds on, offers the same block. It is not used: it reseeds numpy's global generator
+whenever a permutation is made (every run of the release shares one random state after construction), evaluates the
+condition through a graph of nodes, and adds a dependency for what are sixty lines here. The permutations are fixed
+buffers drawn from a local generator. As in the release the last layer of a sub-network is not zeroed: the flow does
+not start as the identity.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+SOFT_CLAMP = 0.636
+Condition = Literal["dense", "start", "mid", "end"]
+
+
+class CouplingBlock(nn.Module):
+    """One permutation and two affine couplings on vectors of `dim` (M), conditioned on `condition_dim` numbers."""
+
+    order: Tensor
+    inverse_order: Tensor
+
+    def __init__(self, dim: int, condition_dim: int, width: int, depth: int, clamp: float, seed: int) -> None:
+        super().__init__()
+        self.first, self.clamp = round(dim / 2), clamp
+        second = dim - self.first
+        self.net1 = _network(self.first + condition_dim, 2 * second, width, depth)
+        self.net2 = _network(second + condition_dim, 2 * self.first, width, depth)
+        order = torch.randperm(dim, generator=torch.Generator().manual_seed(seed))
+        self.register_buffer("order", order)
+        self.register_buffer("inverse_order", order.argsort())
+
+    def forward(self, x: Tensor, condition: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Map x (B, M) to y (B, M) and log|det dy/dx| (B,)."""
+        x1, x2 = x[:, self.order].tensor_split([self.first], dim=1)
+        scale1, shift1 = self._affine(self.net2, x2, condition)
+        y1 = x1 * scale1.exp() + shift1
+        scale2, shift2 = self._affine(self.net1, y1, condition)
+        y2 = x2 * scale2.exp() + shift2
+        return torch.cat([y1, y2], dim=1), scale1.sum(dim=1) + scale2.sum(dim=1)
+
+    def inverse(self, y: Tensor, condition: Tensor | None) -> Tensor:
+        """Map y (B, M) back to x (B, M)."""
+        y1, y2 = y.tensor_split([self.first], dim=1)
+        scale2, shift2 = self._affine(self.net1, y1, condition)
+        x2 = (y2 - shift2) * (-scale2).exp()
+        scale1, shift1 = self._affine(self.net2, x2, condition)
+        x1 = (y1 - shift1) * (-scale1).exp()
+        return torch.cat([x1, x2], dim=1)[:, self.inverse_order]
+
+    def _affine(self, network: nn.Module, passive: Tensor, condition: Tensor | None) -> tuple[Tensor, Tensor]:
+        inputs = passive if condition is None else torch.cat([passive, condition], dim=1)
+        scale, shift = network(inputs).chunk(2, dim=1)
+        return SOFT_CLAMP * self.clamp * scale.atan(), shift
+
+
+class ConditionalFlow(nn.Module):
+    """`blocks` coupling blocks; `condition` says which of them see the condition (`dense`: all)."""
+
+    def __init__(
+        self, dim: int, *, blocks: int, width: int, depth: int, condition: Condition = "dense", clamp: float = 2.0
+    ) -> None:
+        super().__init__()
+        seen = {"dense": range(blocks), "start": [0], "mid": [blocks // 2], "end": [blocks - 1]}[condition]
+        self.conditioned = [index in seen for index in range(blocks)]
+        self.blocks = nn.ModuleList(
+            CouplingBlock(dim, dim if sees else 0, width, depth, clamp, seed=index)
+            for index, sees in enumerate(self.conditioned)
+        )
+
+    def forward(self, x: Tensor, condition: Tensor) -> tuple[Tensor, Tensor]:
+        """Residuals (B, M) of x (B, M) given `condition` (B, M), and log|det| of the map (B,)."""
+        total = x.new_zeros(len(x))
+        for block, sees in zip(self.blocks, self.conditioned, strict=True):
+            x, log_det = block(x, condition if sees else None)
+            total = total + log_det
+        return x, total
+
+    def inverse(self, residual: Tensor, condition: Tensor) -> Tensor:
+        """The x (B, M) that `forward` maps to `residual` (B, M)."""
+        for block, sees in reversed(list(zip(self.blocks, self.conditioned, strict=True))):
+            residual = block.inverse(residual, condition if sees else None)  # type: ignore[operator]
+        return residual
+
+
+def _network(inputs: int, outputs: int, width: int, depth: int) -> nn.Sequential:
+    """`depth` linear layers of `width` hidden units with ReLU between them."""
+    sizes = [inputs, *[width] * (depth - 1), outputs]
+    layers: list[nn.Module] = []
+    for size, following in itertools.pairwise(sizes):
+        layers += [nn.Linear(size, following), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
