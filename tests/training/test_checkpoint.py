@@ -1,0 +1,113 @@
+"""Damaged checkpoints are set aside, foreign ones ignored, and nothing in them is executed."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from training_helpers import quick_settings
+
+from probmetric.training import train_run
+from probmetric.training.checkpoint import Checkpoints, DamagedCheckpointError, read_checkpoint
+from probmetric.training.diagnosis import NonFiniteLossError
+
+
+def state(value: float) -> dict[str, object]:
+    return {"identity": "a", "weights": {"w": torch.full((3,), value)}, "history": [{"epoch": 0, "loss": None}]}
+
+
+def test_round_trip_keeps_the_newest_two(tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path)
+    for step in (1, 5, 10):
+        store.save(step, state(float(step)))
+    assert [path.name for path in store.files()] == ["step-000000005.checkpoint", "step-000000010.checkpoint"]
+    loaded = store.load("a")
+    assert loaded is not None
+    assert torch.equal(loaded["weights"]["w"], torch.full((3,), 10.0))
+    assert loaded["history"] == [{"epoch": 0, "loss": None}]
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "garbage"])
+def test_damaged_checkpoint_is_reported_and_the_previous_one_used(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Checkpoints(tmp_path)
+    store.save(1, state(1.0))
+    store.save(2, state(2.0))
+    path = store.files()[-1]
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    replaced = {"truncate": content[:-10], "flip": content, "empty": b"", "garbage": b"no checkpoint\n" * 9}
+    path.write_bytes(bytes(replaced[damage]))
+    with caplog.at_level(logging.WARNING):
+        loaded = store.load("a")
+    assert loaded is not None
+    assert torch.equal(loaded["weights"]["w"], torch.ones(3))
+    assert str(path) in caplog.text
+    assert path.with_suffix(".damaged").exists()
+    assert not path.exists()
+
+
+def test_two_damaged_checkpoints_mean_a_fresh_start(tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path)
+    for step in (1, 2):
+        store.save(step, state(1.0))
+        store.files()[-1].write_bytes(b"x")
+    assert store.load("a") is None
+    store.remove()
+    assert not list(tmp_path.iterdir())
+
+
+def test_checkpoint_of_other_settings_is_not_continued(tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path)
+    store.save(1, state(1.0))
+    assert store.load("b") is None
+    assert not store.files()
+
+
+def test_pickled_code_is_refused(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return (exec, (f"open({str(tmp_path / 'ran')!r}, 'w').close()",))
+
+    path = tmp_path / "step-000000001.checkpoint"
+    path.write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(DamagedCheckpointError, match="step-000000001"):
+        read_checkpoint(path)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_training_survives_a_truncated_checkpoint(digits: Path, tmp_path: Path) -> None:
+    """Interrupt a run, truncate its newest checkpoint, run again: the same bits as without any of it."""
+    settings = quick_settings(epochs=4)
+    places = {"prepared_folder": digits, "state_folder": tmp_path / "state", "run_folder": tmp_path / "run"}
+
+    class Stop(Exception):  # noqa: N818
+        pass
+
+    def stop(row: dict[str, float]) -> None:
+        if row["epoch"] == 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train_run(settings, **places, on_epoch=stop)
+    newest = Checkpoints(tmp_path / "state").files()[-1]
+    newest.write_bytes(newest.read_bytes()[:1000])
+    train_run(settings, **places)
+    train_run(settings, **places | {"run_folder": tmp_path / "whole"})
+    weights = [(tmp_path / run / "model_last.safetensors").read_bytes() for run in ("run", "whole")]
+    assert weights[0] == weights[1]
+
+
+def test_non_finite_loss_names_step_images_and_tensor(digits: Path, tmp_path: Path) -> None:
+    with pytest.raises(NonFiniteLossError, match=r"epoch \d+, step \d+; not finite: .*manifest rows.*\d+, \d+"):
+        train_run(
+            quick_settings(learning_rate=1e30, optimizer="sgd", epochs=50, loss={"name": "proxy_anchor"}),
+            prepared_folder=digits,
+            run_folder=tmp_path / "run",
+            state_folder=tmp_path / "state",
+        )
+    assert not list((tmp_path / "run").iterdir()), "nothing half-written is left"
