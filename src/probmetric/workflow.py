@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from probmetric.config import ConfigError, Experiment, Params, parse
-from probmetric.io import write_json
+from probmetric.io import sha256_file, write_json
 from probmetric.reporting.figures import REGISTRY as FIGURES
 from probmetric.runs import Run, expand, experiment_names, load_experiment
 
@@ -77,13 +77,14 @@ class WorkflowPlan:
         spec = self.specs[experiment].model_dump(mode="json", include={"title", "description", "metrics", "figures"})
         return json.dumps(spec | {"labels": labels, "runs": list(self.run_names(experiment))}, sort_keys=True)
 
-    @staticmethod
-    def data_identity(digests: str | Iterable[str]) -> str:
-        """First digits of every digest file's content."""
-        import hashlib
+    def digests(self, run: str) -> list[str]:
+        """Digest files of the prepared datasets a run reads, its own first."""
+        return [f"{self.params.data.prepared}/{name}/digest" for name in self.runs[run].data]
 
-        paths = [digests] if isinstance(digests, str) else digests
-        return " ".join(hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16] for path in paths)
+    @staticmethod
+    def data_identity(digests: Iterable[str]) -> str:
+        """First digits of every digest file's hash; a dataset that is not prepared yet is named so."""
+        return " ".join(sha256_file(path)[:16] if Path(path).exists() else "not prepared" for path in digests)
 
 
 def _check_figures(name: str, spec: Experiment) -> None:

@@ -19,6 +19,12 @@ def run_jobs(jobs):
     return {rule: names for rule, names in jobs.items() if rule in RUN_RULES}
 
 
+def only_smoke(params):
+    """Configure what `smoke` needs and nothing else."""
+    params.update(experiments=["smoke"], datasets=["digits", "glyphs"], ood={"digits": ["glyphs"]})
+    params["noise"].update(datasets=[], rates=[])
+
+
 def test_everything_promised_is_there(finished):
     for name in ["index.html", "table.md", "table.csv", "table.tex", "runs.csv", "metrics.json", "figures/learning_curves.png"]:
         assert (finished.folder / "reports/smoke" / name).stat().st_size > 0
@@ -104,20 +110,20 @@ def test_a_clone_with_results_retrains_nothing(finished, tmp_path):
     shutil.copytree(finished.folder, clone, ignore=shutil.ignore_patterns(".snakemake"), copy_function=shutil.copyfile)
     shutil.rmtree(clone / "data/prepared")
     copy = type(finished)(clone)
-    copy.command("dvc", "checkout")
+    copy.command("dvc", "checkout", "prepare@digits", "prepare@glyphs")
     assert "train" not in copy.planned()
 
 
 def test_dvc_repro_after_snakemake_and_the_other_way_round(workspace):
-    workspace.edit_yaml("params.yaml", lambda params: params.update(experiments=["smoke"]))
-    workspace.command("snakemake", "--cores", "2")
+    workspace.edit_yaml("params.yaml", only_smoke)
+    workspace.command("snakemake")
     first = workspace.command("dvc", "repro").stdout
     assert "Running stage" not in first, first
     assert workspace.planned() == {}
 
 
 def test_dvc_repro_alone_does_everything(workspace):
-    workspace.edit_yaml("params.yaml", lambda params: params.update(experiments=["smoke"]))
+    workspace.edit_yaml("params.yaml", only_smoke)
     for name in ["results/digits/cosine,training.epochs=2", "reports", "state", ".snakemake"]:
         shutil.rmtree(workspace.folder / name)
     for name in ["prepared/digits", "prepared/glyphs"]:

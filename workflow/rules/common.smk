@@ -38,18 +38,20 @@ def step_settings(step):
 
 def run_digests(wildcards):
     """Digest files of the prepared datasets a run reads; their content, not their age, decides (see data_identity)."""
-    return [
-        ancient(f"{PREPARED}/{name}/digest") for name in PLAN.runs[wildcards.run].data
-    ]
+    return [ancient(path) for path in PLAN.digests(wildcards.run)]
 
 
 def train_digest(wildcards):
-    return ancient(f"{PREPARED}/{PLAN.runs[wildcards.run].data[0]}/digest")
+    return ancient(PLAN.digests(wildcards.run)[0])
 
 
-def data_identity(wildcards, input):
+def data_identity(wildcards):
     """Parameter function: what the digests say, so that other data, but not a newer file, repeats the step."""
-    return PLAN.data_identity(input.digest)
+    return PLAN.data_identity(PLAN.digests(wildcards.run))
+
+
+def train_identity(wildcards):
+    return PLAN.data_identity(PLAN.digests(wildcards.run)[:1])
 
 
 def encoder_file(name):

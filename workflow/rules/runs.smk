@@ -22,7 +22,7 @@ rule train:
         runtime=1440,
     params:
         settings=step_settings("train"),
-        data=data_identity,
+        data=train_identity,
     message:
         "Train {wildcards.run}"
     shell:
@@ -49,7 +49,7 @@ rule fit_posterior:
         runtime=240,
     params:
         settings=step_settings("fit_posterior"),
-        data=data_identity,
+        data=train_identity,
     message:
         "Fit the posterior of {wildcards.run}"
     shell:
