@@ -100,7 +100,9 @@ def track(
     entries = [_run_entry(run) for run in finished_runs(run_folders)]
     report = _report_entry(experiment, Path(report_folder))
     entries += [report] if report else []
+    store_uri = _absolute(store_uri)
     with _quiet_mlflow(), _lock(store_uri, Path(artifact_root)), _readable_errors(store_uri), _one_flush(store_uri):
+        _check_database(store_uri)
         writer = _Writer(store_uri, Path(artifact_root), experiment)
         return writer.write(entries)
 
@@ -363,6 +365,12 @@ def _is_local(store_uri: str) -> bool:
     return not store_uri.startswith(("http://", "https://", "databricks"))
 
 
+def _absolute(store_uri: str) -> str:
+    """The same store whatever the current folder becomes: MLflow keeps open stores by the text of their address."""
+    path = store_uri.removeprefix("sqlite:///")
+    return store_uri if path == store_uri else f"sqlite:///{Path(path).resolve()}"
+
+
 @contextlib.contextmanager
 def _lock(store_uri: str, artifact_root: Path) -> Iterator[None]:
     """Hold the lock file beside the database (beside the artifacts, where the store is not a local file)."""
@@ -384,6 +392,19 @@ def _lock(store_uri: str, artifact_root: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _check_database(store_uri: str) -> None:
+    """Try to write to a SQLite file that exists: MLflow would retry for more than a minute before it gives up."""
+    import sqlite3
+
+    path = Path(store_uri.removeprefix("sqlite:///"))
+    if not store_uri.startswith("sqlite:///") or not path.exists():
+        return
+    with contextlib.closing(sqlite3.connect(path, timeout=20)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("SELECT count(*) FROM sqlite_master")
+        connection.rollback()
 
 
 @contextlib.contextmanager
@@ -432,14 +453,16 @@ def _quiet_mlflow() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _readable_errors(store_uri: str) -> Iterator[None]:
+    import sqlite3
+
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
         yield
-    except (MlflowException, SQLAlchemyError, OSError) as error:
-        first = str(error).strip().splitlines()[0]
+    except (MlflowException, SQLAlchemyError, sqlite3.Error, OSError) as error:
+        first = str(error).strip().splitlines()[0].rstrip(".")
         raise FileError(
-            f"the MLflow store {store_uri} cannot be written: {first} The results are safe in their files; mend or "
-            "remove the store and run `probmetric track` again: it is rebuilt from them."
+            f"the MLflow store {store_uri} cannot be written: {first}. The results are safe in their files; mend "
+            "or remove the store and run `probmetric track` again: it is rebuilt from them."
         ) from error

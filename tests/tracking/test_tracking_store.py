@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fabricated_runs import study_metrics, write_run
+from mlflow import MlflowClient
+
+from probmetric.io import FileError, sha256_file
+from probmetric.tracking import track, ui_command
+
+STORE = "sqlite:///mlflow.db"
+
+
+def project(space, experiment="study", folders=None, store="mlflow"):
+    chosen = space.folders if folders is None else folders
+    options = {"store_uri": f"sqlite:///{store}.db", "artifact_root": f"{store}-artifacts"}
+    return track(experiment, chosen, f"reports/{experiment}", **options)
+
+
+def connect(store: str = "mlflow") -> MlflowClient:
+    address = f"sqlite:///{Path(f'{store}.db').resolve()}"
+    return MlflowClient(tracking_uri=address, registry_uri=address)
+
+
+def content(store: str = "mlflow") -> dict[str, object]:
+    """Everything the store holds of active runs, apart from MLflow's own random identifiers."""
+    client = connect(store)
+    found = {}
+    for experiment in client.search_experiments():
+        for run in client.search_runs([experiment.experiment_id]):
+            metrics = {
+                name: sorted((m.step, m.timestamp, m.value) for m in client.get_metric_history(run.info.run_id, name))
+                for name in run.data.metrics
+            }
+            artifacts = Path(f"{store}-artifacts") / experiment.name / run.info.run_id / "artifacts"
+            found[experiment.name, run.data.tags["probmetric.run"]] = {
+                "name": run.info.run_name,
+                "times": (run.info.start_time, run.info.end_time, run.info.status),
+                "params": run.data.params,
+                "tags": run.data.tags,
+                "metrics": metrics,
+                "datasets": [(d.dataset.name, d.dataset.digest) for d in run.inputs.dataset_inputs],
+                "artifacts": {
+                    str(p.relative_to(artifacts)): sha256_file(p) for p in artifacts.rglob("*") if p.is_file()
+                },
+            }
+    return found
+
+
+def find_run(name: str):
+    client = connect()
+    ids = [experiment.experiment_id for experiment in client.search_experiments()]
+    runs = client.search_runs(ids, f"tags.`probmetric.run` = '{name}'")
+    assert len(runs) == 1
+    return client, runs[0]
+
+
+def test_the_store_says_what_the_files_say(tracked):
+    receipt = project(tracked)
+    assert sorted(receipt["written"]) == sorted([*tracked.runs, "reports/study"])
+    assert receipt["unchanged"] == 0
+    found = content()
+    assert sorted(found) == sorted(
+        [(run.partition("/")[0].partition("+")[0], run) for run in tracked.runs] + [("reports", "reports/study")]
+    )
+    for folder in tracked.folders:
+        run = "/".join(folder.parts[-3:])
+        entry = found[run.partition("/")[0].partition("+")[0], run]
+        metrics = {name: value for name, value in json.loads((folder / "metrics.json").read_text()).items() if value}
+        last = {name: rows[-1][2] for name, rows in entry["metrics"].items() if not name.startswith("training/")}
+        assert last == metrics
+        with (folder / "history.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        assert [(s, v) for s, _, v in entry["metrics"]["training/val_metric"]] == [
+            (int(row["epoch"]), float(row["val_metric"])) for row in rows
+        ]
+        assert "training/peak_memory_mb" not in entry["metrics"]
+        assert entry["params"]["loss.options.scale"] == "32.0"
+        assert entry["params"]["training.epochs"] == "4"
+        assert entry["tags"]["probmetric.fidelity"] == "corrected"
+        assert entry["tags"]["probmetric.data_digest"] == "ab" * 32
+        assert entry["tags"]["mlflow.source.git.commit"] == "0123456789ab"
+        assert entry["tags"]["probmetric.weights"] == f"sha256:{sha256_file(folder / 'model.safetensors')}"
+        assert entry["tags"]["probmetric.experiment.study"] == "true"
+        assert entry["datasets"] == [(run.partition("/")[0], ("ab" * 32)[:36])]
+        assert entry["times"][2] == "FINISHED"
+        assert entry["times"][1] - entry["times"][0] == 6000
+        assert set(entry["artifacts"]) == {"run.yaml", "metrics.json", "curves.json", "history.csv"}
+    report = found["reports", "reports/study"]
+    assert {"index.html", "table.md", "table.csv", "table.tex", "figures/sparsification.png"} <= set(
+        report["artifacts"]
+    )
+    assert report["artifacts"]["index.html"] == sha256_file("reports/study/index.html")
+    summary = json.loads(Path("reports/study/metrics.json").read_text())
+    assert {name: rows[-1][2] for name, rows in report["metrics"].items()} == summary
+
+
+def test_a_second_call_writes_nothing(tracked):
+    project(tracked)
+    before, stamp = content(), sha256_file("mlflow.db")
+    assert project(tracked) == {"written": [], "unchanged": len(tracked.runs) + 1}
+    assert sha256_file("mlflow.db") == stamp
+    assert content() == before
+
+
+def test_an_empty_store_is_filled_with_the_same_content(tracked):
+    project(tracked)
+    project(tracked, "other", tracked.folders[:2])
+    project(tracked, "other", tracked.folders[:2], store="rebuilt")
+    project(tracked, store="rebuilt")
+    assert content("rebuilt") == content()
+
+
+def test_a_changed_run_replaces_its_old_self_and_stays_a_member(tracked):
+    project(tracked)
+    project(tracked, "other", tracked.folders[:2])
+    run = tracked.runs[0]
+    metrics = study_metrics("digits", 0.0, "contrastive", 0) | {"clustering/nmi": 0.123}
+    write_run(tracked.root, run, metrics)
+    assert project(tracked)["written"] == [run]
+    client, found = find_run(run)
+    assert found.data.metrics["clustering/nmi"] == 0.123
+    assert found.data.tags["probmetric.experiment.other"] == "true"
+    folders = {path.name for path in Path("mlflow-artifacts/digits").iterdir()}
+    assert folders == {run.info.run_id for run in client.search_runs([found.info.experiment_id])}
+
+
+def test_membership_follows_the_experiment(tracked):
+    project(tracked)
+    project(tracked, "other", tracked.folders[:2])
+    project(tracked, "other", tracked.folders[1:3])
+    members = {run for (_, run), entry in content().items() if "probmetric.experiment.other" in entry["tags"]}
+    assert members == set(tracked.runs[1:3])
+
+
+def test_an_interrupted_run_is_written_again(tracked):
+    project(tracked)
+    before = content()
+    client, found = find_run(tracked.runs[3])
+    client.delete_tag(found.info.run_id, "probmetric.digest")
+    assert project(tracked)["written"] == [tracked.runs[3]]
+    assert content() == before
+
+
+def test_long_histories_fit_several_batches(tracked):
+    write_run(tracked.root, tracked.runs[0], study_metrics("digits", 0.0, "contrastive", 0), epochs=300)
+    project(tracked, folders=tracked.folders[:1])
+    client, found = find_run(tracked.runs[0])
+    assert len(client.get_metric_history(found.info.run_id, "training/train_loss")) == 300
+
+
+def test_unfinished_runs_are_left_out(tracked):
+    (tracked.folders[0] / "metrics.json").unlink()
+    assert tracked.runs[0] not in project(tracked)["written"]
+
+
+_WRITER = """
+import sys
+from probmetric.tracking import track
+experiment, *folders = sys.argv[1:]
+track(experiment, folders, f"reports/{experiment}", store_uri="sqlite:///mlflow.db", artifact_root="mlflow-artifacts")
+"""
+
+
+@pytest.mark.slow
+def test_eight_writers_at_once_fill_an_empty_store(tracked):
+    for number in range(4):
+        shutil.copytree("reports/study", f"reports/study{number}")
+    folders = [str(folder) for folder in tracked.folders]
+    shares = [folders[number:] + folders[:number] for number in range(8)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", _WRITER, f"study{number % 4}", *share],
+            stderr=subprocess.PIPE,
+            env=environment,
+            text=True,
+        )
+        for number, share in enumerate(shares)
+    ]
+    errors = [writer.communicate(timeout=300)[1] for writer in writers]
+    assert [writer.returncode for writer in writers] == [0] * 8, errors
+    found = content()
+    assert {run for _, run in found} == {*tracked.runs, *(f"reports/study{number}" for number in range(4))}
+    for (experiment, run), entry in found.items():
+        assert entry["times"][2] == "FINISHED"
+        if experiment == "reports":
+            continue
+        assert experiment == run.partition("/")[0].partition("+")[0]
+        assert {f"probmetric.experiment.study{number}" for number in range(4)} <= set(entry["tags"])
+    client = connect()
+    assert sorted(e.name for e in client.search_experiments()) == ["Default", "digits", "glyphs", "reports"]
+    assert client.search_runs(["0"]) == []
+
+
+def test_a_broken_store_is_named_with_the_way_out(tracked):
+    Path("mlflow.db").write_bytes(b"this is no database, but it is long enough to be read as one" * 40)
+    with pytest.raises(FileError, match=r"mlflow\.db cannot be written.*probmetric track"):
+        project(tracked)
+
+
+def test_no_absolute_path_is_stored(tracked):
+    project(tracked)
+    client = connect()
+    for experiment in client.search_experiments():
+        if experiment.name != "Default":
+            assert experiment.artifact_location == f"mlflow-artifacts:/{experiment.name}"
+
+
+def test_the_ui_is_for_this_machine_only(tracked):
+    command = ui_command(STORE, 5001)
+    assert command[command.index("--host") + 1] == "127.0.0.1"
+    assert command[command.index("--backend-store-uri") + 1] == STORE
+    with pytest.raises(FileError, match="open that address"):
+        ui_command("http://127.0.0.1:5000", 5001)
+
+
+def test_mlflow_is_imported_by_tracking_alone():
+    script = "import sys, probmetric.tracking, probmetric.reporting.html; sys.exit('mlflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
