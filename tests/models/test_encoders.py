@@ -1,0 +1,178 @@
+"""What holds for every registered backbone, and the layer sizes the papers state."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from probmetric.io import FileError, sha256_file, write_tensors
+from probmetric.models import REGISTRY, create_encoder, list_backbones
+from probmetric.models._base import Encoder
+from probmetric.registry import UnknownNameError
+
+TINY = {"timm": {"tag": "test_resnet.r160_in1k"}}
+SMALL_IMAGE = {"timm": 64}
+
+
+def create(name: str, dim: int = 8, in_channels: int = 3, **options: Any) -> Encoder:
+    torch.manual_seed(0)
+    size = SMALL_IMAGE.get(name, 32)
+    return create_encoder(name, dim=dim, in_channels=in_channels, image_size=size, **TINY.get(name, {}), **options)
+
+
+def images(name: str, count: int = 4, channels: int = 3) -> torch.Tensor:
+    size = SMALL_IMAGE.get(name, 32)
+    return torch.randn(count, channels, size, size, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(params=list_backbones())
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def test_embedding_is_the_head_of_the_features(name: str) -> None:
+    encoder = create(name).eval()
+    batch = images(name)
+    embeddings, features = encoder(batch), encoder.features(batch)
+    assert embeddings.shape == (4, encoder.dim)
+    assert features.shape == (4, encoder.num_features)
+    if encoder.head is None:
+        assert not list(encoder.parameters())
+        assert torch.equal(embeddings, features)
+    else:
+        assert encoder.dim == 8
+        assert isinstance(encoder.head, nn.Linear)
+        assert torch.equal(embeddings, encoder.head(features))
+
+
+def test_embeddings_do_not_depend_on_the_batch(name: str) -> None:
+    encoder, batch = create(name).eval(), images(name)
+    one_by_one = torch.cat([encoder(image[None]) for image in batch])
+    torch.testing.assert_close(encoder(batch), one_by_one, rtol=1e-4, atol=1e-5)
+
+
+def test_every_parameter_is_trained_once(name: str) -> None:
+    encoder = create(name).train()
+    if not list(encoder.parameters()):
+        assert encoder.optimizer_groups() == []
+        return
+    encoder(images(name)).square().sum().backward()
+    grouped = [id(p) for group in encoder.optimizer_groups() for p in group["params"]]
+    assert sorted(grouped) == sorted(id(p) for p in encoder.parameters())
+    assert all(p.grad is not None for p in encoder.parameters())
+
+
+def test_weights_come_from_torch_seed_only(name: str) -> None:
+    first, second = create(name).state_dict(), create(name).state_dict()
+    assert all(torch.equal(value, second[key]) for key, value in first.items())
+
+
+def test_frozen_batch_norm_keeps_its_statistics_but_trains(name: str) -> None:
+    encoder = create(name)
+    encoder.set_batch_norm("frozen")
+    encoder.train()
+    before = {key: value.clone() for key, value in encoder.named_buffers()}
+    output = encoder(images(name))
+    assert all(torch.equal(value, before[key]) for key, value in encoder.named_buffers())
+    norms = [m for m in encoder.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)]
+    if norms:
+        output.square().sum().backward()
+        assert all(m.weight.grad is not None for m in norms)
+        encoder.set_batch_norm("train")
+        encoder(images(name))
+        assert any(not torch.equal(value, before[key]) for key, value in encoder.named_buffers())
+
+
+def test_weight_file_of_a_run_is_taken_over(name: str, tmp_path: Path) -> None:
+    if name == "pixels":
+        pytest.skip("has no weights")
+    source, path = create(name), tmp_path / "model.safetensors"
+    stored = {f"encoder.{key}": value + 1 for key, value in source.state_dict().items()}
+    write_tensors(path, stored | {"loss.proxies": torch.zeros(3)})
+    same = create(name, pretrained=path)
+    assert all(torch.equal(value, stored[f"encoder.{key}"]) for key, value in same.state_dict().items())
+    assert same.pretrained_digest == sha256_file(path)
+    assert len(list(same.pretrained_parameters())) == len(list(same.parameters()))
+    other = create(name, dim=5, pretrained=path)
+    fresh = {id(p) for p in other.parameters()} - {id(p) for p in other.pretrained_parameters()}
+    assert other.head is not None
+    assert fresh == {id(p) for p in other.head.parameters()}
+
+
+@pytest.mark.parametrize(
+    ("backbone", "size", "features"),
+    [("lam_fashion", 28, 9216), ("lam_cifar", 32, 1024), ("lenet_vmf", 28, 120), ("pixels", 32, 3072)],
+)
+def test_feature_sizes_of_the_papers(backbone: str, size: int, features: int) -> None:
+    channels = 1 if size == 28 else 3
+    encoder = create_encoder(backbone, dim=3, in_channels=channels, image_size=size).eval()
+    assert encoder.num_features == features
+    assert encoder.features(torch.zeros(1, channels, size, size)).shape == (1, features)
+
+
+@pytest.mark.parametrize("backbone", ["lam_fashion", "lam_cifar", "lenet_vmf", "compact"])
+@pytest.mark.parametrize("size", [28, 32, 45])
+def test_any_image_size(backbone: str, size: int) -> None:
+    encoder = create_encoder(backbone, dim=3, in_channels=1, image_size=size).eval()
+    assert encoder(torch.zeros(2, 1, size, size)).shape == (2, 3)
+
+
+def test_lenet_starts_from_xavier_and_zero_biases() -> None:
+    encoder = create("lenet_vmf", in_channels=1)
+    layers = [m for m in encoder.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    for layer in layers:
+        fan_in, fan_out = nn.init._calculate_fan_in_and_fan_out(layer.weight)
+        bound = (6.0 / (fan_in + fan_out)) ** 0.5
+        assert 0.8 * bound < float(layer.weight.detach().abs().max()) <= bound
+        assert not layer.bias.detach().any()
+
+
+@pytest.mark.parametrize("backbone", ["lam_fashion", "lam_cifar", "compact"])
+def test_dropout_acts_in_training_only(backbone: str) -> None:
+    encoder = create(backbone, dropout=0.5)
+    batch = images(backbone)
+    assert not torch.equal(encoder(batch), encoder(batch))
+    encoder.eval()
+    assert torch.equal(encoder(batch), encoder(batch))
+
+
+def test_unknown_names_and_options_are_answered() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'compact'"):
+        create_encoder("compct", dim=4)
+    with pytest.raises(UnknownNameError, match="did you mean 'width'"):
+        create_encoder("compact", dim=4, widht=3)
+    with pytest.raises(ValueError, match=r"'pool' is 'mean'; allowed: 'flatten'"):
+        create_encoder("compact", dim=4, pool="mean")
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+def test_bad_weight_files_are_named(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"weights{suffix}"
+    with pytest.raises(FileError, match=f"weights{suffix} is missing"):
+        create("compact", pretrained=path)
+    path.write_bytes(b"\x80\x04 not weights")
+    with pytest.raises(FileError, match=f"weights{suffix}"):
+        create("compact", pretrained=path)
+
+
+def test_weights_of_another_net_are_refused(tmp_path: Path) -> None:
+    torch.save(create("compact", width=8).state_dict(), tmp_path / "wide.pth")
+    with pytest.raises(FileError, match=r"does not fit backbone Compact: it has layers.*shape"):
+        create("compact", width=4, pretrained=tmp_path / "wide.pth")
+    with pytest.raises(FileError, match="publishes no weights"):
+        create("compact", pretrained=True)
+
+
+def test_names_and_options_need_no_torch() -> None:
+    code = (
+        "import sys; from probmetric.models import REGISTRY; REGISTRY.options('timm'); REGISTRY.names();"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert REGISTRY.options("compact")["pool"].choices == ("flatten", "average", "max", "average_max", "gem")

@@ -1,0 +1,77 @@
+"""Parameter groups, their rates, and a step that equals PyTorch's."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from probmetric.config import Training
+from probmetric.losses import create_loss
+from probmetric.losses._base import Loss
+from probmetric.models import create_encoder
+from probmetric.training.optimizer import create_optimizer, gradient_norm, set_learning_rates, update_parameters
+
+
+class TwoRates(Loss):
+    """A loss with a proxy at 100 times the base rate and a temperature at an absolute one, without momentum."""
+
+    def __init__(self) -> None:
+        super().__init__(num_classes=2, dim=4)
+        self.proxies, self.temperature = nn.Parameter(torch.ones(2, 4)), nn.Parameter(torch.ones(()))
+
+    def optimizer_groups(self) -> list[dict[str, object]]:
+        return [
+            {"params": [self.proxies], "lr_multiplier": 100.0},
+            {"params": [self.temperature], "lr": 0.5, "weight_decay": 0.25, "momentum": 0.0, "nesterov": False},
+        ]
+
+
+def test_groups_have_their_own_rates_and_decay() -> None:
+    encoder = create_encoder("compact", dim=4, in_channels=1, width=4)
+    settings = Training(optimizer="sgd", learning_rate=1e-2, weight_decay=1e-3, momentum=0.9, nesterov=True)
+    optimizer = create_optimizer(settings, encoder, TwoRates())
+    found = [(g["lr"], g["weight_decay"], g["momentum"], g["nesterov"]) for g in optimizer.param_groups]
+    assert found == [(1e-2, 1e-3, 0.9, True), (1.0, 0.0, 0.9, True), (0.5, 0.25, 0.0, False)]
+    set_learning_rates(optimizer, 0.1)
+    assert [g["lr"] for g in optimizer.param_groups] == pytest.approx([1e-3, 0.1, 0.05])
+    trained = sum(p.numel() for g in optimizer.param_groups for p in g["params"])
+    assert trained == sum(p.numel() for p in encoder.parameters()) + 9
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "rmsprop"])
+def test_update_equals_the_optimizer_step(name: str) -> None:
+    torch.manual_seed(0)
+    first = create_encoder("lenet_vmf", dim=4, in_channels=1)
+    second = copy.deepcopy(first)
+    loss = create_loss("contrastive", num_classes=3, dim=4)
+    settings = Training(optimizer=name, learning_rate=1e-2)
+    optimizers = [create_optimizer(settings, encoder, loss) for encoder in (first, second)]
+    images = torch.randn(6, 1, 32, 32)
+    for _ in range(3):
+        for encoder in (first, second):
+            encoder(images).square().mean().backward()
+        update_parameters(optimizers[0])
+        optimizers[1].step()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+    for mine, reference in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(mine, reference)
+
+
+def test_gradient_norm_is_the_norm_of_everything() -> None:
+    encoder, loss = create_encoder("lam_cifar", dim=4, in_channels=1), TwoRates()
+    (encoder(torch.randn(2, 1, 32, 32)).sum() * loss.proxies.sum()).backward()
+    gradients = [p.grad.double().flatten() for m in (encoder, loss) for p in m.parameters() if p.grad is not None]
+    assert float(gradient_norm([encoder, loss])) == pytest.approx(float(torch.cat(gradients).norm()), rel=1e-5)
+    loss.proxies.grad[0, 0] = float("nan")
+    assert not torch.isfinite(gradient_norm([encoder, loss]))
+
+
+def test_nothing_to_train_is_an_error() -> None:
+    encoder = create_encoder("pixels", dim=4, in_channels=1)
+    loss = create_loss("contrastive", num_classes=3, dim=encoder.dim)
+    with pytest.raises(ValueError, match=r"training\.epochs to 0"):
+        create_optimizer(Training(), encoder, loss)
