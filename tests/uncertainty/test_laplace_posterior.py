@@ -180,5 +180,7 @@ def test_errors_name_the_remedy():
         create_uncertainty("laplace", prior="validation").fit(
             TinyEncoder(), tiny_batches(), generator=torch.Generator(), device="cpu"
         )
+    with pytest.raises(ValueError, match="prior='fixed' only"):
+        create_uncertainty("laplace", prior_precision=3.0)
     with pytest.raises(ValueError, match="at least 2"):
         create_uncertainty("laplace", samples=1)

@@ -102,7 +102,7 @@ def test_linear_model_with_known_posterior():
     weight = torch.tensor([[radius, radius, 0.0, 0.0], [0.0, 0.0, radius, radius]])
     encoder = Linear(weight)
     images, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
-    _, posterior = fit(encoder, [(images, labels)], pairs="dataset", prior_precision=delta, margin=0.1)
+    _, posterior = fit(encoder, [(images, labels)], pairs="dataset", prior="fixed", prior_precision=delta, margin=0.1)
     pair_weight = 1 / 2
     off_axis = 1 / (delta + pair_weight / radius**2)
     expected = torch.tensor([[1 / delta] * 2 + [off_axis] * 2, [off_axis] * 2 + [1 / delta] * 2])
@@ -119,7 +119,9 @@ def test_positive_precision_is_that_of_bayesian_linear_regression(seed):
     weight = torch.randn(3, 4, generator=generator)
     images, labels = torch.randn(6, 4, generator=generator), torch.arange(6) % 2
     encoder = Linear(weight)
-    _, posterior = fit(encoder, [(images, labels)], approximation="positive", pairs="dataset", prior_precision=2.0)
+    _, posterior = fit(
+        encoder, [(images, labels)], approximation="positive", pairs="dataset", prior="fixed", prior_precision=2.0
+    )
 
     def directions(w):
         return torch.nn.functional.normalize(images.double() @ w.reshape(3, 4).T, dim=1)

@@ -57,6 +57,7 @@ class OnlineLaplace(Laplace):
             margin=margin,
             negative_weight=negative_weight,
             scale=scale,
+            prior="fixed",
             prior_precision=prior_precision,
             samples=samples,
             score=score,

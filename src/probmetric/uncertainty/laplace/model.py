@@ -6,6 +6,9 @@ averaged over batches with the weights of equations 23-30 (`pairs="dataset"`). S
 w_n = `negative_weight`, m = `margin`. `structure="kronecker"` takes the diagonal in a Kronecker eigenbasis instead of
 the coordinate basis; it holds the training set's features while fitting.
 
+By default δ maximises the evidence, so that it follows the scale of the layer's weights: with the authors' δ = 1 and
+the small weights of a contrastive head the prior drowns both the curvature and the mean (`prior="fixed"` is theirs).
+
 Differences to the authors' code: no cap on pairs, batches without a mined triplet are skipped instead of
 yielding 0/0, the evidence is maximised instead of followed for one step, and the default score is the 1/κ̂ of the
 text instead of the sum of standard deviations (`score="std_sum"`).
@@ -64,7 +67,7 @@ class Laplace(Uncertainty):
         margin: float = 0.7,
         negative_weight: float = 0.5,
         scale: float = 1.0,
-        prior: Literal["fixed", "marginal_likelihood", "validation"] = "fixed",
+        prior: Literal["fixed", "marginal_likelihood", "validation"] = "marginal_likelihood",
         prior_precision: float = 1.0,
         samples: int = 100,
         score: Literal["std_sum", "inverse_concentration"] = "inverse_concentration",
@@ -74,6 +77,10 @@ class Laplace(Uncertainty):
             raise ValueError(f"samples is {samples}; use at least 2.")
         if prior_precision <= 0:
             raise ValueError(f"prior_precision is {prior_precision}; use a positive number.")
+        if prior != "fixed" and prior_precision != 1.0:
+            raise ValueError(
+                f"prior_precision={prior_precision} is used with prior='fixed' only, but prior is {prior!r}."
+            )
         self.rule = CurvatureRule(geometry, approximation, fidelity, pairs, triplets, margin, negative_weight)
         self.structure, self.scale = structure, scale
         self.prior, self.prior_precision = prior, prior_precision

@@ -1,0 +1,139 @@
+"""On real handwriting (scikit-learn's digits): uncertainty grows on average with blur, noise and occlusion."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from probmetric.losses import create_loss
+from probmetric.uncertainty import create_uncertainty
+
+
+class DigitNet(nn.Module):
+    """Two small convolutions, 64 features, linear head to 16 dimensions."""
+
+    def __init__(self):
+        super().__init__()
+        self.trunk = nn.Sequential(
+            nn.Conv2d(1, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(128, 64),
+            nn.ReLU(),
+        )
+        self.head = nn.Linear(64, 16)
+
+    def features(self, images):
+        return self.trunk(images)
+
+    def forward(self, images):
+        return self.head(self.features(images))
+
+
+@pytest.fixture(scope="module")
+def digits():
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    images = torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
+    return images, torch.tensor(labels)
+
+
+def train(loss_name, digits):
+    """A net trained on the first 1,000 images, its loss, and training batches."""
+    images, labels = digits[0][:1000], digits[1][:1000]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        encoder, loss = DigitNet(), create_loss(loss_name, num_classes=10, dim=16)
+        optimizer = torch.optim.Adam([*encoder.parameters(), *loss.parameters()], lr=2e-3)
+        for _ in range(8):
+            for rows in torch.randperm(1000).split(100):
+                optimizer.zero_grad()
+                loss(encoder(images[rows]), labels[rows]).backward()
+                optimizer.step()
+    return encoder, loss, [(images[k : k + 100], labels[k : k + 100]) for k in range(0, 1000, 100)]
+
+
+@pytest.fixture(scope="module")
+def contrastive(digits):
+    return train("contrastive", digits)
+
+
+@pytest.fixture(scope="module")
+def softmax(digits):
+    return train("softmax", digits)
+
+
+def blurred(images, strength):
+    sigma = 0.01 + 1.5 * strength
+    weights = torch.exp(-(torch.arange(-4.0, 5.0) ** 2) / (2 * sigma**2))
+    kernel = torch.outer(weights, weights) / weights.sum() ** 2
+    return F.conv2d(images, kernel[None, None], padding=4)
+
+
+def noisy(images, strength):
+    noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
+    return (images + 0.5 * strength * noise).clamp(0, 1)
+
+
+def occluded(images, strength):
+    result = images.clone()
+    result[:, :, : round(6 * strength)] = 0
+    return result
+
+
+DISTORTIONS = {"blur": blurred, "noise": noisy, "occlusion": occluded}
+
+
+def mean_uncertainties(uncertainty, trained, images, distortion):
+    encoder, loss, batches = trained
+    posterior = None
+    if uncertainty.fits:
+        posterior = uncertainty.fit(
+            encoder, batches, loss=loss, generator=torch.Generator().manual_seed(0), device="cpu"
+        )
+    return [
+        float(
+            uncertainty.embed(
+                encoder, DISTORTIONS[distortion](images, strength), posterior=posterior, loss=loss, seed=0
+            ).uncertainty.mean()
+        )
+        for strength in (0.0, 0.5, 1.0)
+    ]
+
+
+@pytest.mark.parametrize("distortion", DISTORTIONS)
+@pytest.mark.parametrize("options", [{}, {"score": "std_sum"}, {"geometry": "arccos", "score": "std_sum"}])
+def test_laplace_uncertainty_grows(distortion, options, contrastive, digits):
+    uncertainty = create_uncertainty("laplace", samples=30, **options)
+    clean, half, full = mean_uncertainties(uncertainty, contrastive, digits[0][1200:1500], distortion)
+    assert clean < half < full
+
+
+@pytest.mark.parametrize("distortion", DISTORTIONS)
+def test_norm_uncertainty_grows(distortion, softmax, digits):
+    clean, half, full = mean_uncertainties(create_uncertainty("norm"), softmax, digits[0][1200:1500], distortion)
+    assert clean < half < full
+
+
+def test_laplace_ranks_errors_and_distorted_images(contrastive, digits):
+    """Default Laplace: wrongly retrieved and blurred images are more uncertain than the rest, far above chance."""
+    images, labels = digits[0][1200:], digits[1][1200:]
+    uncertainty, (encoder, _, batches) = create_uncertainty("laplace", samples=50), contrastive
+    posterior = uncertainty.fit(encoder, batches, generator=torch.Generator().manual_seed(0), device="cpu")
+    found = uncertainty.embed(encoder, images, posterior=posterior, seed=0)
+    similarity = (found.mean @ found.mean.T).fill_diagonal_(-1)
+    wrong = labels[similarity.argmax(1)] != labels
+    assert 5 < int(wrong.sum()) < 100
+    assert auroc(found.uncertainty[~wrong], found.uncertainty[wrong]) > 0.7
+    blur = uncertainty.embed(encoder, blurred(images, 1.0), posterior=posterior, seed=0)
+    assert auroc(found.uncertainty, blur.uncertainty) > 0.9
+
+
+def auroc(low, high):
+    """Probability that a value of `high` exceeds one of `low`."""
+    return float((high[:, None] > low[None, :]).float().mean())
