@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from probmetric.evaluation import _arrays, _expected
 from probmetric.evaluation._keys import Distance
 from probmetric.evaluation._relation import LabelRelation, Relation, sparse_relation
-from probmetric.evaluation.ranks import Counts, Problem, known_distance, positive_counts
+from probmetric.evaluation.ranks import Counts, Engine, Problem, known_distance, positive_counts
 
 Doubles = NDArray[np.float64]
 Ties = Literal["pessimistic", "expected", "optimistic"]
@@ -52,6 +52,7 @@ def retrieval_metrics(
     empty: Literal["skip", "zero"] = "skip",
     normalize: bool = False,
     block: int | None = None,
+    engine: Engine = "auto",
 ) -> dict[str, float]:
     """Retrieval metrics of `embeddings` (N,M), each the query once, against the others or against a `gallery`.
 
@@ -72,7 +73,8 @@ def retrieval_metrics(
             ("optimistic"), or the metric is averaged over all orders of the tied ("expected").
         empty: queries without positives are left out of the means ("skip") or count as 0 ("zero").
         normalize: divide rows by their norms first.
-        block: queries per block; bounds the memory, changes no result.
+        block: queries per block (compiled engine: side of a tile); bounds the memory, changes no result.
+        engine: "numpy", "compiled" (numba, for thousands of rows) or "auto", by size. Same ranks, to the last.
 
     Returns:
         Flat dict of the metrics in the module docstring; NaN where no query is left to average.
@@ -80,9 +82,9 @@ def retrieval_metrics(
     Example:
         >>> import numpy as np
         >>> points = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.6, 0.8]])
-        >>> found = retrieval_metrics(points, [0, 0, 1, 0], ks=(1, 2))
+        >>> found = retrieval_metrics(points, [0, 0, 1, 2], ks=(1, 2))
         >>> found["recall_at_1"], found["queries_without_positives"]
-        (0.6666666666666666, 1.0)
+        (0.5, 2.0)
     """
     values = retrieval_per_query(
         embeddings,
@@ -96,6 +98,7 @@ def retrieval_metrics(
         ties=ties,
         normalize=normalize,
         block=block,
+        engine=engine,
     )
     return summarize(values, empty=empty)
 
@@ -113,6 +116,7 @@ def retrieval_per_query(
     ties: Ties = "pessimistic",
     normalize: bool = False,
     block: int | None = None,
+    engine: Engine = "auto",
 ) -> dict[str, Doubles]:
     """The metrics of `retrieval_metrics` for each query, (N,) arrays, with `positives` (N,), their number.
 
@@ -123,9 +127,11 @@ def retrieval_per_query(
     cutoffs = _cutoffs(ks)
     if ties not in ("pessimistic", "expected", "optimistic"):
         raise ValueError(f"ties is {ties!r}; allowed: 'pessimistic', 'expected', 'optimistic'.")
+    if engine not in ("auto", "numpy", "compiled"):
+        raise ValueError(f"engine is {engine!r}; allowed: 'auto', 'numpy', 'compiled'.")
     if block is not None and block < 1:
         raise ValueError(f"block is {block}; expected at least 1 query per block, or None.")
-    return _collect(positive_counts(problem, block), problem.relation, cutoffs, ties)
+    return _collect(positive_counts(problem, block, engine), problem.relation, cutoffs, ties)
 
 
 def summarize(values: dict[str, Doubles], *, empty: Literal["skip", "zero"] = "skip") -> dict[str, float]:

@@ -1,0 +1,209 @@
+"""Counts of negatives above each positive, from float32 tiles, for large problems (compiled by numba).
+
+A tile of similarities comes from one float32 matrix product. Such a product is within
+
+    w = gamma_M + 2^-BITS sqrt(M),  gamma_M = M u / (1 - M u), u = 2^-24
+
+of the exact key of `_keys` for any order of its additions (Higham 2002, section 3.1, rows at most 1 long; the second
+term is the reading to BITS places). A negative further than w from a positive's exact key is therefore on the right
+side of it; for the few nearer ones the exact key is computed. The counts are those of the float64 path, to the last.
+
+Of a line (a row of a tile, and a column where each pair serves both of its ends) only the entries that reach the line's
+farthest positive matter. They are found by a vectorised comparison, and placed among the positives by bisection.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+MASKED = np.float32(-1e30)
+CHUNK = 16
+TABLE_CELLS = 1024
+TABLE_FROM = 128
+FLAGS = {"reassoc", "nsz", "contract"}
+
+
+@njit(nogil=True, cache=True, fastmath=FLAGS)
+def exact_key(x, y, scale):  # type: ignore[no-untyped-def]
+    """Dot product of rows `x` (M,) and `y` (M,) read to multiples of 1/scale, in units of 1/scale^2."""
+    total = 0.0
+    for m in range(x.shape[0]):
+        total += np.rint(np.float64(x[m]) * scale) * np.rint(np.float64(y[m]) * scale)
+    return total
+
+
+@njit(nogil=True, cache=True)
+def exact_thresholds(queries, gallery, shift_q, shift_g, scale, offsets, columns, start, stop, result):  # type: ignore[no-untyped-def]
+    """Exact keys (flat) of the positives of queries start..stop-1, in units of 1/scale^2."""
+    for i in range(start, stop):
+        for p in range(offsets[i], offsets[i + 1]):
+            j = columns[p]
+            result[p] = exact_key(queries[i], gallery[j], scale) + shift_q[i] + shift_g[j]
+
+
+@njit(nogil=True, cache=True, fastmath=FLAGS)
+def at_least(line, bound):  # type: ignore[no-untyped-def]
+    """Number of entries of `line` (W,), W < 2^24, that are >= bound; counted in float32 to fill the vector lanes."""
+    one, zero = np.float32(1), np.float32(0)
+    count = zero
+    for j in range(line.shape[0]):
+        count += one if line[j] >= bound else zero
+    return np.int64(count)
+
+
+@njit(nogil=True, cache=True, fastmath=FLAGS)
+def any_at_least(line, bounds):  # type: ignore[no-untyped-def]
+    """Whether any entry of `line` (CHUNK,) reaches its own bound (CHUNK,)."""
+    one, zero = np.float32(1), np.float32(0)
+    count = zero
+    for j in range(CHUNK):
+        count += one if line[j] >= bounds[j] else zero
+    return count > zero
+
+
+@njit(nogil=True, cache=True)
+def bisect(high, value):  # type: ignore[no-untyped-def]
+    """Index of the first of `high` (P,), descending, that is <= value; P if none."""
+    first, left = 0, high.shape[0]
+    while left > 0:
+        half = left >> 1
+        if high[first + half] > value:
+            first += half + 1
+            left -= half + 1
+        else:
+            left = half
+    return first
+
+
+@njit(nogil=True, cache=True)
+def fill_table(table, low, high):  # type: ignore[no-untyped-def]
+    """Tabulate `bisect` on equal cells from low[-1] to beyond high[0]; -1 marks cells that hold an undecided interval.
+
+    Returns (origin, cells per unit). The cell of a value is monotone in it, rounding included, so a value in another
+    cell than an interval's ends is on the same side of the interval as its cell.
+    """
+    origin = low[low.shape[0] - 1]
+    step = np.float32(table.shape[0] - 2) / max(high[0] - origin, np.float32(1e-30))
+    cell = 0
+    for p in range(low.shape[0] - 1, -1, -1):
+        start, stop = np.int64((low[p] - origin) * step), np.int64((high[p] - origin) * step)
+        while cell < start:
+            table[cell] = p + 1
+            cell += 1
+        while cell <= stop:
+            table[cell] = -1
+            cell += 1
+    table[cell:] = 0
+    return origin, step
+
+
+@njit(nogil=True, cache=True)
+def settle(i, j, value, first, search, low, exact, above, tied):  # type: ignore[no-untyped-def]
+    """Compare pair (i,j), too near to positives first-1, first-2, ... for float32, with them by its exact key."""
+    queries, gallery, shift_q, shift_g, scale = search
+    key = exact_key(queries[i], gallery[j], scale) + shift_q[i] + shift_g[j]
+    p = first - 1
+    while p >= 0 and low[p] <= value:
+        above[p] += key > exact[p]
+        tied[p] += key == exact[p]
+        p -= 1
+
+
+@njit(nogil=True, cache=True)
+def place(i, values, found, count, search, bounds, counts, base, bins, table):  # type: ignore[no-untyped-def]
+    """Add the first `count` entries, keys `values` of query i against gallery rows `found`, to the counts of i.
+
+    `exact`, `low`, `high` (P,) descend; low <= key < high is what float32 cannot decide.
+    """
+    offsets, all_low, all_high, all_exact = bounds
+    s, e = offsets[i], offsets[i + 1]
+    low, high, exact = all_low[s:e], all_high[s:e], all_exact[s:e]
+    above, tied = counts[0][s - base : e - base], counts[1][s - base : e - base]
+    last = low.shape[0]
+    bins[: last + 1] = 0
+    tabled = count > TABLE_FROM and last > 2
+    origin, step = np.float32(0), np.float32(0)
+    if tabled:
+        origin, step = fill_table(table, low, high)
+    for n in range(count):
+        first = -1
+        if tabled:
+            first = table[min(np.int64((values[n] - origin) * step), table.shape[0] - 1)]
+        if first < 0:
+            first = bisect(high, values[n])
+            if first > 0 and low[first - 1] <= values[n]:
+                settle(i, found[n], values[n], first, search, low, exact, above, tied)
+        bins[first] += 1
+    sure = 0
+    for p in range(last):
+        sure += bins[p]
+        above[p] += sure
+
+
+@njit(nogil=True, cache=True)
+def mask_and_shift(tile, rows, cols, own, offsets, columns, factor, shift_q, shift_g):  # type: ignore[no-untyped-def]
+    """Take positives and the query itself out of `tile`; for Euclidean keys scale the products and add the shifts."""
+    for a in range(tile.shape[0]):
+        i = rows + a
+        if factor != 0:
+            for b in range(tile.shape[1]):
+                tile[a, b] = tile[a, b] * factor + (shift_q[i] + shift_g[cols + b])
+        for p in range(offsets[i], offsets[i + 1]):
+            b = columns[p] - cols
+            if 0 <= b < tile.shape[1]:
+                tile[a, b] = MASKED
+        b = own[i] - cols
+        if own[i] >= 0 and 0 <= b < tile.shape[1]:
+            tile[a, b] = MASKED
+
+
+@njit(nogil=True, cache=True)
+def count_rows(tile, rows, cols, search, bounds, counts, space):  # type: ignore[no-untyped-def]
+    """Counts from the rows of `tile`, queries rows.. against gallery rows cols.. .
+
+    `search` = queries (Q,M), gallery (G,M), their shifts, scale; `bounds` = offsets and, flat, low, high and exact keys
+    of the positives; `counts` = above and tied of the positives of these rows only; `space` is scratch memory.
+    """
+    offsets, low = bounds[0], bounds[1]
+    values, found, bins, table = space
+    base = offsets[rows]
+    for a in range(tile.shape[0]):
+        s, e = offsets[rows + a], offsets[rows + a + 1]
+        if s == e or at_least(tile[a], low[e - 1]) == 0:
+            continue
+        bound = low[e - 1]
+        line = tile[a]
+        count = 0
+        for b in range(line.shape[0]):
+            values[0, count] = line[b]
+            found[0, count] = cols + b
+            count += line[b] >= bound
+        place(rows + a, values[0], found[0], count, search, bounds, counts, base, bins, table)
+
+
+@njit(nogil=True, cache=True)
+def count_columns(tile, rows, cols, search, bounds, counts, space):  # type: ignore[no-untyped-def]
+    """Counts from the columns of `tile`: the points of columns cols.. as queries against those of rows rows.. ."""
+    offsets, low = bounds[0], bounds[1]
+    values, found, bins, table = space
+    reach = np.empty(CHUNK, dtype=np.float32)
+    sizes = np.empty(CHUNK, dtype=np.int64)
+    for c in range(0, tile.shape[1], CHUNK):
+        width = min(CHUNK, tile.shape[1] - c)
+        for b in range(width):
+            s, e = offsets[cols + c + b], offsets[cols + c + b + 1]
+            reach[b] = np.float32(np.inf) if s == e else low[e - 1]
+        sizes[:] = 0
+        for a in range(tile.shape[0]):
+            part = tile[a, c : c + width]
+            if width == CHUNK and not any_at_least(part, reach):
+                continue
+            for b in range(width):
+                values[b, sizes[b]] = part[b]
+                found[b, sizes[b]] = rows + a
+                sizes[b] += part[b] >= reach[b]
+        for b in range(width):
+            if sizes[b] > 0:
+                j = cols + c + b
+                place(j, values[b], found[b], sizes[b], search, bounds, counts, offsets[cols], bins, table)

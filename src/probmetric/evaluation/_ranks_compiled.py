@@ -1,0 +1,218 @@
+"""Scheduling of the compiled path: tiles, threads, memory.
+
+Each worker thread multiplies one tile at a time with a single-threaded BLAS and scans it. In self-retrieval by labels
+the similarity matrix is symmetric and only tiles on and above the diagonal are made, each serving its rows and its
+columns. Counts are integers and are added under a lock, so neither threads nor tile size change them. Memory: a tile
+per thread and about 60 bytes per positive pair; beyond `PAIRS` of those, queries are taken a part at a time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probmetric.evaluation import _compiled
+from probmetric.evaluation._keys import BITS, on_grid, squared_norms, unit_exponent
+from probmetric.evaluation._relation import LabelRelation
+from probmetric.evaluation.ranks import Counts, Problem, largest_norm
+
+Ints = NDArray[np.int64]
+Doubles = NDArray[np.float64]
+Floats = NDArray[np.float32]
+TILE = 1024
+PAIRS = 1 << 20
+UNIT_ROUNDOFF = 2.0**-24
+
+
+@dataclass
+class _Task:
+    """Arrays the kernels read, and the counts they add to; keys in units of 1/scale^2, filter keys in units of 1."""
+
+    queries: Floats
+    gallery: Floats
+    own: Ints
+    offsets: Ints
+    columns: Ints
+    scale: float
+    factor: np.float32
+    shift_q: Doubles
+    shift_g: Doubles
+    filter_q: Floats
+    filter_g: Floats
+    exact: Doubles
+    low: Floats
+    high: Floats
+    above: Ints
+    tied: Ints
+    symmetric: bool
+
+
+def compiled_counts(problem: Problem, tile: int | None = None, threads: int | None = None) -> Iterator[Counts]:
+    """Counts of the queries of `problem` (cosine or Euclidean), all at once or some thousands at a time."""
+    size = tile or TILE
+    with blas_threads() as (available, limited), ThreadPoolExecutor(threads or available if limited else 1) as pool:
+        shared = _shared(problem)
+        for start, stop in _parts(problem.relation.counts):
+            task = _prepare(problem, shared, start, stop, pool)
+            lock, local = threading.Lock(), threading.local()
+            _run(pool, [(_tile, task, *place, size, lock, local) for place in _grid(task, size)])
+            yield Counts(start, stop, task.offsets, task.above, task.tied)
+
+
+@contextmanager
+def blas_threads() -> Iterator[tuple[int, bool]]:
+    """Hold BLAS to one thread; gives the number it had, and whether it could be held."""
+    try:
+        from threadpoolctl import ThreadpoolController
+    except ModuleNotFoundError:
+        yield 1, False
+        return
+    blas = ThreadpoolController().select(user_api="blas")
+    available = max((library["num_threads"] for library in blas.info()), default=1)
+    with blas.limit(limits=1):
+        yield available, True
+
+
+def _parts(positives: Ints) -> Iterator[tuple[int, int]]:
+    """Runs of queries with at most `PAIRS` positives together (one query at least)."""
+    total, start = np.cumsum(positives), 0
+    while start < len(positives):
+        before = total[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(total, before + PAIRS, side="right")))
+        yield start, stop
+        start = stop
+
+
+def _grid(task: _Task, size: int) -> Iterator[tuple[int, int]]:
+    for rows in range(0, len(task.queries), size):
+        for cols in range(rows if task.symmetric else 0, len(task.gallery), size):
+            yield rows, cols
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """What does not depend on the queries of a part."""
+
+    exponent: int
+    shift_q: Doubles
+    shift_g: Doubles
+
+
+def _shared(problem: Problem) -> _Shared:
+    distance = str(problem.distance)
+    exponent = unit_exponent(distance, largest_norm(problem.queries), largest_norm(problem.gallery))
+    shift_g = _shifts(problem.gallery, distance, exponent)
+    same = problem.queries is problem.gallery
+    return _Shared(exponent, shift_g if same else _shifts(problem.queries, distance, exponent), shift_g)
+
+
+def _prepare(problem: Problem, shared: _Shared, start: int, stop: int, pool: ThreadPoolExecutor) -> _Task:
+    """The task of queries start..stop-1: exact keys of their positives, in order, and empty counts."""
+    distance = str(problem.distance)
+    queries, gallery, shift_q = problem.queries[start:stop], problem.gallery, shared.shift_q[start:stop]
+    offsets, columns = problem.relation.block(start, stop)
+    scale = 2.0 ** (BITS[distance] - shared.exponent)
+    exact = np.empty(len(columns))
+    fixed = (queries, gallery, shift_q, shared.shift_g, scale, offsets, columns)
+    spans = np.linspace(0, len(queries), 65).astype(np.int64)
+    _run(pool, [(_compiled.exact_thresholds, *fixed, spans[n], spans[n + 1], exact) for n in range(64)])
+    order = np.lexsort((-exact, np.repeat(np.arange(len(queries)), np.diff(offsets))))
+    exact, columns = exact[order], columns[order]
+    unit = 2.0 ** (-2 * BITS[distance])
+    low, high = _undecided(exact * unit, _error(queries.shape[1], distance))
+    whole = len(queries) == len(problem.queries)
+    return _Task(
+        queries=queries,
+        gallery=gallery,
+        own=np.full(len(queries), -1) if problem.self_index is None else problem.self_index[start:stop],
+        offsets=offsets,
+        columns=columns,
+        scale=scale,
+        factor=np.float32(0 if distance == "cosine" else 2.0 ** (-2 * shared.exponent)),
+        shift_q=shift_q,
+        shift_g=shared.shift_g,
+        filter_q=(shift_q * unit).astype(np.float32),
+        filter_g=(shared.shift_g * unit).astype(np.float32),
+        exact=exact,
+        low=low,
+        high=high,
+        above=np.zeros(len(columns), dtype=np.int64),
+        tied=np.zeros(len(columns), dtype=np.int64),
+        symmetric=whole and problem.queries is gallery and isinstance(problem.relation, LabelRelation),
+    )
+
+
+def _shifts(rows: Floats, distance: str, exponent: int) -> Doubles:
+    """What is added to the dot product, in units of 1/scale^2: -|x|^2/2 for the Euclidean distance, else 0."""
+    result = np.zeros(len(rows))
+    if distance == "euclidean":
+        for start in range(0, len(rows), 4096):
+            grid = on_grid(rows[start : start + 4096], distance, exponent)
+            result[start : start + 4096] = -squared_norms(grid) / 2 * 4.0 ** BITS[distance]
+    return result
+
+
+def _error(dim: int, distance: str) -> float:
+    """Bound on |float32 key - exact key| for rows of norm at most 1 + 1e-4."""
+    gamma = dim * UNIT_ROUNDOFF / (1 - dim * UNIT_ROUNDOFF)
+    reading = 2.0 ** -BITS[distance] * dim**0.5
+    shifting = 8 * UNIT_ROUNDOFF if distance == "euclidean" else 0.0
+    return 1.01 * (gamma + reading + shifting)
+
+
+def _undecided(keys: Doubles, error: float) -> tuple[Floats, Floats]:
+    """Float32 bounds, rounded outwards, of the interval around each key in which float32 cannot decide."""
+    low, high = (keys - error).astype(np.float32), (keys + error).astype(np.float32)
+    return np.nextafter(low, np.float32(-np.inf)), np.nextafter(high, np.float32(np.inf))
+
+
+def _run(pool: ThreadPoolExecutor, calls: list[tuple[Any, ...]]) -> None:
+    for job in [pool.submit(function, *arguments) for function, *arguments in calls]:
+        job.result()
+
+
+def _tile(task: _Task, rows: int, cols: int, size: int, lock: threading.Lock, local: threading.local) -> None:
+    """Multiply and scan the tile whose first row is `rows` and first column `cols`."""
+    bottom, right = min(rows + size, len(task.queries)), min(cols + size, len(task.gallery))
+    shape = (bottom - rows, right - cols)
+    if not hasattr(local, "tile"):
+        local.tile = np.empty(size * size, dtype=np.float32)
+        local.space = (
+            np.empty((_compiled.CHUNK, size + 1), dtype=np.float32),
+            np.empty((_compiled.CHUNK, size + 1), dtype=np.int64),
+            np.empty(int(np.diff(task.offsets).max()) + 1, dtype=np.int64),
+            np.empty(_compiled.TABLE_CELLS, dtype=np.int64),
+        )
+    tile = local.tile[: shape[0] * shape[1]].reshape(shape)
+    np.matmul(task.queries[rows:bottom], task.gallery[cols:right].T, out=tile)
+    _compiled.mask_and_shift(
+        tile, rows, cols, task.own, task.offsets, task.columns, task.factor, task.filter_q, task.filter_g
+    )
+    bounds = (task.offsets, task.low, task.high, task.exact)
+    counts = _empty_counts(task, rows, bottom)
+    search = (task.queries, task.gallery, task.shift_q, task.shift_g, task.scale)
+    _compiled.count_rows(tile, rows, cols, search, bounds, counts, local.space)
+    _add(task, rows, bottom, *counts, lock)
+    if task.symmetric and cols > rows:
+        counts = _empty_counts(task, cols, right)
+        _compiled.count_columns(tile, rows, cols, search, bounds, counts, local.space)
+        _add(task, cols, right, *counts, lock)
+
+
+def _empty_counts(task: _Task, start: int, stop: int) -> tuple[Ints, Ints]:
+    count = int(task.offsets[stop] - task.offsets[start])
+    return np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+
+
+def _add(task: _Task, start: int, stop: int, above: Ints, tied: Ints, lock: threading.Lock) -> None:
+    mine = slice(task.offsets[start], task.offsets[stop])
+    with lock:
+        task.above[mine] += above
+        task.tied[mine] += tied

@@ -1,0 +1,146 @@
+"""Every engine, tile size and thread count gives the ranks of the exact keys, to the last one."""
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from brute_force import cosine_keys, label_positives
+from hypothesis import given, settings
+
+from probmetric.evaluation import ranks, retrieval
+from probmetric.evaluation._ranks_compiled import compiled_counts
+
+
+def problem_of(rows, labels, distance="cosine", **options):
+    names = ("gallery", "gallery_labels", "positives", "query_index")
+    given_options = [options.get(name) for name in names]
+    return retrieval._problem(rows, labels, *given_options, distance, False)
+
+
+def joined(parts):
+    found = list(parts)
+    return np.concatenate([part.above for part in found]), np.concatenate([part.tied for part in found])
+
+
+def clustered(seed, count, classes, dim, spread):
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(0, classes, count)
+    rows = generator.normal(size=(classes, dim))[labels] + spread * generator.normal(size=(count, dim))
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32), labels
+
+
+def nearly_tied(seed, count, dim):
+    """Rows a few float32 steps apart: float32 products cannot order them."""
+    generator = np.random.default_rng(seed)
+    centre = generator.normal(size=dim)
+    rows = centre / np.linalg.norm(centre) + 3e-8 * generator.normal(size=(count, dim))
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32), generator.integers(0, 4, count)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(1, 150),
+    st.sampled_from(["cosine", "euclidean"]),
+    st.sampled_from(["clusters", "duplicates", "binary", "near ties"]),
+    st.integers(1, 70),
+    st.integers(1, 3),
+)
+def test_compiled_equals_exact_path(seed, count, distance, kind, tile, threads):
+    rows, labels = clustered(seed, count, 1 + seed % 9, 16, 1.0)
+    if kind == "duplicates":
+        rows = rows[np.random.default_rng(seed).integers(0, count, count)]
+    if kind == "binary":
+        rows = (np.sign(rows) / 4.0).astype(np.float32)
+    if kind == "near ties":
+        rows, labels = nearly_tied(seed, count, 16)
+    if distance == "euclidean":
+        rows = rows * np.float32(1 + seed % 50)
+    problem = problem_of(rows, labels, distance)
+    exact, fast = joined(ranks.numpy_counts(problem)), joined(compiled_counts(problem, tile, threads))
+    np.testing.assert_array_equal(exact[0], fast[0])
+    np.testing.assert_array_equal(exact[1], fast[1])
+
+
+def test_near_ties_are_those_of_integer_arithmetic():
+    rows, labels = nearly_tied(1, 60, 32)
+    keys, positives = cosine_keys(rows, rows), label_positives(labels, labels, range(60))
+    expected_above, expected_tied = [], []
+    for i in range(60):
+        wrong = [keys[i][j] for j in range(60) if j != i and j not in positives[i]]
+        for p in sorted(positives[i], key=lambda j: -keys[i][j]):
+            expected_above.append(sum(key > keys[i][p] for key in wrong))
+            expected_tied.append(sum(key == keys[i][p] for key in wrong))
+    for counts in (ranks.numpy_counts(problem_of(rows, labels)), compiled_counts(problem_of(rows, labels), 17)):
+        above, tied = joined(counts)
+        np.testing.assert_array_equal(above, expected_above)
+        np.testing.assert_array_equal(tied, expected_tied)
+
+
+@pytest.mark.parametrize("distance", ["cosine", "euclidean"])
+def test_gallery_and_sparse_relation(distance):
+    rows, _ = clustered(3, 300, 12, 24, 1.0)
+    generator = np.random.default_rng(3)
+    pairs = np.unique(np.stack([generator.integers(0, 90, 400), generator.integers(0, 300, 400)], axis=1), axis=0)
+    index = np.where(np.arange(90) % 3 == 0, np.arange(90), -1)
+    problem = problem_of(rows[:90], None, distance, gallery=rows, positives=pairs, query_index=index)
+    exact, fast = joined(ranks.numpy_counts(problem, 7)), joined(compiled_counts(problem, 64))
+    np.testing.assert_array_equal(exact, fast)
+
+
+def test_queries_in_parts_give_the_same(monkeypatch):
+    rows, labels = clustered(4, 200, 5, 8, 1.0)
+    problem = problem_of(rows, labels)
+    whole = joined(compiled_counts(problem))
+    monkeypatch.setattr("probmetric.evaluation._ranks_compiled.PAIRS", 500)
+    assert len(list(compiled_counts(problem))) > 5
+    np.testing.assert_array_equal(whole, joined(compiled_counts(problem)))
+
+
+def test_blocks_and_shuffles_change_nothing():
+    rows, labels = clustered(5, 500, 20, 32, 1.5)
+    order = np.random.default_rng(5).permutation(500)
+    here = retrieval.retrieval_per_query(rows, labels, block=3)
+    there = retrieval.retrieval_per_query(rows[order], labels[order], engine="compiled")
+    for name, values in here.items():
+        np.testing.assert_array_equal(values[order], there[name], err_msg=name)
+
+
+def test_engine_is_chosen_by_size():
+    rows = np.ones((1, 512), dtype=np.float32)
+    small = problem_of(rows.repeat(100, 0) / np.sqrt(np.float32(512)), np.arange(100) % 50)
+    assert ranks.choose_engine(small) == "numpy"
+    large = problem_of(rows.repeat(20_000, 0) / np.sqrt(np.float32(512)), np.arange(20_000) % 10_000)
+    assert ranks.choose_engine(large) == "compiled"
+    with pytest.raises(ValueError, match="engine 'compiled' knows"):
+        next(ranks.positive_counts(problem_of(rows / 100, [0], "poincare"), None, "compiled"))
+
+
+@pytest.mark.parametrize("distance", ["euclidean", "poincare", "function"])
+def test_other_distances_rank_as_their_formulas(distance):
+    generator = np.random.default_rng(6)
+    rows = (0.9 * generator.uniform(-1, 1, size=(60, 3)) / 3**0.5).astype(np.float32)
+    labels = generator.integers(0, 6, 60)
+    x = rows.astype(np.float64)
+    squared = ((x[:, None] - x[None]) ** 2).sum(-1)
+    inside = 1 - (x**2).sum(-1)
+    formulas = {
+        "euclidean": np.sqrt(squared),
+        "poincare": np.arccosh(1 + 2 * squared / (inside[:, None] * inside[None])),
+        "function": np.abs(x[:, None] - x[None]).sum(-1),
+    }
+    chosen = distance
+    if distance == "function":
+        chosen = lambda a, b: np.abs(a[:, None].astype(float) - b[None]).sum(-1)  # noqa: E731
+    found = retrieval.retrieval_per_query(rows, labels, distance=chosen, ks=(1, 3))
+    order = np.argsort(formulas[distance] + np.diag(np.full(60, np.inf)), axis=1)
+    relevant = labels[order] == labels[:, None]
+    np.testing.assert_array_equal(found["recall_at_3"], relevant[:, :3].any(1))
+    np.testing.assert_allclose(found["precision_at_3"], relevant[:, :3].mean(1))
+
+
+def test_user_distance_is_checked():
+    rows, labels = np.eye(4), [0, 0, 1, 1]
+    with pytest.raises(ValueError, match=r"distance returned shape \(4,\)"):
+        retrieval.retrieval_metrics(rows, labels, distance=lambda a, b: np.zeros(4))
+    with pytest.raises(ValueError, match="distance returned NaN"):
+        retrieval.retrieval_metrics(rows, labels, distance=lambda a, b: np.full((4, 4), np.nan))
