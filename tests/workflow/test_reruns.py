@@ -116,6 +116,7 @@ def test_a_clone_with_results_retrains_nothing(finished, tmp_path):
 
 def test_dvc_repro_after_snakemake_and_the_other_way_round(workspace):
     workspace.edit_yaml("params.yaml", only_smoke)
+    shutil.rmtree(workspace.folder / "reports")
     workspace.command("snakemake")
     first = workspace.command("dvc", "repro").stdout
     assert "Running stage" not in first, first
