@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 MAX_PIXELS = 100_000_000
-FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM", "MPO")
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 Mode = Literal["RGB", "L"]
 ORIENTATION = 0x0112
 

@@ -131,7 +131,7 @@ def replace_folder(new: Path, target: Path) -> None:
 def without_repeats(columns: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[str]]:
     """Leave out images that occur in two splits: the test copy stays, then the validation copy.
 
-    Copies within one split stay. The bytes remain in images.bin; only the rows go.
+    Copies within one split stay. The bytes remain in images.bin; only the rows go. Labels stay contiguous.
 
     Returns:
         (columns, notes): the notes name the images left out.
@@ -146,7 +146,9 @@ def without_repeats(columns: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarra
         return columns, []
     paths = [str(path) for path in columns["path"][leave]]
     note = f"{len(paths)} image(s) left out because a copy is in a later split: {', '.join(paths[:20])}"
-    return {name: values[~leave] for name, values in columns.items()}, [note + (" ..." if paths[20:] else "")]
+    kept = {name: values[~leave] for name, values in columns.items()}
+    kept["label"] = np.unique(kept["label"], return_inverse=True)[1].astype(np.int64)
+    return kept, [note + (" ..." if paths[20:] else "")]
 
 
 def summarise(

@@ -1,0 +1,56 @@
+"""Place recognition: which database images show the place of a query, by distance on the ground."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+Subtask = Literal["all", "day_to_night", "night_to_day"]
+
+
+def matched(queries: np.ndarray, database: np.ndarray, radius: float) -> np.ndarray:
+    """Whether each query (Q, 2) has a database image (D, 2) within `radius` metres; (Q,) bool."""
+    from scipy.spatial import cKDTree
+
+    if not len(queries) or not len(database):
+        return np.zeros(len(queries), dtype=bool)
+    distance, _ = cKDTree(database).query(queries, distance_upper_bound=np.nextafter(radius, np.inf))
+    return np.isfinite(distance)
+
+
+def positives(
+    columns: dict[str, np.ndarray], *, radius: float = 25.0
+) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+    """Queries, database and who matches whom.
+
+    Args:
+        columns: manifest columns city, easting, northing and role of the images considered (N,).
+        radius: metres; an image at exactly this distance matches.
+
+    Returns:
+        (query rows (Q,), database rows (D,), for each query the matching positions in the database rows): places of
+        different cities never match.
+    """
+    from scipy.spatial import cKDTree
+
+    role, city = columns["role"], columns["city"]
+    position = np.stack([columns["easting"], columns["northing"]], axis=1)
+    queries, database = np.flatnonzero(role == "query"), np.flatnonzero(role == "database")
+    found: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * len(queries)
+    for name in dict.fromkeys(city[queries].tolist()):
+        there = np.flatnonzero(city[database] == name)
+        here = np.flatnonzero(city[queries] == name)
+        if len(there):
+            near = cKDTree(position[database[there]]).query_ball_point(position[queries[here]], radius)
+            for i, hits in zip(here, near, strict=True):
+                found[i] = np.sort(there[np.array(hits, dtype=np.int64)])
+    return queries, database, found
+
+
+def subtask(columns: dict[str, np.ndarray], name: Subtask) -> np.ndarray:
+    """Mask (N,) of the images of a subtask: `day_to_night` asks with day images and finds night images."""
+    if name == "all":
+        return np.ones(len(columns["role"]), dtype=bool)
+    night, query = columns["night"].astype(bool), columns["role"] == "query"
+    return night != query if name == "day_to_night" else night == query

@@ -1,0 +1,163 @@
+"""Datasets that are image files in folders: reading them, carving validation classes, the papers' named splits.
+
+Protocols of the open-set datasets with C1 training and C2 test classes:
+
+    standard   first half of the classes trains, second half tests; 15 % of the training classes, drawn with the seed of
+               the preparation, validate
+    mlrc       the same halves; the training classes in order are cut into 4 equal parts, part `fold` validates
+               (Musgrave, Belongie & Lim, "A metric learning reality check", 2020)
+    vmf        the same halves; round(15 %) training classes drawn by NumPy's legacy generator with seed 1234 validate
+               (released code of the vMF paper: 15 of 98 or 100, 1,698 of 11,318)
+    lam        training classes as in the released code of the Laplacian metric learner (CARS196 without the last one),
+               15 % of them validate as in `standard`; the paper itself validates on its test classes
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from probmetric.data.cache import Stored
+from probmetric.data.decode import Mode, decode, decode_file, header
+from probmetric.data.manifest import DataError
+from probmetric.data.splits import hold_out_classes
+
+SplitProtocol = Literal["standard", "mlrc", "vmf", "lam"]
+Store = Literal["pixels", "files"]
+FOLDS = 4
+JPEG = b"\xff\xd8\xff"
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """row -> image, from files; picklable, so that several processes can decode.
+
+    Attributes:
+        root: folder the paths are relative to.
+        paths: file of every row.
+        mode: RGB or L.
+        shorter_side: reduce the shorter side to this; 0 keeps the size.
+        store: `pixels`, or `files`: JPEG files as they are (decoded when read; `shorter_side` is not applied).
+            What is not a plain upright RGB JPEG is stored as pixels re-encoded without loss (PNG).
+    """
+
+    root: Path
+    paths: np.ndarray
+    mode: Mode = "RGB"
+    shorter_side: int = 256
+    store: Store = "pixels"
+
+    def __call__(self, row: int) -> Stored:
+        """Read image `row`."""
+        path = self.root / str(self.paths[row])
+        if self.store == "files":
+            return self._as_file(path)
+        pixels, remarks = decode_file(path, mode=self.mode, shorter_side=self.shorter_side or None)
+        return Stored(pixels, _shape(pixels), remarks)
+
+    def _as_file(self, path: Path) -> Stored:
+        import io
+
+        from PIL import Image
+
+        data = _read(path)
+        if data[:3] == JPEG and data.rstrip(b"\0")[-2:] == b"\xff\xd9" and _is_plain(data):
+            return Stored(np.frombuffer(data, dtype=np.uint8), (*header(data, str(path)), 3))
+        pixels, remarks = decode(data, str(path), mode=self.mode)
+        buffer = io.BytesIO()
+        Image.fromarray(pixels.squeeze(2) if pixels.shape[2] == 1 else pixels).save(buffer, "PNG")
+        return Stored(np.frombuffer(buffer.getvalue(), dtype=np.uint8), _shape(pixels), remarks)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}); the dataset is incomplete.") from error
+
+
+def _is_plain(data: bytes) -> bool:
+    """Whether a JPEG is RGB and upright."""
+    import io
+
+    from PIL import Image
+
+    from probmetric.data.decode import ORIENTATION
+
+    image = Image.open(io.BytesIO(data))
+    return image.mode == "RGB" and image.getexif().get(ORIENTATION, 1) == 1
+
+
+def _shape(pixels: np.ndarray) -> tuple[int, int, int]:
+    height, width, channels = pixels.shape
+    return height, width, channels
+
+
+def validation_classes(train: np.ndarray, protocol: SplitProtocol, fold: int, seed: int) -> np.ndarray:
+    """Training classes that validate, by the protocols in the module docstring.
+
+    Args:
+        train: training classes in order (C1,).
+        protocol: named protocol.
+        fold: for `mlrc`, 0 to 3.
+        seed: for `standard` and `lam`.
+    """
+    if protocol == "mlrc":
+        if not 0 <= fold < FOLDS:
+            raise ValueError(f"fold is {fold}; allowed: 0 to {FOLDS - 1}.")
+        return np.array_split(train, FOLDS)[fold]
+    if protocol == "vmf":
+        count = round(0.15 * len(train))
+        return np.sort(train[np.random.RandomState(1234).choice(len(train), count, replace=False)])
+    return hold_out_classes(train, 0.15, np.random.default_rng(seed))
+
+
+def open_set_splits(
+    labels: np.ndarray, train: np.ndarray, test: np.ndarray, protocol: SplitProtocol, fold: int, seed: int
+) -> np.ndarray:
+    """Split of every image.
+
+    Args:
+        labels: class of every image (N,).
+        train: classes to train on, in order.
+        test: classes to test on.
+        protocol: named protocol.
+        fold: for `mlrc`.
+        seed: seed of the validation classes.
+
+    Returns:
+        (N,) of train, val, test, or "" for images of neither.
+    """
+    val = validation_classes(train, protocol, fold, seed)
+    split = np.full(len(labels), "", dtype="<U5")
+    split[np.isin(labels, train)] = "train"
+    split[np.isin(labels, val)] = "val"
+    split[np.isin(labels, test)] = "test"
+    return split
+
+
+def only(columns: dict[str, np.ndarray], keep: np.ndarray) -> dict[str, np.ndarray]:
+    """Rows of `columns` where `keep` (N,) holds, labels renumbered to 0..C-1 in order."""
+    kept = {name: values[keep] for name, values in columns.items()}
+    kept["label"] = np.unique(kept["label"], return_inverse=True)[1].astype(np.int64)
+    return kept
+
+
+def strings(values: list[str]) -> np.ndarray:
+    """Object array of strings: repeated values share their memory."""
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
+
+
+def existing(root: Path, paths: np.ndarray, name: str) -> None:
+    """Raise `DataError` if files are missing; lists the first."""
+    absent = [str(path) for path in paths if not (root / str(path)).is_file()]
+    if absent:
+        raise DataError(
+            f"{name}: {len(absent):,} of {len(paths):,} images are missing in {root}, e.g. {', '.join(absent[:3])}; "
+            "the copy is incomplete, get it again."
+        )

@@ -1,0 +1,178 @@
+"""CARS196: 16,185 photographs of 196 car models; the first 98 classes train (8,054), the other 98 test (8,131).
+
+The original site is gone; three layouts are in circulation and lead to the same manifest:
+
+    cars_annos.mat + car_ims/000001.jpg            (or car_ims.tgz)
+    devkit/cars_meta.mat, devkit/cars_train_annos.mat, cars_test_annos_withlabels.mat + cars_train/, cars_test/
+    images/<class name>/*.jpg                      (also split into train/ and test/ folders)
+
+To make them agree, classes are ordered by their name (upper case first, every run of other characters than letters
+and digits read as one space), as the readers of the papers' code do, and the images of a class by the SHA-256 of their
+file, since the three layouts number files differently. Names sort differently from the official class numbers only
+within a make; that both halves hold the same classes is checked where the official numbers are known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from probmetric.data.manifest import DataError
+from probmetric.data.raw import RawFile, RawFiles
+from probmetric.data.sources import register
+from probmetric.data.sources._base import Source, Table, check_counts
+from probmetric.data.sources._files import (
+    ImageFiles,
+    SplitProtocol,
+    Store,
+    existing,
+    only,
+    open_set_splits,
+    strings,
+)
+
+CLASSES, TRAIN = 196, 98
+_Listing = list[tuple[str, str, int]]
+
+
+@register
+class Cars(Source):
+    """Stanford Cars."""
+
+    files = (
+        RawFile("car_ims.tgz", "", "1.9 GB"),
+        RawFile("cars_annos.mat", "", "200 KB"),
+        RawFile("cars_train.tgz", "065e5b463ae28d29e77c1b4b166cfe61", "0.9 GB"),
+        RawFile("cars_test.tgz", "4ce7ebf6a94d07f1952d94dd34c4d501", "0.9 GB"),
+        RawFile("car_devkit.tgz", "c3b158d763b6e2245038c8ad08e45376", "330 KB"),
+        RawFile("cars_test_annos_withlabels.mat", "b0a2b23655a3edd16d84508592a98d10", "180 KB"),
+    )
+    folders = ("car_ims", "cars_annos.mat", "cars_train", "cars196/images", "car_data")
+    where = "the original site is gone; copies on Kaggle (stanford-cars-dataset) and in research archives"
+    counts: ClassVar[dict[str, int]] = {"images": 16_185, "classes": 196, "train+val": 8_054, "test": 8_131}
+
+    def __init__(
+        self,
+        *,
+        protocol: SplitProtocol = "standard",
+        fold: int = 0,
+        shorter_side: int = 256,
+        store: Store = "pixels",
+        subset: bool = False,
+    ) -> None:
+        self.protocol: SplitProtocol = protocol
+        self.fold = fold
+        self.shorter_side = shorter_side
+        self.store: Store = store
+
+    def read(self, files: RawFiles, *, seed: int) -> Table:
+        """List the images from whichever layout is there."""
+        root, listing = _from_annotations(files) or _from_devkit(files) or _from_folders(files) or _none(files)
+        names = sorted({class_key(name) for _, name, _ in listing})
+        if files.subset is False and len(names) != CLASSES:
+            raise DataError(f"cars: found {len(names)} class names, expected {CLASSES}; see option subset.")
+        paths = strings([path for path, _, _ in listing])
+        existing(root, paths, files.name)
+        label = np.searchsorted(np.array(names), [class_key(name) for _, name, _ in listing])
+        half = TRAIN if len(names) == CLASSES else len(names) // 2
+        _check_halves(label, np.array([number for _, _, number in listing]), half)
+        digest = np.array([hashlib.sha256((root / path).read_bytes()).hexdigest() for path in paths])
+        order = np.lexsort([digest, label])
+        paths, label, digest = paths[order], label[order], digest[order]
+        train = np.arange(half - 1 if self.protocol == "lam" else half)
+        split = open_set_splits(label, train, np.arange(half, len(names)), self.protocol, self.fold, seed)
+        check_counts(
+            files,
+            self.counts,
+            {
+                "images": len(paths),
+                "classes": len(names),
+                "train+val": int((label < half).sum()),
+                "test": int((split == "test").sum()),
+            },
+        )
+        columns = {
+            "path": strings([f"{names[k]}/{d[:16]}.jpg" for k, d in zip(label, digest, strict=True)]),
+            "label": label,
+            "class_name": strings([names[k] for k in label]),
+            "split": split,
+        }
+        used = split != ""
+        images = ImageFiles(root, paths[used], "RGB", self.shorter_side, self.store)
+        return Table(only(columns, used), images, "open_set", "CARS196 (Stanford Cars)", parallel=True)
+
+
+def class_key(name: str) -> str:
+    """Class name with every run of characters other than letters and digits as one space."""
+    return re.sub(r"[^A-Za-z0-9]+", " ", name).strip()
+
+
+def _from_annotations(files: RawFiles) -> tuple[Path, _Listing] | None:
+    """cars_annos.mat with car_ims/."""
+    marker = files.look(["cars_annos.mat"])
+    if marker is None:
+        return None
+    content = _load(marker / "cars_annos.mat")
+    names = [str(name) for name in content["class_names"]]
+    root = files.find(["car_ims"], [Cars.files[0]])
+    rows = np.atleast_1d(content["annotations"])
+    return root, [(str(row["relative_im_path"]), names[int(row["class"]) - 1], int(row["class"])) for row in rows]
+
+
+def _from_devkit(files: RawFiles) -> tuple[Path, _Listing] | None:
+    """cars_train/ and cars_test/ with the devkit's annotations."""
+    if files.look(["cars_train"]) is None and not files.files("cars_train.tgz"):
+        return None
+    meta = files.find(["cars_meta.mat"], [Cars.files[4]])
+    names = [str(name) for name in _load(meta / "cars_meta.mat")["class_names"]]
+    listing: _Listing = []
+    for part, listed in (("train", "cars_train_annos.mat"), ("test", "cars_test_annos_withlabels.mat")):
+        folder = files.find([f"cars_{part}"], [Cars.files[2 if part == "train" else 3]]) / f"cars_{part}"
+        if (folder / f"cars_{part}").is_dir():
+            folder = folder / f"cars_{part}"
+        where = files.find([listed], [Cars.files[4]])
+        for row in np.atleast_1d(_load(where / listed)["annotations"]):
+            number = int(row["class"])
+            listing.append((str(folder / str(row["fname"])), names[number - 1], number))
+    return Path("/"), listing
+
+
+def _from_folders(files: RawFiles) -> tuple[Path, _Listing] | None:
+    """Class folders; `train` and `test` folders in between are ignored, as the split is by class."""
+    top = files.look(["cars196/images", "car_data", "cars196"])
+    if top is None:
+        return None
+    root = next(top / name for name in ("cars196/images", "car_data", "cars196") if (top / name).is_dir())
+    found = sorted(path for path in root.rglob("*.jpg") if not path.name.startswith("._"))
+    return root, [(path.relative_to(root).as_posix(), path.parent.name, 0) for path in found]
+
+
+def _none(files: RawFiles) -> tuple[Path, _Listing]:
+    raise files.missing(Cars.folders, Cars.files, [])
+
+
+def _load(path: Path) -> Any:
+    from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
+
+    try:
+        return loadmat(path, squeeze_me=True)
+    except (MatReadError, ValueError, OSError, TypeError) as error:
+        raise DataError(f"{path} is no readable .mat file ({error}); get it again.") from error
+
+
+def _check_halves(label: np.ndarray, number: np.ndarray, half: int) -> None:
+    """Official class numbers, where known, must put the same classes into the first half."""
+    known = number > 0
+    first = np.argsort(np.argsort(np.unique(number[known]))) < half
+    official = dict(zip(np.unique(number[known]).tolist(), first.tolist(), strict=True))
+    wrong = [int(n) for k, n in zip(label[known], number[known], strict=True) if official[int(n)] != (k < half)]
+    if wrong:
+        raise DataError(
+            f"cars: class {wrong[0]} is in the other half by its name than by its number; the class names are not "
+            "those of the published data set."
+        )

@@ -1,0 +1,34 @@
+"""CIFAR-100: 60,000 colour images, 32x32, 100 classes; 50,000 for training (15 % of them validate), 10,000 for testing.
+
+Read from `cifar-100-python.tar.gz` or its folder `cifar-100-python/`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from probmetric.data.raw import RawFile, RawFiles
+from probmetric.data.sources import register
+from probmetric.data.sources._base import Source, Table
+from probmetric.data.sources._cifar import read_cifar
+from probmetric.data.sources._small import FixedProtocol, fixed_table
+
+
+@register
+class Cifar100(Source):
+    """Tiny photographs of 100 classes."""
+
+    files = (RawFile("cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", "161 MB"),)
+    folders = ("cifar-100-python",)
+    where = "www.cs.toronto.edu/~kriz/cifar.html"
+    counts: ClassVar[dict[str, int]] = {"train+val": 50_000, "test": 10_000, "classes": 100}
+
+    def __init__(self, *, protocol: FixedProtocol = "standard", subset: bool = False) -> None:
+        self.protocol: FixedProtocol = protocol
+
+    def read(self, files: RawFiles, *, seed: int) -> Table:
+        """Read the batches with torchvision."""
+        parts, names = read_cifar(files, self.files[0], hundred=True)
+        return fixed_table(
+            files, parts, names, protocol=self.protocol, seed=seed, counts=dict(self.counts), description="CIFAR-100"
+        )

@@ -1,0 +1,103 @@
+"""CUB-200-2011: 11,788 photographs of 200 bird species; classes 1-100 train (5,864), 101-200 test (5,924).
+
+Read from `CUB_200_2011.tgz`, its folder `CUB_200_2011/` (with images.txt), or class folders
+`cub200/images/001.Black_footed_Albatross/`. CUB-200 of 2010 (6,033 images) is recognised and refused.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from probmetric.data.manifest import DataError
+from probmetric.data.raw import RawFile, RawFiles
+from probmetric.data.sources import register
+from probmetric.data.sources._base import Source, Table, check_counts
+from probmetric.data.sources._files import ImageFiles, SplitProtocol, Store, existing, open_set_splits, strings
+
+CLASSES, TRAIN = 200, 100
+
+
+@register
+class Cub(Source):
+    """Caltech-UCSD Birds, 2011."""
+
+    files = (RawFile("CUB_200_2011.tgz", "97eceeb196236b17998738112f37df78", "1.1 GB"),)
+    folders = ("CUB_200_2011/images.txt", "CUB_200_2011/images", "cub200/images")
+    where = "CaltechDATA, record 65de6-vp158 (Caltech-UCSD Birds-200-2011)"
+    counts: ClassVar[dict[str, int]] = {"images": 11_788, "classes": 200, "train+val": 5_864, "test": 5_924}
+
+    def __init__(
+        self,
+        *,
+        protocol: SplitProtocol = "standard",
+        fold: int = 0,
+        shorter_side: int = 256,
+        store: Store = "pixels",
+        subset: bool = False,
+    ) -> None:
+        self.protocol: SplitProtocol = protocol
+        self.fold = fold
+        self.shorter_side = shorter_side
+        self.store: Store = store
+
+    def read(self, files: RawFiles, *, seed: int) -> Table:
+        """List the images by class and file name."""
+        root = files.find(self.folders, self.files)
+        root = root / ("CUB_200_2011" if (root / "CUB_200_2011").is_dir() else "cub200")
+        paths = _listed(root)
+        number = np.array([_class_number(path) for path in paths])
+        order = np.lexsort([paths.astype(str), number])
+        paths, number = paths[order], number[order]
+        labels = np.unique(number, return_inverse=True)[1]
+        split = open_set_splits(
+            number, np.arange(1, TRAIN + 1), np.arange(TRAIN + 1, CLASSES + 1), self.protocol, self.fold, seed
+        )
+        existing(root / "images", paths, files.name)
+        check_counts(
+            files,
+            self.counts,
+            {
+                "images": len(paths),
+                "classes": len(np.unique(number)),
+                "train+val": int((split != "test").sum()),
+                "test": int((split == "test").sum()),
+            },
+        )
+        return Table(
+            {
+                "path": paths,
+                "label": labels,
+                "class_name": strings([str(path).split("/")[0].partition(".")[2].replace("_", " ") for path in paths]),
+                "split": split,
+            },
+            ImageFiles(root / "images", paths, "RGB", self.shorter_side, self.store),
+            "open_set",
+            "CUB-200-2011",
+            parallel=True,
+        )
+
+
+def _listed(root: Path) -> np.ndarray:
+    """Paths relative to images/, from images.txt or from the folders."""
+    listing = root / "images.txt"
+    if listing.is_file():
+        return strings([line.split()[1] for line in listing.read_text(encoding="utf-8").splitlines() if line.strip()])
+    found = (root / "images").glob("*/*.jpg")
+    return strings(sorted(f"{path.parent.name}/{path.name}" for path in found if not path.name.startswith("._")))
+
+
+def _class_number(path: str) -> int:
+    """1-based class from the folder's prefix, as in `001.Black_footed_Albatross`."""
+    prefix = path.split("/")[0].split(".")[0]
+    stem = path.rsplit("/", 1)[-1].rsplit(".", 1)[0]
+    if not prefix.isdigit() or not 1 <= int(prefix) <= CLASSES:
+        raise DataError(f"cub: {path} does not begin with a class number 001 to {CLASSES}; is this CUB-200-2011?")
+    if len(stem.rsplit("_", 1)[-1]) >= 9 and stem.rsplit("_", 1)[-1].isdigit():
+        raise DataError(
+            f"cub: {path} is named as in CUB-200 of 2010 (by the photo site's long number); "
+            "CUB-200-2011 is needed (11,788 images)."
+        )
+    return int(prefix)

@@ -1,0 +1,104 @@
+"""Labeled Faces in the Wild, funneled: 13,233 images of 5,749 people.
+
+Splits by identity as in view 1: peopleDevTrain.txt (4,038 people, 9,525 images; 15 % of the people validate) and
+peopleDevTest.txt (1,711 people, 3,708 images). Expected in torchvision's layout, `lfw-py/` with `lfw-funneled.tgz` or
+`lfw_funneled/<Name>/<Name>_0001.jpg` and the two lists (first line: number of people; then `name<TAB>count`).
+
+The manifest's column `identity` holds the name. Training pairs are two random images of one person
+(`samplers.PairBatches`); the released code of the Laplacian metric learner pairs every image with the person's first
+image only.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from probmetric.data.manifest import DataError
+from probmetric.data.raw import RawFile, RawFiles
+from probmetric.data.sources import register
+from probmetric.data.sources._base import Source, Table, check_counts
+from probmetric.data.sources._files import ImageFiles, Store, existing, open_set_splits, strings
+
+
+@register
+class Lfw(Source):
+    """Labeled Faces in the Wild."""
+
+    files = (
+        RawFile("lfw-funneled.tgz", "1b42dfed7d15c9b2dd63d5e5840c86ad", "243 MB"),
+        RawFile("peopleDevTrain.txt", "54eaac34beb6d042ed3a7d883e247a21"),
+        RawFile("peopleDevTest.txt", "e4bf5be0a43b5dcd9dc5ccfcb8fb19c5"),
+    )
+    folders = ("lfw_funneled",)
+    where = "the original site refuses downloads; figshare and Kaggle (lfw-dataset) carry copies"
+    counts: ClassVar[dict[str, int]] = {
+        "images": 13_233,
+        "classes": 5_749,
+        "train+val": 9_525,
+        "test": 3_708,
+        "training classes": 4_038,
+    }
+
+    def __init__(self, *, shorter_side: int = 0, store: Store = "pixels", subset: bool = False) -> None:
+        self.shorter_side = shorter_side
+        self.store: Store = store
+
+    def read(self, files: RawFiles, *, seed: int) -> Table:
+        """List the images of both lists."""
+        root = files.find(self.folders, self.files[:1])
+        lists = []
+        for file in self.files[1:]:
+            found = files.files(file.name)
+            if not found:
+                raise files.missing([file.name], [file], [])
+            files.check(found[0], file)
+            lists.append(_people(found[0]))
+        people = sorted(name for part in lists for name in part)
+        if len(set(people)) != len(people):
+            raise DataError("lfw: a person is in both lists, peopleDevTrain.txt and peopleDevTest.txt.")
+        number = {name: i for i, name in enumerate(people)}
+        rows = [(name, i) for part in lists for name, count in part.items() for i in range(1, count + 1)]
+        paths = strings([f"{name}/{name}_{i:04d}.jpg" for name, i in rows])
+        existing(root / "lfw_funneled", paths, files.name)
+        label = np.array([number[name] for name, _ in rows])
+        train, test = (np.array(sorted(number[name] for name in part)) for part in lists)
+        split = open_set_splits(label, train, test, "standard", 0, seed)
+        check_counts(
+            files,
+            self.counts,
+            {
+                "images": len(rows),
+                "classes": len(people),
+                "train+val": int((split != "test").sum()),
+                "test": int((split == "test").sum()),
+                "training classes": len(train),
+            },
+        )
+        names = strings([name for name, _ in rows])
+        return Table(
+            {
+                "path": paths,
+                "label": label,
+                "class_name": strings([name.replace("_", " ") for name in names]),
+                "split": split,
+                "identity": names,
+            },
+            ImageFiles(root / "lfw_funneled", paths, "RGB", self.shorter_side, self.store),
+            "open_set",
+            "Labeled Faces in the Wild, funneled",
+            parallel=True,
+        )
+
+
+def _people(path: Path) -> dict[str, int]:
+    """Name -> number of images."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    rows = [line.split("\t") for line in lines[1:] if line.strip()]
+    if not lines or not lines[0].strip().isdigit() or any(len(row) != 2 or not row[1].isdigit() for row in rows):
+        raise DataError(f"{path} must hold the number of people, then lines `name<TAB>count`.")
+    if int(lines[0]) != len(rows):
+        raise DataError(f"{path} announces {int(lines[0])} people and lists {len(rows)}; it is truncated.")
+    return {name: int(count) for name, count in rows}

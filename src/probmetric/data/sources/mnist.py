@@ -1,0 +1,39 @@
+"""MNIST: 70,000 handwritten digits, 28x28 grey; 60,000 for training (15 % of them validate), 10,000 for testing.
+
+Read from the four ubyte files, gzipped or not, in `data/raw/mnist/` (torchvision's `MNIST/raw/` is found too).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from probmetric.data.raw import RawFiles
+from probmetric.data.sources import register
+from probmetric.data.sources._base import Source, Table
+from probmetric.data.sources._idx import idx_names, read_idx
+from probmetric.data.sources._small import FixedProtocol, fixed_table
+
+
+@register
+class Mnist(Source):
+    """Handwritten digits."""
+
+    files = idx_names(
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "d53e105ee54ea40749a09fcbcd1e9432",
+        "9fb629c4189551a2d022fa330f9573f3",
+        "ec29112dd5afa0611ce80d1b7f02629c",
+    )
+    where = "yann.lecun.com/exdb/mnist or its mirrors (torchvision can download them); files go into data/raw/mnist/"
+    counts: ClassVar[dict[str, int]] = {"train+val": 60_000, "test": 10_000, "classes": 10}
+
+    def __init__(self, *, protocol: FixedProtocol = "standard", subset: bool = False) -> None:
+        self.protocol: FixedProtocol = protocol
+
+    def read(self, files: RawFiles, *, seed: int) -> Table:
+        """Read the four files with torchvision."""
+        parts = read_idx(files, self.files)
+        names = [f"digit {i}" for i in range(10)]
+        return fixed_table(
+            files, parts, names, protocol=self.protocol, seed=seed, counts=dict(self.counts), description="MNIST"
+        )

@@ -1,0 +1,222 @@
+"""Mapillary Street-Level Sequences: visual place recognition in 30 cities, about 1.6 million images.
+
+Layout: `{train_val,test}/<city>/{query,database}/` with `postprocessed.csv` (key, easting, northing, night, ...),
+`raw.csv` (key, pano, ...), `seq_info.csv` (key, sequence_key, frame_number), `images/<key>.jpg`.
+Splits by city: 22 train, cph and sf validate, 6 test (the positions of the test cities are not in the public archive;
+where they are missing the test split is left out and noted). `protocol: lam` trains without melbourne, as the released
+code of the Laplacian metric learner does.
+
+Left out, and counted: panoramas; with `drop_unmatched`, queries without a database image of their city within the
+radius (10 m in train, 25 m else). Extra columns: city, sequence, frame, easting, northing (UTM metres), role, night,
+sideways.
+
+The data have no classes. `label` is the cell of a 25 m grid, for losses that need one; retrieval is judged by distance,
+see `places.positives`.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from probmetric.data.manifest import DataError
+from probmetric.data.places import matched
+from probmetric.data.raw import RawFile, RawFiles
+from probmetric.data.sources import register
+from probmetric.data.sources._base import Source, Table
+from probmetric.data.sources._files import ImageFiles, Store, existing, strings
+
+CITIES = {
+    "train": [
+        "trondheim",
+        "london",
+        "boston",
+        "melbourne",
+        "amsterdam",
+        "helsinki",
+        "tokyo",
+        "toronto",
+        "saopaulo",
+        "moscow",
+        "zurich",
+        "paris",
+        "bangkok",
+        "budapest",
+        "austin",
+        "berlin",
+        "ottawa",
+        "phoenix",
+        "goa",
+        "amman",
+        "nairobi",
+        "manila",
+    ],
+    "val": ["cph", "sf"],
+    "test": ["miami", "athens", "buenosaires", "stockholm", "bengaluru", "kampala"],
+}
+RADIUS = {"train": 10.0, "val": 25.0, "test": 25.0}
+CELL = 25.0
+ROLES = ("query", "database")
+_Row = tuple[str, str, str, str, int, float, float, str, bool, bool]
+
+
+@register
+class Msls(Source):
+    """Mapillary Street-Level Sequences."""
+
+    files = (
+        RawFile("metadata.zip", "", "70 MB"),
+        *(RawFile(f"images_vol_{i}.zip", "", "about 10 GB") for i in range(1, 7)),
+    )
+    folders = ("train_val",)
+    where = "mapillary.com/dataset/places (after accepting the licence)"
+
+    def __init__(
+        self,
+        *,
+        protocol: Literal["standard", "lam"] = "standard",
+        drop_unmatched: bool = True,
+        shorter_side: int = 256,
+        store: Store = "pixels",
+        subset: bool = False,
+    ) -> None:
+        self.protocol = protocol
+        self.drop_unmatched = drop_unmatched
+        self.shorter_side = shorter_side
+        self.store: Store = store
+
+    def read(self, files: RawFiles, *, seed: int) -> Table:
+        """List the images city by city."""
+        root = files.look(self.folders) or _merged(files)
+        found = [(split, city) for split, cities in CITIES.items() for city in cities]
+        if self.protocol == "lam":
+            found.remove(("train", "melbourne"))
+        present = [(split, city) for split, city in found if (root / _part(split) / city).is_dir()]
+        absent = [city for split, city in found if (split, city) not in present]
+        if absent and not files.subset:
+            raise DataError(f"msls: no folder for {', '.join(absent)} in {root}; get all volumes or set subset: true.")
+        counts: Counter[str] = Counter()
+        rows = [row for split, city in present for row in _city(root, split, city, counts)]
+        if not rows:
+            raise DataError(f"msls: no image with a position in {root}; postprocessed.csv needs easting and northing.")
+        columns = _columns(rows)
+        if self.drop_unmatched:
+            keep = _with_positive(columns)
+            counts["queries without a database image within the radius"] = int((~keep).sum())
+            columns = {name: values[keep] for name, values in columns.items()}
+        columns |= _cells(columns)
+        paths = columns["path"]
+        existing(root, paths, files.name)
+        notes = [f"{number:,} left out: {reason}" for reason, number in sorted(counts.items()) if number]
+        return Table(
+            columns,
+            ImageFiles(root, paths, "RGB", self.shorter_side, self.store),
+            "open_set",
+            "Mapillary Street-Level Sequences",
+            notes=[*notes, *([f"cities not present: {', '.join(absent)}"] if absent else [])],
+            parallel=True,
+        )
+
+
+def _part(split: str) -> str:
+    return "test" if split == "test" else "train_val"
+
+
+def _merged(files: RawFiles) -> Path:
+    """Unpack all archives and link their trees into one folder."""
+    archives = [(path, archive) for archive in Msls.files for path in files.files(archive.name)]
+    if not archives:
+        raise files.missing(Msls.folders, Msls.files, [])
+    merged = files.work / "msls"
+    for path, archive in archives:
+        tree = files.unpack(path, archive)
+        for source in sorted(tree.rglob("*")):
+            target = merged / source.relative_to(tree)
+            if source.is_file() and not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.hardlink_to(source)
+    return merged
+
+
+def _city(root: Path, split: str, city: str, counts: Counter[str]) -> Iterator[_Row]:
+    for role in ROLES:
+        folder = root / _part(split) / city / role
+        if not (folder / "postprocessed.csv").is_file() and split == "test":
+            counts[f"images of {city}, whose positions are not public"] += 1
+            continue
+        post, raw = _table(folder / "postprocessed.csv"), _table(folder / "raw.csv")
+        sequences = {row["key"]: row for row in _table(folder / "seq_info.csv", optional=True)}
+        panorama = {row["key"]: _true(row["pano"]) for row in raw}
+        for row in post:
+            key = row["key"]
+            if panorama.get(key, False):
+                counts["panoramas"] += 1
+                continue
+            frame = sequences.get(key, {})
+            yield (
+                f"{_part(split)}/{city}/{role}/images/{key}.jpg",
+                split,
+                city,
+                frame.get("sequence_key", ""),
+                int(frame.get("frame_number", -1)),
+                float(row["easting"]),
+                float(row["northing"]),
+                role,
+                _true(row.get("night", "")),
+                row.get("view_direction", "") == "Sideways",
+            )
+
+
+def _table(path: Path, optional: bool = False) -> list[dict[str, str]]:
+    if not path.is_file():
+        if optional:
+            return []
+        raise DataError(f"{path} is missing; the metadata of this city are incomplete (metadata.zip holds them).")
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    needed = {"postprocessed.csv": ("key", "easting", "northing"), "raw.csv": ("key", "pano")}.get(path.name, ("key",))
+    lacking = [name for name in needed if rows and name not in rows[0]]
+    if lacking:
+        raise DataError(f"{path} has no column {lacking}; found {list(rows[0])}.")
+    return rows
+
+
+def _true(text: str) -> bool:
+    return text.strip().lower() in ("true", "1", "1.0")
+
+
+def _columns(rows: list[_Row]) -> dict[str, np.ndarray]:
+    names = ("path", "split", "city", "sequence", "frame", "easting", "northing", "role", "night", "sideways")
+    kinds = (str, str, str, str, np.int64, np.float64, np.float64, str, bool, bool)
+    values = zip(*rows, strict=True)
+    return {
+        name: strings(list(column)) if kind is str else np.array(column, dtype=kind)
+        for name, kind, column in zip(names, kinds, values, strict=True)
+    }
+
+
+def _with_positive(columns: dict[str, np.ndarray]) -> np.ndarray:
+    """Mask (N,) of database images and of queries that have one within the radius of their split."""
+    keep = columns["role"] == "database"
+    for city in dict.fromkeys(columns["city"].tolist()):
+        rows = np.flatnonzero(columns["city"] == city)
+        position = np.stack([columns["easting"][rows], columns["northing"][rows]], axis=1)
+        query = columns["role"][rows] == "query"
+        near = matched(position[query], position[~query], RADIUS[columns["split"][rows[0]]])
+        keep[rows[query]] = near
+    return keep
+
+
+def _cells(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Grid cells as labels and class names; cities come in the order of the splits."""
+    cell = np.stack([np.floor(columns[name] / CELL).astype(np.int64) for name in ("easting", "northing")], axis=1)
+    order = {city: i for i, city in enumerate(c for cities in CITIES.values() for c in cities)}
+    key = np.concatenate([np.array([[order[city]] for city in columns["city"]]), cell], axis=1)
+    _, label = np.unique(key, axis=0, return_inverse=True)
+    names = [f"{city} {x} {y}" for city, (x, y) in zip(columns["city"], cell.tolist(), strict=True)]
+    return {"label": label.reshape(-1).astype(np.int64), "class_name": strings(names)}

@@ -1,0 +1,105 @@
+"""Stanford Online Products: 120,053 images of 22,634 products; Ebay_train (59,551 images, 11,318 products), Ebay_test
+(60,502 images, 11,316 products).
+
+Read from `Stanford_Online_Products.zip`, its folder, or `online_products/` with `images/` and `Info_Files/`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from probmetric.data.manifest import DataError
+from probmetric.data.raw import RawFile, RawFiles
+from probmetric.data.sources import register
+from probmetric.data.sources._base import Source, Table, check_counts
+from probmetric.data.sources._files import ImageFiles, SplitProtocol, Store, existing, open_set_splits, strings
+
+HEADER = ["image_id", "class_id", "super_class_id", "path"]
+
+
+@register
+class Sop(Source):
+    """Stanford Online Products."""
+
+    files = (RawFile("Stanford_Online_Products.zip", "7f73d41a2f44250d4779881525aea32e", "3.1 GB"),)
+    folders = ("Stanford_Online_Products/Ebay_train.txt", "online_products/Info_Files/Ebay_train.txt")
+    where = "Stanford CVGL (Deep Metric Learning via Lifted Structured Feature Embedding, project page)"
+    counts: ClassVar[dict[str, int]] = {
+        "images": 120_053,
+        "classes": 22_634,
+        "train+val": 59_551,
+        "test": 60_502,
+        "training classes": 11_318,
+        "test classes": 11_316,
+    }
+
+    def __init__(
+        self,
+        *,
+        protocol: SplitProtocol = "standard",
+        fold: int = 0,
+        shorter_side: int = 256,
+        store: Store = "pixels",
+        subset: bool = False,
+    ) -> None:
+        self.protocol: SplitProtocol = protocol
+        self.fold = fold
+        self.shorter_side = shorter_side
+        self.store: Store = store
+
+    def read(self, files: RawFiles, *, seed: int) -> Table:
+        """List the images of both published lists, in their order."""
+        root = files.find(self.folders, self.files)
+        if (root / "Stanford_Online_Products").is_dir():
+            images = lists = root / "Stanford_Online_Products"
+        else:
+            images, lists = root / "online_products" / "images", root / "online_products" / "Info_Files"
+        train, test = (_listed(lists / f"Ebay_{part}.txt") for part in ("train", "test"))
+        rows = train + test
+        number = np.array([int(row[1]) for row in rows])
+        paths = strings([row[3] for row in rows])
+        existing(images, paths, files.name)
+        seen, unseen = (np.unique(part) for part in (number[: len(train)], number[len(train) :]))
+        if np.intersect1d(seen, unseen).size:
+            raise DataError(f"{lists}: Ebay_train.txt and Ebay_test.txt share classes; these are other lists.")
+        split = open_set_splits(number, seen, unseen, self.protocol, self.fold, seed)
+        check_counts(
+            files,
+            self.counts,
+            {
+                "images": len(rows),
+                "classes": len(seen) + len(unseen),
+                "train+val": len(train),
+                "test": len(test),
+                "training classes": len(seen),
+                "test classes": len(unseen),
+            },
+        )
+        kind = [path.split("/")[0].removesuffix("_final") for path in paths]
+        return Table(
+            {
+                "path": paths,
+                "label": np.searchsorted(np.concatenate([seen, unseen]), number),
+                "class_name": strings([f"{k} {n}" for k, n in zip(kind, number, strict=True)]),
+                "split": split,
+                "super_class": strings(kind),
+            },
+            ImageFiles(images, paths, "RGB", self.shorter_side, self.store),
+            "open_set",
+            "Stanford Online Products",
+            parallel=True,
+        )
+
+
+def _listed(path: Path) -> list[list[str]]:
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    if not lines or lines[0].split() != HEADER:
+        raise DataError(f"{path} is missing or does not begin with the header {' '.join(HEADER)!r}.")
+    rows = [line.split() for line in lines[1:] if line.strip()]
+    bad = next((i for i, row in enumerate(rows) if len(row) != len(HEADER) or not row[1].isdigit()), None)
+    if bad is not None:
+        raise DataError(f"{path}, line {bad + 2}: {lines[bad + 1]!r} does not have {len(HEADER)} columns.")
+    return rows
