@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +15,15 @@ from training_helpers import quick_settings
 from probmetric.config import EncoderSettings
 from probmetric.evaluation import retrieval_metrics
 from probmetric.io import FileError, read_tensors, read_yaml
+from probmetric.losses._base import Loss
+from probmetric.models import create_encoder
 from probmetric.training import load_encoder, train_run
+from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData
 from probmetric.training.device import try_lock
-from probmetric.training.forward import embed_all
-from probmetric.training.loop import HISTORY_COLUMNS
+from probmetric.training.diagnosis import NonFiniteGradientError
+from probmetric.training.forward import embed, embed_all
+from probmetric.training.loop import HISTORY_COLUMNS, Trainer, TrainingStoppedError
 
 CPU = torch.device("cpu")
 
@@ -188,3 +194,130 @@ def test_warm_up_trains_only_what_is_new(digits: Path, tmp_path: Path) -> None:
     cold = train(warm.model_copy(update={"training": quick_settings(epochs=1).training}), digits, tmp_path / "c")
     after, _ = read_tensors(cold / "model_last.safetensors")
     assert not any(np.array_equal(before[name], after[name]) for name in backbone if name.endswith("weight"))
+
+
+def test_images_read_by_threads_give_the_same_weights(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = train(quick_settings(), digits, tmp_path / "held")
+    monkeypatch.setattr("probmetric.training.data.IN_MEMORY_BYTES", 0)
+    read = train(quick_settings(), digits, tmp_path / "read")
+    assert (held / "model.safetensors").read_bytes() == (read / "model.safetensors").read_bytes()
+
+
+def test_bfloat16_features_keep_a_float32_head(digits: Path, tmp_path: Path) -> None:
+    settings = quick_settings(precision="bf16", epochs=5, learning_rate=1e-2)
+    folder = train(settings, digits, tmp_path / "run")
+    encoder, _, _ = load_encoder(folder)
+    images = torch.rand(4, 1, 32, 32)
+    half, full = (embed(encoder, images, precision) for precision in (torch.bfloat16, torch.float32))
+    assert half.dtype == torch.float32
+    assert not torch.equal(half, full)
+    torch.testing.assert_close(half, full, rtol=0.1, atol=0.05 * float(full.detach().abs().max()))
+    rows = read_history(folder)
+    assert float(rows[-1]["train_loss"]) < float(rows[0]["train_loss"])
+
+
+def test_sigterm_saves_the_state_and_the_next_call_goes_on(digits: Path, tmp_path: Path) -> None:
+    settings = quick_settings(epochs=4)
+    whole = train(settings, digits, tmp_path / "whole")
+
+    def terminate(row: dict[str, float]) -> None:
+        if row["epoch"] == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(TrainingStoppedError, match=r"epoch 2 after step 13; the state is saved"):
+        train(settings, digits, tmp_path / "run", on_epoch=terminate)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    steps: list[float] = []
+    resumed = train(settings, digits, tmp_path / "run", on_epoch=lambda row: steps.append(row["step"]))
+    assert steps == [18, 24]
+    names = ("model.safetensors", "model_last.safetensors")
+    assert all((whole / name).read_bytes() == (resumed / name).read_bytes() for name in names)
+
+
+def test_steps_with_non_finite_gradients_are_skipped_and_counted(digits: Path, tmp_path: Path) -> None:
+    """The loss is finite but one gradient entry is not: parameters stay as they are, the counter rises."""
+
+    class Poisoned(torch.autograd.Function):
+        @staticmethod
+        def forward(_context: object, values: torch.Tensor) -> torch.Tensor:
+            return values.clone()
+
+        @staticmethod
+        def backward(_context: object, gradient: torch.Tensor) -> torch.Tensor:
+            return gradient * float("inf")
+
+    class Spoilt(Loss):
+        calls = 0
+
+        def compute(self, embeddings: torch.Tensor, labels: torch.Tensor, generator: object) -> torch.Tensor:
+            self.calls += 1
+            spoilt = Poisoned.apply(embeddings) if self.calls in (2, 5) else embeddings
+            return spoilt.square().mean()
+
+    settings = quick_settings(epochs=1).training
+    encoder, loss = create_encoder("compact", dim=4, in_channels=1, width=4), Spoilt(num_classes=10, dim=4)
+    data = TrainingData(digits, settings, seed=0, device=CPU)
+    trainer = Trainer(
+        settings, encoder, loss, data, seed=0, device=CPU, checkpoints=Checkpoints(tmp_path), identity="x"
+    )
+    row = trainer.fit().history[0]
+    assert row["skipped_steps"] == 2
+    assert np.isfinite(row["grad_norm"])
+    assert all(torch.isfinite(p).all() for p in encoder.parameters())
+
+    class AlwaysSpoilt(Spoilt):
+        def compute(self, embeddings: torch.Tensor, labels: torch.Tensor, generator: object) -> torch.Tensor:
+            return Poisoned.apply(embeddings).square().mean()
+
+    forever = settings.model_copy(update={"epochs": 99})
+    trainer = Trainer(
+        forever,
+        encoder,
+        AlwaysSpoilt(num_classes=10, dim=4),
+        data,
+        seed=0,
+        device=CPU,
+        checkpoints=Checkpoints(tmp_path),
+        identity="y",
+    )
+    with pytest.raises(NonFiniteGradientError, match=r"20 steps in a row.*encoder\.layers.*learning_rate"):
+        trainer.fit()
+
+
+def test_warm_start_sees_every_training_image_once_in_evaluation_mode(digits: Path, tmp_path: Path) -> None:
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    class Warm(Loss):
+        wants_warm_start = True
+
+        def warm_start(self, embeddings: torch.Tensor, labels: torch.Tensor) -> None:
+            seen.append((embeddings, labels))
+
+        def compute(self, embeddings: torch.Tensor, labels: torch.Tensor, generator: object) -> torch.Tensor:
+            return embeddings.square().mean()
+
+    settings = quick_settings(epochs=1).training
+    encoder = create_encoder("compact", dim=4, in_channels=1, width=4)
+    statistics = {name: value.clone() for name, value in encoder.named_buffers()}
+    expected = TrainingData(digits, settings, seed=0, device=CPU)
+    encoder.eval()
+    with torch.no_grad():
+        embeddings = torch.cat([encoder(images) for images in expected.images_in_order("train")])
+    encoder.train()
+    trainer = Trainer(
+        settings,
+        encoder,
+        Warm(num_classes=10, dim=4),
+        expected,
+        seed=0,
+        device=CPU,
+        checkpoints=Checkpoints(tmp_path),
+        identity="x",
+    )
+    trainer._warm_start()
+    assert torch.equal(seen[0][0], embeddings)
+    assert torch.equal(seen[0][1], expected.labels)
+    assert encoder.training
+    assert all(torch.equal(value, statistics[name]) for name, value in encoder.named_buffers())

@@ -36,10 +36,11 @@ class Encoder(nn.Module):
         self._loaded_names: frozenset[str] = frozenset()
         self._frozen_batch_norm = False
 
-    def _attach_head(self, num_features: int, dim: int) -> None:
-        """Add `head`, the linear layer (D -> M)."""
+    def _attach_head(self, num_features: int, dim: int) -> nn.Linear:
+        """Add `head`, the linear layer (D -> M), and return it."""
         self.num_features, self.dim = num_features, dim
         self.head = nn.Linear(num_features, dim)
+        return self.head
 
     def features(self, images: Tensor) -> Tensor:
         """Features before the head, (B, C, H, W) -> (B, D)."""

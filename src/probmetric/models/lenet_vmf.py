@@ -9,6 +9,8 @@ belongs to the loss here.
 
 from __future__ import annotations
 
+from typing import cast
+
 from torch import Tensor, nn
 
 from probmetric.models import register
@@ -39,7 +41,7 @@ class LeNetVmf(Encoder):
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
-                nn.init.zeros_(module.bias)
+                nn.init.zeros_(cast(Tensor, module.bias))
 
     def features(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, 120)."""

@@ -44,16 +44,16 @@ class Timm(Encoder):
     ) -> None:
         super().__init__()
         self.tag = tag
-        self.backbone = _create(tag, in_channels, image_size)
+        self.backbone: Any = _create(tag, in_channels, image_size)
         self.pool = None if pool == "default" else create_pooling(pool)
         if self.pool is not None and not _is_convolutional(self.backbone, in_channels, image_size):
             raise ValueError(
                 f"backbone timm: pool={pool!r} needs a feature map (B, D, H, W), {tag} gives none; use pool='default'."
             )
         self.dropout = nn.Dropout(drop_rate)
-        self._attach_head(int(self.backbone.num_features), dim)
+        head = self._attach_head(int(self.backbone.num_features), dim)
         with torch.no_grad():
-            self.head.weight.mul_(head_scale)
+            head.weight.mul_(head_scale)
 
     def features(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, D), after pooling and dropout."""
@@ -126,7 +126,7 @@ def _require_network() -> None:
             pass
 
 
-def _create(tag: str, in_channels: int, image_size: int) -> nn.Module:
+def _create(tag: str, in_channels: int, image_size: int) -> Any:
     """The timm model `tag` without classifier; fixed-size architectures are told `image_size`."""
     try:
         import timm
@@ -145,10 +145,10 @@ def _create(tag: str, in_channels: int, image_size: int) -> nn.Module:
         return timm.create_model(tag, **options)
 
 
-def _is_convolutional(backbone: nn.Module, in_channels: int, image_size: int) -> bool:
+def _is_convolutional(backbone: Any, in_channels: int, image_size: int) -> bool:
     """Whether `forward_features` gives a map with the channels first."""
     was_training = backbone.training
     with torch.no_grad():
         maps = backbone.eval().forward_features(torch.zeros(1, in_channels, image_size, image_size))
     backbone.train(was_training)
-    return maps.ndim == 4 and maps.shape[1] == backbone.num_features
+    return bool(maps.ndim == 4 and maps.shape[1] == backbone.num_features)

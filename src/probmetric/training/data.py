@@ -1,10 +1,19 @@
-"""Training and validation images of a prepared dataset: held in memory when they are few, else read batch by batch."""
+"""Training and validation images of a prepared dataset.
+
+A few gigabytes of pixels are held in memory, on the device. Larger sets are read, decoded and augmented by threads a
+few batches ahead of the training step; what a batch contains depends on the seed, the epoch and the image only, so
+neither the threads nor a resumed run change it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
@@ -18,8 +27,11 @@ from probmetric.io import sha256_file
 
 EMBED_BATCH = 256
 IN_MEMORY_BYTES = 2 * 2**30
+AHEAD = 4
 
 Split = Literal["train", "val"]
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class TrainingData:
@@ -85,6 +97,13 @@ class TrainingData:
         """Positions (B,) in the training split, for every batch of `epoch`."""
         return [torch.from_numpy(batch) for batch in self._sampler.epoch(epoch)[: self.steps_per_epoch]]
 
+    def epoch_batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Batches of `epoch` from step `start` on: positions (B,), augmented images (B, C, H, W), labels (B,)."""
+        chosen = self.batches(epoch)[start:]
+        loaded = ahead_of(lambda positions: self.batch(positions, epoch=epoch), chosen, self._threads)
+        for positions, (images, labels) in zip(chosen, loaded, strict=True):
+            yield positions, images, labels
+
     def batch(self, positions: Tensor, *, epoch: int) -> tuple[Tensor, Tensor]:
         """Augmented images (B, C, H, W) and labels (B,) on the device, for `positions` (B,) in the training split."""
         images = self._augment(self._stored("train", positions), self.index[positions], seed=self.seed, epoch=epoch)
@@ -92,18 +111,40 @@ class TrainingData:
 
     def images_in_order(self, split: Split) -> Iterator[Tensor]:
         """Images (B, C, H, W) of a split in manifest order, without augmentation."""
-        for positions in torch.arange(len(self._rows[split])).split(EMBED_BATCH):
-            yield self._laid_out(self._plain.normalise(self._stored(split, positions)))
+        chosen = torch.arange(len(self._rows[split])).split(EMBED_BATCH)
+        yield from ahead_of(
+            lambda p: self._laid_out(self._plain.normalise(self._stored(split, p))), chosen, self._threads
+        )
+
+    @property
+    def _threads(self) -> int:
+        """Threads that load ahead; none where the images are in memory."""
+        return 0 if self._held else min(len(os.sched_getaffinity(0)), AHEAD)
 
     def _stored(self, split: Split, positions: Tensor) -> Tensor:
         """Stored images (B, C, H, W) uint8 on the device."""
         if split in self._held:
             return self._held[split][positions.to(self.device)]
-        return self._store.batch(self._rows[split][positions.numpy()]).to(self.device)
+        images = self._store.batch(self._rows[split][positions.numpy()])
+        return images.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else images
 
     def _laid_out(self, images: Tensor) -> Tensor:
         layout = torch.channels_last if self.settings.channels_last else torch.contiguous_format
         return images.contiguous(memory_format=layout)
+
+
+def ahead_of(load: Callable[[T], R], items: Sequence[T], threads: int) -> Iterator[R]:
+    """`map(load, items)` in order, computed a few items ahead by `threads` threads; 0 computes when asked."""
+    if not threads:
+        yield from map(load, items)
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="images") as pool:
+        rest = iter(items)
+        waiting = deque(pool.submit(load, item) for item in islice(rest, AHEAD))
+        while waiting:
+            result = waiting.popleft().result()
+            waiting.extend(pool.submit(load, item) for item in islice(rest, 1))
+            yield result
 
 
 def augmentation(name: Literal["none", "small", "standard"], dataset: str) -> SmallImages:

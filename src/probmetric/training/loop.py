@@ -50,6 +50,15 @@ HISTORY_COLUMNS = (
 Weights = dict[str, Tensor]
 
 
+class TrainingStoppedError(RuntimeError):
+    """Training was asked to stop and has saved its state."""
+
+    def __init__(self, epoch: int, step: int) -> None:
+        super().__init__(
+            f"stopped by request in epoch {epoch} after step {step}; the state is saved, the same command goes on."
+        )
+
+
 @dataclass
 class Progress:
     """Where a run stands; plain values only, so that it can be checkpointed."""
@@ -91,6 +100,7 @@ class Trainer:
         checkpoint_steps: int | None = None,
         progress_bar: bool | None = None,
         on_epoch: Callable[[dict[str, Any]], None] | None = None,
+        should_stop: Callable[[], bool] = bool,
     ) -> None:
         """Prepare training.
 
@@ -106,11 +116,12 @@ class Trainer:
             checkpoint_steps: also checkpoint after this many steps; default: whenever two minutes have passed.
             progress_bar: show a bar on stderr; None shows it on a terminal only.
             on_epoch: called with every row of the history.
+            should_stop: asked after every step; if true, the state is saved and `TrainingStoppedError` raised.
         """
         self.settings, self.encoder, self.loss, self.data = settings, encoder, loss, data
         self.seed, self.device = seed, device
         self.checkpoints, self.identity, self.checkpoint_steps = checkpoints, identity, checkpoint_steps
-        self.progress_bar, self.on_epoch = progress_bar, on_epoch
+        self.progress_bar, self.on_epoch, self.should_stop = progress_bar, on_epoch, should_stop
         self.precision = resolve_precision(settings.precision, device)
         self.optimizer = create_optimizer(settings, encoder, loss)
         self.progress = Progress()
@@ -141,25 +152,35 @@ class Trainer:
         self._freeze_pretrained(progress.epoch < settings.warmup_epochs)
         self.encoder.train()
         self.loss.train()
-        batches = self.data.batches(progress.epoch)
-        for positions in batches[progress.step_in_epoch :]:
-            started = time.perf_counter()
-            self._step(positions)
+        steps = self.data.steps_per_epoch
+        started = time.perf_counter()
+        for positions, images, labels in self.data.epoch_batches(progress.epoch, progress.step_in_epoch):
+            self._step(positions, images, labels)
             progress.step_in_epoch += 1
             progress.step += 1
-            progress.seconds += time.perf_counter() - started
+            now = time.perf_counter()
+            progress.seconds += now - started
+            started = now
             bar.update()
-            if progress.step_in_epoch < len(batches) and self._checkpoint_is_due():
+            if self.should_stop():
+                self._save()
+                raise TrainingStoppedError(progress.epoch, progress.step)
+            if progress.step_in_epoch < steps and self._checkpoint_is_due():
                 self._save()
 
-    def _step(self, positions: Tensor) -> None:
-        """One optimiser step on the images at `positions` (B,) of the training split."""
+    def _step(self, positions: Tensor, images: Tensor, labels: Tensor) -> None:
+        """One optimiser step.
+
+        Args:
+            positions: places of the images in the training split (B,).
+            images: augmented images (B, C, H, W).
+            labels: their classes (B,).
+        """
         progress = self.progress
         factor = learning_rate_factor(
             self.settings, progress.epoch, progress.step_in_epoch / self.data.steps_per_epoch, progress.metrics
         )
         set_learning_rates(self.optimizer, factor)
-        images, labels = self.data.batch(positions, epoch=progress.epoch)
         torch.manual_seed(derive_seed(self.seed, "layers", progress.step))
         embeddings = embed(self.encoder, images, self.precision)
         generator = generator_for(self.device, self.seed, "loss", progress.step)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -43,6 +42,7 @@ from probmetric.training.device import claim_device, try_lock
 from probmetric.training.loop import HISTORY_COLUMNS, Progress, Trainer, Weights, weights_of
 from probmetric.training.provenance import hardware, versions
 from probmetric.training.seeds import derive_seed
+from probmetric.training.signals import stop_requests
 
 RECORD = "encoder.yaml"
 FILES = {"selected": "model.safetensors", "last": "model_last.safetensors"}
@@ -78,20 +78,18 @@ def train_run(
     Raises:
         FileError: bad data or folder, or another process is training this run.
         NonFiniteLossError: the loss became NaN or infinite; no output is written.
+        TrainingStoppedError: SIGTERM arrived (a scheduler's time limit, a cancelled workflow); the state is saved.
     """
     if threads is not None:
         torch.set_num_threads(threads)
-    started = time.monotonic()
     run_folder, state_folder = Path(run_folder), Path(state_folder)
-    with _only_one(state_folder), claim_device(device) as chosen:
+    with _only_one(state_folder), claim_device(device) as chosen, stop_requests() as should_stop:
         _check_writable(run_folder)
         data = TrainingData(prepared_folder, settings.training, seed=settings.seed, device=chosen)
         encoder, loss = _create(settings, data.in_channels, data.image_size, data.num_classes, chosen)
-        identity = _identity(settings, data, encoder)
-        checkpoints = Checkpoints(state_folder)
+        checkpoints, done = Checkpoints(state_folder), Progress()
         if loss is None or settings.training.epochs == 0:
             last = selected = weights_of(encoder, loss)
-            done = Progress()
         else:
             trainer = Trainer(
                 settings.training,
@@ -101,38 +99,42 @@ def train_run(
                 seed=settings.seed,
                 device=chosen,
                 checkpoints=checkpoints,
-                identity=identity,
+                identity=_identity(settings, data, encoder),
                 checkpoint_steps=checkpoint_steps,
                 progress_bar=progress,
                 on_epoch=on_epoch,
+                should_stop=should_stop,
             )
             done = trainer.fit()
             last, selected = weights_of(encoder, loss), trainer.best
-        record = {
-            "settings": settings.plain(),
-            "encoder": {
-                "dim": encoder.dim,
-                "in_channels": data.in_channels,
-                "image_size": data.image_size,
-                "num_classes": data.num_classes,
-                "pretrained_sha256": encoder.pretrained_digest,
-            },
-            "training": {
-                "epochs": done.epoch,
-                "steps": done.step,
-                "selected_epoch": done.best_epoch if done.history else None,
-                "selection_metric": settings.training.selection_metric,
-                "selected_value": max(done.metrics, default=None),
-                "seconds": round(time.monotonic() - started, 2),
-            },
-            "data_digest": data.digest,
-            "versions": versions(),
-            "hardware": hardware(chosen),
-        }
+        record = _record(settings, data, encoder, done) | {"versions": versions(), "hardware": hardware(chosen)}
         _write(run_folder, selected, last, done.history, record)
         checkpoints.remove()
     with contextlib.suppress(OSError):
         state_folder.rmdir()
+
+
+def _record(settings: EncoderSettings, data: TrainingData, encoder: Encoder, done: Progress) -> dict[str, Any]:
+    """What `encoder.yaml` says about the run itself."""
+    return {
+        "settings": settings.plain(),
+        "encoder": {
+            "dim": encoder.dim,
+            "in_channels": data.in_channels,
+            "image_size": data.image_size,
+            "num_classes": data.num_classes,
+            "pretrained_sha256": encoder.pretrained_digest,
+        },
+        "training": {
+            "epochs": done.epoch,
+            "steps": done.step,
+            "selected_epoch": done.best_epoch if done.history else None,
+            "selection_metric": settings.training.selection_metric,
+            "selected_value": max(done.metrics, default=None),
+            "seconds": round(sum(row["seconds"] for row in done.history), 2),
+        },
+        "data_digest": data.digest,
+    }
 
 
 def load_encoder(
