@@ -46,6 +46,7 @@ _ENVIRONMENT = (
     "started",
     "finished",
 )
+_KIND = {"mlflow.experimentKind": "custom_model_development"}  # the UI then shows training runs, not chat traces
 _METRICS_PER_BATCH, _PARAMS_PER_BATCH, _TEXT = 1000, 100, 5000
 _LOCK_SECONDS = 900.0
 
@@ -132,7 +133,7 @@ def _run_entry(run: Run) -> _Entry:
     description = {"dataset": key.dataset, "noise": f"{key.noise:g}", "method": key.method, "seed": str(key.seed)}
     settings = run.settings.get("settings", run.settings)
     chosen = {name: value for name, value in settings.items() if name not in _ENVIRONMENT}
-    around = {name: value for name, value in run.settings.items() if name in _ENVIRONMENT}
+    around = {name: value for name, value in run.settings.items() if name in _ENVIRONMENT and name != "data_digest"}
     data_digest = str(run.find("data_digest", "data.digest", "data.sha256", default=""))
     return _Entry(
         experiment=key.dataset,
@@ -171,7 +172,7 @@ def _run_metrics(run: Run, start: int, end: int) -> list[tuple[str, float, int, 
         epoch = int(row.get("epoch") or 0)
         for name, value in row.items():
             if name != "epoch" and value is not None and math.isfinite(value):
-                found.append((legal_name(f"training/{name}"), value, int(now), epoch))
+                found.append((legal_name(f"by_epoch/{name}"), value, int(now), epoch))
     for name, value in run.metrics.items():
         if value is not None and math.isfinite(value):
             found.append((legal_name(name), float(value), end, 0))
@@ -267,7 +268,7 @@ class _Writer:
         if found is None:
             location = f"mlflow-artifacts:/{name}" if self.local else None
             try:
-                return str(self.client.create_experiment(name, artifact_location=location))
+                return str(self.client.create_experiment(name, artifact_location=location, tags=_KIND))
             except MlflowException:
                 # Somebody else's process made it meanwhile on a shared server.
                 found = self.client.get_experiment_by_name(name)

@@ -74,14 +74,14 @@ def test_the_store_says_what_the_files_say(tracked):
         run = "/".join(folder.parts[-3:])
         entry = found[run.partition("/")[0].partition("+")[0], run]
         metrics = {name: value for name, value in json.loads((folder / "metrics.json").read_text()).items() if value}
-        last = {name: rows[-1][2] for name, rows in entry["metrics"].items() if not name.startswith("training/")}
+        last = {name: rows[-1][2] for name, rows in entry["metrics"].items() if not name.startswith("by_epoch/")}
         assert last == metrics
         with (folder / "history.csv").open() as file:
             rows = list(csv.DictReader(file))
-        assert [(s, v) for s, _, v in entry["metrics"]["training/val_metric"]] == [
+        assert [(s, v) for s, _, v in entry["metrics"]["by_epoch/val_metric"]] == [
             (int(row["epoch"]), float(row["val_metric"])) for row in rows
         ]
-        assert "training/peak_memory_mb" not in entry["metrics"]
+        assert "by_epoch/peak_memory_mb" not in entry["metrics"]
         assert entry["params"]["loss.options.scale"] == "32.0"
         assert entry["params"]["training.epochs"] == "4"
         assert entry["tags"]["probmetric.fidelity"] == "corrected"
@@ -153,7 +153,7 @@ def test_long_histories_fit_several_batches(tracked):
     write_run(tracked.root, tracked.runs[0], study_metrics("digits", 0.0, "contrastive", 0), epochs=300)
     project(tracked, folders=tracked.folders[:1])
     client, found = find_run(tracked.runs[0])
-    assert len(client.get_metric_history(found.info.run_id, "training/train_loss")) == 300
+    assert len(client.get_metric_history(found.info.run_id, "by_epoch/train_loss")) == 300
 
 
 def test_unfinished_runs_are_left_out(tracked):

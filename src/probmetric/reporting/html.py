@@ -69,9 +69,7 @@ def render(context: ReportContext) -> str:
         datasets=_datasets(context),
         methods=_methods(context),
         seeds=_seeds(context),
-        selection=sorted(
-            {str(run.find("settings.training.selection_metric", default="")) for run in context.runs} - {""}
-        ),
+        selection=_selection(context),
         missing=_missing(context),
         provenance=_provenance(context),
         links=_links(context),

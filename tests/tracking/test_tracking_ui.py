@@ -1,0 +1,99 @@
+"""The real MLflow UI on a store that `track` wrote: over HTTP, and as a person sees it in Chromium."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import urllib.request
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from probmetric.tracking import track
+
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--window-size=1700,1000"),
+)
+
+
+def test_the_ui_shows_runs_curves_and_figures_after_the_repository_moved(tracked, serve, tmp_path, monkeypatch):
+    track("study", tracked.folders, "reports/study", store_uri="sqlite:///mlflow.db", artifact_root="mlartifacts")
+    moved = tmp_path / "moved"
+    monkeypatch.chdir(tmp_path)
+    tracked.root.rename(moved)
+    with serve(moved) as address:
+        report = check_artifacts(address, moved)
+        with open_browser() as driver:
+            check_pages(driver, address, report, moved)
+
+
+def check_artifacts(address: str, moved: Path) -> tuple[str, str]:
+    """Artifacts come through the server although the folder has another path now."""
+    client = MlflowClient(tracking_uri=address)
+    experiment = client.get_experiment_by_name("reports")
+    (run,) = client.search_runs([experiment.experiment_id])
+    names = {item.path for item in client.list_artifacts(run.info.run_id, "figures")}
+    assert "figures/sparsification.png" in names
+    url = f"{address}/get-artifact?path=table.md&run_uuid={run.info.run_id}"
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        assert answer.read() == (moved / "reports/study/table.md").read_bytes()
+    return experiment.experiment_id, run.info.run_id
+
+
+def open_browser():
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    driver = shutil.which("chromedriver")
+    if browser is None or driver is None:
+        pytest.skip("Chromium and its driver are not installed (Debian: chromium chromium-driver)")
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    for flag in (*FLAGS, f"--user-data-dir={tempfile.mkdtemp(prefix='chromium-')}"):
+        options.add_argument(flag)
+    return webdriver.Chrome(options=options, service=Service(driver))
+
+
+def check_pages(driver, address: str, report: tuple[str, str], moved: Path) -> None:
+    client = MlflowClient(tracking_uri=address)
+    glyphs = client.get_experiment_by_name("glyphs").experiment_id
+    runs = client.search_runs([glyphs])
+    assert len(runs) == 12
+    driver.get(f"{address}/#/experiments/{glyphs}/runs?workflowType=machine_learning")
+    wait_for_text(driver, ["glyphs", "proxy_nca seed1 noise0.2", "laplace seed0"])
+    save(driver, "mlflow_runs")
+    run = next(run for run in runs if run.info.run_name == "laplace seed0")
+    driver.get(f"{address}/#/experiments/{glyphs}/runs/{run.info.run_id}?workflowType=machine_learning")
+    wait_for_text(driver, ["retrieval/recall_at_1", "loss.options.scale", "Finished"])
+    save(driver, "mlflow_run")
+    driver.get(f"{address}/#/experiments/{glyphs}/runs/{run.info.run_id}/model-metrics")
+    wait_for_text(driver, ["by_epoch", "grad_norm", "images_per_second"])
+    save(driver, "mlflow_curves")
+    driver.get(f"{address}/#/experiments/{report[0]}/runs/{report[1]}/artifacts/figures/sparsification.png")
+    wait_for_text(driver, ["sparsification.png"])
+    save(driver, "mlflow_figure")
+    errors = [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
+    assert not [entry for entry in errors if address in entry["message"] and "get-artifact" in entry["message"]], errors
+
+
+def wait_for_text(driver, words: list[str], seconds: int = 90) -> str:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    def shown(_driver: object) -> str | bool:
+        text = driver.execute_script("return document.body.innerText")
+        return text if all(word in text for word in words) else False
+
+    return WebDriverWait(driver, seconds, poll_frequency=0.5).until(shown, f"not all shown: {json.dumps(words)}")
+
+
+def save(driver, name: str) -> None:
+    """Keep the screenshot where a person finds it: below PROBMETRIC_SCREENSHOTS, if that is set."""
+    if folder := os.environ.get("PROBMETRIC_SCREENSHOTS"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        driver.save_screenshot(str(Path(folder) / f"{name}.png"))
