@@ -5,16 +5,21 @@ torch are imported by the functions that need them. docs/evaluation.md defines e
 direction.
 """
 
-from probmetric.evaluation.calibration import Reliability, calibration_error, reliability
+from probmetric.evaluation.calibration import Reliability, calibration_error, classwise_calibration_error, reliability
 from probmetric.evaluation.classification import classification_metrics
 from probmetric.evaluation.clustering import agreement, clustering_metrics
 from probmetric.evaluation.correlation import spearman
 from probmetric.evaluation.evaluator import EvaluationSettings, evaluate_run
 from probmetric.evaluation.neighbours import Neighbours, nearest_neighbours
 from probmetric.evaluation.ood import auroc, ood_metrics, roc_curve
+from probmetric.evaluation.protocols import mlrc_folds, mlrc_metrics, selection_comparison
 from probmetric.evaluation.retrieval import retrieval_metrics, retrieval_per_query, summarize
-from probmetric.evaluation.selective import SparsificationCurve, sparsification
+from probmetric.evaluation.sampled import neighbour_votes, retrieval_calibration, sampled_retrieval_metrics
+from probmetric.evaluation.selective import SparsificationCurve, risk_coverage, selective_metrics, sparsification
 from probmetric.evaluation.statistics import PairedResult, bootstrap_interval, holm, mean_interval, paired_test
+from probmetric.evaluation.structure import structure_metrics
+from probmetric.evaluation.temperature import fit_temperature, scaled_probabilities
+from probmetric.evaluation.transport import proxy_transport
 
 __all__ = [
     "EvaluationSettings",
@@ -27,18 +32,31 @@ __all__ = [
     "bootstrap_interval",
     "calibration_error",
     "classification_metrics",
+    "classwise_calibration_error",
     "clustering_metrics",
     "evaluate_run",
+    "fit_temperature",
     "holm",
     "mean_interval",
+    "mlrc_folds",
+    "mlrc_metrics",
     "nearest_neighbours",
+    "neighbour_votes",
     "ood_metrics",
     "paired_test",
+    "proxy_transport",
     "reliability",
+    "retrieval_calibration",
     "retrieval_metrics",
     "retrieval_per_query",
+    "risk_coverage",
     "roc_curve",
+    "sampled_retrieval_metrics",
+    "scaled_probabilities",
+    "selection_comparison",
+    "selective_metrics",
     "sparsification",
     "spearman",
+    "structure_metrics",
     "summarize",
 ]

@@ -6,6 +6,10 @@ bins of equal mass, under the name ECE). Lower is better. Equal-mass bins hold a
 floor(i bins / N); answers of equal confidence share their mean correctness, so the order of the input does not
 matter. Equal-width bins are [lo, hi) with the last one closed; paper 003's code leaves the last one open, which drops
 every answer of confidence exactly 1 (`last_bin="open"`).
+
+`classwise_calibration_error` looks at all columns of the probabilities, not only the winner: the mean over classes of
+the calibration error of p_c for the event "label is c". With equal-width bins it is the static, with equal-mass bins
+the adaptive calibration error of Nixon et al. (2019).
 """
 
 from __future__ import annotations
@@ -84,6 +88,29 @@ def reliability(
     held = count > 0
     sums = [np.bincount(index, weights=values, minlength=bins)[held] / count[held] for values in (sure, right)]
     return Reliability(sums[0], sums[1], count[held])
+
+
+def classwise_calibration_error(
+    probabilities: Any,
+    labels: Any,
+    *,
+    bins: int = 15,
+    scheme: Scheme = "equal_width",
+    norm: Literal["l1", "l2"] = "l1",
+) -> float:
+    """Mean over classes of the calibration error of each column of `probabilities` (N,C) for `labels` (N,).
+
+    Example:
+        >>> round(classwise_calibration_error([[0.8, 0.2], [0.6, 0.4]], [0, 1], bins=1), 12)
+        0.2
+    """
+    rows = _arrays.probability_matrix(probabilities)
+    classes = _arrays.labels_of(labels, len(rows), "labels", "probabilities")
+    errors = [
+        calibration_error(np.minimum(column, 1.0), classes == number, bins=bins, scheme=scheme, norm=norm)
+        for number, column in enumerate(rows.T)
+    ]
+    return float(np.mean(errors))
 
 
 def _confidence(values: Any) -> Doubles:

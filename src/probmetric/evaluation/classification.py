@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from probmetric.evaluation import _arrays
-from probmetric.evaluation.calibration import calibration_error
+from probmetric.evaluation.calibration import calibration_error, classwise_calibration_error
 
 
 def classification_metrics(probabilities: Any, labels: Any, *, bins: int = 15) -> dict[str, float]:
@@ -42,4 +42,6 @@ def classification_metrics(probabilities: Any, labels: Any, *, bins: int = 15) -
         "ece": calibration_error(confidence, correct, bins=bins),
         "ece_l2": calibration_error(confidence, correct, bins=bins, norm="l2"),
         "ece_equal_width": calibration_error(confidence, correct, bins=bins, scheme="equal_width"),
+        "ece_classwise": classwise_calibration_error(rows, classes, bins=bins),
+        "ece_adaptive": classwise_calibration_error(rows, classes, bins=bins, scheme="equal_mass"),
     }

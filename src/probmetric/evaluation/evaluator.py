@@ -3,8 +3,9 @@
 A thin shell around the pure functions of this package: reads `embeddings/<split>.safetensors`, calls them, and names
 the results. Metric names are legal in MLflow and DVC. Nothing is written.
 
-    test  retrieval/..., clustering/..., sparsification/..., classification/... and calibration/... where the file
-          holds class probabilities for the classes it shows, ambiguity/spearman where the ambiguity is known
+    test  retrieval/..., clustering/..., structure/..., sparsification/...; classification/... and calibration/ece...
+          where the file holds class probabilities for the classes it shows; calibration/retrieval_ece where it holds
+          samples; ambiguity/spearman where the ambiguity is known
     ood   ood/<name>/..., each set against the test split
     val   val/retrieval/...    what model selection saw
     last  last/retrieval/...   test split with the last epoch's weights, next to the validation-selected ones
@@ -29,7 +30,9 @@ from probmetric.evaluation.correlation import spearman
 from probmetric.evaluation.neighbours import nearest_neighbours
 from probmetric.evaluation.ood import ood_metrics, roc_curve
 from probmetric.evaluation.retrieval import retrieval_per_query, summarize
-from probmetric.evaluation.selective import sparsification
+from probmetric.evaluation.sampled import retrieval_calibration
+from probmetric.evaluation.selective import selective_metrics, sparsification
+from probmetric.evaluation.structure import structure_metrics
 
 Metrics = dict[str, float | None]
 Curves = dict[str, dict[str, list[float]]]
@@ -42,6 +45,7 @@ class EvaluationSettings:
     ks: tuple[int, ...] = (1, 2, 4, 8)
     clusters: int | None = None
     clustering: bool = True
+    structure: bool = True
     seed: int = 1234
     bins: int = 15
     curve_points: int = 200
@@ -133,6 +137,10 @@ def evaluate_test(test: Embeddings, settings: EvaluationSettings) -> tuple[dict[
     if settings.clustering:
         found = clustering_metrics(test["mean"], test["label"], clusters=settings.clusters, seed=settings.seed)
         metrics |= _prefixed("clustering", found)
+    if settings.structure:
+        metrics |= _prefixed("structure", structure_metrics(test["mean"], test["label"]))
+    if "samples" in test.tensors:
+        metrics |= _prefixed("calibration", retrieval_calibration(test["samples"], test["label"]))
     curves: Curves = {}
     if np.any(per_query["positives"] > 0):
         found, curve = _sparsification(test, per_query)
@@ -163,17 +171,15 @@ def evaluate_ood(test: Embeddings, ood: Embeddings, settings: EvaluationSettings
 def _sparsification(
     test: Embeddings, per_query: dict[str, NDArray[np.float64]]
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """AUSC with the query's own uncertainty, and (paper 003) with the mean of query's and neighbour's."""
+    """Selective metrics with the query's own uncertainty, and AUSC with the mean of query's and neighbour's (003)."""
     asked = per_query["positives"] > 0
     correct, doubt = per_query["recall_at_1"][asked], test["uncertainty"].astype(np.float64)
     neighbour = nearest_neighbours(test["mean"], k=1).indices[:, 0]
-    curve, area = sparsification(doubt[asked], correct)
+    curve, _ = sparsification(doubt[asked], correct)
     pair = ((doubt + doubt[neighbour]) / 2)[asked]
-    metrics = {
-        "ausc": area,
-        "ausc_query_and_neighbour": sparsification(pair, correct)[1],
-        "ausc_as_published": sparsification(pair, correct, scaling="as_published")[1],
-    }
+    metrics = selective_metrics(doubt[asked], correct)
+    metrics["ausc_query_and_neighbour"] = sparsification(pair, correct)[1]
+    metrics["ausc_as_published"] = sparsification(pair, correct, scaling="as_published")[1]
     return metrics, {"removed": curve.removed.tolist(), "accuracy": curve.accuracy.tolist()}
 
 

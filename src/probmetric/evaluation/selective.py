@@ -1,9 +1,18 @@
-"""Sparsification: does the model know which of its answers are wrong?
+"""Selective prediction: does the model know which of its answers are wrong?
 
-Images are removed from the most uncertain on; accuracy of the remainder should rise. Paper 003 removes i %, i = 0..98,
-and integrates the 99 accuracies by the trapezoid rule with dx = 1/99, which cannot exceed 98/99 = 0.9899
+Sparsification: images are removed from the most uncertain on; accuracy of the remainder should rise. Paper 003 removes
+i %, i = 0..98, and integrates the 99 accuracies by the trapezoid rule with dx = 1/99, which cannot exceed 98/99
 (`scaling="as_published"`). The default divides by the width of the interval, so that a model without errors gets 1.
-Images of equal uncertainty are interchangeable: the accuracies are means over all their orders.
+Images of equal uncertainty are interchangeable: all numbers are means over all their orders.
+
+    ausc                    area under the sparsification curve; higher is better
+    ausc_as_published       the same in paper 003's scaling
+    ausc_gap_to_oracle      area of the curve that removes exactly the wrong answers first, minus ausc; lower is better
+    aurc                    mean over coverages 1/N, ..., 1 of the error rate of the surest (Geifman and El-Yaniv
+                            2017); lower is better
+    error_auroc             P(a wrong answer is less certain than a right one), 0.5 = chance; higher is better. With
+                            uncertainty = -norm it is paper 002's AUROC of the norm (right = positive, score = norm)
+    accuracy_at_coverage_c  accuracy of the surest c % of the images; higher is better
 
 In retrieval, an answer is correct when the nearest neighbour is a positive (recall@1 of the query).
 """
@@ -17,9 +26,11 @@ from numpy.typing import NDArray
 
 from probmetric.evaluation import _arrays
 from probmetric.evaluation._ordering import group_means
+from probmetric.evaluation.ood import auroc
 
 Doubles = NDArray[np.float64]
 STEPS = 99
+COVERAGES = (50, 80, 90)
 
 
 class SparsificationCurve(NamedTuple):
@@ -61,3 +72,41 @@ def accuracy_by_coverage(uncertainty: Doubles, correct: Doubles) -> Doubles:
     order = np.argsort(uncertainty, kind="stable")
     expected = group_means(uncertainty, correct)[order]
     return np.cumsum(expected) / np.arange(1, len(order) + 1)
+
+
+def risk_coverage(uncertainty: Any, correct: Any) -> tuple[Doubles, Doubles]:
+    """Coverage (N,) = 1/N, ..., 1 and error rate (N,) of that share of the surest images."""
+    doubt = _arrays.vector(uncertainty, "uncertainty")
+    right = _arrays.booleans(correct, "correct", count=len(doubt))
+    return np.arange(1, len(doubt) + 1) / len(doubt), 1.0 - accuracy_by_coverage(doubt, right)
+
+
+def selective_metrics(uncertainty: Any, correct: Any, *, coverages: tuple[int, ...] = COVERAGES) -> dict[str, float]:
+    """All numbers of the module docstring for `uncertainty` (N,), higher = less sure, and `correct` (N,) in {0,1}.
+
+    `error_auroc` is NaN when every answer is right or every answer is wrong. `coverages` are percentages.
+
+    Example:
+        >>> found = selective_metrics([0.9, 0.1, 0.2, 0.3], [0, 1, 1, 1])
+        >>> found["error_auroc"], found["accuracy_at_coverage_50"]
+        (1.0, 1.0)
+    """
+    bad = [share for share in coverages if not 0 < share <= 100]
+    if bad:
+        raise ValueError(f"coverages contain {bad[0]}; expected percentages above 0 and up to 100.")
+    doubt = _arrays.vector(uncertainty, "uncertainty")
+    right = _arrays.booleans(correct, "correct", count=len(doubt))
+    area = sparsification(doubt, right)[1]
+    accuracy = accuracy_by_coverage(doubt, right)
+    mixed = 0 < right.sum() < len(right)
+    result = {
+        "ausc": area,
+        "ausc_as_published": sparsification(doubt, right, scaling="as_published")[1],
+        "ausc_gap_to_oracle": sparsification(1.0 - right, right)[1] - area,
+        "aurc": float(np.mean(1.0 - accuracy)),
+        "error_auroc": auroc(doubt[right == 1], doubt[right == 0]) if mixed else float("nan"),
+    }
+    for share in coverages:
+        kept = max(1, int(np.ceil(len(doubt) * share / 100)))
+        result[f"accuracy_at_coverage_{share}"] = float(accuracy[kept - 1])
+    return result
