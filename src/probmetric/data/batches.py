@@ -10,8 +10,8 @@ import torch
 
 from probmetric.data.digest import verify_digest
 from probmetric.data.manifest import load_columns
+from probmetric.data.recipes import Transform
 from probmetric.data.store import open_images
-from probmetric.data.transforms import SmallImages
 
 BATCH = 256
 
@@ -25,7 +25,7 @@ class SplitImages:
     """
 
     def __init__(
-        self, folder: str | Path, split: str, *, transform: SmallImages, device: torch.device | str = "cpu"
+        self, folder: str | Path, split: str, *, transform: Transform, device: torch.device | str = "cpu"
     ) -> None:
         """Open `split` of the prepared `folder`, after checking that its files are the ones prepared.
 
@@ -48,4 +48,4 @@ class SplitImages:
     def batches(self, size: int = BATCH) -> Iterator[torch.Tensor]:
         """Images (B, C, H, W) float32, scaled as in training and not augmented."""
         for rows in self.index.split(size):
-            yield self._transform.normalise(self._store.batch(rows.numpy()).to(self._device))
+            yield self._transform.normalise(self._transform.load_plain(self._store, rows.numpy()).to(self._device))

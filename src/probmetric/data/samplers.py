@@ -30,7 +30,7 @@ class ShuffledBatches:
 
     def epoch(self, epoch: int) -> list[np.ndarray]:
         """Batches of an epoch: positions (B,) each."""
-        order = _rng(self.seed, epoch).permutation(self.count)
+        order = generator(self.seed, epoch).permutation(self.count)
         return [order[i * self.batch_size : (i + 1) * self.batch_size] for i in range(len(self))]
 
 
@@ -76,7 +76,7 @@ class BalancedBatches:
 
     def epoch(self, epoch: int) -> list[np.ndarray]:
         """Batches of an epoch: positions (B,) each, the K images of a class side by side."""
-        rng = _rng(self.seed, epoch)
+        rng = generator(self.seed, epoch)
         rounds = self._rounds(rng)
         draws = _WithReplacement(self._members, rng) if self.replacement else _InTurn(self._members, rng)
         return [np.concatenate([draws.take(c, self.per_class) for c in chosen]) for chosen in rounds]
@@ -131,5 +131,6 @@ def shard(batch: np.ndarray, rank: int, world_size: int) -> np.ndarray:
     return batch[rank::world_size]
 
 
-def _rng(seed: int, epoch: int) -> np.random.Generator:
+def generator(seed: int, epoch: int) -> np.random.Generator:
+    """Generator of an epoch's batches."""
     return np.random.default_rng([seed, epoch])

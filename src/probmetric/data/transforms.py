@@ -17,6 +17,7 @@ import torch
 from torch.nn import functional as F
 
 from probmetric.data.counter import uniforms
+from probmetric.data.store import ImageStore
 
 Padding = Literal["edge", "reflect", "zero"]
 _DRAWS = 8
@@ -80,6 +81,14 @@ class SmallImages:
             mirrored = torch.from_numpy(draws[:, 4] < 0.5).to(images.device)
             values = torch.where(mirrored[:, None, None, None], values.flip(-1), values)
         return self._erased(self.normalise(values), draws)
+
+    def load(self, store: ImageStore, rows: np.ndarray, *, seed: int, epoch: int) -> torch.Tensor:
+        """Stored images (B, C, H, W) uint8 of the manifest rows (B,); `__call__` augments them."""
+        return store.batch(rows)
+
+    def load_plain(self, store: ImageStore, rows: np.ndarray) -> torch.Tensor:
+        """Stored images (B, C, H, W) uint8 of the manifest rows (B,)."""
+        return store.batch(rows)
 
     def normalise(self, images: torch.Tensor) -> torch.Tensor:
         """(B, C, H, W) with values 0..255 to float32: scaled to [0, 1], then mean and std. No randomness."""

@@ -116,6 +116,8 @@ def check_pickle(path: Path) -> None:
     try:
         with path.open("rb") as file:
             _ArraysOnly(file, encoding="latin1").load()
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
     except (pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError, IndexError, TypeError) as error:
         raise DataError(f"{path} is damaged or truncated ({error}); get it again.") from error
 

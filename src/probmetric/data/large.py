@@ -1,0 +1,178 @@
+"""Images of natural size to network input: random crops, colour jitter and normalisation of the papers.
+
+The work is split where it is cheap: `load` crops and resizes on the CPU from the memory-mapped cache, uint8 to uint8,
+with antialiasing; `__call__` flips, jitters and normalises a whole batch, on the device. What is drawn is a function of
+(seed, epoch, index) alone (`counter`).
+
+    random crop   as torchvision's RandomResizedCrop: an area uniform in `scale`, an aspect ratio log-uniform in
+                  `ratio`, ten attempts, else the largest central crop; taken from the stored image (shorter side 256
+                  by default)
+    jitter        brightness, contrast, saturation, hue in this order, each factor uniform; torchvision shuffles them
+    evaluation    resize the shorter side (or both sides) to `resize`, then the central crop
+
+BN-Inception expects BGR values 0..255 minus (104, 117, 128): `normalisation: bn_inception`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from probmetric.data.counter import uniforms
+from probmetric.data.jitter import Jitter, jittered
+from probmetric.data.store import ImageStore
+
+Normalisation = Literal["imagenet", "bn_inception", "unit"]
+ATTEMPTS = 10
+_STATISTICS: dict[Normalisation, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "bn_inception": ((128 / 255, 117 / 255, 104 / 255), (1 / 255, 1 / 255, 1 / 255)),
+    "unit": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+}
+
+
+@dataclass(frozen=True)
+class LargeImages:
+    """Transform of photographs.
+
+    Attributes:
+        size: side S of the network's input.
+        resize: shorter side before the central crop of evaluation; 0 resizes straight to S x S.
+        square: resize both sides to `resize`, changing the aspect ratio, before any crop.
+        scale: smallest and largest share of the area a training crop covers.
+        ratio: smallest and largest aspect ratio of a training crop.
+        crop: whether training crops at random; otherwise it sees the evaluation's view.
+        flip: flip half of the training images left to right.
+        jitter: strengths of brightness, contrast, saturation and hue.
+        normalisation: statistics the backbone was trained with.
+    """
+
+    size: int = 224
+    resize: int = 256
+    square: bool = False
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    crop: bool = True
+    flip: bool = True
+    jitter: Jitter = (0.0, 0.0, 0.0, 0.0)
+    normalisation: Normalisation = "imagenet"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.scale[0] <= self.scale[1] <= 1:
+            raise ValueError(f"scale is {self.scale}; allowed: 0 < low <= high <= 1.")
+        if self.resize and self.resize < self.size:
+            raise ValueError(f"resize is {self.resize}; allowed: 0, or at least size = {self.size}.")
+
+    def evaluation(self) -> LargeImages:
+        """The same view without augmentation."""
+        return replace(self, crop=False, flip=False, jitter=(0.0, 0.0, 0.0, 0.0))
+
+    def load(self, store: ImageStore, rows: np.ndarray, *, seed: int, epoch: int) -> torch.Tensor:
+        """Training views (B, C, S, S) uint8 of the manifest rows (B,), on the CPU."""
+        if not self.crop:
+            return self.load_plain(store, rows)
+        draws = uniforms(seed, epoch, rows, 2 * ATTEMPTS + 2)
+        images = [self._cropped(store[int(row)], draw) for row, draw in zip(rows, draws, strict=True)]
+        return _stacked(images)
+
+    def load_plain(self, store: ImageStore, rows: np.ndarray) -> torch.Tensor:
+        """Evaluation views (B, C, S, S) uint8 of the manifest rows (B,), on the CPU."""
+        return _stacked([self._central(store[int(row)]) for row in rows])
+
+    def __call__(
+        self, images: torch.Tensor, indices: np.ndarray | torch.Tensor, *, seed: int, epoch: int
+    ) -> torch.Tensor:
+        """Flip, jitter and normalise training views, on their device.
+
+        Args:
+            images: (B, C, S, S) uint8 from `load`.
+            indices: (B,) their manifest rows.
+            seed: seed of the run.
+            epoch: epoch.
+
+        Returns:
+            (B, C, S, S) float32.
+        """
+        rows = indices.cpu().numpy() if isinstance(indices, torch.Tensor) else np.asarray(indices)
+        draws = uniforms(seed, epoch, rows, 2 * ATTEMPTS + 7)[:, 2 * ATTEMPTS + 2 :]
+        if self.flip:
+            mirrored = torch.from_numpy(draws[:, 0] < 0.5).to(images.device)
+            images = torch.where(mirrored[:, None, None, None], images.flip(-1), images)
+        if any(self.jitter):
+            images = 255.0 * jittered(images.to(torch.float32) / 255.0, self.jitter, draws[:, 1:])
+        return self.normalise(images)
+
+    def normalise(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, C, H, W) with values 0..255 to float32 in the backbone's terms; no randomness."""
+        mean, std = _STATISTICS[self.normalisation]
+        scale = torch.tensor([1 / (255 * s) for s in std], device=images.device).view(1, -1, 1, 1)
+        offset = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=images.device).view(1, -1, 1, 1)
+        if images.shape[1] == 1:
+            scale, offset = scale.mean(dim=1, keepdim=True), offset.mean(dim=1, keepdim=True)
+        values = torch.addcmul(offset, images.to(torch.float32), scale)
+        return values.flip(1) if self.normalisation == "bn_inception" else values
+
+    def _cropped(self, image: np.ndarray, draw: np.ndarray) -> torch.Tensor:
+        """Random crop of an image (H, W, C), resized to (C, S, S)."""
+        height, width = image.shape[:2]
+        if self.square:
+            height, width = self.resize, self.resize
+        top, left, h, w = crop_window(height, width, self.scale, self.ratio, draw)
+        if self.square:
+            y, x = image.shape[0] / height, image.shape[1] / width
+            top, left, h, w = round(top * y), round(left * x), max(1, round(h * y)), max(1, round(w * x))
+        return _resized(image[top : top + h, left : left + w], self.size, self.size)
+
+    def _central(self, image: np.ndarray) -> torch.Tensor:
+        """Resized and centrally cropped image (C, S, S)."""
+        height, width = image.shape[:2]
+        if not self.resize:
+            return _resized(image, self.size, self.size)
+        if self.square:
+            full = _resized(image, self.resize, self.resize)
+        else:
+            scale = self.resize / min(height, width)
+            full = _resized(image, max(self.resize, int(height * scale)), max(self.resize, int(width * scale)))
+        top, left = (round((side - self.size) / 2) for side in full.shape[1:])
+        return full[:, top : top + self.size, left : left + self.size]
+
+
+def crop_window(
+    height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float], draw: np.ndarray
+) -> tuple[int, int, int, int]:
+    """Window (top, left, height, width) of a random crop.
+
+    Args:
+        height: of the image.
+        width: of the image.
+        scale: range of the area's share.
+        ratio: range of the aspect ratio, width / height.
+        draw: 2 * ATTEMPTS + 2 uniform numbers: (area, ratio) of each attempt, then the position.
+    """
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    for attempt in range(ATTEMPTS):
+        area = height * width * (scale[0] + (scale[1] - scale[0]) * draw[2 * attempt])
+        aspect = math.exp(low + (high - low) * draw[2 * attempt + 1])
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            return int(draw[-2] * (height - h + 1)), int(draw[-1] * (width - w + 1)), h, w
+    aspect = min(max(width / height, ratio[0]), ratio[1])
+    h, w = min(height, round(width / aspect)), min(width, round(height * aspect))
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
+def _resized(image: np.ndarray, height: int, width: int) -> torch.Tensor:
+    """Image (H, W, C) uint8 to (C, height, width) uint8, bilinear with antialiasing."""
+    if image.shape[:2] == (height, width):
+        return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+    tensor = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None]
+    return F.interpolate(tensor, (height, width), mode="bilinear", antialias=True)[0]
+
+
+def _stacked(images: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(images).contiguous(memory_format=torch.channels_last)
