@@ -3,17 +3,19 @@
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import torch
 from brute_force import cosine_keys, label_positives
 from hypothesis import given, settings
 
 from probmetric.evaluation import ranks, retrieval
 from probmetric.evaluation._ranks_compiled import compiled_counts
+from probmetric.evaluation._ranks_torch import full_precision, torch_counts
 
 
-def problem_of(rows, labels, distance="cosine", **options):
+def problem_of(rows, labels, distance="cosine", reader=retrieval._rows, **options):
     names = ("gallery", "gallery_labels", "positives", "query_index")
     given_options = [options.get(name) for name in names]
-    return retrieval._problem(rows, labels, *given_options, distance, False)
+    return retrieval._problem(rows, labels, *given_options, distance, False, reader)
 
 
 def joined(parts):
@@ -36,7 +38,7 @@ def nearly_tied(seed, count, dim):
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32), generator.integers(0, 4, count)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.integers(0, 2**32 - 1),
     st.integers(1, 150),
@@ -45,7 +47,7 @@ def nearly_tied(seed, count, dim):
     st.integers(1, 70),
     st.integers(1, 3),
 )
-def test_compiled_equals_exact_path(seed, count, distance, kind, tile, threads):
+def test_compiled_and_torch_equal_exact_path(seed, count, distance, kind, tile, threads):
     rows, labels = clustered(seed, count, 1 + seed % 9, 16, 1.0)
     if kind == "duplicates":
         rows = rows[np.random.default_rng(seed).integers(0, count, count)]
@@ -57,8 +59,9 @@ def test_compiled_equals_exact_path(seed, count, distance, kind, tile, threads):
         rows = rows * np.float32(1 + seed % 50)
     problem = problem_of(rows, labels, distance)
     exact, fast = joined(ranks.numpy_counts(problem)), joined(compiled_counts(problem, tile, threads))
-    np.testing.assert_array_equal(exact[0], fast[0])
-    np.testing.assert_array_equal(exact[1], fast[1])
+    np.testing.assert_array_equal(exact, fast)
+    on_torch = torch_counts(problem_of(rows, labels, distance, retrieval._torch_rows), tile)
+    np.testing.assert_array_equal(exact, joined(on_torch))
 
 
 def test_near_ties_are_those_of_integer_arithmetic():
@@ -85,6 +88,11 @@ def test_gallery_and_sparse_relation(distance):
     problem = problem_of(rows[:90], None, distance, gallery=rows, positives=pairs, query_index=index)
     exact, fast = joined(ranks.numpy_counts(problem, 7)), joined(compiled_counts(problem, 64))
     np.testing.assert_array_equal(exact, fast)
+    options = {"gallery": rows, "positives": pairs, "query_index": index, "engine": "torch"}
+    here = retrieval.retrieval_per_query(rows[:90], distance=distance, **options)
+    there = retrieval.retrieval_per_query(rows[:90], distance=distance, **options | {"engine": "numpy"})
+    for name, values in there.items():
+        np.testing.assert_array_equal(values, here[name], err_msg=name)
 
 
 def test_queries_in_parts_give_the_same(monkeypatch):
@@ -144,3 +152,38 @@ def test_user_distance_is_checked():
         retrieval.retrieval_metrics(rows, labels, distance=lambda a, b: np.zeros(4))
     with pytest.raises(ValueError, match="distance returned NaN"):
         retrieval.retrieval_metrics(rows, labels, distance=lambda a, b: np.full((4, 4), np.nan))
+
+
+def test_torch_engine_checks_its_input():
+    rows, labels = np.eye(4, dtype=np.float32), [0, 0, 1, 1]
+    with pytest.raises(ValueError, match="row 0 has norm 2"):
+        retrieval.retrieval_metrics(2 * rows, labels, engine="torch")
+    with pytest.raises(ValueError, match="row 2 is not finite"):
+        retrieval.retrieval_metrics(np.where(np.eye(4)[2] > 0, np.nan, 1) * rows, labels, engine="torch")
+    with pytest.raises(ValueError, match="zero vector"):
+        retrieval.retrieval_metrics(0 * rows, labels, engine="torch", normalize=True)
+    with pytest.raises(ValueError, match="engine 'torch' knows"):
+        retrieval.retrieval_metrics(rows / 2, labels, engine="torch", distance="poincare")
+
+
+def test_reduced_precision_is_off_during_the_search_and_back_after():
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")
+        with torch.autocast("cpu", dtype=torch.bfloat16), full_precision(torch.device("cpu")):
+            assert torch.get_float32_matmul_precision() == "highest"
+            assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.gpu
+def test_cuda_equals_exact_path():
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    rows, labels = clustered(7, 3000, 60, 128, 1.5)
+    here = retrieval.retrieval_per_query(rows, labels, engine="numpy")
+    there = retrieval.retrieval_per_query(torch.from_numpy(rows).cuda(), torch.from_numpy(labels).cuda())
+    for name, values in here.items():
+        np.testing.assert_array_equal(values, there[name], err_msg=name)

@@ -25,15 +25,19 @@ Doubles = NDArray[np.float64]
 DistanceFunction = Callable[[NDArray[np.float32], NDArray[np.float32]], Any]
 Distance = Literal["cosine", "euclidean", "poincare"] | DistanceFunction
 NAMES = ("cosine", "euclidean", "poincare")
+UNIT_ROUNDOFF = 2.0**-24
 BITS = {"cosine": 26, "euclidean": 25, "poincare": 25}
 
 
 def unit_exponent(distance: str, *largest_norms: float) -> int:
-    """Exponent e such that 2^e bounds every row norm (0 where rows are unit vectors or lie in the unit ball)."""
+    """Exponent e such that 2^e bounds every row norm (0 where rows are unit vectors or lie in the unit ball).
+
+    A margin of 1e-7 keeps norms that are exact powers of two away from the step, where rounding would decide.
+    """
     if distance != "euclidean":
         return 0
     largest = max(largest_norms)
-    return int(np.ceil(np.log2(largest))) if largest > 0 else 0
+    return int(np.ceil(np.log2(largest * (1 + 1e-7)))) if largest > 0 else 0
 
 
 def on_grid(rows: NDArray[np.float32], distance: str, exponent: int) -> Doubles:
@@ -41,6 +45,17 @@ def on_grid(rows: NDArray[np.float32], distance: str, exponent: int) -> Doubles:
     steps = 2.0 ** BITS[distance]
     scaled = np.multiply(rows, 2.0**-exponent * steps, dtype=np.float64)
     return np.rint(scaled, out=scaled) / steps
+
+
+def float32_error(dim: int, distance: str) -> float:
+    """Bound on |float32 key - exact key|, rows of norm at most 1 + 1e-4 in units of 2^exponent, any summation order.
+
+    gamma_M (Higham 2002, section 3.1) for the product, 2^-BITS sqrt(M) for the reading to BITS places.
+    """
+    gamma = dim * UNIT_ROUNDOFF / (1 - dim * UNIT_ROUNDOFF)
+    reading = 2.0 ** -BITS[distance] * dim**0.5
+    shifting = 8 * UNIT_ROUNDOFF if distance == "euclidean" else 0.0
+    return 1.01 * (gamma + reading + shifting)
 
 
 def squared_norms(grid: Doubles) -> Doubles:

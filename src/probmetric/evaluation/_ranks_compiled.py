@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.evaluation import _compiled
-from probmetric.evaluation._keys import BITS, on_grid, squared_norms, unit_exponent
+from probmetric.evaluation._keys import BITS, float32_error, on_grid, squared_norms, unit_exponent
 from probmetric.evaluation._relation import LabelRelation
 from probmetric.evaluation.ranks import Counts, Problem, largest_norm
 
@@ -28,7 +28,6 @@ Doubles = NDArray[np.float64]
 Floats = NDArray[np.float32]
 TILE = 1024
 PAIRS = 1 << 20
-UNIT_ROUNDOFF = 2.0**-24
 
 
 @dataclass
@@ -126,7 +125,7 @@ def _prepare(problem: Problem, shared: _Shared, start: int, stop: int, pool: Thr
     order = np.lexsort((-exact, np.repeat(np.arange(len(queries)), np.diff(offsets))))
     exact, columns = exact[order], columns[order]
     unit = 2.0 ** (-2 * BITS[distance])
-    low, high = _undecided(exact * unit, _error(queries.shape[1], distance))
+    low, high = _undecided(exact * unit, float32_error(queries.shape[1], distance))
     whole = len(queries) == len(problem.queries)
     return _Task(
         queries=queries,
@@ -157,14 +156,6 @@ def _shifts(rows: Floats, distance: str, exponent: int) -> Doubles:
             grid = on_grid(rows[start : start + 4096], distance, exponent)
             result[start : start + 4096] = -squared_norms(grid) / 2 * 4.0 ** BITS[distance]
     return result
-
-
-def _error(dim: int, distance: str) -> float:
-    """Bound on |float32 key - exact key| for rows of norm at most 1 + 1e-4."""
-    gamma = dim * UNIT_ROUNDOFF / (1 - dim * UNIT_ROUNDOFF)
-    reading = 2.0 ** -BITS[distance] * dim**0.5
-    shifting = 8 * UNIT_ROUNDOFF if distance == "euclidean" else 0.0
-    return 1.01 * (gamma + reading + shifting)
 
 
 def _undecided(keys: Doubles, error: float) -> tuple[Floats, Floats]:

@@ -12,7 +12,7 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,19 +29,20 @@ from probmetric.evaluation._relation import Relation
 
 Ints = NDArray[np.int64]
 BLOCK_BYTES = 32 << 20
-COMPILED_DISTANCES = ("cosine", "euclidean")
-Engine = Literal["auto", "numpy", "compiled"]
+FILTERED_DISTANCES = ("cosine", "euclidean")
+Engine = Literal["auto", "numpy", "compiled", "torch"]
 
 
 @dataclass(frozen=True)
 class Problem:
     """One retrieval task, checked: what is searched (Q,M), in what (N,M), and what counts as right.
 
-    `self_index` (Q,) is the gallery row that is the query itself, -1 for none.
+    `self_index` (Q,) is the gallery row that is the query itself, -1 for none. The rows are NumPy arrays, or torch
+    tensors for the torch engine.
     """
 
-    queries: NDArray[np.float32]
-    gallery: NDArray[np.float32]
+    queries: Any
+    gallery: Any
     relation: Relation
     self_index: Ints | None
     distance: Distance
@@ -61,9 +62,13 @@ class Counts:
 def positive_counts(problem: Problem, block: int | None = None, engine: Engine = "auto") -> Iterator[Counts]:
     """Counts of `problem`, some queries at a time. Neither `block` nor `engine` changes a number."""
     chosen = choose_engine(problem) if engine == "auto" else engine
+    if chosen != "numpy" and problem.distance not in FILTERED_DISTANCES:
+        raise ValueError(f"engine {chosen!r} knows {FILTERED_DISTANCES}, not {problem.distance!r}; use 'numpy'.")
+    if chosen == "torch":
+        from probmetric.evaluation._ranks_torch import torch_counts
+
+        return torch_counts(problem, block)
     if chosen == "compiled":
-        if problem.distance not in COMPILED_DISTANCES:
-            raise ValueError(f"engine 'compiled' knows {COMPILED_DISTANCES}, not {problem.distance!r}; use 'numpy'.")
         from probmetric.evaluation._ranks_compiled import compiled_counts
 
         return compiled_counts(problem, block)
@@ -71,12 +76,14 @@ def positive_counts(problem: Problem, block: int | None = None, engine: Engine =
 
 
 def choose_engine(problem: Problem) -> Engine:
-    """Compiled for what would take NumPy longer than numba takes to load (about a second), if numba is installed."""
+    """Torch for tensors; numba, if installed, for what takes NumPy longer than numba takes to load (about 1 s)."""
+    if hasattr(problem.gallery, "detach"):
+        return "torch"
     queries, gallery = len(problem.queries), len(problem.gallery)
     seconds = queries * gallery * (2e-11 * problem.queries.shape[1] + 1.2e-8)
     few_positives = problem.relation.counts.sum() <= 512 * queries
     patience = 0.1 if "numba" in sys.modules else 1.0
-    if problem.distance not in COMPILED_DISTANCES or not few_positives or seconds < patience:
+    if problem.distance not in FILTERED_DISTANCES or not few_positives or seconds < patience:
         return "numpy"
     return "compiled" if importlib.util.find_spec("numba") else "numpy"
 

@@ -21,7 +21,7 @@ with empty="zero".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from probmetric.evaluation import _arrays, _expected
 from probmetric.evaluation._keys import Distance
 from probmetric.evaluation._relation import LabelRelation, Relation, sparse_relation
-from probmetric.evaluation.ranks import Counts, Engine, Problem, known_distance, positive_counts
+from probmetric.evaluation.ranks import FILTERED_DISTANCES, Counts, Engine, Problem, known_distance, positive_counts
 
 Doubles = NDArray[np.float64]
 Ties = Literal["pessimistic", "expected", "optimistic"]
@@ -58,7 +58,7 @@ def retrieval_metrics(
 
     Args:
         embeddings: (N,M) queries, and the gallery too when `gallery` is None (self-retrieval: a row never finds
-            itself, decided by index, so that exact duplicates stay in play).
+            itself, decided by index, so that exact duplicates stay in play). CUDA tensors are searched where they are.
         labels: (N,) integers from 0; rows with equal labels are each other's positives.
         gallery: (G,M) what is searched, if not the queries themselves.
         gallery_labels: (G,) labels of the gallery.
@@ -74,7 +74,8 @@ def retrieval_metrics(
         empty: queries without positives are left out of the means ("skip") or count as 0 ("zero").
         normalize: divide rows by their norms first.
         block: queries per block (compiled engine: side of a tile); bounds the memory, changes no result.
-        engine: "numpy", "compiled" (numba, for thousands of rows) or "auto", by size. Same ranks, to the last.
+        engine: "numpy", "compiled" (numba, for thousands of rows), "torch" (the tensor's device) or "auto", by size
+            and device. Same ranks, to the last.
 
     Returns:
         Flat dict of the metrics in the module docstring; NaN where no query is left to average.
@@ -123,14 +124,18 @@ def retrieval_per_query(
     Arguments are those of `retrieval_metrics`. A query without positives has 0 everywhere. Use it for paired tests
     and bootstrap intervals over queries, and as correctness in `sparsification`.
     """
-    problem = _problem(embeddings, labels, gallery, gallery_labels, positives, query_index, distance, normalize)
     cutoffs = _cutoffs(ks)
     if ties not in ("pessimistic", "expected", "optimistic"):
         raise ValueError(f"ties is {ties!r}; allowed: 'pessimistic', 'expected', 'optimistic'.")
-    if engine not in ("auto", "numpy", "compiled"):
-        raise ValueError(f"engine is {engine!r}; allowed: 'auto', 'numpy', 'compiled'.")
+    if engine not in ("auto", "numpy", "compiled", "torch"):
+        raise ValueError(f"engine is {engine!r}; allowed: 'auto', 'numpy', 'compiled', 'torch'.")
     if block is not None and block < 1:
         raise ValueError(f"block is {block}; expected at least 1 query per block, or None.")
+    on_device = engine == "torch" or (
+        engine == "auto" and _arrays.is_cuda(embeddings) and distance in FILTERED_DISTANCES
+    )
+    rows = _torch_rows if on_device else _rows
+    problem = _problem(embeddings, labels, gallery, gallery_labels, positives, query_index, distance, normalize, rows)
     return _collect(positive_counts(problem, block, engine), problem.relation, cutoffs, ties)
 
 
@@ -167,10 +172,11 @@ def _problem(
     query_index: Any,
     distance: Distance,
     normalize: bool,
+    rows: Callable[[Any, str, Distance, bool], Any],
 ) -> Problem:
     distance = known_distance(distance)
-    queries = _rows(embeddings, "embeddings", distance, normalize)
-    searched = queries if gallery is None else _rows(gallery, "gallery", distance, normalize)
+    queries = rows(embeddings, "embeddings", distance, normalize)
+    searched = queries if gallery is None else rows(gallery, "gallery", distance, normalize)
     if queries.shape[1] != searched.shape[1]:
         raise ValueError(f"embeddings have {queries.shape[1]} dimensions, the gallery has {searched.shape[1]}.")
     own = _self_index(len(queries), len(searched), gallery is None, query_index)
@@ -187,6 +193,12 @@ def _rows(values: Any, name: str, distance: Distance, normalize: bool) -> NDArra
     if distance == "poincare":
         _arrays.check_inside_ball(rows, name)
     return rows
+
+
+def _torch_rows(values: Any, name: str, distance: Distance, normalize: bool) -> Any:
+    from probmetric.evaluation import _ranks_torch
+
+    return _ranks_torch.matrix(values, name, str(distance), normalize)
 
 
 def _self_index(queries: int, gallery: int, same: bool, query_index: Any) -> NDArray[np.int64] | None:
