@@ -159,7 +159,7 @@ def test_torch_engine_checks_its_input():
     with pytest.raises(ValueError, match="row 0 has norm 2"):
         retrieval.retrieval_metrics(2 * rows, labels, engine="torch")
     with pytest.raises(ValueError, match="row 2 is not finite"):
-        retrieval.retrieval_metrics(np.where(np.eye(4)[2] > 0, np.nan, 1) * rows, labels, engine="torch")
+        retrieval.retrieval_metrics(np.where([[0], [0], [1], [0]], np.nan, rows), labels, engine="torch")
     with pytest.raises(ValueError, match="zero vector"):
         retrieval.retrieval_metrics(0 * rows, labels, engine="torch", normalize=True)
     with pytest.raises(ValueError, match="engine 'torch' knows"):

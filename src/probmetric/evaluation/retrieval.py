@@ -131,10 +131,8 @@ def retrieval_per_query(
         raise ValueError(f"engine is {engine!r}; allowed: 'auto', 'numpy', 'compiled', 'torch'.")
     if block is not None and block < 1:
         raise ValueError(f"block is {block}; expected at least 1 query per block, or None.")
-    on_device = engine == "torch" or (
-        engine == "auto" and _arrays.is_cuda(embeddings) and distance in FILTERED_DISTANCES
-    )
-    rows = _torch_rows if on_device else _rows
+    cuda = engine == "auto" and _arrays.is_cuda(embeddings) and distance in FILTERED_DISTANCES
+    rows = _torch_rows if cuda or engine == "torch" else _rows
     problem = _problem(embeddings, labels, gallery, gallery_labels, positives, query_index, distance, normalize, rows)
     return _collect(positive_counts(problem, block, engine), problem.relation, cutoffs, ties)
 
