@@ -7,7 +7,8 @@
     nonisotropic      the vMF with one concentration per dimension, with its exact normaliser
     kernels           expected likelihood, Bhattacharyya, product kernels and KL for all pairs of vMFs
 
-M is the dimension of the space the sphere lies in; a direction is a unit vector (..., M), a concentration kappa >= 0.
+M is the dimension of the space the sphere lies in; a direction is a unit vector (..., M), a concentration
+kappa >= 0.
 """
 
 from .estimation import concentration_from_resultant, fit

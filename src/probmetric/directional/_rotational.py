@@ -1,16 +1,18 @@
-"""Distributions on the sphere that depend on x only through the cosine w = mu^T x (von Mises-Fisher, Power Spherical).
+"""Distributions on the sphere that depend on x only through the cosine w = mu^T x (von Mises-Fisher, Power
+Spherical).
 
-**Sampling.** x = w mu + sqrt(1 - w^2) v with v uniform among the unit vectors orthogonal to mu. Families draw the gap
-1 - w, which keeps its digits when the concentration is large.
+**Sampling.** x = w mu + sqrt(1 - w^2) v with v uniform among the unit vectors orthogonal to mu. Families draw
+the gap 1 - w, which keeps its digits when the concentration is large.
 
-**Reparameterised gradient** of w with respect to the concentration kappa, without an accept-reject correction: the implicit
-derivative dw/dkappa = -(dF/dkappa) / p(w) of the one-dimensional marginal. With w = cos(theta), log-density
-f(theta) = log sin^{M-2}(theta) + kappa T(theta) and T the sufficient statistic,
+**Reparameterised gradient** of w with respect to the concentration kappa, without an accept-reject
+correction: the implicit derivative dw/dkappa = -(dF/dkappa) / p(w) of the one-dimensional marginal. With w =
+cos(theta), log-density f(theta) = log sin^{M-2}(theta) + kappa T(theta) and T the sufficient statistic,
 
     dw/dkappa = sin(theta) * integral_0^theta (T(t) - E[T]) exp(f(t) - f(theta)) dt
               = -sin(theta) * integral_theta^pi (the same)
 
-taken on the side of theta away from the mode, where the integrand decays; 48-point Gauss-Legendre over the width it lives on.
+taken on the side of theta away from the mode, where the integrand decays; 48-point Gauss-Legendre over the
+width it lives on.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.distributions import Distribution, constraints
 
-_QUADRATURE_NODES = 48
-_WIDTHS = 8.5
-_PROJECT_BELOW = 32
+_QUADRATURE_NODES = 20
+_WIDTHS = 9.0
+_PROJECT_TWICE_BELOW = 32
 
 
 class _UnitVector(constraints.Constraint):
@@ -79,8 +81,7 @@ class RotationallySymmetric(Distribution):
         """Samples (*sample_shape, ..., M) with gradients to `loc` and `concentration`, drawn with `generator`."""
         shape = Size(sample_shape) + self.batch_shape
         gap = self._sample_gap(shape, generator).to(self.loc.dtype)
-        noise = torch.randn((*shape, self.dim), generator=generator, dtype=self.loc.dtype, device=self.loc.device)
-        return around(self.loc, gap, noise)
+        return _Around.apply(self.loc, gap, generator)
 
     def sample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Samples (*sample_shape, ..., M) without gradients."""
@@ -96,25 +97,51 @@ class RotationallySymmetric(Distribution):
         raise NotImplementedError
 
 
-def around(loc: Tensor, gap: Tensor, noise: Tensor) -> Tensor:
-    """Unit vectors at cosine 1 - gap from `loc` (..., M); `gap` (S..., ...), Gaussian `noise` (S..., ..., M).
+class _Around(Function):
+    """Unit vectors x = (1 - gap) loc + sqrt(gap (2 - gap)) v at given gaps (S..., ...) from `loc` (..., M).
 
-    The direction orthogonal to loc is the noise with its component along loc removed. In high dimension that component
-    is small, so it is removed in the coefficients and not in a further pass over the noise; in low dimension it is
-    removed twice, which keeps the result orthogonal where the noise is nearly parallel to loc.
+    v is Gaussian noise without its component along loc, normalised; everything happens in the noise's memory. In low
+    dimension the component is removed twice, which keeps v orthogonal where the noise is nearly parallel to loc.
+    When loc turns, v turns with it: dx = (1 - gap) dloc - (x^T dloc) loc for dloc orthogonal to loc, a path on which
+    the distribution stays right, so its gradient is unbiased.
     """
-    sine = (gap * (2 - gap)).clamp_min(torch.finfo(gap.dtype).tiny).sqrt()
-    if loc.shape[-1] < _PROJECT_BELOW:
-        across = _unit_part_orthogonal_to(loc, _unit_part_orthogonal_to(loc, noise))
-        return (1 - gap).unsqueeze(-1) * loc + sine.unsqueeze(-1) * across
-    along = (noise * loc).sum(-1)
-    length = ((noise * noise).sum(-1) - along * along).sqrt()
-    scale = sine / length
-    return noise * scale.unsqueeze(-1) + loc * (1 - gap - scale * along).unsqueeze(-1)
+
+    @staticmethod
+    def forward(ctx: Any, loc: Tensor, gap: Tensor, generator: torch.Generator | None) -> Tensor:
+        shape = (*gap.shape, loc.shape[-1])
+        noise = torch.randn(shape, generator=generator, dtype=loc.dtype, device=loc.device)
+        if loc.shape[-1] < _PROJECT_TWICE_BELOW:
+            noise.addcmul_(_along(noise, loc), loc, value=-1)
+            noise.div_(_length(noise))
+        sine = (gap * (2 - gap)).clamp_min_(0).sqrt_().unsqueeze(-1)
+        along = _along(noise, loc)
+        length = torch.linalg.vector_norm(noise, dim=-1, keepdim=True)
+        scale = sine / (length * length - along * along).clamp_min_(torch.finfo(loc.dtype).tiny).sqrt_()
+        samples = noise.mul_(scale).addcmul_((1 - gap).unsqueeze(-1) - scale * along, loc)
+        ctx.save_for_backward(loc, gap, samples)
+        return samples
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, None]:
+        loc, gap, samples = ctx.saved_tensors
+        cosine, tiny = 1 - gap, torch.finfo(gap.dtype).tiny
+        grad_along = _along(grad, loc).squeeze(-1)
+        turning = _along(grad, samples).squeeze(-1) - cosine * grad_along
+        grad_gap = cosine / (gap * (2 - gap)).clamp_min(tiny) * turning - grad_along
+        if not ctx.needs_input_grad[0]:
+            return None, grad_gap, None
+        weight = grad_along.unsqueeze(-1)
+        grad_loc = cosine.unsqueeze(-1) * (grad + weight * loc) - weight * samples
+        return grad_loc.sum_to_size(loc.shape), grad_gap, None
 
 
-def _unit_part_orthogonal_to(loc: Tensor, vector: Tensor) -> Tensor:
-    return torch.nn.functional.normalize(vector - (vector * loc).sum(-1, keepdim=True) * loc, dim=-1)
+def _along(vector: Tensor, loc: Tensor) -> Tensor:
+    return torch.linalg.vecdot(vector, loc).unsqueeze(-1)
+
+
+def _length(vector: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(vector, dim=-1, keepdim=True).clamp_min_(torch.finfo(vector.dtype).tiny)
 
 
 @functools.lru_cache(maxsize=1)
@@ -147,7 +174,8 @@ def gap_derivative(
     angle = theta.unsqueeze(-1) + offset
     ratio = torch.cos(offset) + torch.sin(offset) / torch.tan(theta).unsqueeze(-1)
     value = statistic(angle)
-    exponent = kappa.unsqueeze(-1) * (value - statistic(theta).unsqueeze(-1)) + (dim - 2) * ratio.clamp_min(1e-300).log()
+    tilt = kappa.unsqueeze(-1) * (value - statistic(theta).unsqueeze(-1))
+    exponent = tilt + (dim - 2) * ratio.clamp_min(1e-300).log()
     integral = ((value - mean_statistic.unsqueeze(-1)) * exponent.exp() * weights).sum(-1) * reach
     return torch.where(theta > 0, torch.sin(theta) * integral, 0.0)
 

@@ -4,17 +4,18 @@ With N = M - 1, s = sqrt(kappa^2 + a^2) and q = a / s in (0, 1], the ratio A_M(k
 
     A_M(kappa) = kappa * F,    F = (1 + q^2 h(q)) / (N / 2 + s).
 
-The factor 1 / (N / 2 + s) is the leading term of the uniform (Debye) expansion and carries the growth; what is left,
-h, is smooth on [0, 1] for a fixed M, so a short polynomial in x = 2 q - 1 reaches machine precision for *every*
-kappa >= 0. The nearest singularities of h are the images of the zeros of I_{M/2-1} on the imaginary axis; for small M
-a larger `a` moves them away from [0, 1]. Degrees of h needed: 2 (float32) and 8 (float64) for M = 512, 10 and 32 for M = 2.
+The factor 1 / (N / 2 + s) is the leading term of the uniform (Debye) expansion and carries the growth; what
+is left, h, is smooth on [0, 1] for a fixed M, so a short polynomial in x = 2 q - 1 reaches machine precision
+for *every* kappa >= 0. The nearest singularities of h are the images of the zeros of I_{M/2-1} on the
+imaginary axis; for small M a larger `a` moves them away from [0, 1]. Degrees of h needed: 2 (float32) and 8
+(float64) for M = 512, 10 and 32 for M = 2.
 
     d log C_M / d kappa = -A_M          log C_M(kappa) = log C_M(0) - u + N/2 log(1 + u / (N/2 + a)) - G(q),
     u = s - a,                          G(q) = a * integral_q^1 h(p) / (1 + N p / (2 a)) dp
     q^2 g(q) = q d(q^2 h)/dq            gives the derivatives of F and A_M without cancellation
 
-The values h is fitted to come from the downward recurrence F_M = 1 / (M + kappa^2 F_{M+2}), which is stable, started at
-an order so high that the two-term uniform expansion is exact to rounding.
+The values h is fitted to come from the downward recurrence F_M = 1 / (M + kappa^2 F_{M+2}), which is stable,
+started at an order so high that the two-term uniform expansion is exact to rounding.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Fitting the von Mises-Fisher distribution: from unit vectors to a mean direction and a concentration.
 
-The maximum-likelihood concentration solves A_M(kappa) = R with R the length of the mean of the samples. Start (Sra 2012,
-eq. 4): kappa_0 = R (M - R^2) / (1 - R^2), off by a few per cent at most; then Newton steps on A_M, each of which about
-doubles the number of correct digits. A last step, taken with a frozen slope, carries the exact derivative
-d kappa / d R = 1 / A_M'(kappa).
+The maximum-likelihood concentration solves A_M(kappa) = R with R the length of the mean of the samples. Start
+(Sra 2012, eq. 4): kappa_0 = R (M - R^2) / (1 - R^2), off by a few per cent at most; then Newton steps on A_M,
+each of which about doubles the number of correct digits. A last step, taken with a frozen slope, carries the
+exact derivative d kappa / d R = 1 / A_M'(kappa).
 """
 
 from __future__ import annotations

@@ -7,9 +7,10 @@ A distribution is its natural parameter nu = kappa mu. With zeta = vMF(nu_z) and
     product kernel          log integral (rho zeta)^r      = r (log C(kz) + log C(kp)) - log C(r ||nu_z + nu_p||)
     divergence              KL(zeta || rho)                = log C(kz) - log C(kp) + A(kz) (kz - kp cos)
 
-(paper 000, eqs. 29, 35, 38). The first three return log-kernels: larger is closer, the distance is their negative. The
-divergence keeps A_M(kz), which eq. 39 of the paper drops: E[z] = A_M(kz) mu_z, not mu_z. Everything is a function of squared
-norms, so derivatives stay finite at nu = 0 and where nu_z = -nu_p. One matrix product; no (B, C, M) tensor.
+(paper 000, eqs. 29, 35, 38). The first three return log-kernels: larger is closer, the distance is their
+negative. The divergence keeps A_M(kz), which eq. 39 of the paper drops: E[z] = A_M(kz) mu_z, not mu_z.
+Everything is a function of squared norms, so derivatives stay finite at nu = 0 and where nu_z = -nu_p. One
+matrix product; no (B, C, M) tensor.
 """
 
 from __future__ import annotations

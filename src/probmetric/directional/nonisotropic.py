@@ -4,13 +4,13 @@ With K = diag(kappa_1 .. kappa_M) > 0, tilde kappa = ||K mu|| and the cosine s(a
 
     rho(x) = C_M(tilde kappa) D(K, x) exp(tilde kappa s(K x, K mu))
 
-    D = prod_m kappa_m / ||K x||^M        "exact": the Jacobian of x -> K x / ||K x||; rho integrates to 1 and is the vMF
-                                          of concentration k for K = k I
-    D = prod_m kappa_m / tilde kappa      "paper": the published heuristic; off by a factor k^(M-1) already for K = k I
-    D = 1                                 "none"
+    "exact"   D = prod_m kappa_m / ||K x||^M      the Jacobian of x -> K x / ||K x||: rho integrates to 1, and is the
+                                                  vMF of concentration k for K = k I
+    "paper"   D = prod_m kappa_m / tilde kappa    the published heuristic; off by k^(M-1) already for K = k I
+    "none"    D = 1
 
-The exact form makes y = K x / ||K x|| a vMF around K mu / ||K mu||, so sampling is a vMF draw mapped back by K^-1.
-The concentrations live as logarithms, so they stay positive whatever an optimiser does.
+The exact form makes y = K x / ||K x|| a vMF around K mu / ||K mu||, so sampling is a vMF draw mapped back by
+K^-1. The concentrations live as logarithms, so they stay positive whatever an optimiser does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .von_mises_fisher import VonMisesFisher
 Normalizer = Literal["exact", "paper", "none"]
 
 
-def check_normalizer(normalizer: str) -> str:
+def check_normalizer(normalizer: Normalizer) -> Normalizer:
     """Return `normalizer` if it names one of the three factors D."""
     if normalizer not in get_args(Normalizer):
         raise ValueError(f"normalizer is {normalizer!r}; allowed: {', '.join(map(repr, get_args(Normalizer)))}.")

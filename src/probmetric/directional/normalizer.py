@@ -1,16 +1,19 @@
 """log C_M(kappa) and A_M(kappa) of the von Mises-Fisher density, exact for every M >= 2 and kappa >= 0.
 
-    log C_M = (M/2 - 1) log kappa - M/2 log 2 pi - log I_{M/2-1}(kappa),      A_M = I_{M/2} / I_{M/2-1} = -d log C_M / d kappa
+    log C_M = (M/2 - 1) log kappa - M/2 log 2 pi - log I_{M/2-1}(kappa)
+    A_M = I_{M/2} / I_{M/2-1} = -d log C_M / d kappa
 
-`log_normalizer` and `mean_resultant_length` take kappa; `log_normalizer_of_square` and `scaled_ratio_of_square` take
-kappa^2 (the pairwise kernels know ||nu_1 + nu_2||^2) and so have finite derivatives at kappa = 0:
+`log_normalizer` and `mean_resultant_length` take kappa; `log_normalizer_of_square` and
+`scaled_ratio_of_square` take kappa^2 (the pairwise kernels know ||nu_1 + nu_2||^2) and so have finite
+derivatives at kappa = 0:
 
     d log C_M / d kappa^2 = -F / 2,      F = A_M / kappa,      F(0) = 1 / M
 
-Evaluation follows `_series`: a square root, a reciprocal and one short polynomial per element, the same code on every
-device. Backward passes are closed forms written with differentiable operations, so higher derivatives work; dA/dkappa is
-not computed as 1 - A^2 - (M-1) A / kappa, which cancels at both ends. Half precision is computed and returned in float32.
-The published code uses quadratics fitted on kappa in 10..50 (paper 000) or the mean of two bounds (paper 002) instead.
+Evaluation follows `_series`: a square root, a reciprocal and one short polynomial per element, the same code
+on every device. Backward passes are closed forms written with differentiable operations, so higher
+derivatives work; dA/dkappa is not computed as 1 - A^2 - (M-1) A / kappa, which cancels at both ends. Half
+precision is computed and returned in float32. The published code uses quadratics fitted on kappa in 10..50
+(paper 000) or the mean of two bounds (paper 002) instead.
 """
 
 from __future__ import annotations

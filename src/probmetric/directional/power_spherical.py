@@ -1,7 +1,7 @@
 """The Power Spherical distribution (De Cao and Aziz 2020): p(x) proportional to (1 + mu^T x)^kappa.
 
-A drop-in for the von Mises-Fisher with a normaliser and a sampler in closed form. With alpha = kappa + (M-1)/2 and
-beta = (M-1)/2, the half-gap (1 - mu^T x) / 2 is Beta(beta, alpha) and
+A drop-in for the von Mises-Fisher with a normaliser and a sampler in closed form. With alpha = kappa +
+(M-1)/2 and beta = (M-1)/2, the half-gap (1 - mu^T x) / 2 is Beta(beta, alpha) and
 
     log normaliser = -(alpha + beta) log 2 - beta log pi - lgamma(alpha) + lgamma(alpha + beta).
 
@@ -52,7 +52,7 @@ class PowerSpherical(RotationallySymmetric):
         return -self.log_normalizer() - self.concentration * _mean_statistic(alpha, beta)
 
     def _sample_gap(self, shape: Size, generator: torch.Generator | None) -> Tensor:
-        kappa = self.concentration.double().expand(shape)
+        kappa = self.concentration.expand(shape)
         dim, beta = self.dim, (self.dim - 1) / 2
         with torch.no_grad():
             far = torch._standard_gamma(kappa + beta, generator=generator)

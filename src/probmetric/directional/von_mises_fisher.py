@@ -1,10 +1,11 @@
 """The von Mises-Fisher distribution: p(x) = C_M(kappa) exp(kappa mu^T x) on the unit sphere of R^M.
 
-The cosine is drawn by Wood's (1994) rejection scheme with the envelope parameter in the form without cancellation,
-b = (M - 1) / (2 kappa + sqrt(4 kappa^2 + (M - 1)^2)), which is right for every kappa and M. (The code released with papers
-000 and 002 replaces b by (M - 1) / (4 kappa) for kappa > 10; for kappa < M / 4 its samples are antipodal.) The envelope's
-symmetric beta variate comes from two uniforms as a coordinate of a random direction (Ulrich 1984), so every draw uses the
-given generator. Gradients: implicit, see `_rotational`.
+The cosine is drawn by Wood's (1994) rejection scheme with the envelope parameter in the form without
+cancellation, b = (M - 1) / (2 kappa + sqrt(4 kappa^2 + (M - 1)^2)), which is right for every kappa and M.
+(The code released with papers 000 and 002 replaces b by (M - 1) / (4 kappa) for kappa > 10; for kappa < M / 4
+its samples are antipodal.) The envelope's symmetric beta variate comes from two uniforms as a coordinate of a
+random direction (Ulrich 1984), so every draw uses the given generator. Gradients: implicit, see
+`_rotational`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class VonMisesFisher(RotationallySymmetric):
         return -log_normalizer(kappa, self.dim) - kappa * mean_resultant_length(kappa, self.dim)
 
     def _sample_gap(self, shape: Size, generator: torch.Generator | None) -> Tensor:
-        kappa = self.concentration.double().expand(shape)
+        kappa = self.concentration.expand(shape)
         gap = _draw_gap(kappa.detach().reshape(-1), self.dim, generator).view(shape)
         dim = self.dim
         return Reparameterise.apply(kappa, gap, lambda gap, kappa: _gap_derivative(gap, kappa, dim))
@@ -55,7 +56,7 @@ def _kl(p: VonMisesFisher, q: VonMisesFisher) -> Tensor:
 
 
 def _draw_gap(kappa: Tensor, dim: int, generator: torch.Generator | None) -> Tensor:
-    """1 - w for `kappa` (n,) float64, by rejection. Returns (n,)."""
+    """1 - w for `kappa` (n,), by rejection. Returns (n,)."""
     gap = torch.empty_like(kappa)
     pending = torch.arange(kappa.numel(), device=kappa.device)
     while pending.numel():
