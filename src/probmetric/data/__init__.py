@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from probmetric.data.manifest import DataError, load_columns, load_manifest, load_metadata
     from probmetric.data.noise import add_noise, inject_label_noise
     from probmetric.data.prepare import prepare_dataset
+    from probmetric.data.status import DatasetStatus, data_status, format_status
     from probmetric.data.store import ImageStore, open_images
 
 _HOME = {
@@ -31,6 +32,9 @@ _HOME = {
     "add_noise": "noise",
     "inject_label_noise": "noise",
     "prepare_dataset": "prepare",
+    "DatasetStatus": "status",
+    "data_status": "status",
+    "format_status": "status",
     "ImageStore": "store",
     "open_images": "store",
 }
@@ -38,10 +42,13 @@ _HOME = {
 __all__ = [
     "REGISTRY",
     "DataError",
+    "DatasetStatus",
     "Finding",
     "ImageStore",
     "add_noise",
+    "data_status",
     "doctor",
+    "format_status",
     "inject_label_noise",
     "list_datasets",
     "load_columns",

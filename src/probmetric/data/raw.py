@@ -41,6 +41,8 @@ class RawFiles:
         work: scratch folder that outlives an interruption.
         subset: accept archives and counts other than the published ones.
         progress: show progress bars.
+        notes: remarks for summary.json.
+        homes: for datasets whose files have common names, the only subfolders searched.
     """
 
     name: str
@@ -49,12 +51,17 @@ class RawFiles:
     subset: bool = False
     progress: bool = False
     notes: list[str] = field(default_factory=list)
+    homes: tuple[str, ...] = ()
 
-    def places(self) -> list[Path]:
-        """Folders that are searched, existing ones only."""
+    def candidates(self, relative: str) -> Iterator[Path]:
+        """Where a file or folder `relative` may lie, best place first."""
         if self.folder is None:
-            return []
-        return [place for place in (self.folder / self.name, self.folder) if place.is_dir()]
+            return
+        for home in self.homes or (self.name,):
+            yield from _below(self.folder / home, relative)
+        yield self.folder / relative
+        if not self.homes:
+            yield from _below(self.folder, relative)
 
     def find(self, markers: Sequence[str], archives: Sequence[RawFile]) -> Path:
         """Folder under which one of the relative paths `markers` exists, unpacking `archives` if it must.
@@ -74,15 +81,15 @@ class RawFiles:
 
     def look(self, markers: Sequence[str]) -> Path | None:
         """Extracted folder under which one of `markers` exists; None if there is none."""
-        for place in self.places():
-            found = _holding(place, markers)
-            if found is not None:
-                return found
+        for marker in markers:
+            for path in self.candidates(marker):
+                if path.exists():
+                    return _above(path, marker)
         return None
 
     def files(self, name: str) -> list[Path]:
         """Raw files called `name` (at most one)."""
-        return [path for place in self.places() for path in _candidates(place, name) if path.is_file()][:1]
+        return [path for path in self.candidates(name) if path.is_file()][:1]
 
     def unpack(self, path: Path, known: RawFile) -> Path:
         """Check an archive and unpack it into the work folder."""
@@ -129,7 +136,7 @@ class RawFiles:
         )
 
 
-def _candidates(place: Path, relative: str) -> Iterator[Path]:
+def _below(place: Path, relative: str) -> Iterator[Path]:
     """`relative` in `place`, in its subfolders and in theirs, sorted."""
     yield place / relative
     for pattern in ("*", "*/*"):
@@ -138,11 +145,16 @@ def _candidates(place: Path, relative: str) -> Iterator[Path]:
                 yield folder / relative
 
 
+def _above(path: Path, relative: str) -> Path:
+    """The folder `path` is `relative` to."""
+    return path.parents[len(Path(relative).parts) - 1]
+
+
 def _holding(place: Path, markers: Sequence[str]) -> Path | None:
     for marker in markers:
-        for path in _candidates(place, marker):
+        for path in _below(place, marker):
             if path.exists():
-                return path.parents[len(Path(marker).parts) - 1]
+                return _above(path, marker)
     return None
 
 

@@ -46,14 +46,25 @@ class Source(ABC):
     Attributes:
         files: the archives or files it is published as; empty if it needs none.
         folders: relative paths one of which identifies an extracted copy.
+        homes: where file names are shared with another dataset, the subfolders of `data/raw` that are searched.
         where: where people usually get it.
         counts: published numbers, `images`, `classes`, and images per split.
     """
 
     files: ClassVar[tuple[RawFile, ...]] = ()
     folders: ClassVar[tuple[str, ...]] = ()
+    homes: ClassVar[tuple[str, ...]] = ()
     where: ClassVar[str] = "generated or installed with the package"
     counts: ClassVar[Mapping[str, int]] = {}
+
+    @classmethod
+    def alternatives(cls) -> list[list[str]]:
+        """Sets of raw files one of which is needed; `a|b` is satisfied by either. Empty for embedded datasets."""
+        if not cls.files:
+            return []
+        first = "|".join([cls.files[0].name, *cls.folders])
+        named = [first if cls.folders else _plain_too(cls.files[0].name), *(_plain_too(f.name) for f in cls.files[1:])]
+        return [named]
 
     @abstractmethod
     def read(self, files: RawFiles, *, seed: int) -> Table:
@@ -63,6 +74,11 @@ class Source(ABC):
             files: access to what the user supplied.
             seed: seed of the validation split and of anything generated.
         """
+
+
+def _plain_too(name: str) -> str:
+    """A gzipped file is as good unpacked."""
+    return f"{name}|{name.removesuffix('.gz')}" if name.endswith(".gz") else name
 
 
 def check_counts(files: RawFiles, expected: Mapping[str, int], found: Mapping[str, int]) -> None:

@@ -69,6 +69,16 @@ class Cars(Source):
         self.shorter_side = shorter_side
         self.store: Store = store
 
+    @classmethod
+    def alternatives(cls) -> list[list[str]]:
+        """The three layouts."""
+        devkit = ["cars_train.tgz|cars_train", "cars_test.tgz|cars_test", "car_devkit.tgz|cars_meta.mat"]
+        return [
+            ["cars_annos.mat", "car_ims.tgz|car_ims"],
+            [*devkit, "cars_test_annos_withlabels.mat"],
+            ["cars196/images|car_data"],
+        ]
+
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """List the images from whichever layout is there."""
         root, listing = _from_annotations(files) or _from_devkit(files) or _from_folders(files) or _none(files)

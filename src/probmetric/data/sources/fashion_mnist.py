@@ -27,9 +27,8 @@ class FashionMnist(Source):
         "bef4ecab320f06d8554ea6380940ec79",
         "bb300cfdad3c16e7a12a480ee83cd310",
     )
-    where = (
-        "github.com/zalandoresearch/fashion-mnist (torchvision can download it); files go into data/raw/fashion_mnist/"
-    )
+    homes = ("fashion_mnist", "FashionMNIST")
+    where = "github.com/zalandoresearch/fashion-mnist (torchvision can download it)"
     counts: ClassVar[dict[str, int]] = {"train+val": 60_000, "test": 10_000, "classes": 10}
 
     def __init__(self, *, protocol: FixedProtocol = "standard", subset: bool = False) -> None:

@@ -24,7 +24,8 @@ class Mnist(Source):
         "9fb629c4189551a2d022fa330f9573f3",
         "ec29112dd5afa0611ce80d1b7f02629c",
     )
-    where = "yann.lecun.com/exdb/mnist or its mirrors (torchvision can download them); files go into data/raw/mnist/"
+    homes = ("mnist", "MNIST")
+    where = "yann.lecun.com/exdb/mnist or its mirrors (torchvision can download them)"
     counts: ClassVar[dict[str, int]] = {"train+val": 60_000, "test": 10_000, "classes": 10}
 
     def __init__(self, *, protocol: FixedProtocol = "standard", subset: bool = False) -> None:

@@ -90,6 +90,11 @@ class Msls(Source):
         self.shorter_side = shorter_side
         self.store: Store = store
 
+    @classmethod
+    def alternatives(cls) -> list[list[str]]:
+        """The volumes, or the folder they unpack to."""
+        return [[file.name for file in cls.files], ["train_val"]]
+
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """List the images city by city."""
         root = files.look(self.folders) or _merged(files)

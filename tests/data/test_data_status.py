@@ -1,0 +1,57 @@
+"""`probmetric data status` says what is there, what is missing and what to do."""
+
+import miniatures
+import pytest
+
+from probmetric.data import data_status, format_status, list_datasets, prepare_dataset
+
+
+def test_an_empty_disk(tmp_path):
+    rows = {row.name: row for row in data_status(tmp_path / "raw", tmp_path / "prepared")}
+    assert list(rows) == list_datasets()
+    for name in ("digits", "digits_open", "glyphs", "symbols"):
+        assert rows[name].state == "embedded"
+        assert rows[name].next_command == f"dvc repro prepare@{name}"
+    for name in miniatures.NAMES:
+        assert rows[name].state == "missing"
+        assert rows[name].missing
+        assert str(tmp_path / "raw" / name) in rows[name].next_command
+    assert rows["cub"].images == 11_788
+    assert rows["svhn"].images == 73_257 + 26_032
+    text = format_status(list(rows.values()))
+    for expected in ("CUB_200_2011.tgz", "Stanford_Online_Products.zip", "1.1 GB", "CaltechDATA"):
+        assert expected in text
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"), [(n, layout) for n in miniatures.NAMES if n != "msls" for layout in miniatures.LAYOUTS[n]]
+)
+def test_every_layout_is_recognised_as_ready(tmp_path, name, layout):
+    miniatures.build(name, tmp_path / "raw" / name, layout)
+    (row,) = data_status(tmp_path / "raw", tmp_path / "prepared", [name])
+    assert (row.state, row.missing, row.next_command) == ("ready", (), f"dvc repro prepare@{name}")
+
+
+def test_half_of_a_dataset_is_incomplete(tmp_path):
+    raw = miniatures.build("cars", tmp_path / "raw", "archive")
+    (raw / "car_ims.tgz").unlink()
+    (row,) = data_status(raw, tmp_path / "prepared", ["cars"])
+    assert (row.state, row.present, row.missing) == ("incomplete", ("cars_annos.mat",), ("car_ims.tgz | car_ims",))
+    assert "put car_ims.tgz into" in row.next_command
+
+
+def test_a_prepared_dataset_is_prepared(tmp_path):
+    prepare_dataset("digits", tmp_path / "digits", progress=False)
+    (row,) = data_status(tmp_path, tmp_path, ["digits"])
+    assert (row.state, row.images) == ("prepared", 1797)
+    assert row.next_command == f"probmetric doctor {tmp_path / 'digits'}"
+
+
+def test_files_of_the_same_name_are_told_apart_by_their_folder(tmp_path):
+    miniatures.build("mnist", tmp_path / "raw" / "MNIST" / "raw")
+    rows = {row.name: row.state for row in data_status(tmp_path / "raw", tmp_path, ["mnist", "fashion_mnist"])}
+    assert rows == {"mnist": "ready", "fashion_mnist": "missing"}
+    miniatures.build("fashion_mnist", tmp_path / "raw" / "fashion_mnist")
+    for name in ("mnist", "fashion_mnist"):
+        prepare_dataset(name, tmp_path / name, raw=tmp_path / "raw", workers=1, subset=True, progress=False)
+    assert (tmp_path / "mnist" / "images.bin").read_bytes() != (tmp_path / "fashion_mnist" / "images.bin").read_bytes()
