@@ -254,7 +254,7 @@ def _add_run_steps(add: Any) -> None:
     ]
     for name, function, text in steps:
         command = add(name, function, text)
-        command.add_argument("run", help="<dataset>[+noise<rate>]/<method>[,key=value...]/seed<k>")
+        command.add_argument("run", help="<dataset>[+noise<rate>]/<method>[+key=value...]/seed<k>")
         command.add_argument("--settings", help="resolved settings as JSON (default: resolve from params.yaml)")
         command.add_argument("--threads", type=int, default=1, help="CPU threads")
         if name != "train":

@@ -7,6 +7,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -134,6 +135,8 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Any], metadata: Mappin
         tensors: name -> array (all NumPy, or all torch).
         metadata: text -> text, stored in the file's header.
     """
+    from safetensors import SafetensorError
+
     torch_like = any(hasattr(tensor, "detach") for tensor in tensors.values())
     if torch_like:
         from safetensors.torch import save_file
@@ -145,7 +148,11 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Any], metadata: Mappin
 
         ready = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     with atomic_path(path) as temporary:
-        save_file(ready, temporary, metadata=dict(metadata or {}))
+        try:
+            save_file(ready, temporary, metadata=dict(metadata or {}))
+        except SafetensorError as error:  # carries the operating system's error as text only
+            number = re.search(r"os error (\d+)", str(error))
+            raise OSError(int(number[1]) if number else errno.EIO, str(error)) from error
 
 
 def read_tensors(path: str | Path, framework: str = "numpy") -> tuple[dict[str, Any], dict[str, str]]:

@@ -1,7 +1,8 @@
 """Runs: how experiments expand into run folders.
 
 A run's folder name says what it is and does not depend on the experiment that asks for it, so experiments share
-runs: `<dataset>[+noise0.2]/<method>[,key=value...]/seed<k>`.
+runs: `<dataset>[+noise0.2]/<method>[+key=value...]/seed<k>`. (No commas: Snakemake separates wildcards by them when it
+hands a job to a cluster.)
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from probmetric.registry import Registry, nearest
 
 EXPERIMENTS = Path("workflow/experiments")
 RUN_PATTERN = re.compile(
-    r"(?P<dataset>[^/+]+)(\+noise(?P<noise>[0-9.]+))?/(?P<method>[^/,]+)(?P<set>[^/]*)/seed(?P<seed>\d+)"
+    r"(?P<dataset>[^/+]+)(\+noise(?P<noise>[0-9.]+))?/(?P<method>[^/+]+)(?P<set>[^/]*)/seed(?P<seed>\d+)"
 )
 _POSTERIOR_KEYS = ("uncertainty",)
 
@@ -189,14 +190,14 @@ def _override(settings: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _name(dataset: str, noise: float, method: str, overrides: Mapping[str, Any], seed: int) -> str:
-    changed = "".join(f",{key}={_short(value)}" for key, value in sorted(overrides.items()))
+    changed = "".join(f"+{key}={_short(value)}" for key, value in sorted(overrides.items()))
     return f"{data_name(dataset, noise)}/{method}{changed}/seed{seed}"
 
 
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-    if not re.fullmatch(r"[A-Za-z0-9_.+-]+", text):
-        raise ConfigError(f"override value {value!r} cannot stand in a folder name; use letters, digits and _.+- only.")
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", text):
+        raise ConfigError(f"override value {value!r} cannot stand in a folder name; use letters, digits and _.- only.")
     return text
 
 
@@ -204,8 +205,8 @@ def find_run(params: Params, name: str) -> Run:
     """Resolve a run by its name, as in `results/<name>`; overrides are read from the name."""
     match = RUN_PATTERN.fullmatch(name)
     if match is None:
-        raise ConfigError(f"{name!r} is not a run; expected <dataset>[+noise<rate>]/<method>[,key=value]/seed<k>.")
-    pairs = [part.partition("=") for part in match["set"].split(",") if part]
+        raise ConfigError(f"{name!r} is not a run; expected <dataset>[+noise<rate>]/<method>[+key=value]/seed<k>.")
+    pairs = [part.partition("=") for part in match["set"].split("+") if part]
     overrides = {key: _value(text) for key, _, text in pairs}
     methods = dict(params.methods)
     for experiment in experiment_names():

@@ -60,7 +60,7 @@ def test_a_method_with_a_base_may_not_describe_an_encoder(params):
 
 
 def test_settings_survive_json(params):
-    settings = RunSettings(dataset="digits", method="cosine", loss={"name": "proxy_nca", "fidelity": "as_published"})
+    settings = RunSettings(dataset="digits", method="cosine", loss={"name": "proxy_nca_pp", "fidelity": "as_published"})
     assert RunSettings(**json.loads(json.dumps(settings.plain()))) == settings
     assert isinstance(settings.encoder(), EncoderSettings)
 

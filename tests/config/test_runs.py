@@ -26,16 +26,16 @@ def names(params, **grid):
 
 def test_names_carry_dataset_noise_method_overrides_and_seed(params):
     assert names(params, methods=["cosine"], noise=[0.2], seeds=[3], set={"training.epochs": [2, 4]}) == [
-        "glyphs+noise0.2/cosine,training.epochs=2/seed3",
-        "glyphs+noise0.2/cosine,training.epochs=4/seed3",
+        "glyphs+noise0.2/cosine+training.epochs=2/seed3",
+        "glyphs+noise0.2/cosine+training.epochs=4/seed3",
     ]
 
 
 def test_a_base_method_shares_the_encoder_and_its_training_overrides(params):
     overrides = {"training.epochs": 2, "uncertainty.samples": 7}
     run = expand(params, experiment(methods=["laplace"], set=overrides))[0]
-    assert run.name == "glyphs/laplace,training.epochs=2,uncertainty.samples=7/seed0"
-    assert run.encoder == "glyphs/contrastive,training.epochs=2/seed0"
+    assert run.name == "glyphs/laplace+training.epochs=2+uncertainty.samples=7/seed0"
+    assert run.encoder == "glyphs/contrastive+training.epochs=2/seed0"
     assert run.fits_posterior
     assert not run.trains
     assert run.settings.encoder().training.epochs == 2

@@ -50,8 +50,8 @@ def test_unknown_method_in_an_experiment(fresh):
 
 
 DAMAGED = {
-    "results/digits/contrastive,training.epochs=2/seed0/model.safetensors": "fit-posterior",
-    "results/digits/contrastive,training.epochs=2/seed0/embeddings/test.safetensors": "evaluate",
+    "results/digits/contrastive+training.epochs=2/seed0/model.safetensors": "fit-posterior",
+    "results/digits/contrastive+training.epochs=2/seed0/embeddings/test.safetensors": "evaluate",
     "data/prepared/digits/images.bin": "train",
     "data/prepared/digits/manifest.parquet": "train",
 }
@@ -62,7 +62,7 @@ def test_a_truncated_file_is_named_with_the_fix(workspace, name):
     path = workspace.folder / name
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     step = DAMAGED[name]
-    run = "digits/laplace,training.epochs=2/seed0" if step == "fit-posterior" else "digits/contrastive,training.epochs=2/seed0"
+    run = "digits/laplace+training.epochs=2/seed0" if step == "fit-posterior" else "digits/contrastive+training.epochs=2/seed0"
     result = workspace.command("probmetric", step, run, check=False)
     assert result.returncode == 2
     assert path.name in result.stdout
@@ -94,13 +94,13 @@ def test_a_read_only_results_folder(workspace, request):
     if mounted.returncode:
         pytest.skip(f"cannot mount: {mounted.stderr.decode().strip()}")
     request.addfinalizer(lambda: subprocess.run(["umount", str(folder)], check=True))
-    result = workspace.command("probmetric", "evaluate", "digits/contrastive,training.epochs=2/seed0", check=False)
+    result = workspace.command("probmetric", "evaluate", "digits/contrastive+training.epochs=2/seed0", check=False)
     assert result.returncode == 2
     assert "read-only" in result.stdout
 
 
 def test_a_full_disk(workspace, request):
-    folder = workspace.folder / "results/digits/contrastive,training.epochs=2/seed3"
+    folder = workspace.folder / "results/digits/contrastive+training.epochs=2/seed3"
     folder.mkdir(parents=True)
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], check=False, capture_output=True
@@ -108,7 +108,7 @@ def test_a_full_disk(workspace, request):
     if mounted.returncode:
         pytest.skip(f"cannot mount: {mounted.stderr.decode().strip()}")
     request.addfinalizer(lambda: subprocess.run(["umount", str(folder)], check=True))
-    result = workspace.command("probmetric", "train", "digits/contrastive,training.epochs=2/seed3", check=False)
+    result = workspace.command("probmetric", "train", "digits/contrastive+training.epochs=2/seed3", check=False)
     assert result.returncode == 2
     assert "disk is full" in result.stdout
     assert not list(folder.glob("*.tmp"))

@@ -29,7 +29,7 @@ def test_everything_promised_is_there(finished):
     for name in ["index.html", "table.md", "table.csv", "table.tex", "runs.csv", "metrics.json", "figures/learning_curves.png"]:
         assert (finished.folder / "reports/smoke" / name).stat().st_size > 0
     for name in ["contrastive", "laplace", "cosine"]:
-        run = finished.folder / f"results/digits/{name},training.epochs=2/seed0"
+        run = finished.folder / f"results/digits/{name}+training.epochs=2/seed0"
         record = read_yaml(run / "run.yaml")
         assert record["settings"]["method"] == name
         assert (run / "metrics.json").exists()
@@ -53,7 +53,7 @@ def test_adding_a_seed_runs_only_that_seed(workspace):
 def test_adding_a_method_runs_only_that_method(workspace):
     workspace.edit_smoke(methods=["contrastive", "proxy_anchor", "laplace", "cosine"])
     jobs = run_jobs(workspace.planned())
-    run = "digits/proxy_anchor,training.epochs=2/seed0"
+    run = "digits/proxy_anchor+training.epochs=2/seed0"
     assert jobs == {"train": {run}, "embed": {run}, "evaluate": {run}}
 
 
@@ -71,7 +71,7 @@ def test_reordering_lists_runs_no_job_of_a_run(workspace):
 def test_changing_one_methods_settings_repeats_that_method(workspace):
     workspace.edit_yaml("params.yaml", lambda params: params["methods"]["cosine"].update(dim=32))
     jobs = run_jobs(workspace.planned())
-    assert {name for names in jobs.values() for name in names} == {"digits/cosine,training.epochs=2/seed0"}
+    assert {name for names in jobs.values() for name in names} == {"digits/cosine+training.epochs=2/seed0"}
 
 
 def test_changing_the_posterior_does_not_retrain(workspace):
@@ -125,7 +125,7 @@ def test_dvc_repro_after_snakemake_and_the_other_way_round(workspace):
 
 def test_dvc_repro_alone_does_everything(workspace):
     workspace.edit_yaml("params.yaml", only_smoke)
-    for name in ["results/digits/cosine,training.epochs=2", "reports", "state", ".snakemake"]:
+    for name in ["results/digits/cosine+training.epochs=2", "reports", "state", ".snakemake"]:
         shutil.rmtree(workspace.folder / name)
     for name in ["prepared/digits", "prepared/glyphs"]:
         shutil.rmtree(workspace.folder / "data" / name)
@@ -136,14 +136,14 @@ def test_dvc_repro_alone_does_everything(workspace):
 
 
 def test_a_failed_run_stops_only_its_own_branch(workspace):
-    run = Path("results/digits/cosine,training.epochs=2/seed0")
+    run = Path("results/digits/cosine+training.epochs=2/seed0")
     shutil.rmtree(workspace.folder / "results/digits")
     (workspace.folder / run).mkdir(parents=True)
     (workspace.folder / run / "model.safetensors").mkdir()  # a folder where the weights should go
     (workspace.folder / run / "model.safetensors/x").touch()
     output = workspace.snakemake(check=False)
-    assert "cosine,training.epochs=2/seed0" in output
-    assert (workspace.folder / "results/digits/laplace,training.epochs=2/seed0/metrics.json").exists()
+    assert "cosine+training.epochs=2/seed0" in output
+    assert (workspace.folder / "results/digits/laplace+training.epochs=2/seed0/metrics.json").exists()
     assert not (workspace.folder / run / "metrics.json").exists()
     shutil.rmtree(workspace.folder / run)
     workspace.snakemake()

@@ -36,7 +36,7 @@ def test_smoke_runs_through_slurm(finished, workspace):
     output = workspace.snakemake("--jobs", "2", *HERE)
     assert "SLURM" in output
     for run in ["contrastive", "laplace", "cosine"]:
-        name = f"results/digits/{run},training.epochs=2/seed0/metrics.json"
+        name = f"results/digits/{run}+training.epochs=2/seed0/metrics.json"
         assert (workspace.folder / name).read_text() == (finished.folder / name).read_text()
     assert (workspace.folder / "reports/smoke/index.html").exists()
     assert workspace.planned() == {}
