@@ -158,7 +158,7 @@ def write_prepared(root: Path, name: str, images: int = 40) -> None:
 
 def study_metrics(dataset: str, noise: float, method: str, seed: int) -> dict[str, float | None]:
     generator = np.random.default_rng([seed, len(dataset), len(method), int(10 * noise)])
-    level = LEVELS.get(method.partition(",")[0], 0.7) - (0.1 if dataset == "glyphs" else 0) - 0.4 * noise
+    level = LEVELS.get(method.partition("+")[0], 0.7) - (0.1 if dataset == "glyphs" else 0) - 0.4 * noise
     recall = level + 0.012 * generator.normal()
     closed = dataset == "digits"
     return {

@@ -18,9 +18,9 @@ from probmetric.reporting.aggregate import aggregate, legal_name, read_records
     [
         ("results/digits/arcface/seed2", RunKey("digits", 0.0, "arcface", "", 2), "arcface", "digits"),
         (
-            "results/glyphs+noise0.2/lam,dim=32,loss.scale=8/seed11",
-            RunKey("glyphs", 0.2, "lam", "dim=32,loss.scale=8", 11),
-            "lam,dim=32,loss.scale=8",
+            "results/glyphs+noise0.2/lam+dim=32+loss.scale=8/seed11",
+            RunKey("glyphs", 0.2, "lam", "dim=32+loss.scale=8", 11),
+            "lam+dim=32+loss.scale=8",
             "glyphs+noise0.2",
         ),
     ],
@@ -88,7 +88,7 @@ def test_what_was_written_is_read_back(workspace, study):
 
 
 def test_names_keep_what_is_legal_and_replace_the_rest():
-    assert legal_name("glyphs+noise0.2/lam,dim=32/ood/a/auroc") == "glyphs-noise0.2/lam dim:32/ood/a/auroc"
+    assert legal_name("glyphs+noise0.2/lam+dim=32/ood/a/auroc") == "glyphs-noise0.2/lam-dim:32/ood/a/auroc"
 
 
 def test_a_damaged_file_is_named(workspace, tmp_path):

@@ -27,6 +27,7 @@ LOWER = ("calibration/ece", "calibration/ece_l2", "classification/nll", "ood/car
         ("last/retrieval/recall_at_1", "Recall@1 (last epoch)"),
         ("val/retrieval/map_at_r", "MAP@R (validation)"),
         ("ood/cars/auroc", "AUROC (cars)"),
+        ("ood/auroc", "AUROC (OOD)"),
         ("sparsification/ausc_as_published", "AUSC (as published)"),
         ("structure/embedding_norm", "Embedding norm"),
     ],
@@ -149,12 +150,11 @@ def test_names_are_escaped_for_each_format(workspace):
 
 
 def test_fidelity_is_shown_when_something_ran_as_published(workspace):
-    run = "digits/arcface,fidelity=as_published/seed0"
+    run = "digits/arcface+fidelity=as_published/seed0"
     write_run(workspace.root, run, study_metrics("digits", 0.0, "arcface", 0))
     context = workspace.context(runs=[*workspace.runs, run])
-    aggregate(
-        [context.results / key.run for key in context.expected], context.folder / "runs.csv", context.folder / "m"
-    )
+    folders = [context.results / key.run for key in context.expected]
+    aggregate(folders, context.folder / "runs.csv", context.folder / "metrics.json")
     table = build_table(context)
     assert table.show_fidelity
     row = next(line for line in _render.markdown(table).splitlines() if line.startswith("| arcface, fidelity"))
@@ -172,12 +172,34 @@ def test_digits_follow_the_size_of_the_column(workspace):
 
 def test_the_three_files_are_written(study):
     paths = write_tables(study)
-    assert [path.name for path in paths] == ["table.md", "table.csv", "table.tex"]
+    assert [path.name for path in paths[:4]] == ["table.md", "table.csv", "table.tex", "means.csv"]
     before = [path.read_bytes() for path in paths]
     assert [path.read_bytes() for path in write_tables(study)] == before
-    assert all(b"ProxyNCA++" in text for text in before)
+    assert all(b"ProxyNCA++" in text for text in before[:3])
 
 
 def test_a_report_needs_runs_and_metrics(workspace):
     with pytest.raises(ValueError, match="at least one run and one metric"):
         workspace.context(runs=[])
+
+
+def test_one_column_serves_datasets_with_different_ood_sets(workspace):
+    runs = ["digits/contrastive/seed0", "glyphs/contrastive/seed0"]
+    measured = ({"ood/cars/auroc": 0.6, "ood/cub/auroc": 0.8}, {"ood/symbols/auroc": 0.9})
+    for run, values in zip(runs, measured, strict=True):
+        write_json(workspace.root / "results" / run / "metrics.json", values | {"ood/cub/auprc": 0.1})
+    context = workspace.context(runs=runs, metrics=("ood/auroc", "ood/cub/auprc"))
+    folders = [context.results / run for run in runs]
+    aggregate(folders, context.folder / "runs.csv", context.folder / "metrics.json")
+    table = build_table(context)
+    assert [group.rows[0].cells[0].mean for group in table.groups] == pytest.approx([0.7, 0.9])
+    assert [group.rows[0].cells[1].mean for group in table.groups] == pytest.approx([0.1, 0.1])
+
+
+def test_overrides_that_all_runs_share_are_not_repeated_in_every_name(workspace):
+    runs = ["digits/a+dim=8+training.epochs=2/seed0", "digits/b+training.epochs=2/seed0"]
+    context = workspace.context(runs=runs, labels={"a": "Method A"})
+    assert context.shared_overrides == ["training.epochs=2"]
+    assert [context.label(variant) for variant in context.variants] == ["Method A, dim=8", "b"]
+    alone = workspace.context(runs=runs[:1])
+    assert alone.label(alone.variants[0]) == "a"

@@ -126,7 +126,7 @@ def _measurements(context: ReportContext) -> dict[tuple[str, str], dict[str, lis
 
 def _evidence_name(metric: str) -> str | None:
     parts = metric.split("/")
-    if parts[0] == "ood" and parts[-1] == "auroc":
+    if parts[0] == "ood" and len(parts) > 2 and parts[-1] == "auroc":
         return f"AUROC ({'/'.join(parts[1:-1])})"
     if "spearman" in parts[-1] and parts[0] not in ("val", "last"):
         return _metrics.label(metric)

@@ -56,6 +56,8 @@ def label(metric: str) -> str:
         notes.insert(0, _qualifier(last))
     if len(parts) > 2:
         notes.insert(0, "/".join(parts[1:-1]))
+    elif parts[0] == "ood":
+        notes.insert(0, "OOD")
     return f"{text} ({', '.join(notes)})" if notes else text
 
 

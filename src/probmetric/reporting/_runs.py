@@ -1,6 +1,6 @@
 """A run as the report sees it: what its folder is called, what it measured, how it was made.
 
-results/<dataset>[+noise<rate>]/<method>[,key=value...]/seed<k>/
+results/<dataset>[+noise<rate>]/<method>[+key=value...]/seed<k>/
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ class RunKey:
         """Read the identity from the last three parts of a run folder's path.
 
         Raises:
-            FileError: the path does not end in `<dataset>[+noise<rate>]/<method>[,key=value]/seed<k>`.
+            FileError: the path does not end in `<dataset>[+noise<rate>]/<method>[+key=value]/seed<k>`.
         """
         parts = Path(folder).parts[-3:]
         seed = _SEED.fullmatch(parts[-1]) if len(parts) == 3 else None
         if seed is None:
             raise FileError(
-                f"{folder} is not a run folder; expected results/<dataset>[+noise<rate>]/<method>[,key=value]/seed<k>."
+                f"{folder} is not a run folder; expected results/<dataset>[+noise<rate>]/<method>[+key=value]/seed<k>."
             )
         data = _NOISE.fullmatch(parts[0])
-        method, _, overrides = parts[1].partition(",")
+        method, _, overrides = parts[1].partition("+")
         return cls(data["dataset"], float(data["rate"] or 0), method, overrides, int(seed[1]))  # type: ignore[index]
 
     @property
     def variant(self) -> str:
         """Method with its overrides: what a table's row or a figure's line stands for."""
-        return f"{self.method},{self.overrides}" if self.overrides else self.method
+        return f"{self.method}+{self.overrides}" if self.overrides else self.method
 
     @property
     def data(self) -> str:

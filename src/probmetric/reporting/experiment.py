@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 
 from probmetric.reporting._runs import Run, RunKey
 from probmetric.reporting.aggregate import Record, read_records
@@ -55,9 +57,10 @@ class ReportContext:
 
     @functools.cached_property
     def records(self) -> list[Record]:
-        """Rows of runs.csv that belong to this experiment."""
+        """Rows of runs.csv that belong to this experiment, and the means over OOD sets its metrics ask for."""
         wanted = set(self.expected)
-        return [record for record in read_records(self.folder / "runs.csv") if record.key in wanted]
+        records = [record for record in read_records(self.folder / "runs.csv") if record.key in wanted]
+        return records + ood_means(records, self.metrics)
 
     @functools.cached_property
     def runs(self) -> list[Run]:
@@ -81,8 +84,32 @@ class ReportContext:
         """Methods with their overrides, in the experiment's order."""
         return list(dict.fromkeys(key.variant for key in self.expected))
 
+    @functools.cached_property
+    def shared_overrides(self) -> list[str]:
+        """Overrides (`training.epochs=2`) that every run of the experiment has."""
+        sets = [key.overrides.split("+") for key in self.expected]
+        return [item for item in sets[0] if item and all(item in other for other in sets)]
+
     def label(self, variant: str) -> str:
-        """What a reader sees for a method: its label or its name, then the overrides."""
-        method, _, overrides = variant.partition(",")
-        shown = self.labels.get(method) or method
-        return f"{shown}, {overrides.replace(',', ', ')}" if overrides else shown
+        """What a reader sees for a method: its label or its name, then the overrides that tell it from others."""
+        method, _, overrides = variant.partition("+")
+        own = [item for item in overrides.split("+") if item and item not in self.shared_overrides]
+        return ", ".join([self.labels.get(method) or method, *own])
+
+
+def ood_means(records: Iterable[Record], metrics: Iterable[str]) -> list[Record]:
+    """Rows `ood/<metric>`: a run's mean of `ood/<set>/<metric>` over its out-of-distribution sets.
+
+    Datasets have different sets, and a table has one column for them. Only what `metrics` asks for and nobody measured
+    under that name is computed.
+    """
+    records = list(records)
+    measured = {record.metric for record in records}
+    asked = {name for name in metrics if name.startswith("ood/") and name.count("/") == 1} - measured
+    values: dict[tuple[RunKey, str, str], list[float]] = defaultdict(list)
+    for record in records:
+        group, _, rest = record.metric.partition("/")
+        name = f"ood/{rest.rpartition('/')[2]}"
+        if group == "ood" and name in asked and record.value is not None:
+            values[record.key, record.fidelity, name].append(record.value)
+    return [Record(key, fidelity, name, fmean(found)) for (key, fidelity, name), found in values.items()]

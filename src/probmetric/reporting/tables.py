@@ -125,8 +125,9 @@ def _group(context: ReportContext, data: str) -> Group:
 
 
 def write_tables(context: ReportContext) -> list[Path]:
-    """Write table.md, table.csv and table.tex into the experiment's report folder."""
+    """Write table.md, table.csv, table.tex and the CSV files `dvc plots` reads into the report folder."""
     from probmetric.reporting import _render
+    from probmetric.reporting.plots import write_plots
 
     table = build_table(context)
     paths = []
@@ -134,4 +135,4 @@ def write_tables(context: ReportContext) -> list[Path]:
         path = context.folder / f"table.{suffix}"
         write_text(path, render(table))
         paths.append(path)
-    return paths
+    return paths + write_plots(context)

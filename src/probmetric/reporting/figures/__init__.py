@@ -38,6 +38,8 @@ def draw(name: str, context: ReportContext) -> list[Path]:
     folder = context.folder / "figures"
     with _style.style():
         drawing = component(context)
+        drawing.figure.draw_without_rendering()
+        drawing.figure.set_layout_engine("none")  # the places just found serve both files
         paths = [folder / f"{name}.{suffix}" for suffix in _METADATA]
         for path, metadata in zip(paths, _METADATA.values(), strict=True):
             with atomic_path(path) as temporary, temporary.open("wb") as file:

@@ -87,7 +87,7 @@ def looks(variants: Iterable[str]) -> dict[str, Look]:
     rounds = -1
     greys = iter(_GREYS * 9)
     for variant in sorted(set(variants)):
-        if variant.partition(",")[0] in _FLOORS:
+        if variant.partition("+")[0] in _FLOORS:
             found[variant] = Look(next(greys), _DASHES[2])
             continue
         if not free:

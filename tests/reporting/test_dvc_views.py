@@ -1,0 +1,77 @@
+"""The summary and the plots as DVC reads them: real `dvc` commands in a real repository."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from probmetric.reporting.plots import write_plots
+
+ENVIRONMENT = os.environ | {"DVC_NO_ANALYTICS": "true", "DVC_STUDIO_OFFLINE": "true"}
+
+
+def run(*command: str, folder: Path) -> str:
+    program = shutil.which(command[0], path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    options = {"cwd": folder, "capture_output": True, "text": True, "env": ENVIRONMENT, "check": False}
+    done = subprocess.run([program, *command[1:]], **options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.workflow
+def test_dvc_compares_revisions(study, workspace):
+    root = workspace.root
+    write_plots(study)
+    plots = [
+        {"reports/study/plots/means.csv": {"x": "retrieval_recall_at_1", "y": "name", "template": "bar_horizontal"}},
+        {"reports/study/plots/validation": {"x": "epoch", "y": "validation_metric"}},
+        {"reports/study/plots/sparsification": {"x": "removed", "y": "accuracy"}},
+    ]
+    (root / "dvc.yaml").write_text(yaml.safe_dump({"metrics": ["reports/study/metrics.json"], "plots": plots}))
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    run("git", "init", "-q", folder=root)
+    run("dvc", "init", "-q", folder=root)
+    run("git", "add", "dvc.yaml", "reports", ".dvc", folder=root)
+    run("git", *identity, "commit", "-q", "-m", "first", folder=root)
+    summary = json.loads((study.folder / "metrics.json").read_text())
+    name = "glyphs-noise0.2/laplace/ood/symbols/auroc"
+    (study.folder / "metrics.json").write_text(json.dumps(summary | {name: summary[name] + 0.25}))
+    found = json.loads(run("dvc", "metrics", "diff", "--json", folder=root))
+    changed = found["reports/study/metrics.json"]
+    assert {key: value["diff"] for key, value in changed.items()} == {name: pytest.approx(0.25)}
+    shown = json.loads(run("dvc", "plots", "show", "--json", folder=root))["data"]
+    assert {
+        "reports/study/plots/means.csv",
+        str(Path("reports/study/plots/validation/glyphs-noise0.2--laplace.csv")),
+        str(Path("reports/study/plots/sparsification/digits--proxy_nca.csv")),
+    } <= {key.split("::")[-1] for key in shown}
+
+
+def test_the_plots_hold_means_over_seeds(study, workspace):
+    paths = write_plots(study)
+    assert len(paths) == len({path.name for path in paths if path.parent.name == "validation"}) + 1 + sum(
+        path.parent.name == "sparsification" for path in paths
+    )
+    with (study.folder / "plots" / "validation" / "glyphs--proxy_nca.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    seeds = [next(r for r in study.runs if r.key.run == f"glyphs/proxy_nca/seed{seed}").history for seed in range(3)]
+    for number, row in enumerate(rows):
+        assert int(row["epoch"]) == number
+        assert float(row["validation_metric"]) == pytest.approx(sum(seed[number]["val_metric"] for seed in seeds) / 3)
+    with (study.folder / "plots" / "means.csv").open() as file:
+        means = {row["name"]: row for row in csv.DictReader(file)}
+    assert "glyphs+noise0.2/arcface" not in means
+    assert means["glyphs/laplace"]["calibration_ece"] == ""
+    summary = json.loads((study.folder / "metrics.json").read_text())
+    assert float(means["digits/laplace"]["sparsification_ausc"]) == pytest.approx(
+        summary["digits/laplace/sparsification/ausc"]
+    )
