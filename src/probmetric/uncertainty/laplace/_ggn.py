@@ -63,8 +63,8 @@ def diag_ggn(
         pairs, target = pairs[target > 0], target[target > 0]
     columns = features.shape[1] + (bias is not None)
     total = features.new_zeros(weight.shape[0], columns)
-    for block, values in _blocks(pairs, target):
-        images, local = torch.unique(block, return_inverse=True)
+    for block, values in _blocks(pairs, target, len(features)):
+        images, local = _compress(block, len(features))
         inputs = features[images]
         outputs = F.linear(inputs, weight, bias)
         if bias is not None:
@@ -75,16 +75,24 @@ def diag_ggn(
     return total[:, :-1].contiguous(), total[:, -1].contiguous()
 
 
-def _blocks(pairs: Tensor, target: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def _blocks(pairs: Tensor, target: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
     """All pairs at once if they touch few images; otherwise blocks that bound the adjacency's size."""
     if len(pairs) == 0:
         return
-    if len(torch.unique(pairs)) <= _MAX_IMAGES:
+    if size <= _MAX_IMAGES or len(_compress(pairs, size)[0]) <= _MAX_IMAGES:
         yield pairs, target
         return
     order = torch.argsort(pairs[:, 0], stable=True)
     for part in order.split(_MAX_IMAGES // 2):
         yield pairs[part], target[part]
+
+
+def _compress(pairs: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """The K images that occur in `pairs` (P, 2) of `size` rows, and the pairs as positions among them."""
+    used = torch.zeros(size, dtype=torch.bool, device=pairs.device)
+    used[pairs.flatten()] = True
+    position = used.cumsum(0) - 1
+    return used.nonzero().flatten(), position[pairs]
 
 
 def _adjacency(pairs: Tensor, target: Tensor, size: int) -> Tensor:

@@ -3,8 +3,8 @@
 `mined_pairs`: triplets (anchor a, positive p, negative n) with Δ = d_an − d_ap, d the Euclidean distance of the
 normalised embeddings; `all` keeps Δ ≤ m, `hard` Δ ≤ 0, `semihard` 0 < Δ ≤ m, `easy` Δ > m. Each triplet gives the
 pairs (a, p) with y = +1 and (a, n) with y = −1, with repetition; repetitions are returned as one pair with the
-count as its target, which gives the same sum. This is the rule of the authors' code, counted without listing
-the triplets.
+count as its target, which gives the same sum. This is the rule of the authors' code; the triplets are counted by
+sorting each anchor's distances, not listed.
 
 `dataset_pairs`: every pair of the batch, y = 1/|B_pos| for positives and −1/|B_neg| for negatives inside the
 margin (equations 23 and 30 with the factor |D²|/|B| of equation 31 applied): each batch estimates the curvature
@@ -15,6 +15,7 @@ of the loss averaged over the whole dataset.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -24,8 +25,6 @@ Tensor = torch.Tensor
 PairSource = Literal["mined", "dataset"]
 Triplets = Literal["all", "hard", "semihard", "easy"]
 
-_MAX_ELEMENTS = 1 << 24
-
 
 def mined_pairs(
     embeddings: Tensor, labels: Tensor, *, margin: float, triplets: Triplets = "all"
@@ -34,24 +33,37 @@ def mined_pairs(
     distance = _distances(embeddings)
     same = labels[:, None] == labels[None, :]
     positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-    counts = torch.zeros_like(distance)
-    rows = max(1, _MAX_ELEMENTS // max(1, len(labels) ** 2))
-    for part in torch.arange(len(labels), device=labels.device).split(rows):
-        gap = distance[part][:, None, :] - distance[part][:, :, None]
-        valid = positive[part][:, :, None] & ~same[part][:, None, :] & _selected(gap, margin, triplets)
-        counts[part] = (valid.sum(2) - valid.sum(1)).to(counts.dtype)
-    total = int(counts.clamp_min(0).sum())
+    low, high = _kept_gaps(margin, triplets)
+    of_positives = _ranked(distance, ~same)
+    of_negatives = _ranked(distance, positive)
+    negatives_of_pair = of_positives(distance + high, True) - of_positives(distance + low, True)
+    positives_of_pair = of_negatives(distance - low, False) - of_negatives(distance - high, False)
+    counts = positive * negatives_of_pair - ~same * positives_of_pair
     pairs = counts.nonzero()
-    return pairs, counts[pairs[:, 0], pairs[:, 1]], total
+    target = counts[pairs[:, 0], pairs[:, 1]]
+    return pairs, target.to(distance.dtype), int(target.clamp_min(0).sum())
 
 
-def _selected(gap: Tensor, margin: float, triplets: Triplets) -> Tensor:
-    if triplets == "easy":
-        return gap > margin
-    inside = gap <= margin
-    if triplets == "hard":
-        return inside & (gap <= 0)
-    return inside & (gap > 0) if triplets == "semihard" else inside
+def _kept_gaps(margin: float, triplets: Triplets) -> tuple[float, float]:
+    """Triplets are kept where low < Δ ≤ high."""
+    infinity = float("inf")
+    return {
+        "all": (-infinity, margin),
+        "hard": (-infinity, min(0.0, margin)),
+        "semihard": (0.0, margin),
+        "easy": (margin, infinity),
+    }[triplets]
+
+
+def _ranked(distance: Tensor, mask: Tensor) -> Callable[[Tensor, bool], Tensor]:
+    """Counts, per anchor (row), the masked distances below thresholds (B, B); `inclusive` counts equal ones too."""
+    ordered = distance.masked_fill(~mask, float("inf")).sort(dim=1).values
+    total = mask.sum(dim=1, keepdim=True)
+
+    def count(thresholds: Tensor, inclusive: bool) -> Tensor:
+        return torch.minimum(torch.searchsorted(ordered, thresholds, right=inclusive), total)
+
+    return count
 
 
 def dataset_pairs(embeddings: Tensor, labels: Tensor, *, margin: float) -> tuple[Tensor, Tensor, int]:

@@ -1,0 +1,289 @@
+"""Cost of the Laplace approximation beside the published construction and beside deterministic training and embedding.
+
+    python benchmarks/laplace.py [--only curvature online embedding] [--pairs 8] [--device cuda] [--json results.json]
+
+curvature   diagonal Gauss-Newton matrix of a linear layer under the contrastive loss: the closed form against the
+            published construction, which carries one Z x Z Hessian block per pair and image through the Jacobian of the
+            normalisation and expands (pairs, Z, D) diagonals. Pair throughput, peak memory, agreement, and the matrix
+            product the closed form cannot do without. Target: 1,000 times the pair throughput at 2048 -> 2048, and
+            5,000 pairs in under 100 ms on 2 cores.
+online      one training step with online LAM against the same step without. Target: at most 1.3 times.
+embedding   a pass with 100 weight draws against a deterministic pass through a ResNet-50 with a 2048 -> 2048 head.
+            Target: at most twice.
+
+All contenders run in one process, in turn, so that whatever else loads the machine loads them alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from probmetric.losses import create_loss
+from probmetric.models import create_encoder
+from probmetric.uncertainty import create_uncertainty, laplace
+
+
+def per_pair_construction(features: Tensor, weight: Tensor, pairs: Tensor, target: Tensor) -> Tensor:
+    """Full Euclidean diagonal (Z, D) the published way: dense output Hessians, one per pair and block.
+
+    features (N, D), weight (Z, D), pairs (P, 2), target (P,). The output Hessian of a pair is y[[I, -I], [-I, I]]; each
+    block is multiplied by the Jacobians of u = z/|z| on both sides, and its diagonal spread over the inputs.
+    """
+    inputs = features[pairs]  # (P, 2, D)
+    outputs = F.linear(inputs, weight)
+    norm = outputs.norm(dim=-1, keepdim=True)
+    units = outputs / norm
+    identity = torch.eye(weight.shape[0], device=weight.device)
+    jacobian = (identity - units[..., :, None] * units[..., None, :]) / norm[..., None]  # (P, 2, Z, Z)
+    total = torch.zeros_like(weight)
+    for one, other, sign in ((0, 0, 1.0), (0, 1, -1.0), (1, 0, -1.0), (1, 1, 1.0)):
+        block = (sign * target)[:, None, None] * identity
+        block = jacobian[:, one].transpose(1, 2) @ block @ jacobian[:, other]  # (P, Z, Z)
+        diagonal = block.diagonal(dim1=1, dim2=2)
+        total += (diagonal[:, :, None] * (inputs[:, one] * inputs[:, other])[:, None, :]).sum(0)
+    return total
+
+
+class Memory:
+    """Peak memory of a block above its start, in MB: the allocator on CUDA, the sampled resident set on the CPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.peak = device, 0.0
+
+    def __enter__(self) -> Memory:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+            torch.cuda.reset_peak_memory_stats(self.device)
+            self._start = torch.cuda.memory_allocated(self.device)
+        else:
+            self._start, self._stop = resident(), threading.Event()
+            self._highest = self._start
+            self._thread = threading.Thread(target=self._watch)
+            self._thread.start()
+        return self
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.001):
+            self._highest = max(self._highest, resident())
+
+    def __exit__(self, *_: object) -> None:
+        if self.device.type == "cuda":
+            self.peak = (torch.cuda.max_memory_allocated(self.device) - self._start) / 2**20
+        else:
+            self._stop.set()
+            self._thread.join()
+            self.peak = (self._highest - self._start) / 2**20
+
+
+def resident() -> int:
+    """Resident memory of this process in bytes (Linux; 0 elsewhere)."""
+    with contextlib.suppress(OSError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+    return 0
+
+
+def seconds(function: Callable[[], object], device: torch.device, repeats: int) -> float:
+    """Median wall time of `function()`, after one warm-up call where there are several."""
+    times = []
+    for attempt in range(repeats + (repeats > 1)):
+        start = time.perf_counter()
+        function()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        if attempt or repeats == 1:
+            times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def random_pairs(images: int, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """`count` pairs (P, 2) among `images`, half of them attracting."""
+    pairs = torch.randint(0, images, (count, 2), generator=torch.Generator().manual_seed(count))
+    target = torch.where(torch.arange(count) % 2 == 0, 1.0, -1.0)
+    return pairs.to(device), target.to(device)
+
+
+def curvature(arguments: argparse.Namespace, device: torch.device) -> list[dict[str, Any]]:
+    """Closed form against the published construction for several layer shapes."""
+    rows = []
+    for inputs, outputs in arguments.layers:
+        generator = torch.Generator().manual_seed(0)
+        features = torch.randn(arguments.images, inputs, generator=generator).to(device)
+        weight = (torch.randn(outputs, inputs, generator=generator) / inputs**0.5).to(device)
+        few, many = (random_pairs(arguments.images, count, device) for count in (arguments.pairs, 5000))
+        with Memory(device) as published_memory:
+            expected = per_pair_construction(features, weight, *few)
+        published = seconds(lambda f=features, w=weight, p=few: per_pair_construction(f, w, *p), device, 1)
+        found, _ = laplace.diag_ggn(features, weight, None, *few, approximation="full")
+        error = float((found - expected).abs().max() / expected.abs().max())
+        with Memory(device) as closed_memory:
+            laplace.diag_ggn(features, weight, None, *many, approximation="full")
+        closed_few, closed_many = (
+            seconds(lambda f=features, w=weight, p=p: laplace.diag_ggn(f, w, None, *p, approximation="full"), device, 9)
+            for p in (few, many)
+        )
+        distinct = len(torch.unique(many[0].sort(dim=1).values, dim=0))
+        left, right = torch.randn(outputs, distinct, device=device), torch.randn(distinct, inputs, device=device)
+        rows.append(
+            {
+                "layer": f"{inputs}->{outputs}",
+                "images": arguments.images,
+                "published_pairs": arguments.pairs,
+                "published_s": published,
+                "published_peak_mb": published_memory.peak,
+                "closed_same_pairs_ms": 1e3 * closed_few,
+                "closed_5000_pairs_ms": 1e3 * closed_many,
+                "closed_5000_peak_mb": closed_memory.peak,
+                "matrix_product_ms": 1e3 * seconds(lambda a=left, b=right: a @ b, device, 9),
+                "speedup_same_pairs": published / closed_few,
+                "pair_throughput_ratio": (5000 / closed_many) / (arguments.pairs / published),
+                "relative_difference": error,
+            }
+        )
+    return rows
+
+
+def training_step(encoder: nn.Module, loss: nn.Module, images: Tensor, labels: Tensor) -> Callable[[], None]:
+    """One optimiser step, through `from_features` where the loss is an objective."""
+    optimizer = torch.optim.RMSprop(encoder.parameters(), lr=1e-5)
+    generator = torch.Generator(images.device).manual_seed(0)
+
+    def step() -> None:
+        features = encoder.features(images)
+        if getattr(loss, "wants_features", False):
+            value = loss.from_features(features, encoder.head, labels, generator=generator)
+        else:
+            value = loss(encoder.head(features), labels, generator=generator)
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+
+    return step
+
+
+def online(arguments: argparse.Namespace, device: torch.device) -> list[dict[str, Any]]:
+    """Online LAM against deterministic training, steps taken in turn."""
+    rows = []
+    for backbone, size, channels, dim, batch in (
+        ("lam_fashion", 28, 1, 3, 64),
+        ("lam_cifar", 32, 3, 16, 256),
+        ("compact", 32, 1, 64, 96),
+    ):
+        generator = torch.Generator().manual_seed(0)
+        images = torch.rand(batch, channels, size, size, generator=generator).to(device)
+        labels = (torch.arange(batch) % 10).to(device)
+        torch.manual_seed(0)
+        encoder = create_encoder(backbone, dim=dim, in_channels=channels, image_size=size).to(device).train()
+        plain = create_loss("contrastive", num_classes=10, dim=dim).to(device)
+        objective = create_uncertainty("laplace_online").objective(encoder, plain, num_images=60000).to(device)
+        steps = [training_step(encoder, loss, images, labels) for loss in (plain, objective.train())]
+        times: list[list[float]] = [[], []]
+        for _ in range(arguments.rounds):
+            for kept, step in zip(times, steps, strict=True):
+                kept.append(seconds(step, device, 1))
+        deterministic, with_laplace = (statistics.median(kept[2:]) for kept in times)
+        ratios = [b / a for a, b in zip(times[0][2:], times[1][2:], strict=True)]
+        rows.append(
+            {
+                "backbone": backbone,
+                "batch": batch,
+                "deterministic_ms": 1e3 * deterministic,
+                "online_ms": 1e3 * with_laplace,
+                "ratio": statistics.median(ratios),
+            }
+        )
+    return rows
+
+
+def embedding(arguments: argparse.Namespace, device: torch.device) -> list[dict[str, Any]]:
+    """A pass with 100 draws against a deterministic pass, ResNet-50 with a 2048 -> 2048 head."""
+    torch.manual_seed(0)
+    encoder = create_encoder("timm", dim=2048, in_channels=3, image_size=224, tag="resnet50.tv_in1k")
+    encoder = encoder.to(device).eval()
+    uncertainty = create_uncertainty("laplace", samples=100)
+    posterior = {
+        "weight_curvature": torch.rand(2048, 2048, generator=torch.Generator().manual_seed(0)) * 1e4,
+        "bias_curvature": torch.rand(2048, generator=torch.Generator().manual_seed(1)) * 1e4,
+        "prior_precision": torch.tensor(1.0),
+    }
+    batches = [torch.rand(32, 3, 224, 224) for _ in range(arguments.embed_images // 32)]
+
+    def deterministic() -> None:
+        with torch.no_grad():
+            torch.cat([F.normalize(encoder(batch.to(device)), dim=1) for batch in batches])
+
+    def sampled() -> None:
+        uncertainty.embed_batches(encoder, batches, posterior=posterior, seed=0)
+
+    plain = seconds(deterministic, device, 1)
+    with Memory(device) as memory:
+        drawn = seconds(sampled, device, 1)
+    return [
+        {
+            "images": 32 * len(batches),
+            "samples": 100,
+            "deterministic_s": plain,
+            "sampled_s": drawn,
+            "ratio": drawn / plain,
+            "sampled_peak_mb": memory.peak,
+        }
+    ]
+
+
+def layer(text: str) -> tuple[int, int]:
+    """`2048x512` as (inputs, outputs)."""
+    inputs, outputs = text.split("x")
+    return int(inputs), int(outputs)
+
+
+PARTS = {"curvature": curvature, "online": online, "embedding": embedding}
+
+
+def main() -> None:
+    """Run the chosen parts, print their tables, write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--layers", nargs="+", type=layer, default=[(9216, 128), (2048, 512), (2048, 2048)])
+    parser.add_argument("--pairs", type=int, default=8, help="pairs given to the published construction")
+    parser.add_argument("--images", type=int, default=32, help="images the pairs are drawn from")
+    parser.add_argument("--rounds", type=int, default=15, help="training steps per contender")
+    parser.add_argument("--embed-images", type=int, default=128)
+    parser.add_argument("--json", type=Path, default=None, help="write all numbers here")
+    arguments = parser.parse_args()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    device = torch.device(arguments.device)
+    results: dict[str, Any] = {
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "threads": torch.get_num_threads(),
+    }
+    for name in arguments.only:
+        results[name] = PARTS[name](arguments, device)
+        print(name)
+        for row in results[name]:
+            print(
+                "  "
+                + "  ".join(
+                    f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}" for key, value in row.items()
+                )
+            )
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
