@@ -216,7 +216,7 @@ reference("hyperbolic", curvature=0.05, fidelity="as_published")(_hyperbolic(0.0
 
 def _soft_triple(k: int) -> Reference:
     def loss(p: dict[str, Tensor], z: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
-        centres = p["proxies"].reshape(-1, k, z.shape[1])
+        centres = p["proxies"].reshape(k, -1, z.shape[1]).transpose(0, 1)
         rows = []
         for x, own in zip(z, y, strict=True):
             row = []

@@ -48,7 +48,7 @@ def _nir(base: Case, *, norm: float, per_sample: bool, weight: float, seen: list
     def condition(p: State, x: Tensor, c: int) -> Tensor:
         if base.name != "soft_triple":
             return direction(p["base.proxies"][c])
-        centres = [direction(w) for w in p["base.proxies"].reshape(-1, 10, len(x))[c]]
+        centres = [direction(w) for w in p["base.proxies"].reshape(10, -1, len(x))[:, c]]
         s = [torch.exp((direction(x) * w).sum() / 0.1) for w in centres]
         return direction(sum(share * w for share, w in zip(s, centres, strict=True)) / sum(s))
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 
 class Loss(nn.Module):
@@ -106,9 +107,8 @@ class Loss(nn.Module):
 
 def inverse_norm(vectors: Tensor) -> Tensor:
     """1/|v| of the rows of `vectors` (..., M) as (..., 1); zero, with zero gradient, where |v| is zero."""
-    norm = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
-    tiny = torch.finfo(norm.dtype).tiny ** 0.5
-    return torch.where(norm > tiny, 1.0 / norm.clamp_min(tiny), 0.0)
+    inverse: Tensor = _InverseNorm.apply(vectors)
+    return inverse
 
 
 def unit(vectors: Tensor) -> Tensor:
@@ -122,7 +122,54 @@ def cosine_similarities(embeddings: Tensor, proxies: Tensor) -> Tensor:
     The proxies' norms divide the product, not the proxies: no normalised copy of a large proxy matrix is made,
     forward or backward.
     """
-    return (unit(embeddings) @ proxies.T) * inverse_norm(proxies).T
+    cosine: Tensor = _Cosines.apply(unit(embeddings), proxies)
+    return cosine
+
+
+class _InverseNorm(torch.autograd.Function):
+    """d(1/|v|) = -v . dv / |v|^3 in one pass over the vectors."""
+
+    @staticmethod
+    def forward(ctx: Any, vectors: Tensor) -> Tensor:
+        inverse = _inverse_norm(vectors)
+        ctx.save_for_backward(vectors, inverse)
+        return inverse
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        vectors, inverse = ctx.saved_tensors
+        return vectors * (-gradients[0] * inverse**3)
+
+
+class _Cosines(torch.autograd.Function):
+    """s_ip = u_i . w_p / |w_p| for unit embeddings u (B, M) and proxies w (P, M).
+
+    dL/dw_p = sum_i g_ip u_i / |w_p| - w_p / |w_p|^2 sum_i g_ip s_ip, one pass over the proxies beside the product.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, directions: Tensor, proxies: Tensor) -> Tensor:
+        inverse = _inverse_norm(proxies).T
+        cosine = (directions @ proxies.T).mul_(inverse)
+        ctx.save_for_backward(directions, proxies, inverse, cosine)
+        return cosine
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        directions, proxies, inverse, cosine = ctx.saved_tensors
+        scaled = gradients[0] * inverse
+        for_proxies = None
+        if ctx.needs_input_grad[1]:
+            along = (scaled * cosine).sum(dim=0) * inverse[0]
+            for_proxies = (scaled.T @ directions).addcmul_(proxies, along[:, None], value=-1.0)
+        return scaled @ proxies if ctx.needs_input_grad[0] else None, for_proxies
+
+
+def _inverse_norm(vectors: Tensor) -> Tensor:
+    norm = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    tiny = torch.finfo(norm.dtype).tiny ** 0.5
+    return torch.where(norm > tiny, 1.0 / norm.clamp_min(tiny), 0.0)
 
 
 def squared_distances(embeddings: Tensor, proxies: Tensor) -> Tensor:

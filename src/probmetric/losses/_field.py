@@ -44,7 +44,7 @@ class Interaction:
 
 
 class FieldLoss(ProxyLoss):
-    """A loss whose value is the energy of the batch's embeddings and all proxies together."""
+    """A loss whose value is the energy of the batch's embeddings and all proxies; row c K + k is proxy k of class c."""
 
     wants_groups = 2
     proxy_labels: Tensor

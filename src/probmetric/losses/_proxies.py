@@ -18,7 +18,7 @@ INITIAL_STD = 0.125
 
 
 class ProxyLoss(Loss):
-    """A loss over `num_classes * per_class` unit proxies; row c * K + k of `proxies` is proxy k of class c."""
+    """A loss over `proxies` (K C, M), K = `per_class` to a class, of which only the directions matter."""
 
     def __init__(self, *, num_classes: int, dim: int, proxy_lr: float, per_class: int = 1) -> None:
         super().__init__(num_classes=num_classes, dim=dim)

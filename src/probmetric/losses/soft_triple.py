@@ -9,8 +9,9 @@ With x and centres w_ck of unit norm,
 The defaults are the original paper's; the non-isotropy paper uses K = 10 (CUB, CARS) and K = 2 (SOP). The code released
 with it normalises the wrong axis and multiplies by gamma, so nothing published rests on it and it is not offered.
 
-The soft assignment has its own backward pass, dS/ds_k = q_k (1 + (s_k - S) / gamma): the (B, C, K) tensor is read
-and written once instead of once per elementary operation.
+The soft assignment has its own backward pass, dS/ds_k = q_k (1 + (s_k - S) / gamma): the (B, K, C) tensor is read
+and written once instead of once per elementary operation. Classes are its last dimension, so that the softmax over a
+handful of centres runs along contiguous memory.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from probmetric.losses import register
-from probmetric.losses._base import cosine_similarities, inverse_norm, require, unit
+from probmetric.losses._base import cosine_similarities, require, unit
 from probmetric.losses._proxies import ProxyLoss
 
 
 @register
 class SoftTriple(ProxyLoss):
-    """SoftTriple with `proxies_per_class` centres (K) per class."""
+    """SoftTriple with `proxies_per_class` centres (K) per class; row k C + c of `proxies` is centre k of class c."""
 
     def __init__(
         self,
@@ -50,9 +51,13 @@ class SoftTriple(ProxyLoss):
         """Relaxed similarity (B, C) of every embedding to every class."""
         cosine = cosine_similarities(embeddings, self.proxies)
         similarity: Tensor = _SoftAssignment.apply(
-            cosine.view(len(embeddings), self.num_classes, self.proxies_per_class), self.gamma
+            cosine.view(len(embeddings), self.proxies_per_class, self.num_classes), self.gamma
         )
         return similarity
+
+    def centres(self) -> Tensor:
+        """Centres by class, (C, K, M)."""
+        return self.proxies.view(self.proxies_per_class, self.num_classes, self.dim).transpose(0, 1)
 
     def logits(self, embeddings: Tensor) -> Tensor:
         """Scaled similarities (B, C), without the margin."""
@@ -69,28 +74,32 @@ class SoftTriple(ProxyLoss):
         count = self.proxies_per_class
         if count == 1:
             return self.proxies.new_zeros(())
-        centres = self.proxies.view(self.num_classes, count, self.dim)
-        inverse = inverse_norm(centres)
-        gram = centres @ centres.mT * inverse * inverse.mT
-        upper = torch.ones(count, count, dtype=torch.bool, device=gram.device).triu(diagonal=1)
-        return (2.0 + 1e-5 - 2.0 * gram[:, upper]).clamp_min(1e-12).sqrt().sum() / (
-            self.num_classes * count * (count - 1)
-        )
+        gram = self.centres() @ self.centres().mT
+        first, second = torch.triu_indices(count, count, offset=1, device=gram.device)
+        squared = gram.diagonal(dim1=1, dim2=2)
+        cosine = gram[:, first, second] * _inverse_root(squared[:, first] * squared[:, second])
+        return (2.0 + 1e-5 - 2.0 * cosine).clamp_min(1e-12).sqrt().sum() / (self.num_classes * count * (count - 1))
 
     def assigned_centre(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Softly assigned centre (B, M) of each embedding's own class, of unit norm."""
-        centres = unit(self.proxies.view(self.num_classes, self.proxies_per_class, self.dim)[labels])
+        centres = unit(self.centres()[labels])
         similarity = (centres @ unit(embeddings)[:, :, None]).squeeze(2)
         return unit(((similarity / self.gamma).softmax(dim=1)[:, None] @ centres).squeeze(1))
 
 
+def _inverse_root(squared: Tensor) -> Tensor:
+    """1/sqrt of `squared`, zero where that is zero."""
+    tiny = torch.finfo(squared.dtype).tiny
+    return torch.where(squared > tiny, squared.clamp_min(tiny).rsqrt(), 0.0)
+
+
 class _SoftAssignment(torch.autograd.Function):
-    """S (B, C) = sum_k softmax_k(s / gamma) s for s (B, C, K)."""
+    """S (B, C) = sum_k softmax_k(s / gamma) s for s (B, K, C)."""
 
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, similarity: Tensor, gamma: float) -> Tensor:
-        share = (similarity / gamma).softmax(dim=2)
-        total = (share * similarity).sum(dim=2)
+        share = (similarity / gamma).softmax(dim=1)
+        total = (share * similarity).sum(dim=1)
         ctx.save_for_backward(similarity, share, total)
         ctx.gamma = gamma  # type: ignore[attr-defined]
         return total
@@ -98,5 +107,5 @@ class _SoftAssignment(torch.autograd.Function):
     @staticmethod
     def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: Tensor) -> tuple[Tensor, None]:
         similarity, share, total = ctx.saved_tensors  # type: ignore[attr-defined]
-        slope = (similarity - total[:, :, None]).div_(ctx.gamma).add_(1.0)  # type: ignore[attr-defined]
-        return slope.mul_(share).mul_(gradients[0][:, :, None]), None
+        slope = (similarity - total[:, None]).div_(ctx.gamma).add_(1.0)  # type: ignore[attr-defined]
+        return slope.mul_(share).mul_(gradients[0][:, None]), None
