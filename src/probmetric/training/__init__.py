@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from probmetric.training.device import claim_device, pick_device
+from probmetric.training.diagnosis import TrainingError
 from probmetric.training.run import load_encoder, train_run
 
-__all__ = ["claim_device", "load_encoder", "pick_device", "train_run"]
+__all__ = ["TrainingError", "claim_device", "load_encoder", "pick_device", "train_run"]

@@ -21,8 +21,9 @@ from torch import Tensor
 
 from probmetric.config import Training
 from probmetric.data import DataError, ImageStore, load_columns, load_metadata, open_images, verify_digest
+from probmetric.data.large import LargeImages
+from probmetric.data.recipes import Transform, transform_for
 from probmetric.data.samplers import BalancedBatches, ShuffledBatches
-from probmetric.data.transforms import SmallImages, small_transform
 from probmetric.io import sha256_file
 
 EMBED_BATCH = 256
@@ -55,14 +56,15 @@ class TrainingData:
         self.digest = sha256_file(folder / "digest")
         self.settings, self.seed, self.device = settings, seed, device
         columns = load_columns(folder, ["label", "split"])
-        rows = {split: np.flatnonzero(columns["split"] == split) for split in ("train", "val")}
+        names: tuple[Split, ...] = ("train", "val")
+        rows = {split: np.flatnonzero(columns["split"] == split) for split in names}
         self._read_labels(folder, columns["label"], rows)
-        self._read_images(folder, rows)
-        self._augment = augmentation(settings.augment, load_metadata(folder)["dataset"])
+        self._augment = training_transform(settings.augment, load_metadata(folder)["dataset"])
         self._plain = self._augment.evaluation()
+        self._read_images(folder, rows)
         self._sampler = self._create_sampler()
 
-    def _read_labels(self, folder: Path, labels: np.ndarray, rows: dict[str, np.ndarray]) -> None:
+    def _read_labels(self, folder: Path, labels: np.ndarray, rows: dict[Split, np.ndarray]) -> None:
         classes = np.unique(labels[rows["train"]])
         if len(classes) < 2:
             raise DataError(f"{folder} has {len(classes)} training class(es); training needs at least 2.")
@@ -73,13 +75,16 @@ class TrainingData:
         validation = labels[rows["val"]]
         self.val_labels = torch.from_numpy(np.searchsorted(classes, validation) if self.closed_set else validation)
 
-    def _read_images(self, folder: Path, rows: dict[str, np.ndarray]) -> None:
+    def _read_images(self, folder: Path, rows: dict[Split, np.ndarray]) -> None:
         self._store, self._rows = open_images(folder), rows
+        self._held: dict[Split, Tensor] = {}
+        if isinstance(self._augment, LargeImages):
+            self.image_size = self._augment.size
+            self.in_channels = int(self._store[int(rows["train"][0])].shape[2])
+            return
         height, width, self.in_channels = _uniform_shape(self._store, folder)
         self.image_size = height
-        count = sum(map(len, rows.values()))
-        self._held: dict[str, Tensor] = {}
-        if count * height * width * self.in_channels <= IN_MEMORY_BYTES:
+        if sum(map(len, rows.values())) * height * width * self.in_channels <= IN_MEMORY_BYTES:
             self._held = {split: self._store.batch(chosen).to(self.device) for split, chosen in rows.items()}
 
     def _create_sampler(self) -> BalancedBatches | ShuffledBatches:
@@ -106,15 +111,26 @@ class TrainingData:
 
     def batch(self, positions: Tensor, *, epoch: int) -> tuple[Tensor, Tensor]:
         """Augmented images (B, C, H, W) and labels (B,) on the device, for `positions` (B,) in the training split."""
-        images = self._augment(self._stored("train", positions), self.index[positions], seed=self.seed, epoch=epoch)
+        index = self.index[positions]
+        if isinstance(self._augment, LargeImages):
+            stored = self._augment.load(self._store, index.numpy(), seed=self.seed, epoch=epoch)
+            stored = self._sent(stored)
+        else:
+            stored = self._stored("train", positions)
+        images = self._augment(stored, index, seed=self.seed, epoch=epoch)
         return self._laid_out(images), self.labels[positions].to(self.device)
 
     def images_in_order(self, split: Split) -> Iterator[Tensor]:
         """Images (B, C, H, W) of a split in manifest order, without augmentation."""
         chosen = torch.arange(len(self._rows[split])).split(EMBED_BATCH)
-        yield from ahead_of(
-            lambda p: self._laid_out(self._plain.normalise(self._stored(split, p))), chosen, self._threads
-        )
+        yield from ahead_of(lambda positions: self._plain_images(split, positions), chosen, self._threads)
+
+    def _plain_images(self, split: Split, positions: Tensor) -> Tensor:
+        if isinstance(self._plain, LargeImages):
+            stored = self._sent(self._plain.load_plain(self._store, self._rows[split][positions.numpy()]))
+        else:
+            stored = self._stored(split, positions)
+        return self._laid_out(self._plain.normalise(stored))
 
     @property
     def _threads(self) -> int:
@@ -125,7 +141,10 @@ class TrainingData:
         """Stored images (B, C, H, W) uint8 on the device."""
         if split in self._held:
             return self._held[split][positions.to(self.device)]
-        images = self._store.batch(self._rows[split][positions.numpy()])
+        return self._sent(self._store.batch(self._rows[split][positions.numpy()]))
+
+    def _sent(self, images: Tensor) -> Tensor:
+        """Images (B, C, H, W) on the device, copied while it computes."""
         return images.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else images
 
     def _laid_out(self, images: Tensor) -> Tensor:
@@ -147,10 +166,14 @@ def ahead_of(load: Callable[[T], R], items: Sequence[T], threads: int) -> Iterat
             yield result
 
 
-def augmentation(name: Literal["none", "small", "standard"], dataset: str) -> SmallImages:
-    """Training transform of `dataset`; "none" only changes the number format."""
-    recipe = small_transform(dataset)
-    return recipe.evaluation() if name == "none" else recipe
+def training_transform(augment: str, dataset: str) -> Transform:
+    """Training transform of `dataset` under `training.augment`; "none" keeps only its number format.
+
+    The transform's `evaluation()` is what validation and every later step must use.
+    """
+    if augment == "none":
+        return transform_for(dataset).evaluation()
+    return transform_for(dataset, "standard" if augment == "small" else augment)  # type: ignore[arg-type]
 
 
 def _uniform_shape(store: ImageStore, folder: Path) -> tuple[int, int, int]:

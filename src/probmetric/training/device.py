@@ -50,10 +50,17 @@ def claim_device(
     if request == "cpu" or not devices:
         yield torch.device("cpu")
     elif ":" in request or len(devices) == 1:
-        yield torch.device(request if ":" in request else "cuda:0")
+        yield _made_current(torch.device(request if ":" in request else "cuda:0"))
     else:
         with _first_free(devices, _lock_folder(lock_folder)) as number:
-            yield torch.device("cuda", number)
+            yield _made_current(torch.device("cuda", number))
+
+
+def _made_current(device: torch.device) -> torch.device:
+    """Make `device` this process's current one, so that nothing allocates a context on device 0 beside it."""
+    if torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count():
+        torch.cuda.set_device(device)
+    return device
 
 
 def pick_device(request: str = "auto") -> torch.device:

@@ -8,11 +8,15 @@ import torch
 from torch import Tensor, nn
 
 
-class NonFiniteLossError(RuntimeError):
+class TrainingError(RuntimeError):
+    """Training cannot go on; the message says where it stands and what to do."""
+
+
+class NonFiniteLossError(TrainingError):
     """The loss became NaN or infinite; the message names step, images and the offending tensor."""
 
 
-class NonFiniteGradientError(RuntimeError):
+class NonFiniteGradientError(TrainingError):
     """Too many steps in a row had gradients that are not finite."""
 
 
@@ -45,7 +49,7 @@ def non_finite_loss(
     return NonFiniteLossError(
         f"the loss is {loss} at epoch {epoch}, step {step}; {cause}. Images of the batch (manifest rows): "
         f"{', '.join(str(int(i)) for i in index)}. Lower training.learning_rate, set training.gradient_clip, or "
-        "check these images; then run again: training goes on from the last checkpoint if the settings are the same."
+        "check these images, and run again."
     )
 
 

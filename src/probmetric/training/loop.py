@@ -30,7 +30,7 @@ from probmetric.losses._base import Loss
 from probmetric.models._base import Encoder
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData
-from probmetric.training.diagnosis import non_finite_gradients, non_finite_loss
+from probmetric.training.diagnosis import TrainingError, non_finite_gradients, non_finite_loss
 from probmetric.training.forward import embed, embed_all, resolve_precision
 from probmetric.training.optimizer import create_optimizer, gradient_norm, set_learning_rates, update_parameters
 from probmetric.training.schedule import learning_rate_factor
@@ -50,7 +50,7 @@ HISTORY_COLUMNS = (
 Weights = dict[str, Tensor]
 
 
-class TrainingStoppedError(RuntimeError):
+class TrainingStoppedError(TrainingError):
     """Training was asked to stop and has saved its state."""
 
     def __init__(self, epoch: int, step: int) -> None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from probmetric.config import ConfigError
+
 if TYPE_CHECKING:
     from probmetric.config import Training
     from probmetric.losses._base import Loss
@@ -24,7 +26,7 @@ def create_optimizer(settings: Training, encoder: Encoder, loss: Loss) -> torch.
     remembers its unscheduled rate as `base_lr`.
 
     Raises:
-        ValueError: there is nothing to train, or a parameter stands in two groups.
+        ConfigError: there is nothing to train.
     """
     _spare_compiler_import()
     options, groups = _options(settings), []
@@ -35,7 +37,7 @@ def create_optimizer(settings: Training, encoder: Encoder, loss: Loss) -> torch.
         parameters = list(group["params"])
         groups.append({"weight_decay": 0.0, **known, "params": parameters, "lr": base, "base_lr": base})
     if not any(group["params"] for group in groups):
-        raise ValueError("neither the encoder nor the loss has parameters; set training.epochs to 0.")
+        raise ConfigError("neither the encoder nor the loss has parameters; set training.epochs to 0.")
     return _CLASSES[settings.optimizer](groups, **options)
 
 

@@ -36,6 +36,7 @@ from probmetric.losses import create_loss
 from probmetric.losses._base import Loss
 from probmetric.models import create_encoder
 from probmetric.models._base import Encoder
+from probmetric.training.allocator import keep_freed_memory
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData
 from probmetric.training.device import claim_device, try_lock
@@ -85,6 +86,8 @@ def train_run(
     run_folder, state_folder = Path(run_folder), Path(state_folder)
     with _only_one(state_folder), claim_device(device) as chosen, stop_requests() as should_stop:
         _check_writable(run_folder)
+        if chosen.type == "cpu":
+            keep_freed_memory()
         data = TrainingData(prepared_folder, settings.training, seed=settings.seed, device=chosen)
         encoder, loss = _create(settings, data.in_channels, data.image_size, data.num_classes, chosen)
         checkpoints, done = Checkpoints(state_folder), Progress()

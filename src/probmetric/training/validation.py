@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from probmetric.config import ConfigError
 from probmetric.evaluation import retrieval_metrics
 from probmetric.training.forward import embed_all
 
@@ -23,12 +25,17 @@ def validate(
     """Selection metric of the current weights; higher is better.
 
     Raises:
-        ValueError: accuracy is asked for, but the loss defines no classifier or the validation classes are others
+        ConfigError: accuracy is asked for, but the loss defines no classifier or the validation classes are others
             than the training classes.
     """
     embeddings = embed_all(encoder, data.images_in_order("val"), precision)
     if metric != "accuracy":
         values = retrieval_metrics(embeddings.cpu().numpy(), data.val_labels.numpy(), ks=(1,), normalize=True)
+        if math.isnan(values[metric]):
+            raise ConfigError(
+                "no validation image has a second one of its class, so nothing can be retrieved; prepare the dataset "
+                "with a larger validation split."
+            )
         return float(values[metric])
     with torch.no_grad():
         was_training = loss.training
@@ -37,5 +44,5 @@ def validate(
         loss.train(was_training)
     if probabilities is None or not data.closed_set:
         reason = "the loss defines no classifier" if probabilities is None else "the validation classes are unseen"
-        raise ValueError(f"training.selection_metric is 'accuracy', but {reason}; use recall_at_1 or map_at_r.")
+        raise ConfigError(f"training.selection_metric is 'accuracy', but {reason}; use recall_at_1 or map_at_r.")
     return float((probabilities.argmax(dim=1).cpu() == data.val_labels).float().mean())
