@@ -5,6 +5,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from probmetric.evaluation import evaluate_run, ood_metrics, retrieval_metrics, sparsification, spearman
+from probmetric.io import FileError
 
 
 def write(folder, name, rows, labels, doubt, metadata=None, **extra):
@@ -98,13 +99,13 @@ def test_missing_and_broken_files_are_named(run):
     folder, *_ = run
     file = folder / "embeddings" / "test.safetensors"
     file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(ValueError, match=r"test\.safetensors cannot be read.*run the embed step again"):
+    with pytest.raises(FileError, match=r"test\.safetensors is damaged or truncated.*run again"):
         evaluate_run(folder)
     file.unlink()
-    with pytest.raises(FileNotFoundError, match=r"test\.safetensors does not exist"):
+    with pytest.raises(FileError, match=r"test\.safetensors is missing"):
         evaluate_run(folder)
     save_file({"mean": np.eye(3)}, file)
-    with pytest.raises(ValueError, match="lacks uncertainty, label, index"):
+    with pytest.raises(FileError, match="lacks uncertainty, label, index"):
         evaluate_run(folder)
     with pytest.raises(ValueError, match="no key 'kss': did you mean 'ks'"):
         evaluate_run(folder, {"kss": [1]})

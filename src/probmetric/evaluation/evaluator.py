@@ -33,6 +33,7 @@ from probmetric.evaluation.retrieval import retrieval_per_query, summarize
 from probmetric.evaluation.sampled import retrieval_calibration
 from probmetric.evaluation.selective import selective_metrics, sparsification
 from probmetric.evaluation.structure import structure_metrics
+from probmetric.io import FileError, read_tensors
 
 Metrics = dict[str, float | None]
 Curves = dict[str, dict[str, list[float]]]
@@ -114,19 +115,10 @@ def evaluate_run(
 
 def read_embeddings(path: Path) -> Embeddings:
     """The tensors and metadata of one embeddings file; a missing or broken file is an error that names it."""
-    from safetensors import SafetensorError, safe_open
-
-    if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist; run the embed step for this run first.")
-    try:
-        with safe_open(path, framework="numpy") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            metadata = dict(file.metadata() or {})
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} cannot be read ({error}); delete it and run the embed step again.") from error
+    tensors, metadata = read_tensors(path)
     missing = [name for name in ("mean", "uncertainty", "label", "index") if name not in tensors]
     if missing:
-        raise ValueError(f"{path} lacks {', '.join(missing)}; delete it and run the embed step again.")
+        raise FileError(f"{path} lacks {', '.join(missing)}; delete it and run the embed step again.")
     return Embeddings(tensors, metadata)
 
 
@@ -155,7 +147,7 @@ def evaluate_test(test: Embeddings, settings: EvaluationSettings) -> tuple[dict[
 
 
 def evaluate_ood(test: Embeddings, ood: Embeddings, settings: EvaluationSettings) -> tuple[dict[str, float], Curves]:
-    """Detection metrics and ROC curve of each out-of-distribution set in `ood` against the test split."""
+    """Detection metrics and ROC curve of each set in `ood` against the test split, and the means over the sets."""
     names = json.loads(ood.metadata.get("sources", '["ood"]'))
     source = ood.tensors.get("source", np.zeros(len(ood["uncertainty"]), dtype=np.int64))
     metrics: dict[str, float] = {}
@@ -165,6 +157,9 @@ def evaluate_ood(test: Embeddings, ood: Embeddings, settings: EvaluationSettings
         metrics |= _prefixed(f"ood/{name}", ood_metrics(test["uncertainty"], doubt))
         rates = roc_curve(test["uncertainty"], doubt, points=settings.curve_points)
         curves[f"roc/{name}"] = {key: values.tolist() for key, values in rates.items()}
+    for kind in ("auroc", "auprc", "fpr_at_95"):
+        if names:
+            metrics[f"ood/{kind}"] = float(np.mean([metrics[f"ood/{name}/{kind}"] for name in names]))
     return metrics, curves
 
 
