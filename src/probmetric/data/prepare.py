@@ -51,7 +51,14 @@ def prepare_dataset(
     source = REGISTRY.create(name, **options)
     target = Path(output_folder)
     with work_folder(target) as work:
-        files = RawFiles(name, None if raw is None else Path(raw), work, bool(options.get("subset", False)), progress)
+        files = RawFiles(
+            name,
+            None if raw is None else Path(raw),
+            work,
+            subset=bool(options.get("subset", False)),
+            progress=progress,
+            homes=source.homes,
+        )
         table: Table = source.read(files, seed=seed)
         placed = build_images(
             work,
