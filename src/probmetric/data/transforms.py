@@ -161,7 +161,7 @@ _CIFAR100 = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 SMALL = {
     "digits": SmallImages(shift=2, rotation=10.0, scale=0.1),
     "digits_open": SmallImages(shift=2, rotation=10.0, scale=0.1),
-    "glyphs": SmallImages(shift=3),
+    "glyphs": SmallImages(shift=3, rotation=10.0, scale=0.12),
     "symbols": SmallImages(),
     "mnist": SmallImages(),
     "fashion_mnist": SmallImages(),
