@@ -24,22 +24,35 @@ TABLE_FROM = 128
 FLAGS = {"reassoc", "nsz", "contract"}
 
 
+@njit(nogil=True, cache=True)
+def read_row(x, scale, result):  # type: ignore[no-untyped-def]
+    """Row `x` (M,) read to multiples of 1/scale, in these units, into `result` (M,) float64."""
+    for m in range(x.shape[0]):
+        result[m] = np.rint(np.float64(x[m]) * scale)
+
+
 @njit(nogil=True, cache=True, fastmath=FLAGS)
 def exact_key(x, y, scale):  # type: ignore[no-untyped-def]
-    """Dot product of rows `x` (M,) and `y` (M,) read to multiples of 1/scale, in units of 1/scale^2."""
+    """Dot product, in units of 1/scale^2, of `x` (M,) from `read_row` and a row `y` (M,); exact in any order."""
     total = 0.0
     for m in range(x.shape[0]):
-        total += np.rint(np.float64(x[m]) * scale) * np.rint(np.float64(y[m]) * scale)
+        total += x[m] * np.rint(np.float64(y[m]) * scale)
     return total
 
 
 @njit(nogil=True, cache=True)
-def exact_thresholds(queries, gallery, shift_q, shift_g, scale, offsets, columns, start, stop, result):  # type: ignore[no-untyped-def]
-    """Exact keys (flat) of the positives of queries start..stop-1, in units of 1/scale^2."""
+def exact_thresholds(search, offsets, columns, start, stop, result):  # type: ignore[no-untyped-def]
+    """Exact keys (flat) of the positives of queries start..stop-1, descending; `columns` are put in the same order."""
+    queries, gallery, shift_q, shift_g, scale = search
+    x = np.empty(queries.shape[1])
     for i in range(start, stop):
-        for p in range(offsets[i], offsets[i + 1]):
-            j = columns[p]
-            result[p] = exact_key(queries[i], gallery[j], scale) + shift_q[i] + shift_g[j]
+        read_row(queries[i], scale, x)
+        s, e = offsets[i], offsets[i + 1]
+        for p in range(s, e):
+            result[p] = exact_key(x, gallery[columns[p]], scale) + shift_q[i] + shift_g[columns[p]]
+        order = np.argsort(-result[s:e])
+        result[s:e] = result[s:e][order]
+        columns[s:e] = columns[s:e][order]
 
 
 @njit(nogil=True, cache=True, fastmath=FLAGS)
@@ -99,10 +112,10 @@ def fill_table(table, low, high):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def settle(i, j, value, first, search, low, exact, above, tied):  # type: ignore[no-untyped-def]
+def settle(i, j, value, first, search, x, low, exact, above, tied):  # type: ignore[no-untyped-def]
     """Compare pair (i,j), too near to positives first-1, first-2, ... for float32, with them by its exact key."""
-    queries, gallery, shift_q, shift_g, scale = search
-    key = exact_key(queries[i], gallery[j], scale) + shift_q[i] + shift_g[j]
+    _, gallery, shift_q, shift_g, scale = search
+    key = exact_key(x, gallery[j], scale) + shift_q[i] + shift_g[j]
     p = first - 1
     while p >= 0 and low[p] <= value:
         above[p] += key > exact[p]
@@ -111,7 +124,7 @@ def settle(i, j, value, first, search, low, exact, above, tied):  # type: ignore
 
 
 @njit(nogil=True, cache=True)
-def place(i, values, found, count, search, bounds, counts, base, bins, table):  # type: ignore[no-untyped-def]
+def place(i, values, found, count, search, bounds, counts, base, scratch):  # type: ignore[no-untyped-def]
     """Add the first `count` entries, keys `values` of query i against gallery rows `found`, to the counts of i.
 
     `exact`, `low`, `high` (P,) descend; low <= key < high is what float32 cannot decide.
@@ -120,6 +133,8 @@ def place(i, values, found, count, search, bounds, counts, base, bins, table):  
     s, e = offsets[i], offsets[i + 1]
     low, high, exact = all_low[s:e], all_high[s:e], all_exact[s:e]
     above, tied = counts[0][s - base : e - base], counts[1][s - base : e - base]
+    bins, table, x = scratch
+    read = False
     last = low.shape[0]
     bins[: last + 1] = 0
     tabled = count > TABLE_FROM and last > 2
@@ -133,7 +148,10 @@ def place(i, values, found, count, search, bounds, counts, base, bins, table):  
         if first < 0:
             first = bisect(high, values[n])
             if first > 0 and low[first - 1] <= values[n]:
-                settle(i, found[n], values[n], first, search, low, exact, above, tied)
+                if not read:
+                    read_row(search[0][i], search[4], x)
+                    read = True
+                settle(i, found[n], values[n], first, search, x, low, exact, above, tied)
         bins[first] += 1
     sure = 0
     for p in range(last):
@@ -166,7 +184,7 @@ def count_rows(tile, rows, cols, search, bounds, counts, space):  # type: ignore
     of the positives; `counts` = above and tied of the positives of these rows only; `space` is scratch memory.
     """
     offsets, low = bounds[0], bounds[1]
-    values, found, bins, table = space
+    values, found, scratch = space
     base = offsets[rows]
     for a in range(tile.shape[0]):
         s, e = offsets[rows + a], offsets[rows + a + 1]
@@ -179,14 +197,14 @@ def count_rows(tile, rows, cols, search, bounds, counts, space):  # type: ignore
             values[0, count] = line[b]
             found[0, count] = cols + b
             count += line[b] >= bound
-        place(rows + a, values[0], found[0], count, search, bounds, counts, base, bins, table)
+        place(rows + a, values[0], found[0], count, search, bounds, counts, base, scratch)
 
 
 @njit(nogil=True, cache=True)
 def count_columns(tile, rows, cols, search, bounds, counts, space):  # type: ignore[no-untyped-def]
     """Counts from the columns of `tile`: the points of columns cols.. as queries against those of rows rows.. ."""
     offsets, low = bounds[0], bounds[1]
-    values, found, bins, table = space
+    values, found, scratch = space
     reach = np.empty(CHUNK, dtype=np.float32)
     sizes = np.empty(CHUNK, dtype=np.int64)
     for c in range(0, tile.shape[1], CHUNK):
@@ -206,4 +224,4 @@ def count_columns(tile, rows, cols, search, bounds, counts, space):  # type: ign
         for b in range(width):
             if sizes[b] > 0:
                 j = cols + c + b
-                place(j, values[b], found[b], sizes[b], search, bounds, counts, offsets[cols], bins, table)
+                place(j, values[b], found[b], sizes[b], search, bounds, counts, offsets[cols], scratch)

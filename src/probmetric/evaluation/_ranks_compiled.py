@@ -118,12 +118,13 @@ def _prepare(problem: Problem, shared: _Shared, start: int, stop: int, pool: Thr
     queries, gallery, shift_q = problem.queries[start:stop], problem.gallery, shared.shift_q[start:stop]
     offsets, columns = problem.relation.block(start, stop)
     scale = 2.0 ** (BITS[distance] - shared.exponent)
-    exact = np.empty(len(columns))
-    fixed = (queries, gallery, shift_q, shared.shift_g, scale, offsets, columns)
+    columns, exact = columns.copy(), np.empty(len(columns))
+    search = (queries, gallery, shift_q, shared.shift_g, scale)
     spans = np.linspace(0, len(queries), 65).astype(np.int64)
-    _run(pool, [(_compiled.exact_thresholds, *fixed, spans[n], spans[n + 1], exact) for n in range(64)])
-    order = np.lexsort((-exact, np.repeat(np.arange(len(queries)), np.diff(offsets))))
-    exact, columns = exact[order], columns[order]
+    _run(
+        pool,
+        [(_compiled.exact_thresholds, search, offsets, columns, spans[n], spans[n + 1], exact) for n in range(64)],
+    )
     unit = 2.0 ** (-2 * BITS[distance])
     low, high = _undecided(exact * unit, float32_error(queries.shape[1], distance))
     whole = len(queries) == len(problem.queries)
@@ -178,8 +179,11 @@ def _tile(task: _Task, rows: int, cols: int, size: int, lock: threading.Lock, lo
         local.space = (
             np.empty((_compiled.CHUNK, size + 1), dtype=np.float32),
             np.empty((_compiled.CHUNK, size + 1), dtype=np.int64),
-            np.empty(int(np.diff(task.offsets).max()) + 1, dtype=np.int64),
-            np.empty(_compiled.TABLE_CELLS, dtype=np.int64),
+            (
+                np.empty(int(np.diff(task.offsets).max()) + 1, dtype=np.int64),
+                np.empty(_compiled.TABLE_CELLS, dtype=np.int64),
+                np.empty(task.gallery.shape[1]),
+            ),
         )
     tile = local.tile[: shape[0] * shape[1]].reshape(shape)
     np.matmul(task.queries[rows:bottom], task.gallery[cols:right].T, out=tile)
