@@ -132,8 +132,8 @@ def _run_entry(run: Run) -> _Entry:
     key = run.key
     description = {"dataset": key.dataset, "noise": f"{key.noise:g}", "method": key.method, "seed": str(key.seed)}
     settings = run.settings.get("settings", run.settings)
-    chosen = {name: value for name, value in settings.items() if name not in _ENVIRONMENT}
-    around = {name: value for name, value in run.settings.items() if name in _ENVIRONMENT and name != "data_digest"}
+    chosen = {name: value for name, value in settings.items() if name not in (*_ENVIRONMENT, "data_digest")}
+    around = {name: run.settings.get(name) or {} for name in _ENVIRONMENT}
     data_digest = str(run.find("data_digest", "data.digest", "data.sha256", default=""))
     return _Entry(
         experiment=key.dataset,
@@ -149,7 +149,7 @@ def _run_entry(run: Run) -> _Entry:
             | {
                 "probmetric.fidelity": run.fidelity,
                 "probmetric.data_digest": data_digest,
-                "probmetric.folder": key.run,
+                "probmetric.encoder": run.find("encoder", default=""),
                 "mlflow.source.git.commit": run.find("git_commit", "git.commit", "versions.git", default=_git_commit()),
                 "mlflow.source.name": "probmetric",
                 "mlflow.source.type": "PROJECT",
@@ -173,7 +173,9 @@ def _run_metrics(run: Run, start: int, end: int) -> list[tuple[str, float, int, 
         for name, value in row.items():
             if name != "epoch" and value is not None and math.isfinite(value):
                 found.append((legal_name(f"by_epoch/{name}"), value, int(now), epoch))
-    for name, value in run.metrics.items():
+    training = run.find("training", default={}) if "settings" in run.settings else {}
+    numbers = {f"training/{name}": value for name, value in training.items() if isinstance(value, int | float)}
+    for name, value in (numbers | run.metrics).items():
         if value is not None and math.isfinite(value):
             found.append((legal_name(name), float(value), end, 0))
     return found

@@ -76,7 +76,8 @@ def write_run(root: Path, run: str, metrics: dict[str, float | None], *, epochs:
     }
     versions = {"probmetric": "0.1.0", "git": "0123456789ab", "python": "3.11.9", "torch": "2.15.0"}
     hardware = {"machine": "x86_64", "cpus": 2, "device": "cpu"}
-    record = {"data_digest": "ab" * 32, "versions": versions, "hardware": hardware, "run": run, "settings": settings}
+    made = {"data_digest": "ab" * 32, "versions": versions, "hardware": hardware, "training": {"selected_epoch": 3}}
+    record = made | {"run": run, "encoder": run, "settings": settings}
     write_yaml(folder / "run.yaml", record)
     write_json(folder / "metrics.json", metrics)
     write_json(folder / "curves.json", _curves(metrics))

@@ -16,7 +16,7 @@ from probmetric.reporting.aggregate import aggregate
 from probmetric.reporting.tables import build_table, write_tables
 
 HIGHER = ("retrieval/recall_at_10", "retrieval/map_at_r", "retrieval/map_at_1000", "ood/cars/auroc", "clustering/nmi")
-LOWER = ("calibration/ece", "calibration/ece_l2", "classification/nll", "ood/cars/fpr95")
+LOWER = ("calibration/ece", "calibration/ece_l2", "classification/nll", "ood/cars/fpr_at_95", "a/ausc_gap_to_oracle")
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,10 @@ LOWER = ("calibration/ece", "calibration/ece_l2", "classification/nll", "ood/car
         ("val/retrieval/map_at_r", "MAP@R (validation)"),
         ("ood/cars/auroc", "AUROC (cars)"),
         ("ood/auroc", "AUROC (OOD)"),
+        ("retrieval/map_at_5_empty_as_one", "MAP@5 (empty as one)"),
+        ("selective/ausc_gap_to_oracle", "AUSC gap to oracle"),
+        ("selective/error_auroc", "AUROC (error)"),
+        ("last/ood/cub/auprc_trapezoid", "AUPRC (cub, trapezoid, last epoch)"),
         ("sparsification/ausc_as_published", "AUSC (as published)"),
         ("structure/embedding_norm", "Embedding norm"),
     ],

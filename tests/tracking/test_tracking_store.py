@@ -75,7 +75,7 @@ def test_the_store_says_what_the_files_say(tracked):
         entry = found[run.partition("/")[0].partition("+")[0], run]
         metrics = {name: value for name, value in json.loads((folder / "metrics.json").read_text()).items() if value}
         last = {name: rows[-1][2] for name, rows in entry["metrics"].items() if not name.startswith("by_epoch/")}
-        assert last == metrics
+        assert last == metrics | {"training/selected_epoch": 3}
         with (folder / "history.csv").open() as file:
             rows = list(csv.DictReader(file))
         assert [(s, v) for s, _, v in entry["metrics"]["by_epoch/val_metric"]] == [

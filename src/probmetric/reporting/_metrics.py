@@ -13,6 +13,8 @@ Direction = Literal["higher", "lower", "none"]
 
 _LABELS: dict[str, tuple[str, Direction]] = {
     "map_at_r": ("MAP@R", "higher"),
+    "map_at_class_size": ("MAP@class size", "higher"),
+    "mrr": ("MRR", "higher"),
     "r_precision": ("R-precision", "higher"),
     "nmi": ("NMI", "higher"),
     "ami": ("AMI", "higher"),
@@ -21,17 +23,21 @@ _LABELS: dict[str, tuple[str, Direction]] = {
     "auroc": ("AUROC", "higher"),
     "auprc": ("AUPRC", "higher"),
     "ausc": ("AUSC", "higher"),
-    "ausc_gain": ("AUSC gain", "higher"),
+    "ausc_gap_to_oracle": ("AUSC gap to oracle", "lower"),
+    "aurc": ("AURC", "lower"),
     "spearman": ("Spearman", "higher"),
     "ece": ("ECE", "lower"),
     "mce": ("MCE", "lower"),
     "brier": ("Brier score", "lower"),
     "nll": ("NLL", "lower"),
-    "fpr95": ("FPR95", "lower"),
-    "aurc": ("AURC", "lower"),
-    "train_loss": ("Training loss", "lower"),
+    "fpr_at_95": ("FPR@95", "lower"),
+    "richness_kl": ("Spectrum KL", "lower"),
+    "uniformity": ("Uniformity", "lower"),
+    "cluster_diversity": ("Cluster diversity", "higher"),
+    "w1": ("W1", "lower"),
+    "w2": ("W2", "lower"),
 }
-_AT_K = re.compile(r"(recall|precision|map)_at_(\d+)")
+_AT_K = re.compile(r"(recall|precision|map)_at_(\d+)(?:_(\w+))?")
 _AT_NAMES = {"recall": "Recall", "precision": "Precision", "map": "MAP"}
 _PREFIXES = {"last": "last epoch", "val": "validation"}
 
@@ -39,26 +45,35 @@ _PREFIXES = {"last": "last epoch", "val": "validation"}
 def direction(metric: str) -> Direction:
     """Whether a higher or a lower value of `metric` is better; "none" for a descriptive quantity."""
     last = metric.rsplit("/", 1)[-1]
-    if _AT_K.fullmatch(last):
-        return "higher"
-    return next((known[1] for name, known in _LABELS.items() if _is(last, name)), "none")
+    known = _known(last)
+    return _LABELS[known][1] if known else "higher" if _AT_K.fullmatch(last) else "none"
 
 
 def label(metric: str) -> str:
     """Name for a table's head or a figure's axis, without the arrow."""
     parts = metric.split("/")
-    notes = [_PREFIXES[parts.pop(0)]] if parts[0] in _PREFIXES and len(parts) > 1 else []
-    last = parts[-1]
+    prefix = _PREFIXES[parts.pop(0)] if parts[0] in _PREFIXES and len(parts) > 1 else ""
+    text, variant = _text(parts[-1])
+    source = "/".join(parts[1:-1]) if len(parts) > 2 else "OOD" if parts[0] == "ood" else ""
+    notes = ", ".join(note for note in (source, variant, prefix) if note)
+    return f"{text} ({notes})" if notes else text
+
+
+def _text(last: str) -> tuple[str, str]:
+    """(name, which variant of it): `ausc_as_published` -> ("AUSC", "as published")."""
+    known = _known(last)
+    if known:
+        return _LABELS[known][0], last.removeprefix(known).removesuffix(known).strip("_").replace("_", " ")
     at_k = _AT_K.fullmatch(last)
-    known = next((entry[0] for name, entry in _LABELS.items() if _is(last, name)), None)
-    text = f"{_AT_NAMES[at_k[1]]}@{at_k[2]}" if at_k else known or last.replace("_", " ").capitalize()
-    if known and last not in _LABELS:
-        notes.insert(0, _qualifier(last))
-    if len(parts) > 2:
-        notes.insert(0, "/".join(parts[1:-1]))
-    elif parts[0] == "ood":
-        notes.insert(0, "OOD")
-    return f"{text} ({', '.join(notes)})" if notes else text
+    if at_k:
+        return f"{_AT_NAMES[at_k[1]]}@{at_k[2]}", (at_k[3] or "").replace("_", " ")
+    return last.replace("_", " ").capitalize(), ""
+
+
+def _known(last: str) -> str:
+    """The longest catalogued name that `last` is, begins or ends with; empty where there is none."""
+    fits = [name for name in _LABELS if last == name or last.startswith(f"{name}_") or last.endswith(f"_{name}")]
+    return max(fits, key=len, default="")
 
 
 def arrow(metric: str) -> str:
@@ -74,12 +89,3 @@ def heading(metric: str) -> str:
 def better(metric: str, first: float, second: float) -> bool:
     """Whether value `first` is strictly better than `second`."""
     return first < second if direction(metric) == "lower" else first > second
-
-
-def _is(last: str, name: str) -> bool:
-    return last == name or last.startswith(f"{name}_") or last.endswith(f"_{name}")
-
-
-def _qualifier(last: str) -> str:
-    known = next(name for name in _LABELS if _is(last, name))
-    return last.removeprefix(f"{known}_").removesuffix(f"_{known}").replace("_", " ")

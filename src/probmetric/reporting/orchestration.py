@@ -5,8 +5,9 @@ gives the seconds a training run spent on its epochs from the inside. With `core
 wall time offer cores x total_seconds of job time:
 
     training       sum of the epochs' seconds (history.csv)
-    computation    training, plus the jobs of the rules that compute (fit, embed, evaluate, prepare)
-    step overhead  training jobs beyond their epochs: process start, imports, reading data, writing weights
+    computation    training, plus the jobs of the rules that compute (fit, embed, evaluate, prepare) less their start
+    step overhead  process start and imports of those jobs, and what training jobs spend beyond their epochs: start,
+                   imports, reading data, writing weights
     reporting      jobs of the rules that only arrange results (aggregate, tables, figures, report, track)
     idle           job time in which nothing ran: Snakemake itself, DVC, waiting for the last job
 """
@@ -14,8 +15,11 @@ wall time offer cores x total_seconds of job time:
 from __future__ import annotations
 
 import csv
+import subprocess
+import sys
+import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -64,6 +68,7 @@ def measure(
     *,
     cores: int = 1,
     since: float = 0.0,
+    starts: Mapping[str, float] | None = None,
     output: str | Path | None = None,
 ) -> Orchestration:
     """Account for the wall time of a finished workflow.
@@ -74,6 +79,8 @@ def measure(
         total_seconds: wall time of the whole workflow.
         cores: jobs that could run at once.
         since: leave out files older than this time (seconds since the epoch): jobs of earlier invocations.
+        starts: rule -> seconds one of its processes takes to start and import (`start_seconds`); training needs
+            none, its epochs are timed from the inside.
         output: JSON file to write, if any.
 
     Raises:
@@ -88,6 +95,9 @@ def measure(
     train_jobs = sum(found["seconds"] for rule, found in by_rule.items() if rule in TRAINING)
     reporting = sum(found["seconds"] for rule, found in by_rule.items() if rule in REPORTING)
     overhead = max(0.0, train_jobs - training)
+    for rule, seconds in (starts or {}).items():
+        found = by_rule.get(rule, {"jobs": 0.0, "seconds": 0.0})
+        overhead += min(found["jobs"] * seconds, found["seconds"])
     idle = max(0.0, total_seconds * cores - job_seconds)
     result = Orchestration(
         total_seconds=total_seconds,
@@ -104,6 +114,24 @@ def measure(
     if output is not None:
         write_json(output, asdict(result))
     return result
+
+
+_IMPORTS = {
+    "fit_posterior": "probmetric.training.run, probmetric.uncertainty._base",
+    "embed": "probmetric.training.run, probmetric.uncertainty._base, probmetric.data.batches",
+    "evaluate": "probmetric.pipeline, probmetric.evaluation.evaluator",
+    "prepare": "dvc.cli",
+}
+
+
+def start_seconds() -> dict[str, float]:
+    """Rule -> seconds a process of that rule needs before it works, measured now by starting one each."""
+    found = {}
+    for modules in set(_IMPORTS.values()):
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-c", f"import {modules}"], check=True)
+        found[modules] = time.perf_counter() - started
+    return {rule: found[modules] for rule, modules in _IMPORTS.items()}
 
 
 def _by_rule(folder: Path, since: float) -> dict[str, dict[str, float]]:

@@ -25,7 +25,8 @@ def draw(context: ReportContext) -> _style.Drawing:
     panels = [(data, metric) for data in context.data for metric in context.metrics if data in values[metric]]
     if not panels:
         return _style.nothing(TITLE, "no run of this experiment is finished.")
-    columns = min(_COLUMNS, max(sum(data == first for first, _ in panels) for data in context.data))
+    most = max(sum(data == first for first, _ in panels) for data in context.data)
+    columns = math.ceil(most / math.ceil(most / _COLUMNS))
     rows = _rows(context, panels, columns)
     figure, axes = _style.grid(len(rows), columns, panel_height=0.75 + 0.21 * _most_methods(context))
     known = _style.looks(context.variants)
@@ -70,6 +71,7 @@ def _panel(
     axis.grid(visible=True, axis="x")
     axis.grid(visible=False, axis="y")
     axis.locator_params(axis="x", nbins=3)
+    axis.margins(x=0.12)
 
 
 def _caption() -> str:
