@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from probmetric.reporting.figures import REGISTRY as FIGURES
 from probmetric.runs import Run, expand, experiment_names, load_experiment
 
 RESULTS = Path("results")
+_PLACES = {"report": "index.html", "table": "table.md"}
 
 # Each step is repeated only when one of its own settings changes.
 _POSTERIOR = {"dataset", "noise", "method", "seed", "prepared", "base", "uncertainty"}
@@ -140,8 +142,25 @@ def record_in_dvc(experiments: Iterable[str]) -> None:
         subprocess.run(command, check=False, capture_output=True)
 
 
-def closing_summary(experiments: Iterable[str]) -> str:
-    """Where to look after a finished workflow."""
-    pages = "\n".join(f"  report    reports/{name}/index.html" for name in experiments)
-    tables = "\n".join(f"  table     reports/{name}/table.md" for name in experiments)
-    return f"\nDone.\n{pages}\n{tables}\n  MLflow    make ui"
+def closing_summary(plan: WorkflowPlan, seconds: float, cores: int) -> str:
+    """Where to look after a finished workflow, and what share of its wall time was orchestration.
+
+    Args:
+        plan: what was built.
+        seconds: wall time since the workflow's process started.
+        cores: jobs that could run at once.
+    """
+    from probmetric.reporting.orchestration import measure, start_seconds
+
+    since = time.time() - seconds
+    account = measure(
+        "benchmarks/jobs",
+        [RESULTS / name for name in plan.runs if (RESULTS / name / "history.csv").exists()],
+        seconds,
+        cores=cores,
+        since=since,
+        starts=start_seconds(),
+        output="state/orchestration.json",
+    )
+    places = [f"  {kind:<8} reports/{name}/{file}" for name in plan.experiments for kind, file in _PLACES.items()]
+    return "\n".join(["", account.text(), "", "Done. Where to look:", *places, "  runs     make ui  (MLflow)"])

@@ -2,8 +2,10 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 
+import psutil
 from probmetric.workflow import WorkflowPlan, closing_summary, record_in_dvc
 from snakemake.exceptions import WorkflowError
 
@@ -91,6 +93,8 @@ def report_settings(wildcards):
 
 
 def finish():
-    """After a successful run: DVC is told, and people where to look."""
+    """After a successful run: DVC is told, and people where to look and what the orchestration cost."""
     record_in_dvc(EXPERIMENTS)
-    print(closing_summary(EXPERIMENTS), file=sys.stderr)
+    seconds = time.time() - psutil.Process().create_time()
+    cores = workflow.resource_settings.cores or os.cpu_count()
+    print(closing_summary(PLAN, seconds, cores), file=sys.stderr)
