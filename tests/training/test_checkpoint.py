@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import pickle
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 from training_helpers import quick_settings
 
+from probmetric.io import FileError
 from probmetric.training import train_run
 from probmetric.training.checkpoint import Checkpoints, DamagedCheckpointError, read_checkpoint
 from probmetric.training.diagnosis import NonFiniteLossError
@@ -111,3 +114,26 @@ def test_non_finite_loss_names_step_images_and_tensor(digits: Path, tmp_path: Pa
             state_folder=tmp_path / "state",
         )
     assert not list((tmp_path / "run").iterdir()), "nothing half-written is left"
+
+
+def test_full_disk_names_the_file_and_leaves_what_was_good(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk fills up while the second checkpoint is written; with space again, training goes on from the first."""
+    places = {"prepared_folder": digits, "run_folder": tmp_path / "run", "state_folder": tmp_path / "state"}
+    settings, real_fsync = quick_settings(epochs=3), os.fsync
+
+    def full(handle: int) -> None:
+        if list((tmp_path / "state").glob("step-*.checkpoint")):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real_fsync(handle)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(FileError, match=r"step-0000000\d\d\.checkpoint.*disk is full.*run the same command"):
+            train_run(settings, **places)
+    left = sorted(path.name for path in (tmp_path / "state").iterdir())
+    assert left == ["lock", "step-000000006.checkpoint"]
+    epochs: list[float] = []
+    train_run(settings, **places, on_epoch=lambda row: epochs.append(row["epoch"]))
+    assert epochs == [1, 2]

@@ -15,7 +15,7 @@ from training_helpers import quick_settings
 from probmetric.config import EncoderSettings
 from probmetric.data.large import LargeImages
 from probmetric.evaluation import retrieval_metrics
-from probmetric.io import FileError, read_tensors, read_yaml
+from probmetric.io import FileError, read_tensors, read_yaml, sha256_file, write_tensors
 from probmetric.losses._base import Loss
 from probmetric.models import create_encoder
 from probmetric.training import load_encoder, train_run
@@ -345,3 +345,38 @@ def test_photographs_are_cropped_by_their_recipe(digits: Path, tmp_path: Path, m
 def test_unknown_recipe_is_answered() -> None:
     with pytest.raises(ValueError, match=r"recipe is 'sepia'; allowed: standard"):
         training_transform("sepia", "digits")
+
+
+def test_timm_backbone_from_a_local_weight_file(digits: Path, tmp_path: Path) -> None:
+    """Recipe of the proxy papers in small: published weights, frozen batch norm, one warm-up epoch, GeM pooling."""
+    import timm
+
+    tag, weights = "test_resnet.r160_in1k", tmp_path / "weights.safetensors"
+    torch.manual_seed(0)
+    write_tensors(weights, timm.create_model(tag, in_chans=1).state_dict())
+    backbone = {"name": "timm", "tag": tag, "pool": "gem"}
+    settings = quick_settings(
+        backbone=backbone,
+        pretrained=str(weights),
+        loss={"name": "proxy_anchor"},
+        batch_norm="frozen",
+        warmup_epochs=1,
+        epochs=2,
+        schedule="multistep",
+        milestones=(1,),
+        gamma=0.3,
+    )
+    state = torch.random.get_rng_state()
+    folder = train(settings, digits, tmp_path / "run")
+    assert torch.equal(torch.random.get_rng_state(), state), "the caller's generator is left alone"
+    assert read_yaml(folder / "encoder.yaml")["encoder"]["pretrained_sha256"] == sha256_file(weights)
+    rates = [float(row["lr"]) for row in read_history(folder)]
+    assert rates == pytest.approx([1e-3, 3e-4])
+    started, _ = read_tensors(weights)
+    weights.unlink()
+    trained = load_encoder(folder, which="last")[0].state_dict()
+    changed = {
+        name for name, value in started.items() if not np.array_equal(trained.get(f"backbone.{name}", value), value)
+    }
+    assert any(name.endswith("conv1.weight") for name in changed), "the second epoch trains the backbone"
+    assert not any("running" in name for name in changed), "frozen statistics"

@@ -84,7 +84,12 @@ def train_run(
     if threads is not None:
         torch.set_num_threads(threads)
     run_folder, state_folder = Path(run_folder), Path(state_folder)
-    with _only_one(state_folder), claim_device(device) as chosen, stop_requests() as should_stop:
+    with (
+        _only_one(state_folder),
+        claim_device(device) as chosen,
+        torch.random.fork_rng(devices=[chosen] if chosen.type == "cuda" else []),
+        stop_requests() as should_stop,
+    ):
         _check_writable(run_folder)
         if chosen.type == "cpu":
             keep_freed_memory()
