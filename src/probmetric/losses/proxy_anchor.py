@@ -20,13 +20,7 @@ import torch
 from torch import Tensor
 
 from probmetric.losses import register
-from probmetric.losses._base import (
-    cosine_similarities,
-    log_one_plus_exp,
-    log_one_plus_sum_exp,
-    require,
-    without_target,
-)
+from probmetric.losses._base import cosine_similarities, log_one_plus_exp, require, without_target
 from probmetric.losses._proxies import ProxyLoss
 
 
@@ -56,13 +50,18 @@ class ProxyAnchor(ProxyLoss):
 
 def proxy_anchor(cosine: Tensor, labels: Tensor, scale: float, margin: float, per_sample: bool = False) -> Tensor:
     """ProxyAnchor's value for cosines (B, C) and labels (B,); `per_sample` weights classes by their frequency."""
-    own = cosine.gather(1, labels[:, None]).squeeze(1)
-    same = labels[:, None] == labels[None, :]
-    attraction = log_one_plus_sum_exp((-scale * (own - margin)).expand_as(same), same, dim=1)
+    pull = -scale * (cosine.gather(1, labels[:, None]).squeeze(1) - margin)
+    attraction = _log_one_plus_sum_by_class(pull, labels, cosine.shape[1])
     if per_sample:
-        attraction = attraction.mean()
+        attracted = attraction[labels].mean()
     else:
-        share = same.sum(dim=1).to(attraction.dtype).reciprocal()
-        attraction = (share * attraction).sum() / share.sum()
+        counts = torch.zeros_like(attraction).index_add_(0, labels, torch.ones_like(pull))
+        attracted = attraction.sum() / (counts > 0).sum()
     others = without_target(scale * (cosine + margin), labels)
-    return attraction + log_one_plus_exp(others.logsumexp(dim=0)).mean()
+    return attracted + log_one_plus_exp(others.logsumexp(dim=0)).mean()
+
+
+def _log_one_plus_sum_by_class(exponent: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+    """log(1 + sum of e^x over the x in `exponent` (B,) of each class), (C,); zero for absent classes."""
+    top = exponent.new_zeros(num_classes).scatter_reduce(0, labels, exponent.detach(), "amax")
+    return top + (-top).exp().index_add(0, labels, (exponent - top[labels]).exp()).log()
