@@ -89,6 +89,15 @@ def test_draws_do_not_depend_on_the_batch_size():
     assert not torch.allclose(other.samples, whole.samples, atol=1e-3)
 
 
+def test_blocks_of_rows_repeat_the_draws(monkeypatch):
+    encoder, uncertainty, posterior = fitted(keep_samples=True)
+    images = tiny_batches(1)[0][0]
+    whole = uncertainty.embed(encoder, images, posterior=posterior, seed=5)
+    monkeypatch.setattr(_sampling, "_ROWS", 3)
+    blocks = uncertainty.embed(encoder, images, posterior=posterior, seed=5)
+    assert torch.allclose(blocks.samples, whole.samples, atol=2e-6)
+
+
 def test_summary_equals_statistics_of_the_kept_samples():
     encoder, uncertainty, posterior = fitted(keep_samples=True, score="std_sum")
     batch = uncertainty.embed(encoder, tiny_batches(1)[0][0], posterior=posterior, seed=0)

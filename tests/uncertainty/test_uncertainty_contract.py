@@ -127,3 +127,20 @@ def test_unknown_options_are_answered(name):
 def test_unknown_name_is_answered():
     with pytest.raises(UnknownNameError, match="did you mean 'laplace'"):
         create_uncertainty("laplce")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NAMES)
+def test_cuda_gives_the_cpu_record(name):
+    """Weight draws and per-image noise are made on the CPU, so both devices see the same ones."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    encoder, uncertainty, given = prepared(name)
+    images = tiny_batches(1)[0][0]
+    expected = uncertainty.embed(encoder, images, **given, seed=0)
+    encoder.cuda()
+    given["loss"].cuda()
+    found = uncertainty.embed_batches(encoder, [images.cuda()], **given, seed=0)
+    assert found.mean.device.type == "cpu"
+    assert torch.allclose(found.mean, expected.mean, atol=1e-3)
+    assert torch.allclose(found.uncertainty, expected.uncertainty, rtol=1e-2)

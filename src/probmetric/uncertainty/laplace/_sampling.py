@@ -19,6 +19,8 @@ from probmetric.uncertainty._summary import DirectionalSummary, Score, unit_devi
 
 Tensor = torch.Tensor
 
+_ROWS = 8192
+
 
 class Sampler(Protocol):
     """Draws of the last layer, seen through the embeddings."""
@@ -61,9 +63,17 @@ def standard_deviation(curvature: Tensor, prior_precision: float) -> Tensor:
 def summarise(
     head: nn.Linear, features: Tensor, sampler: Sampler, *, samples: int, seed: int, score: Score, keep_samples: bool
 ) -> DirectionalBatch:
-    """Directional summary of `samples` draws of the last layer on features (N, D)."""
-    embeddings = F.linear(features, head.weight, head.bias)
-    summary = DirectionalSummary(F.normalize(embeddings, dim=1), score=score, keep_samples=keep_samples)
-    for move in sampler.moves(features, samples, seed):
-        summary.add(unit_deviation(embeddings, move))
-    return summary.result()
+    """Directional summary of `samples` draws of the last layer on features (N, D).
+
+    Rows are taken in large blocks that repeat the same draws: memory beyond the result is bounded, and drawing costs
+    little beside the products of a block.
+    """
+
+    def block(rows: Tensor) -> DirectionalBatch:
+        embeddings = F.linear(rows, head.weight, head.bias)
+        summary = DirectionalSummary(F.normalize(embeddings, dim=1), score=score, keep_samples=keep_samples)
+        for move in sampler.moves(rows, samples, seed):
+            summary.add(unit_deviation(embeddings, move))
+        return summary.result()
+
+    return DirectionalBatch.concatenate([block(rows) for rows in features.split(_ROWS)])
