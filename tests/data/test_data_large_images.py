@@ -81,6 +81,10 @@ def test_a_crop_is_the_resized_window(store):
     from torchvision.transforms import functional
 
     loaded = TRANSFORM.load(store, ROWS, seed=0, epoch=0)
+    mirrored = uniforms(0, 0, ROWS, 23)[:, 22] < 0.5
+    assert mirrored.any()
+    assert not mirrored.all()
+    loaded = [view.flip(-1) if flip else view for view, flip in zip(loaded, mirrored, strict=True)]
     for view, row, draw in zip(loaded, ROWS, uniforms(0, 0, ROWS, 22), strict=True):
         image = torch.from_numpy(store[int(row)].copy()).permute(2, 0, 1)
         top, left, h, w = crop_window(*image.shape[1:], TRANSFORM.scale, TRANSFORM.ratio, draw)

@@ -1,7 +1,7 @@
 """Images of natural size to network input: random crops, colour jitter and normalisation of the papers.
 
-The work is split where it is cheap: `load` crops and resizes on the CPU from the memory-mapped cache, uint8 to uint8,
-with antialiasing; `__call__` flips, jitters and normalises a whole batch, on the device. What is drawn is a function of
+The work is split where it is cheap: `load` crops, resizes and flips on the CPU from the memory-mapped cache, uint8 to
+uint8, with antialiasing; `__call__` jitters and normalises a whole batch, on the device. What is drawn is a function of
 (seed, epoch, index) alone (`counter`).
 
     random crop   as torchvision's RandomResizedCrop: an area uniform in `scale`, an aspect ratio log-uniform in
@@ -29,6 +29,7 @@ from probmetric.data.store import ImageStore
 
 Normalisation = Literal["imagenet", "bn_inception", "unit"]
 ATTEMPTS = 10
+_CROP_DRAWS = 2 * ATTEMPTS + 2
 _STATISTICS: dict[Normalisation, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "bn_inception": ((128 / 255, 117 / 255, 104 / 255), (1 / 255, 1 / 255, 1 / 255)),
@@ -74,20 +75,17 @@ class LargeImages:
 
     def load(self, store: ImageStore, rows: np.ndarray, *, seed: int, epoch: int) -> torch.Tensor:
         """Training views (B, C, S, S) uint8 of the manifest rows (B,), on the CPU."""
-        if not self.crop:
-            return self.load_plain(store, rows)
-        draws = uniforms(seed, epoch, rows, 2 * ATTEMPTS + 2)
-        images = [self._cropped(store[int(row)], draw) for row, draw in zip(rows, draws, strict=True)]
-        return _stacked(images)
+        draws = uniforms(seed, epoch, rows, _CROP_DRAWS + 1)
+        return torch.stack([self._view(store[int(row)], draw) for row, draw in zip(rows, draws, strict=True)])
 
     def load_plain(self, store: ImageStore, rows: np.ndarray) -> torch.Tensor:
         """Evaluation views (B, C, S, S) uint8 of the manifest rows (B,), on the CPU."""
-        return _stacked([self._central(store[int(row)]) for row in rows])
+        return torch.stack([self._central(store[int(row)]) for row in rows])
 
     def __call__(
         self, images: torch.Tensor, indices: np.ndarray | torch.Tensor, *, seed: int, epoch: int
     ) -> torch.Tensor:
-        """Flip, jitter and normalise training views, on their device.
+        """Jitter and normalise training views, on their device.
 
         Args:
             images: (B, C, S, S) uint8 from `load`.
@@ -98,13 +96,10 @@ class LargeImages:
         Returns:
             (B, C, S, S) float32.
         """
-        rows = indices.cpu().numpy() if isinstance(indices, torch.Tensor) else np.asarray(indices)
-        draws = uniforms(seed, epoch, rows, 2 * ATTEMPTS + 7)[:, 2 * ATTEMPTS + 2 :]
-        if self.flip:
-            mirrored = torch.from_numpy(draws[:, 0] < 0.5).to(images.device)
-            images = torch.where(mirrored[:, None, None, None], images.flip(-1), images)
         if any(self.jitter):
-            images = 255.0 * jittered(images.to(torch.float32) / 255.0, self.jitter, draws[:, 1:])
+            rows = indices.cpu().numpy() if isinstance(indices, torch.Tensor) else np.asarray(indices)
+            draws = uniforms(seed, epoch, rows, _CROP_DRAWS + 5)[:, _CROP_DRAWS + 1 :]
+            images = 255.0 * jittered(images.to(torch.float32) / 255.0, self.jitter, draws)
         return self.normalise(images)
 
     def normalise(self, images: torch.Tensor) -> torch.Tensor:
@@ -114,15 +109,19 @@ class LargeImages:
         offset = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=images.device).view(1, -1, 1, 1)
         if images.shape[1] == 1:
             scale, offset = scale.mean(dim=1, keepdim=True), offset.mean(dim=1, keepdim=True)
-        values = torch.addcmul(offset, images.to(torch.float32), scale)
+        values = images.to(torch.float32, copy=True).mul_(scale).add_(offset)
         return values.flip(1) if self.normalisation == "bn_inception" else values
+
+    def _view(self, image: np.ndarray, draw: np.ndarray) -> torch.Tensor:
+        view = self._cropped(image, draw) if self.crop else self._central(image)
+        return view.flip(-1) if self.flip and draw[_CROP_DRAWS] < 0.5 else view
 
     def _cropped(self, image: np.ndarray, draw: np.ndarray) -> torch.Tensor:
         """Random crop of an image (H, W, C), resized to (C, S, S)."""
         height, width = image.shape[:2]
         if self.square:
             height, width = self.resize, self.resize
-        top, left, h, w = crop_window(height, width, self.scale, self.ratio, draw)
+        top, left, h, w = crop_window(height, width, self.scale, self.ratio, draw[:_CROP_DRAWS])
         if self.square:
             y, x = image.shape[0] / height, image.shape[1] / width
             top, left, h, w = round(top * y), round(left * x), max(1, round(h * y)), max(1, round(w * x))
@@ -172,7 +171,3 @@ def _resized(image: np.ndarray, height: int, width: int) -> torch.Tensor:
         return torch.from_numpy(np.array(image)).permute(2, 0, 1)
     tensor = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None]
     return F.interpolate(tensor, (height, width), mode="bilinear", antialias=True)[0]
-
-
-def _stacked(images: list[torch.Tensor]) -> torch.Tensor:
-    return torch.stack(images).contiguous(memory_format=torch.channels_last)

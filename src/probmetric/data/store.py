@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from probmetric.data.decode import Mode, decode
+from probmetric.data.decode import Mode, decode, decode_jpeg
 from probmetric.data.manifest import IMAGES, DataError, load_metadata, read_table, rebuild_advice
 
 if TYPE_CHECKING:
@@ -73,7 +73,9 @@ class ImageStore:
         size, data = self._size[index], self.stored(index)
         if not self.encoded:
             return data.reshape(size)
-        return decode(data.tobytes(), f"{self.path}: image {index} ({self._names[index]})", mode=_MODES[size[2]]).pixels
+        name = f"{self.path}: image {index} ({self._names[index]})"
+        pixels = decode_jpeg(data) if size[2] == 3 else None
+        return decode(data.tobytes(), name, mode=_MODES[int(size[2])]).pixels if pixels is None else pixels
 
     def stored(self, index: int) -> np.ndarray:
         """Bytes (L,) uint8 of image `index` as they lie in the file: pixels, or an encoded image."""

@@ -21,14 +21,13 @@ from typing import Literal
 import numpy as np
 
 from probmetric.data.cache import Stored
-from probmetric.data.decode import Mode, decode, decode_file, header
+from probmetric.data.decode import JPEG, Mode, decode, decode_file, header
 from probmetric.data.manifest import DataError
 from probmetric.data.splits import hold_out_classes
 
 SplitProtocol = Literal["standard", "mlrc", "vmf", "lam"]
 Store = Literal["pixels", "files"]
 FOLDS = 4
-JPEG = b"\xff\xd8\xff"
 
 
 @dataclass(frozen=True)
