@@ -1,4 +1,5 @@
 import json
+import re
 
 import numpy as np
 import pytest
@@ -57,6 +58,7 @@ def test_every_group_of_metrics_is_named_and_right(run):
     assert curves["sparsification"]["accuracy"][0] == pytest.approx(metrics["retrieval/recall_at_1"])
     assert set(curves) == {"sparsification", "reliability", "roc/letters", "roc/symbols"}
     assert json.loads(json.dumps([metrics, curves], allow_nan=False)) == [metrics, curves]
+    assert all(re.fullmatch(r"[\w\-. /]+", name) for name in metrics)
 
 
 def test_sparsification_uses_the_neighbour_as_published(run):

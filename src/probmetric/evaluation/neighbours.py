@@ -1,9 +1,9 @@
 """Nearest-neighbour lists, for figures, search and votes.
 
 The exact path multiplies blocks of exact keys (see `_keys`) and keeps the k largest; equal keys are listed by
-ascending gallery row. Large problems are searched by faiss in float32 with some candidates to spare, the candidates
-are put in order by their exact keys, and a query whose spare candidates do not prove its list right (a key within
-float32 error of the last place) is searched again by the exact path. Both give the same lists.
+ascending gallery row. Large problems are searched by faiss in float32, on a GPU when there is one, with some candidates
+to spare; the candidates are put in order by their exact keys, and a query whose spare candidates do not prove its list
+right (a key within float32 error of the last place) is searched again by the exact path. Both give the same lists.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.evaluation import _arrays
-from probmetric.evaluation._keys import keys, on_grid
+from probmetric.evaluation._keys import float32_error, keys, on_grid
 
 SPARE = 8
+GPU_LONGEST_LIST = 2048
 FAISS_FROM = 4096
 EXACT_BYTES = 32 << 20
 
@@ -93,12 +94,14 @@ def _largest(found: NDArray[np.float64], k: int) -> tuple[NDArray[np.float64], N
 def _by_faiss(queries: NDArray[np.float32], gallery: NDArray[np.float32], k: int, own: bool) -> Neighbours:
     import faiss
 
-    index = faiss.IndexFlatIP(gallery.shape[1])
-    index.add(gallery)
     wide = min(len(gallery), k + own + SPARE)
+    index = faiss.IndexFlatIP(gallery.shape[1])
+    if getattr(faiss, "get_num_gpus", int)() > 0 and wide <= GPU_LONGEST_LIST:
+        index = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
+    index.add(gallery)
     rough, columns = index.search(queries, wide)
     similarity, found = np.empty((len(queries), k)), np.empty((len(queries), k), dtype=np.int64)
-    error = 2.0 * gallery.shape[1] * 2.0**-24 + 1e-7
+    error = float32_error(gallery.shape[1], "cosine")
     unsure = []
     step = max(1, EXACT_BYTES // (8 * gallery.shape[1] * wide))
     for start in range(0, len(queries), step):
