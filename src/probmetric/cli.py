@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from probmetric import __version__
-from probmetric.config import ConfigError, EncoderSettings, Params, RunSettings, load, parse
+from probmetric.config import EncoderSettings, Params, RunSettings, load, parse
+from probmetric.errors import ProbMetricError
 from probmetric.io import FileError
 
 EXIT_CONFIG = 2
@@ -23,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         options.run_command(options)
-    except (ConfigError, FileError) as error:
+    except ProbMetricError as error:
         print(f"probmetric {options.command}: {error}", file=sys.stderr)
         return EXIT_CONFIG
     except BrokenPipeError:

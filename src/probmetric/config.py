@@ -27,6 +27,7 @@ from pydantic import (
 
 from probmetric import losses, models, uncertainty
 from probmetric.data.sources import REGISTRY as DATASETS
+from probmetric.errors import ProbMetricError
 from probmetric.io import FileError, read_yaml
 from probmetric.registry import Registry, nearest
 
@@ -35,7 +36,7 @@ Seed = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
-class ConfigError(ValueError):
+class ConfigError(ProbMetricError, ValueError):
     """The configuration cannot be run; the message says where and what is allowed."""
 
 
@@ -107,7 +108,7 @@ class Training(Strict):
     precision: Literal["auto", "float32", "bf16"] = "auto"
     channels_last: bool = True
     batch_norm: Literal["train", "frozen"] = "train"
-    augment: Literal["none", "small", "standard"] = "small"
+    augment: Literal["none", "standard", "vmf", "lam"] = "standard"
     validate_every: int = Field(1, ge=1)
     checkpoint_every: int = Field(1, ge=1, description="epochs between checkpoints")
     selection_metric: Literal["recall_at_1", "map_at_r", "accuracy"] = "recall_at_1"

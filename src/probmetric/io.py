@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from probmetric.errors import ProbMetricError
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -25,7 +27,7 @@ _ADVICE = {
 }
 
 
-class FileError(RuntimeError):
+class FileError(ProbMetricError, RuntimeError):
     """A file cannot be read or written; the message names the file and the fix."""
 
 

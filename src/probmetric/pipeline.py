@@ -72,7 +72,7 @@ def fit_posterior(run: str, encoder_run: str, settings: RunSettings, *, threads:
         data = TrainingData(_prepared(settings), trained.training, seed=settings.seed, device=device)
         posterior = uncertainty.fit(
             encoder,
-            [data.batch(rows, epoch=0) for rows in data.batches(0)],
+            (data.batch(rows, epoch=0) for rows in data.batches(0)),
             loss=loss,
             generator=torch.Generator(device=device).manual_seed(settings.seed),
             device=device,
@@ -143,9 +143,10 @@ class _Embedder:
 
     def _embed(self, folder: Path, split: str) -> dict[str, torch.Tensor]:
         from probmetric.data.batches import SplitImages
-        from probmetric.data.transforms import small_transform
+        from probmetric.training.data import training_transform
 
-        images = SplitImages(folder, split, transform=small_transform(self.trained.dataset), device=self.device)
+        transform = training_transform(self.trained.training.augment, self.trained.dataset).evaluation()
+        images = SplitImages(folder, split, transform=transform, device=self.device)
         found = self.uncertainty.embed_batches(
             self.encoder, images.batches(), posterior=self.posterior, loss=self.loss, seed=self.settings.seed
         )

@@ -167,8 +167,8 @@ def _check_data(params: Params, dataset: str, noise: float) -> None:
         raise ConfigError(f"dataset {dataset!r} is not prepared: {hint}")
     if noise and (dataset not in params.noise.datasets or noise not in params.noise.rates):
         raise ConfigError(
-            f"dataset {data_name(dataset, noise)!r} is not prepared: add {dataset!r} to noise.datasets and {noise:g} to "
-            f"noise.rates in params.yaml (now {list(params.noise.datasets)} x {list(params.noise.rates)})."
+            f"dataset {data_name(dataset, noise)!r} is not prepared: add {dataset!r} to noise.datasets and {noise:g} "
+            f"to noise.rates in params.yaml (now {list(params.noise.datasets)} x {list(params.noise.rates)})."
         )
 
 

@@ -54,7 +54,10 @@ def test_a_run_is_found_again_by_its_name(params):
 
 def test_fidelity_reaches_the_components_that_have_the_switch(params):
     changed = params.model_copy(
-        update={"methods": params.methods | {"old": params.methods["proxy_nca"].model_copy(update={"fidelity": "as_published"})}}
+        update={
+            "methods": params.methods
+            | {"old": params.methods["proxy_nca"].model_copy(update={"fidelity": "as_published"})}
+        }
     )
     run = expand(changed, experiment(methods=["old"]))[0]
     assert run.settings.fidelity == "as_published"

@@ -173,7 +173,7 @@ def training_transform(augment: str, dataset: str) -> Transform:
     """
     if augment == "none":
         return transform_for(dataset).evaluation()
-    return transform_for(dataset, "standard" if augment == "small" else augment)  # type: ignore[arg-type]
+    return transform_for(dataset, augment)  # type: ignore[arg-type]
 
 
 def _uniform_shape(store: ImageStore, folder: Path) -> tuple[int, int, int]:

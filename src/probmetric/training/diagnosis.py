@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from probmetric.errors import ProbMetricError
 
-class TrainingError(RuntimeError):
+
+class TrainingError(ProbMetricError, RuntimeError):
     """Training cannot go on; the message says where it stands and what to do."""
 
 
