@@ -32,13 +32,15 @@ def package(tmp_path, monkeypatch):
     )
     (folder / "_helper.py").write_text("raise RuntimeError('helpers are not components')\n")
     (folder / "flat.py").write_text(
-        "from typing import Literal\nfrom sample_components import register\n\n@register\nclass Flat:\n    fits: bool = True\n"
+        "from typing import Literal\nfrom sample_components import register\n\n"
+        "@register\nclass Flat:\n    fits: bool = True\n"
         "    def __init__(self, *, size: int, rate: float = 0.5, mode: Literal['a', 'b'] = 'a', on: bool = False):\n"
         "        self.values = size, rate, mode, on\n"
     )
     (folder / "deep" / "__init__.py").write_text("from sample_components.deep.part import Deep\n")
     (folder / "deep" / "part.py").write_text(
-        "from sample_components import register\n\n@register\nclass Deep:\n    def __init__(self, *, depth: int = 3):\n        pass\n"
+        "from sample_components import register\n\n"
+        "@register\nclass Deep:\n    def __init__(self, *, depth: int = 3):\n        pass\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     import sample_components
