@@ -42,7 +42,13 @@ class Workspace:
     def command(self, *arguments: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
         env = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "DVC_NO_ANALYTICS": "1"} | environment
         result = subprocess.run(
-            arguments, cwd=self.folder, env=env, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            arguments,
+            cwd=self.folder,
+            env=env,
+            check=False,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
         if check and result.returncode:
             raise AssertionError(f"{' '.join(arguments)} exited with {result.returncode}\n{result.stdout[-6000:]}")
@@ -72,7 +78,10 @@ class Workspace:
 def checkout(folder: Path) -> Workspace:
     """The repository's own files (committed or not, never the ignored ones) as a fresh Git repository."""
     listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
     )
     for name in filter(None, listed.stdout.decode().split("\0")):
         if (ROOT / name).is_file() or (ROOT / name).is_symlink():

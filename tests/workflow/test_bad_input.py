@@ -62,7 +62,11 @@ def test_a_truncated_file_is_named_with_the_fix(workspace, name):
     path = workspace.folder / name
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     step = DAMAGED[name]
-    run = "digits/laplace+training.epochs=2/seed0" if step == "fit-posterior" else "digits/contrastive+training.epochs=2/seed0"
+    run = (
+        "digits/laplace+training.epochs=2/seed0"
+        if step == "fit-posterior"
+        else "digits/contrastive+training.epochs=2/seed0"
+    )
     result = workspace.command("probmetric", step, run, check=False)
     assert result.returncode == 2
     assert path.name in result.stdout
@@ -90,7 +94,9 @@ def test_two_workflows_at_once_on_one_folder(workspace):
 def test_a_read_only_results_folder(workspace, request):
     """Root ignores permissions, so a read-only mount stands for the folder."""
     folder = workspace.folder / "results"
-    mounted = subprocess.run(["mount", "--bind", "-o", "ro", str(folder), str(folder)], check=False, capture_output=True)
+    mounted = subprocess.run(
+        ["mount", "--bind", "-o", "ro", str(folder), str(folder)], check=False, capture_output=True
+    )
     if mounted.returncode:
         pytest.skip(f"cannot mount: {mounted.stderr.decode().strip()}")
     request.addfinalizer(lambda: subprocess.run(["umount", str(folder)], check=True))

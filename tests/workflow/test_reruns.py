@@ -26,7 +26,15 @@ def only_smoke(params):
 
 
 def test_everything_promised_is_there(finished):
-    for name in ["index.html", "table.md", "table.csv", "table.tex", "runs.csv", "metrics.json", "figures/learning_curves.png"]:
+    for name in [
+        "index.html",
+        "table.md",
+        "table.csv",
+        "table.tex",
+        "runs.csv",
+        "metrics.json",
+        "figures/learning_curves.png",
+    ]:
         assert (finished.folder / "reports/smoke" / name).stat().st_size > 0
     for name in ["contrastive", "laplace", "cosine"]:
         run = finished.folder / f"results/digits/{name}+training.epochs=2/seed0"
