@@ -31,9 +31,9 @@ _LABELS: dict[str, tuple[str, Direction]] = {
     "brier": ("Brier score", "lower"),
     "nll": ("NLL", "lower"),
     "fpr_at_95": ("FPR@95", "lower"),
-    "richness_kl": ("Spectrum KL", "lower"),
-    "uniformity": ("Uniformity", "lower"),
-    "cluster_diversity": ("Cluster diversity", "higher"),
+    "richness_kl": ("Spectrum KL", "none"),
+    "uniformity": ("Uniformity", "none"),
+    "cluster_diversity": ("Cluster diversity", "none"),
     "w1": ("W1", "lower"),
     "w2": ("W2", "lower"),
 }

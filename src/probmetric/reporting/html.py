@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probmetric.io import read_json, write_text
-from probmetric.reporting import _answers, _render
+from probmetric.reporting import _answers, _render, claims, published
 from probmetric.reporting._runs import flatten
 from probmetric.reporting.figures._data import group_title
 from probmetric.reporting.tables import build_table
@@ -62,9 +62,12 @@ def render(context: ReportContext) -> str:
         table=table,
         render=_render,
         answers=_answers.answers(table),
+        group_title=group_title,
         trust={group_title(data): judged for data, judged in trust.items()},
         trust_sentence=_answers.trust_sentence,
         thresholds=_answers.GOOD,
+        findings=claims.evaluate_claims(context, claims.load_claims()),
+        published=published.compare_published(context, published.load_published()),
         figures=_figures(context),
         datasets=_datasets(context),
         methods=_methods(context),
@@ -183,6 +186,7 @@ def _links(context: ReportContext) -> list[tuple[str, str]]:
         ("table.md", "table as Markdown"),
         ("table.csv", "table as CSV, full precision"),
         ("table.tex", "table as LaTeX"),
+        ("published.csv", "published numbers beside ours"),
         ("runs.csv", "every metric of every run"),
         ("metrics.json", "means, as compared by dvc metrics diff"),
         *((f"figures/{name}.pdf", f"figure {name.replace('_', ' ')} as PDF") for name in context.figures),

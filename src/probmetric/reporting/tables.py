@@ -128,11 +128,17 @@ def write_tables(context: ReportContext) -> list[Path]:
     """Write table.md, table.csv, table.tex and the CSV files `dvc plots` reads into the report folder."""
     from probmetric.reporting import _render
     from probmetric.reporting.plots import write_plots
+    from probmetric.reporting.published import compare_published, load_published
 
     table = build_table(context)
-    paths = []
-    for suffix, render in {"md": _render.markdown, "csv": _render.csv_text, "tex": _render.latex}.items():
-        path = context.folder / f"table.{suffix}"
-        write_text(path, render(table))
-        paths.append(path)
-    return paths + write_plots(context)
+    published = compare_published(context, load_published())
+    texts = {
+        "table.md": _render.markdown(table, published),
+        "table.csv": _render.csv_text(table),
+        "table.tex": _render.latex(table),
+    }
+    if published:
+        texts["published.csv"] = _render.published_csv(published)
+    for name, text in texts.items():
+        write_text(context.folder / name, text)
+    return [context.folder / name for name in texts] + write_plots(context)
