@@ -24,7 +24,7 @@ from torch.autograd.function import once_differentiable
 from probmetric.losses._base import unit
 from probmetric.losses._proxies import ProxyLoss
 
-TILE = 2048
+TILE = 1024
 DENSE_SHARE = 16
 """A tile with more than one acting pair in this many is evaluated whole instead of pair by pair."""
 
@@ -100,11 +100,13 @@ def _tile(
     acting = same | (inner > 1.0 - 0.5 * interaction.reach)
     if diagonal:
         acting.fill_diagonal_(False)
-    if int(acting.sum()) * DENSE_SHARE > acting.numel():
+    if int(torch.count_nonzero(acting)) * DENSE_SHARE > acting.numel():
         energy, matrix = _evaluate(interaction, inner, same)
         energy, matrix = energy * acting, matrix * acting
     else:
         i, j = acting.nonzero(as_tuple=True)
+        if len(i) == 0:
+            return inner.new_zeros(())
         energy, force = _evaluate(interaction, inner[i, j], same[i, j])
         moving = force != 0
         matrix = torch.sparse_coo_tensor(
