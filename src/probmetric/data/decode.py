@@ -158,12 +158,24 @@ def _reduced(image: Image.Image, shorter_side: int) -> Image.Image:
     return image.resize(size, Image.Resampling.BILINEAR)
 
 
-def header(data: bytes, name: str) -> tuple[int, int]:
-    """Height and width of an image, from its header alone."""
-    from PIL import Image, UnidentifiedImageError
+def plain_jpeg_shape(data: bytes) -> tuple[int, int, int] | None:
+    """(H, W, 3) of a complete, upright RGB JPEG, from its header and its last bytes; None for anything else."""
+    from PIL import Image
 
+    if data[:3] != JPEG or data.rstrip(b"\0")[-2:] != b"\xff\xd9":
+        return None
     try:
-        image = Image.open(io.BytesIO(data), formats=FORMATS)
-    except (UnidentifiedImageError, OSError) as error:
-        raise DataError(f"{name} is no readable image; get the dataset again.") from error
-    return image.height, image.width
+        image = Image.open(io.BytesIO(data), formats=("JPEG",))
+        plain = image.mode == "RGB" and image.getexif().get(ORIENTATION, 1) == 1
+    except (OSError, SyntaxError, ValueError):
+        return None
+    return (image.height, image.width, 3) if plain and image.height * image.width <= MAX_PIXELS else None
+
+
+def as_png(pixels: np.ndarray) -> bytes:
+    """Pixels (H, W, C) uint8 as a PNG file."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).save(buffer, "PNG")
+    return buffer.getvalue()

@@ -8,27 +8,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from probmetric.io import FileError, atomic_path
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 MANIFEST, IMAGES, SUMMARY, DIGEST = "manifest.parquet", "images.bin", "summary.json", "digest"
 SPLITS = ("train", "val", "test")
-TYPES: dict[str, pa.DataType] = {
-    "index": pa.int64(),
-    "path": pa.string(),
-    "label": pa.int64(),
-    "class_name": pa.string(),
-    "split": pa.string(),
-    "sha256": pa.string(),
-    "offset": pa.int64(),
-    "height": pa.int32(),
-    "width": pa.int32(),
-    "channels": pa.int32(),
+TYPES: dict[str, str] = {
+    "index": "int64",
+    "path": "string",
+    "label": "int64",
+    "class_name": "string",
+    "split": "string",
+    "sha256": "string",
+    "offset": "int64",
+    "height": "int32",
+    "width": "int32",
+    "channels": "int32",
 }
 _KEY = b"probmetric"
 
@@ -53,15 +52,28 @@ def write_manifest(path: Path, columns: Mapping[str, np.ndarray], metadata: Mapp
         columns: name -> array (N,); the names in `TYPES` are required, the rest is stored after them.
         metadata: JSON-able facts kept in the file's schema (`images`: folder that owns images.bin).
     """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     missing = [name for name in TYPES if name not in columns]
     if missing:
         raise ValueError(f"manifest {path} lacks the columns {missing}; required: {list(TYPES)}.")
     order = [*TYPES, *(name for name in columns if name not in TYPES)]
-    arrays = [pa.array(columns[name], type=TYPES.get(name)) for name in order]
+    arrays = [_arrow(columns[name], TYPES.get(name)) for name in order]
     encoded = {_KEY: json.dumps(metadata, sort_keys=True).encode()}
     table = pa.Table.from_arrays(arrays, names=order).replace_schema_metadata(encoded)
     with atomic_path(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
+
+
+def _arrow(values: np.ndarray, kind: str | None) -> pa.Array:
+    """Column for pyarrow, made without `pa.array(ndarray)`, which imports pandas."""
+    import pyarrow as pa
+
+    if values.dtype.kind in "iuf":
+        data = np.ascontiguousarray(values, dtype=kind)
+        return pa.Array.from_buffers(pa.from_numpy_dtype(data.dtype), len(data), [None, pa.py_buffer(data)])
+    return pa.array(values.tolist(), type=kind)
 
 
 def read_table(
@@ -74,6 +86,9 @@ def read_table(
         columns: columns to read, all by default.
         optional: columns that are read too if the manifest has them.
     """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     path = Path(folder) / MANIFEST
     try:
         with pq.ParquetFile(path) as file:

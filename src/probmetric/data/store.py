@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from probmetric.data.decode import Mode, decode, decode_jpeg
-from probmetric.data.manifest import IMAGES, DataError, load_metadata, read_table, rebuild_advice
+from probmetric.data.manifest import IMAGES, DataError, read_table, rebuild_advice
 
 if TYPE_CHECKING:
     import torch
@@ -115,8 +115,12 @@ def open_images(folder: str | Path) -> ImageStore:
 
 
 def stored_bytes(folder: str | Path) -> int:
-    """Size images.bin must have by the manifest of the prepared `folder`."""
-    return int(load_metadata(folder)["bytes"])
+    """Size images.bin must have: as the manifest's header says, or where its last image ends."""
+    table, metadata = read_table(folder, _PLACE[1:])
+    if "bytes" in metadata:
+        return int(metadata["bytes"])
+    offset, *size = (table.column(name).to_numpy().astype(np.int64) for name in _PLACE[1:])
+    return int((offset + np.prod(size, axis=0)).max(initial=0))
 
 
 def _map_file(path: Path) -> np.ndarray:

@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 
 from probmetric.data.cache import Stored
-from probmetric.data.decode import JPEG, Mode, decode, decode_file, header
+from probmetric.data.decode import Mode, as_png, decode, decode_file, plain_jpeg_shape
 from probmetric.data.manifest import DataError
 from probmetric.data.splits import hold_out_classes
 
@@ -58,36 +58,15 @@ class ImageFiles:
         return Stored(pixels, _shape(pixels), remarks)
 
     def _as_file(self, path: Path) -> Stored:
-        import io
-
-        from PIL import Image
-
-        data = _read(path)
-        if data[:3] == JPEG and data.rstrip(b"\0")[-2:] == b"\xff\xd9" and _is_plain(data):
-            return Stored(np.frombuffer(data, dtype=np.uint8), (*header(data, str(path)), 3))
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise DataError(f"{path} cannot be read ({error.strerror}); the dataset is incomplete.") from error
+        shape = plain_jpeg_shape(data)
+        if shape is not None:
+            return Stored(np.frombuffer(data, dtype=np.uint8), shape)
         pixels, remarks = decode(data, str(path), mode=self.mode)
-        buffer = io.BytesIO()
-        Image.fromarray(pixels.squeeze(2) if pixels.shape[2] == 1 else pixels).save(buffer, "PNG")
-        return Stored(np.frombuffer(buffer.getvalue(), dtype=np.uint8), _shape(pixels), remarks)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}); the dataset is incomplete.") from error
-
-
-def _is_plain(data: bytes) -> bool:
-    """Whether a JPEG is RGB and upright."""
-    import io
-
-    from PIL import Image
-
-    from probmetric.data.decode import ORIENTATION
-
-    image = Image.open(io.BytesIO(data))
-    return image.mode == "RGB" and image.getexif().get(ORIENTATION, 1) == 1
+        return Stored(np.frombuffer(as_png(pixels), dtype=np.uint8), _shape(pixels), remarks)
 
 
 def _shape(pixels: np.ndarray) -> tuple[int, int, int]:
