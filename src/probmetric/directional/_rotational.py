@@ -81,7 +81,7 @@ class RotationallySymmetric(Distribution):
         """Samples (*sample_shape, ..., M) with gradients to `loc` and `concentration`, drawn with `generator`."""
         shape = Size(sample_shape) + self.batch_shape
         gap = self._sample_gap(shape, generator).to(self.loc.dtype)
-        return _Around.apply(self.loc, gap, generator)
+        return around(self.loc, gap, generator)
 
     def sample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Samples (*sample_shape, ..., M) without gradients."""
@@ -95,6 +95,11 @@ class RotationallySymmetric(Distribution):
 
     def _sample_gap(self, shape: Size, generator: torch.Generator | None) -> Tensor:
         raise NotImplementedError
+
+
+def around(loc: Tensor, gap: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Random unit vectors (S..., ..., M) at cosine 1 - `gap` (S..., ...) from `loc` (..., M)."""
+    return _Around.apply(loc, gap, generator)
 
 
 class _Around(Function):

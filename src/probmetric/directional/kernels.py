@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from ._series import ratio_series
 from .normalizer import log_normalizer_of_square, scaled_ratio_of_square
 
 
@@ -37,17 +38,22 @@ def product_kernel(nu_z: Tensor, nu_p: Tensor, *, rho: float) -> Tensor:
     dim = _common_dim(nu_z, nu_p)
     square_z, square_p = _squares(nu_z), _squares(nu_p)
     joint = (square_z.unsqueeze(1) + square_p + 2 * nu_z @ nu_p.T).clamp_min(0) * rho**2
-    own = log_normalizer_of_square(square_z, dim).unsqueeze(1) + log_normalizer_of_square(square_p, dim)
-    return rho * own - log_normalizer_of_square(joint, dim)
+    own = _decay(square_z, dim).unsqueeze(1) + _decay(square_p, dim)
+    return rho * own - _decay(joint, dim) + (2 * rho - 1) * ratio_series(dim, False).log_c0
 
 
 def kl(nu_z: Tensor, nu_p: Tensor) -> Tensor:
     """KL(vMF(nu_z) || vMF(nu_p)) >= 0 of `nu_z` (B, M) and `nu_p` (C, M), the first the reference. Returns (B, C)."""
     dim = _common_dim(nu_z, nu_p)
     square_z, square_p = _squares(nu_z), _squares(nu_p)
-    difference = log_normalizer_of_square(square_z, dim).unsqueeze(1) - log_normalizer_of_square(square_p, dim)
+    difference = _decay(square_z, dim).unsqueeze(1) - _decay(square_p, dim)
     ratio = scaled_ratio_of_square(square_z, dim).unsqueeze(1)
     return difference + ratio * (square_z.unsqueeze(1) - nu_z @ nu_p.T)
+
+
+def _decay(square: Tensor, dim: int) -> Tensor:
+    """Log C_M(kappa) - log C_M(0): the constant cancels in differences and would cost digits in float32."""
+    return log_normalizer_of_square(square, dim, constant=False)
 
 
 def _squares(nu: Tensor) -> Tensor:

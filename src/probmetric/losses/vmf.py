@@ -1,0 +1,133 @@
+"""The vMF loss (Scott et al. 2021, eqs. 8 and 13): classification with distributions for images and classes.
+
+An image is z ~ vMF(z~ / |z~|, |z~|) with z~ = alpha f(x), class j is w_j ~ vMF(w~_j / |w~_j|, |w~_j|), beta = exp(tau):
+
+    L = mean_i { mean_s log sum_j C(kappa_j) / C(|w~_j + beta z_s|) - beta A(kappa_z) A(kappa_y) mu_z^T mu_y }
+
+with s over `samples` draws of z: the expectation over the classes is taken inside the logarithm, an upper bound of
+eq. 7. |w~_j + beta z|^2 = kappa_j^2 + beta^2 + 2 beta z^T w~_j makes it one matrix product. At test time
+
+    p(y | x) = mean_s softmax_j(beta z_s^T w_j^s)
+
+with fresh draws of both. Initialisation: weights are normal with E|w~_j| = kappa*, and alpha brings the network's
+mean |f(x)| to kappa*, where A_M(kappa*) = `resultant` (lambda: 0.4, for retrieval 0.7). alpha is a buffer, saved with
+the loss.
+
+    corrected      exact log C_M and A_M, the right sampler, kappa* from A_M exactly, alpha from mean norms
+    as_published   the mean of two bounds for both, the released sampler, kappa* = lambda (M - 1) / (1 - lambda^2) and
+                   alpha = kappa* / (sqrt(M) mean |f_im|): mean norms come out sqrt(pi / 2) too long. The released code
+                   stores -tau and takes log(sum(exp)) where we use logsumexp, which changes neither value nor step.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from probmetric.directional import VonMisesFisher, concentration_from_resultant
+from probmetric.directional.normalizer import log_normalizer_of_square, scaled_ratio_of_square
+from probmetric.losses import register
+from probmetric.losses._base import Loss, require, unit
+from probmetric.losses._released_vmf import bounds_log_normalizer, bounds_scaled_ratio, released_samples
+
+
+@register
+class VMF(Loss):
+    """The vMF classification loss with learned inverse temperature `scale` (beta)."""
+
+    wants_warm_start = True
+    alpha: Tensor
+
+    def __init__(
+        self,
+        *,
+        num_classes: int,
+        dim: int,
+        samples: int = 10,
+        resultant: float = 0.4,
+        scale: float = 1.0,
+        learn_scale: bool = True,
+        scale_lr: float = 0.001,
+        fidelity: Literal["corrected", "as_published"] = "corrected",
+    ) -> None:
+        super().__init__(num_classes=num_classes, dim=dim)
+        require(dim >= 2, "dim", dim, "at least 2")
+        require(samples >= 1, "samples", samples, "at least 1")
+        require(0 < resultant < 1, "resultant", resultant, "above 0 and below 1")
+        require(scale > 0, "scale", scale, "a number above 0")
+        require(scale_lr > 0, "scale_lr", scale_lr, "a learning rate above 0")
+        self.samples, self.scale_lr, self.published = samples, scale_lr, fidelity == "as_published"
+        self.target = self._target(resultant)
+        self.weight = nn.Parameter(self.target / math.sqrt(dim) * torch.randn(num_classes, dim))
+        self.log_scale = nn.Parameter(torch.tensor(math.log(scale)), requires_grad=learn_scale)
+        self.register_buffer("alpha", torch.tensor(1.0))
+
+    def _target(self, resultant: float) -> float:
+        """kappa*, the mean concentration at the start."""
+        if self.published:
+            return resultant * (self.dim - 1) / (1 - resultant**2)
+        return float(concentration_from_resultant(torch.tensor(resultant, dtype=torch.float64), self.dim))
+
+    @torch.no_grad()
+    def warm_start(self, embeddings: Tensor, labels: Tensor) -> None:
+        """Choose alpha from the network's outputs on the training set."""
+        wide = embeddings.double()
+        size = math.sqrt(self.dim) * wide.abs().mean() if self.published else wide.norm(dim=1).mean()
+        if size > 0:
+            self.alpha.fill_(float(self.target / size))
+
+    def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Log-partition over draws of the image minus the expected own logit."""
+        nu, beta = self.alpha * embeddings, self.log_scale.exp()
+        square_z, square_w = nu.square().sum(dim=1), self.weight.square().sum(dim=1)
+        draws = self._draw(nu, square_z, generator)
+        joint = self._joint_squares(draws.flatten(0, 1), square_w, beta)
+        log_c, ratio = self._log_normalizer, self._ratio
+        partition = (log_c(square_w) - log_c(joint)).logsumexp(dim=1).unflatten(0, draws.shape[:2]).mean(dim=0)
+        own = (nu * self.weight[labels]).sum(dim=1)
+        return (partition - beta * ratio(square_z) * ratio(square_w)[labels] * own).mean()
+
+    def _joint_squares(self, draws: Tensor, square_w: Tensor, beta: Tensor) -> Tensor:
+        """|w~_j + beta z_s|^2 (S B, C) for unit `draws` (S B, M)."""
+        return torch.addmm(square_w + beta**2, draws, (2 * beta * self.weight).T).clamp_min(0)
+
+    def _draw(self, nu: Tensor, square: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Draws (S, rows, M) around the rows of `nu` (rows, M), whose squared norms are `square` (rows,)."""
+        length = torch.where(square > 0, square.clamp_min(torch.finfo(square.dtype).tiny).sqrt(), 0.0)
+        if self.published:
+            return released_samples(unit(nu), length, self.samples, generator)
+        return VonMisesFisher(unit(nu), length, validate_args=False).rsample((self.samples,), generator=generator)
+
+    def _log_normalizer(self, square: Tensor) -> Tensor:
+        if self.published:
+            return bounds_log_normalizer(square, self.dim)
+        return log_normalizer_of_square(square, self.dim, constant=False)
+
+    def _ratio(self, square: Tensor) -> Tensor:
+        return (bounds_scaled_ratio if self.published else scaled_ratio_of_square)(square, self.dim)
+
+    @torch.no_grad()
+    def probabilities(self, embeddings: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Class probabilities (B, C): the mean softmax over joint draws of images and classes."""
+        with torch.autocast(embeddings.device.type, enabled=False):
+            nu = self.alpha * embeddings.to(self.weight.dtype)
+            images = self._draw(nu, nu.square().sum(dim=1), generator)
+            classes = self._draw(self.weight, self.weight.square().sum(dim=1), generator)
+            logits = self.log_scale.exp() * images @ classes.transpose(1, 2)
+            return logits.softmax(dim=-1).mean(dim=0)
+
+    def optimizer_groups(self) -> list[dict[str, Any]]:
+        """Class weights at the base learning rate; log beta at `scale_lr`, without momentum."""
+        scale = {"params": [self.log_scale], "lr": self.scale_lr, "weight_decay": 0.0}
+        weights = {"params": [self.weight], "lr_multiplier": 1.0, "weight_decay": 0.0}
+        return [weights, scale | {"momentum": 0.0, "nesterov": False}]
+
+    @torch.no_grad()
+    def diagnostics(self) -> dict[str, float]:
+        """Inverse temperature beta, alpha and the mean concentration of the classes."""
+        lengths = torch.linalg.vector_norm(self.weight, dim=1)
+        found = {"scale": self.log_scale.exp(), "alpha": self.alpha, "class_concentration": lengths.mean()}
+        return {name: float(value) for name, value in found.items()}
