@@ -22,6 +22,16 @@ def test_importing_the_package_loads_neither_torch_nor_pandas():
     assert result.stdout.strip() == "[]"
 
 
+def test_reading_a_prepared_folder_needs_numpy_and_pyarrow_only(prepared):
+    code = (
+        "import sys; from probmetric.data import load_columns, open_images, verify_digest; f = sys.argv[1]; "
+        "load_columns(f, ['label', 'split']); open_images(f)[0]; verify_digest(f); "
+        "print([m for m in ('torch', 'pandas', 'PIL', 'scipy') if m in sys.modules])"
+    )
+    command = [sys.executable, "-c", code, str(prepared / "digits")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
 def test_embedded_datasets_are_listed():
     assert set(EMBEDDED) <= set(list_datasets())
 

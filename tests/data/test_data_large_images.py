@@ -214,9 +214,11 @@ def test_pairs_of_places_take_their_positives():
         PairBatches(queries[1:2], positives[1:2], 2, seed=0)
 
 
-def test_encoded_images_are_decoded_once_asked_for(tmp_path):
+def test_stored_jpegs_are_decoded_as_pil_does_with_and_without_torchvision(tmp_path, monkeypatch):
     raw = miniatures.build("cub", tmp_path / "raw", "folder")
     folder = prepare_dataset("cub", tmp_path / "cub", raw=raw, workers=1, subset=True, store="files", progress=False)
-    image = open_images(folder)[3]
-    expected = np.asarray(Image.open(io.BytesIO(bytes(open_images(folder).stored(3)))))
-    np.testing.assert_array_equal(image, expected)
+    images = open_images(folder)
+    expected = np.asarray(Image.open(io.BytesIO(bytes(images.stored(3)))))
+    np.testing.assert_array_equal(images[3], expected)
+    monkeypatch.setattr("probmetric.data.decode._has_torchvision", lambda: False)
+    np.testing.assert_array_equal(images[3], expected)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from probmetric.data.digest import verify_digest
-from probmetric.data.manifest import MANIFEST, SPLITS, SUMMARY, TYPES, read_table, rebuild_advice
+from probmetric.data.manifest import MANIFEST, SPLITS, SUMMARY, TYPES, read_table, rebuild_advice, values_of
 from probmetric.data.store import ImageStore
 from probmetric.io import FileError, read_json
 
@@ -65,7 +65,7 @@ def doctor(folder: str | Path) -> list[Finding]:
         findings.append(Finding(str(folder), str(error).rstrip("."), advice))
     try:
         table, metadata = read_table(folder)
-        columns = {name: table.column(name).to_numpy() for name in table.column_names}
+        columns = {name: values_of(table, name) for name in table.column_names}
         opened = _Folder(folder, columns, metadata, read_json(folder / SUMMARY, advice))
         store = ImageStore(folder)
     except FileError as error:

@@ -106,10 +106,25 @@ def read_table(
     return table, json.loads((table.schema.metadata or {}).get(_KEY, b"{}"))
 
 
+def values_of(table: pa.Table, name: str) -> np.ndarray:
+    """Column `name` as an array (N,), made without `to_numpy`, which imports pandas."""
+    import pyarrow as pa
+
+    column = table.column(name).combine_chunks()
+    array = column.chunk(0) if isinstance(column, pa.ChunkedArray) and column.num_chunks else column
+    kind = array.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)) or array.null_count or not len(array):
+        values = array.to_pylist()
+        return np.array(values, dtype=None if pa.types.is_boolean(kind) else object)
+    dtype = np.dtype(str(kind).replace("double", "float64"))
+    data = np.frombuffer(array.buffers()[1], dtype=dtype)
+    return np.array(data[array.offset : array.offset + len(array)])
+
+
 def load_columns(folder: str | Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
     """Read some columns of a prepared folder's manifest as NumPy arrays, without importing pandas."""
     table, _ = read_table(folder, columns)
-    return {name: table.column(name).to_numpy() for name in columns}
+    return {name: values_of(table, name) for name in columns}
 
 
 def load_metadata(folder: str | Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from probmetric.data.digest import read_digest, write_digest
-from probmetric.data.manifest import IMAGES, MANIFEST, SUMMARY, load_metadata, read_table, write_manifest
+from probmetric.data.manifest import IMAGES, MANIFEST, SUMMARY, load_metadata, read_table, values_of, write_manifest
 from probmetric.data.prepare import new_folder
 from probmetric.data.store import ImageStore
 from probmetric.io import read_json, write_json
@@ -92,7 +92,7 @@ def add_noise(
     table, metadata = read_table(prepared_folder)
     if "noise" in metadata:
         raise ValueError(f"{prepared_folder} already has noisy labels; start from the clean dataset.")
-    columns = {name: table.column(name).to_numpy() for name in table.column_names}
+    columns = {name: values_of(table, name) for name in table.column_names}
     clean, split = columns["label"], columns["split"]
     neighbours = nearest_classes(prepared_folder) if kind == "nearest" else None
     noisy = inject_label_noise(clean, split, rate=rate, seed=seed, kind=kind, neighbours=neighbours)
@@ -119,7 +119,7 @@ def nearest_classes(prepared_folder: str | Path, count: int = NEIGHBOURS) -> np.
         Labels (C_train, K), nearest first, K = min(count, C_train - 1).
     """
     table, _ = read_table(prepared_folder, ["label", "split"])
-    label, split = (table.column(name).to_numpy() for name in ("label", "split"))
+    label, split = (values_of(table, name) for name in ("label", "split"))
     classes = np.unique(label[split == "train"])
     store = ImageStore(prepared_folder)
     means = np.stack(

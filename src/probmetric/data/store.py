@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from probmetric.data.decode import Mode, decode, decode_jpeg
-from probmetric.data.manifest import IMAGES, DataError, read_table, rebuild_advice
+from probmetric.data.manifest import IMAGES, DataError, read_table, rebuild_advice, values_of
 
 if TYPE_CHECKING:
     import torch
@@ -33,10 +33,10 @@ class ImageStore:
         table, metadata = read_table(folder, _PLACE, optional=(_LENGTH,))
         self.path = folder / metadata.get("images", ".") / IMAGES
         self._names = table.column("path")
-        self._offset = table.column("offset").to_numpy()
-        self._size = np.stack([table.column(name).to_numpy() for name in _PLACE[2:]], axis=1).astype(np.int64)
+        self._offset = values_of(table, "offset")
+        self._size = np.stack([values_of(table, name) for name in _PLACE[2:]], axis=1).astype(np.int64)
         self.encoded = _LENGTH in table.column_names
-        self._length = table.column(_LENGTH).to_numpy() if self.encoded else self._size.prod(axis=1)
+        self._length = values_of(table, _LENGTH) if self.encoded else self._size.prod(axis=1)
         self._map = _map_file(self.path)
         self._check_bounds()
         uniform = len(self._size) > 0 and bool((self._size == self._size[0]).all())
@@ -119,7 +119,7 @@ def stored_bytes(folder: str | Path) -> int:
     table, metadata = read_table(folder, _PLACE[1:])
     if "bytes" in metadata:
         return int(metadata["bytes"])
-    offset, *size = (table.column(name).to_numpy().astype(np.int64) for name in _PLACE[1:])
+    offset, *size = (values_of(table, name).astype(np.int64) for name in _PLACE[1:])
     return int((offset + np.prod(size, axis=0)).max(initial=0))
 
 
