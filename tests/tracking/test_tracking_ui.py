@@ -10,6 +10,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from fabricated_runs import study_metrics, write_run
 from mlflow import MlflowClient
 
 from probmetric.tracking import track
@@ -28,6 +29,7 @@ def test_the_ui_shows_runs_curves_and_figures_after_the_repository_moved(tracked
     tracked.root.rename(moved)
     with serve(moved) as address:
         report = check_artifacts(address, moved)
+        check_writing_through_the_server(address, moved, tracked.runs)
         with open_browser() as driver:
             check_pages(driver, address, report, moved)
 
@@ -43,6 +45,23 @@ def check_artifacts(address: str, moved: Path) -> tuple[str, str]:
     with urllib.request.urlopen(url, timeout=20) as answer:
         assert answer.read() == (moved / "reports/study/table.md").read_bytes()
     return experiment.experiment_id, run.info.run_id
+
+
+def check_writing_through_the_server(address: str, moved: Path, runs: tuple[str, ...]) -> None:
+    """The server is the same store: what is there stays, what is new is written, artifacts go through it."""
+    added = moved / "results" / "digits" / "proxy_nca" / "seed9"
+    write_run(moved, "digits/proxy_nca/seed9", study_metrics("digits", 0.0, "proxy_nca", 9))
+    folders = [*(moved / "results" / run for run in runs), added]
+    options = {"store_uri": address, "artifact_root": moved / "unused"}
+    first = track("study", folders, moved / "reports/study", **options)
+    assert first == {"written": ["digits/proxy_nca/seed9"], "unchanged": len(runs) + 1}
+    assert track("study", folders, moved / "reports/study", **options)["written"] == []
+    client = MlflowClient(tracking_uri=address)
+    digits = client.get_experiment_by_name("digits").experiment_id
+    (run,) = client.search_runs([digits], "tags.`probmetric.run` = 'digits/proxy_nca/seed9'")
+    names = {item.path for item in client.list_artifacts(run.info.run_id)}
+    assert names == {"run.yaml", "metrics.json", "curves.json", "history.csv"}
+    assert not (moved / "unused").exists()
 
 
 def open_browser():

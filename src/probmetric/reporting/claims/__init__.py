@@ -196,16 +196,17 @@ def _test(claim: Claim, method: _Values, opponent: _Values) -> _Test:
         return _Test(math.nan, None, None, math.nan, 0)
     sign = -1.0 if claim.better_is == "lower" else 1.0
     margin = claim.margin if claim.kind == "not_worse" else 0.0
-    first = [sign * method[seed] + margin for seed in shared]
+    first = [sign * method[seed] for seed in shared]
     second = [sign * opponent[seed] for seed in shared]
-    result = paired_test(first, second)
+    plain = paired_test(first, second)
+    shifted = paired_test([value + margin for value in first], second)
     _, half_width = mean_interval([a - b for a, b in zip(first, second, strict=True)])
     known = len(shared) > 1
     return _Test(
-        result.difference - margin,
+        plain.difference,
         half_width if known else None,
-        result.effect_size if known else None,
-        result.p_value if result.difference >= 0 else -result.p_value,
+        plain.effect_size if known else None,
+        shifted.p_value if shifted.difference >= 0 else -shifted.p_value,
         len(shared),
     )
 
