@@ -136,9 +136,11 @@ class _Around(Function):
         grad_gap = cosine / (gap * (2 - gap)).clamp_min(tiny) * turning - grad_along
         if not ctx.needs_input_grad[0]:
             return None, grad_gap, None
-        weight = grad_along.unsqueeze(-1)
-        grad_loc = cosine.unsqueeze(-1) * (grad + weight * loc) - weight * samples
-        return grad_loc.sum_to_size(loc.shape), grad_gap, None
+        batch = (-1, *loc.shape[:-1])
+        grad, samples = (t.reshape(*batch, loc.shape[-1]) for t in (grad, samples))
+        cosine, grad_along = cosine.reshape(batch), grad_along.reshape(batch)
+        turned = torch.einsum("s...m,s...->...m", grad, cosine) - torch.einsum("s...m,s...->...m", samples, grad_along)
+        return turned + (cosine * grad_along).sum(0).unsqueeze(-1) * loc, grad_gap, None
 
 
 def _along(vector: Tensor, loc: Tensor) -> Tensor:

@@ -1,0 +1,292 @@
+"""The vMF loss, the sample-proxy distances and EL-nivMF beyond the shared contract."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from references_vmf import log_c, log_nivmf, resultant
+from torch import Tensor
+
+from probmetric.directional import log_normalizer, mean_resultant_length
+from probmetric.losses import REGISTRY, create_loss
+from probmetric.losses import el_nivmf as el_nivmf_module
+from probmetric.losses._released_vmf import (
+    bounds_log_normalizer,
+    bounds_scaled_ratio,
+    quadratic_log_normalizer,
+    released_samples,
+)
+
+DOUBLE = torch.float64
+DISTANCES = ("cos", "l2", "nivmf", "b_vmf", "el_vmf", "kl_vmf")
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def batch(dim: int = 6, classes: int = 4, size: int = 8) -> tuple[Tensor, Tensor]:
+    z = 5 * torch.randn(size, dim, generator=seeded(1), dtype=DOUBLE)
+    return z.requires_grad_(), torch.arange(size) % classes
+
+
+@pytest.mark.parametrize(
+    ("dim", "kappa", "error", "tolerance"),
+    [
+        (128, 75, -1.05, 0.01),
+        (128, 200, -40.6, 0.1),
+        (512, 150, -0.67, 0.01),
+        (512, 400, -27.0, 0.5),
+        (512, 30, 0.03, 0.01),
+    ],
+)
+def test_released_quadratic_is_wrong_where_it_is_known_to_be(
+    dim: int, kappa: float, error: float, tolerance: float
+) -> None:
+    kappas = torch.tensor(float(kappa), dtype=DOUBLE)
+    found = quadratic_log_normalizer(kappas**2, dim) - log_normalizer(kappas, dim)
+    assert found.item() == pytest.approx(error, abs=tolerance)
+
+
+def test_released_bounds_are_wrong_where_they_are_known_to_be() -> None:
+    kappas = torch.tensor([0.0, 0.1, 1.0, 5.0], dtype=DOUBLE)
+    ratio = bounds_scaled_ratio(kappas**2, 3) * kappas / mean_resultant_length(kappas, 3)
+    assert ratio[1:].tolist() == pytest.approx([1.25, 1.155, 1.002], abs=3e-3)
+    drift = bounds_log_normalizer(kappas**2, 3) - log_normalizer(kappas, 3)
+    assert (drift - drift[0]).tolist()[2:] == pytest.approx([-0.03, -0.11], abs=6e-3)
+
+
+@pytest.mark.parametrize(
+    ("dim", "kappa", "released"),
+    [
+        (128, 9.9, 0.080),
+        (128, 20.0, -0.225),
+        (128, 100.0, 0.516),
+        (512, 11.0, -0.841),
+        (512, 200.0, 0.220),
+        (3, 20.0, 0.95),
+    ],
+)
+def test_released_sampler_gives_the_known_mean_cosines(dim: int, kappa: float, released: float) -> None:
+    loc = torch.nn.functional.normalize(torch.randn(1, dim, generator=seeded(2), dtype=DOUBLE), dim=1)
+    samples = released_samples(loc, torch.tensor([kappa], dtype=DOUBLE), 8000, seeded())
+    cosine = (samples * loc).sum(-1)
+    assert cosine.mean().item() == pytest.approx(released, abs=0.002 + 4.5 * cosine.std().item() / 8000**0.5)
+
+
+def test_released_b_and_el_distances_degenerate() -> None:
+    """Under the quadratic log C, B-vMF is a scaled l2 and EL-vMF, up to its small linear term, a scaled dot product."""
+    z, _ = batch()
+    b = create_loss("sample_proxy", num_classes=4, dim=6, distance="b_vmf", fidelity="as_published").double()
+    l2 = create_loss("sample_proxy", num_classes=4, dim=6, distance="l2", concentration=10.0).double()
+    with torch.no_grad():
+        l2.proxies.copy_(b.proxies)
+        difference = b.logits(z) - 0.0009685 / 4 * l2.logits(z)
+        difference = difference - difference.mean(dim=1, keepdim=True)
+        spread = b.logits(z).std()
+    assert difference.abs().max() < 0.1 * spread
+
+
+def own_cosine_slope(fidelity: str) -> float:
+    """Derivative of the KL loss along turning the embedding towards its own proxy."""
+    loss = create_loss("sample_proxy", num_classes=4, dim=6, distance="kl_vmf", fidelity=fidelity).double()
+    z, y = batch()
+    (gradient,) = torch.autograd.grad(loss(z[:1], y[:1]), z)
+    return float(gradient[0] @ loss.proxies[y[0]].detach())
+
+
+def test_released_kl_repels_an_image_from_its_own_proxy() -> None:
+    assert own_cosine_slope("corrected") < 0 < own_cosine_slope("as_published")
+
+
+@pytest.mark.parametrize(("dim", "value", "start"), [(3, 0.4, 0.952), (128, 0.4, 60.5), (512, 0.7, 701.5)])
+def test_vmf_initialisation(dim: int, value: float, start: float) -> None:
+    torch.manual_seed(0)
+    released = create_loss("vmf", num_classes=3000, dim=dim, resultant=value, fidelity="as_published")
+    assert released.target == pytest.approx(start, rel=1e-3)
+    assert released.weight.square().sum(1).mean().sqrt().item() == pytest.approx(start, rel=0.03)
+    exact = create_loss("vmf", num_classes=3, dim=dim, resultant=value)
+    assert mean_resultant_length(torch.tensor(exact.target, dtype=DOUBLE), dim).item() == pytest.approx(value, abs=1e-9)
+
+
+@pytest.mark.parametrize(("fidelity", "excess"), [("corrected", 1.0), ("as_published", math.sqrt(math.pi / 2))])
+def test_vmf_warm_start_sets_the_scale_of_the_embeddings(fidelity: str, excess: float) -> None:
+    loss = create_loss("vmf", num_classes=3, dim=64, fidelity=fidelity)
+    z = 0.03 * torch.randn(4000, 64, generator=seeded())
+    loss.warm_start(z, torch.zeros(4000, dtype=torch.long))
+    assert (loss.alpha * z).norm(dim=1).mean().item() / loss.target == pytest.approx(excess, rel=0.01)
+    assert "alpha" in loss.state_dict()
+
+
+def sphere(polar: int = 60, azimuth: int = 80) -> tuple[Tensor, Tensor]:
+    """Quadrature points (K, 3) and weights (K,) on the unit sphere."""
+    cosine, weight = np.polynomial.legendre.leggauss(polar)
+    phi = 2 * np.pi * np.arange(azimuth) / azimuth
+    sine = np.sqrt(1 - cosine**2)
+    height = np.outer(cosine, np.ones(azimuth))
+    points = np.stack([np.outer(sine, np.cos(phi)), np.outer(sine, np.sin(phi)), height], -1)
+    return torch.from_numpy(points.reshape(-1, 3)), torch.from_numpy(np.repeat(weight, azimuth) * 2 * np.pi / azimuth)
+
+
+def density(nu: Tensor, points: Tensor) -> Tensor:
+    return (log_c((nu * nu).sum().sqrt(), 3) + points @ nu).exp()
+
+
+def test_vmf_value_and_gradient_are_those_of_the_expectation() -> None:
+    """The sampled loss against the integral over the sphere that its draws estimate."""
+    points, weights = sphere()
+    loss = create_loss("vmf", num_classes=3, dim=3, samples=60_000, scale=4.0, resultant=0.8).double()
+    z = torch.tensor([[1.0, -2.0, 2.5]], dtype=DOUBLE, requires_grad=True)
+    w, beta = loss.weight.detach(), 4.0
+
+    def expectation(nu: Tensor) -> Tensor:
+        terms = [log_c(v.norm(), 3) - torch.stack([log_c((v + beta * x).norm(), 3) for x in points]) for v in w]
+        partition = (weights * density(nu, points) * torch.stack(terms).logsumexp(0)).sum()
+        a = resultant(nu.norm(), 3) * resultant(w[1].norm(), 3)
+        return partition - beta * a * torch.nn.functional.cosine_similarity(nu, w[1], dim=0)
+
+    value = loss(z, torch.tensor([1]), generator=seeded())
+    expected = expectation(z[0])
+    assert value.item() == pytest.approx(expected.item(), abs=0.02)
+    (found,), (exact,) = torch.autograd.grad(value, z), torch.autograd.grad(expected, z)
+    torch.testing.assert_close(found, exact, atol=0.01, rtol=0.03)
+
+
+def test_vmf_probabilities_integrate_over_images_and_classes() -> None:
+    points, weights = sphere(16, 20)
+    torch.manual_seed(3)
+    loss = create_loss("vmf", num_classes=2, dim=3, samples=40_000, scale=3.0, resultant=0.7).double()
+    z = torch.tensor([[0.5, 1.0, -1.0]], dtype=DOUBLE)
+    image, first, second = (weights * density(nu, points) for nu in (z[0], *loss.weight.detach()))
+    expected = 0.0
+    for x, mass in zip(points, image, strict=True):
+        cosine = points @ x
+        expected += float(mass * (first @ torch.sigmoid(3 * (cosine[:, None] - cosine)) @ second))
+    found = loss.probabilities(z, generator=seeded())
+    assert found[0, 0].item() == pytest.approx(expected, abs=0.01)
+
+
+def test_el_nivmf_estimates_the_expected_likelihood() -> None:
+    points, weights = sphere()
+    loss = create_loss("el_nivmf", num_classes=3, dim=3, samples=60_000, concentration=3.0, temperature=1.0).double()
+    with torch.no_grad():
+        loss.concentration += 0.4 * torch.randn(3, 3, generator=seeded(), dtype=DOUBLE)
+    z = torch.tensor([[1.0, -2.0, 2.5]], dtype=DOUBLE, requires_grad=True)
+    kappa = loss.concentration.detach().exp()
+    directions = torch.nn.functional.normalize(loss.proxies.detach(), dim=1)
+    likelihoods = [
+        torch.stack([log_nivmf(x, p, k) for x in points]).exp() for p, k in zip(directions, kappa, strict=True)
+    ]
+    p_z = weights * density(z[0], points)
+    expected = -torch.stack([(p_z * value).sum().log() for value in likelihoods]).log_softmax(0)[2]
+    value = loss(z, torch.tensor([2]), generator=seeded())
+    assert value.item() == pytest.approx(expected.item(), abs=0.01)
+    (found,), (exact,) = torch.autograd.grad(value, z), torch.autograd.grad(expected, z)
+    torch.testing.assert_close(found, exact, atol=0.01, rtol=0.03)
+
+
+def test_el_nivmf_in_blocks_equals_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    loss = create_loss("el_nivmf", num_classes=4, dim=6).double()
+    z, y = batch()
+
+    def run() -> tuple[Tensor, ...]:
+        value = loss(z, y, generator=seeded())
+        return value, *torch.autograd.grad(value, [z, *loss.parameters()])
+
+    whole = run()
+    monkeypatch.setattr(el_nivmf_module, "_LARGEST", 3 * 5 * 4)
+    for block, expected in zip(run(), whole, strict=True):
+        torch.testing.assert_close(block, expected)
+
+
+@pytest.mark.parametrize("fidelity", ["corrected", "as_published"])
+@pytest.mark.parametrize("guidance", ["proxy_anchor", "proxy_anchor_nca", "proxy_nca", "proxy_nca_pp", "soft_triple"])
+def test_guiding_loss_shares_the_proxies(guidance: str, fidelity: str) -> None:
+    options = {"fidelity": fidelity, "temperature": 1.0}
+    inherited = {"fidelity": fidelity} if "fidelity" in REGISTRY.options(guidance) else {}
+    loss = create_loss("el_nivmf", num_classes=4, dim=6, guidance=guidance, guidance_weight=2.0, **options).double()
+    alone = create_loss("el_nivmf", num_classes=4, dim=6, **options).double()
+    alone.load_state_dict({name: value for name, value in loss.state_dict().items() if "guidance" not in name})
+    z, y = batch()
+    guided = loss(z, y, generator=seeded()) - alone(z, y, generator=seeded())
+    bare = create_loss(guidance, num_classes=4, dim=6, fidelity=fidelity).double()
+    with torch.no_grad():
+        bare.proxies.copy_(loss.guidance.proxies if guidance == "soft_triple" else loss.proxies)
+    torch.testing.assert_close(guided, 2 * bare(z, y))
+    listed = [id(p) for group in loss.optimizer_groups() for p in group["params"]]
+    assert sorted(listed) == sorted(map(id, loss.parameters()))
+    pointers = [value.data_ptr() for value in loss.state_dict().values()]
+    assert len(set(pointers)) == len(pointers)
+
+
+def test_prior_pulls_concentrations_towards_their_mean_over_the_classes() -> None:
+    loss = create_loss("el_nivmf", num_classes=4, dim=6, prior_strength=3.0).double()
+    with torch.no_grad():
+        loss.concentration += torch.arange(4, dtype=DOUBLE)[:, None]
+    assert loss.prior().item() == pytest.approx(1.5 * 1.25)
+    (gradient,) = torch.autograd.grad(loss.prior(), loss.concentration)
+    assert (gradient[0] < 0).all()
+    assert (gradient[3] > 0).all()
+    torch.testing.assert_close(gradient.sum(0), torch.zeros(6, dtype=DOUBLE), atol=1e-15, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["sample_proxy", "el_nivmf"])
+def test_warm_start_points_proxies_at_class_means_and_measures_the_scale(name: str) -> None:
+    loss = create_loss(name, num_classes=5, dim=6, resultant=0.6).double()
+    z, y = batch(classes=4)
+    before = loss.proxies.detach().clone()
+    loss.warm_start(z.detach(), y)
+    mean = z.detach()[y == 2].sum(0)
+    torch.testing.assert_close(loss.proxies[2] / loss.initial, mean / mean.norm())
+    assert torch.equal(loss.proxies[4], before[4])
+    reached = mean_resultant_length((loss.embedding_scale * z.detach()).norm(dim=1).mean(), 6)
+    assert reached.item() == pytest.approx(0.6, abs=1e-9)
+    fixed = create_loss(name, num_classes=5, dim=6, embedding_scale=30.0)
+    fixed.warm_start(z.detach().float(), y)
+    assert fixed.embedding_scale.item() == 30.0
+
+
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_released_distances_warm_start_only_where_the_release_does(distance: str) -> None:
+    released = create_loss("sample_proxy", num_classes=3, dim=6, distance=distance, fidelity="as_published")
+    assert released.wants_warm_start == (distance in ("b_vmf", "el_vmf"))
+    assert create_loss("sample_proxy", num_classes=3, dim=6, distance=distance).wants_warm_start
+
+
+def test_learning_rates_are_relative_steps() -> None:
+    options = {"concentration": 20.0, "temperature": 0.003, "concentration_lr": 0.01, "temperature_lr": 0.5}
+    logs = create_loss("el_nivmf", num_classes=3, dim=6, **options).optimizer_groups()
+    raw = create_loss("el_nivmf", num_classes=3, dim=6, fidelity="as_published", **options).optimizer_groups()
+    assert [group["lr"] for group in logs] == [0.05, 0.01, 0.5]
+    assert [group["lr"] for group in raw] == pytest.approx([0.05, 0.2, 0.0015])
+
+
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_training_reduces_the_loss(distance: str) -> None:
+    torch.manual_seed(0)
+    loss = create_loss("sample_proxy", num_classes=4, dim=6, distance=distance)
+    z, y = batch()
+    points = torch.nn.Parameter(z.detach().float())
+    loss.warm_start(points.detach(), y)
+    optimizer = torch.optim.Adam([{"params": [points], "lr": 0.05}, *loss.optimizer_groups()])
+    first = loss(points, y).item()
+    for _ in range(60):
+        optimizer.zero_grad()
+        value = loss(points, y)
+        value.backward()
+        optimizer.step()
+    assert value.item() < 0.5 * first
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(ValueError, match=r"resultant=1\.5; allowed: above 0 and below 1"):
+        create_loss("vmf", num_classes=3, dim=6, resultant=1.5)
+    with pytest.raises(ValueError, match=r"'elvmf'; allowed: 'cos', 'l2'"):
+        create_loss("sample_proxy", num_classes=3, dim=6, distance="elvmf")
+    with pytest.raises(ValueError, match="samples=0; allowed: at least 1"):
+        create_loss("el_nivmf", num_classes=3, dim=6, samples=0)
+    with pytest.raises(ValueError, match="temperature=-1"):
+        create_loss("el_nivmf", num_classes=3, dim=6, temperature=-1.0)
