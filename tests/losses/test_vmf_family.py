@@ -212,7 +212,7 @@ def test_guiding_loss_shares_the_proxies(guidance: str, fidelity: str) -> None:
     alone.load_state_dict({name: value for name, value in loss.state_dict().items() if "guidance" not in name})
     z, y = batch()
     guided = loss(z, y, generator=seeded()) - alone(z, y, generator=seeded())
-    bare = create_loss(guidance, num_classes=4, dim=6, fidelity=fidelity).double()
+    bare = create_loss(guidance, num_classes=4, dim=6, **inherited).double()
     with torch.no_grad():
         bare.proxies.copy_(loss.guidance.proxies if guidance == "soft_triple" else loss.proxies)
     torch.testing.assert_close(guided, 2 * bare(z, y))
