@@ -1,5 +1,7 @@
 """Every engine, tile size and thread count gives the ranks of the exact keys, to the last one."""
 
+import sys
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -56,7 +58,7 @@ def test_compiled_and_torch_equal_exact_path(seed, count, distance, kind, tile, 
     if kind == "near ties":
         rows, labels = nearly_tied(seed, count, 16)
     if distance == "euclidean":
-        rows = rows * np.float32(1 + seed % 50)
+        rows = rows * np.random.default_rng(seed).choice([0, 1, 1, 1, 2.5, 1000], size=(count, 1)).astype(np.float32)
     problem = problem_of(rows, labels, distance)
     exact, fast = joined(ranks.numpy_counts(problem)), joined(compiled_counts(problem, tile, threads))
     np.testing.assert_array_equal(exact, fast)
@@ -113,12 +115,16 @@ def test_blocks_and_shuffles_change_nothing():
         np.testing.assert_array_equal(values[order], there[name], err_msg=name)
 
 
-def test_engine_is_chosen_by_size():
+def test_engine_is_chosen_by_size_and_numpy_needs_no_numba(monkeypatch):
     rows = np.ones((1, 512), dtype=np.float32)
     small = problem_of(rows.repeat(100, 0) / np.sqrt(np.float32(512)), np.arange(100) % 50)
     assert ranks.choose_engine(small) == "numpy"
-    large = problem_of(rows.repeat(20_000, 0) / np.sqrt(np.float32(512)), np.arange(20_000) % 10_000)
+    large = problem_of(rows.repeat(15_000, 0) / np.sqrt(np.float32(512)), np.arange(15_000) % 7_500)
     assert ranks.choose_engine(large) == "compiled"
+    monkeypatch.setitem(sys.modules, "probmetric.evaluation._ranks_compiled", None)
+    assert next(ranks.positive_counts(large, 20)).stop == 20
+    with pytest.raises(ImportError):
+        ranks.positive_counts(large, None, "compiled")
     with pytest.raises(ValueError, match="engine 'compiled' knows"):
         next(ranks.positive_counts(problem_of(rows / 100, [0], "poincare"), None, "compiled"))
 
@@ -144,6 +150,17 @@ def test_other_distances_rank_as_their_formulas(distance):
     relevant = labels[order] == labels[:, None]
     np.testing.assert_array_equal(found["recall_at_3"], relevant[:, :3].any(1))
     np.testing.assert_allclose(found["precision_at_3"], relevant[:, :3].mean(1))
+
+
+def test_a_huge_row_does_not_blur_the_others():
+    rows, labels = clustered(8, 60, 6, 8, 1.0)
+    rows[0] *= 1e6
+    x = rows.astype(np.float64)
+    squared = ((x[:, None] - x[None]) ** 2).sum(-1) + np.diag(np.full(60, np.inf))
+    expected = labels[squared.argmin(1)] == labels
+    for engine in ("numpy", "compiled", "torch"):
+        found = retrieval.retrieval_per_query(rows, labels, distance="euclidean", engine=engine)
+        np.testing.assert_array_equal(found["recall_at_1"], expected)
 
 
 def test_user_distance_is_checked():

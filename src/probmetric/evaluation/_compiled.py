@@ -25,31 +25,38 @@ FLAGS = {"reassoc", "nsz", "contract"}
 
 
 @njit(nogil=True, cache=True)
-def read_row(x, scale, result):  # type: ignore[no-untyped-def]
-    """Row `x` (M,) read to multiples of 1/scale, in these units, into `result` (M,) float64."""
+def read_row(x, steps, result):  # type: ignore[no-untyped-def]
+    """Row `x` (M,) read to its grid of `steps` to 1, in steps, into `result` (M,) float64."""
     for m in range(x.shape[0]):
-        result[m] = np.rint(np.float64(x[m]) * scale)
+        result[m] = np.rint(np.float64(x[m]) * steps)
 
 
 @njit(nogil=True, cache=True, fastmath=FLAGS)
-def exact_key(x, y, scale):  # type: ignore[no-untyped-def]
-    """Dot product, in units of 1/scale^2, of `x` (M,) from `read_row` and a row `y` (M,); exact in any order."""
+def exact_product(x, y, steps):  # type: ignore[no-untyped-def]
+    """Dot product, in steps of both, of `x` (M,) from `read_row` and a row `y` (M,); exact in any order."""
     total = 0.0
     for m in range(x.shape[0]):
-        total += x[m] * np.rint(np.float64(y[m]) * scale)
+        total += x[m] * np.rint(np.float64(y[m]) * steps)
     return total
+
+
+@njit(nogil=True, cache=True)
+def exact_key(i, j, x, search):  # type: ignore[no-untyped-def]
+    """Key of query i, read as `x` (M,), against gallery row j; equal to that of `_keys.keys`."""
+    _, gallery, steps_q, steps_g, shift_g = search
+    return exact_product(x, gallery[j], steps_g[j]) / (steps_q[i] * steps_g[j]) + shift_g[j]
 
 
 @njit(nogil=True, cache=True)
 def exact_thresholds(search, offsets, columns, start, stop, result):  # type: ignore[no-untyped-def]
     """Exact keys (flat) of the positives of queries start..stop-1, descending; `columns` are put in the same order."""
-    queries, gallery, shift_q, shift_g, scale = search
+    queries, _, steps_q, _, _ = search
     x = np.empty(queries.shape[1])
     for i in range(start, stop):
-        read_row(queries[i], scale, x)
+        read_row(queries[i], steps_q[i], x)
         s, e = offsets[i], offsets[i + 1]
         for p in range(s, e):
-            result[p] = exact_key(x, gallery[columns[p]], scale) + shift_q[i] + shift_g[columns[p]]
+            result[p] = exact_key(i, columns[p], x, search)
         order = np.argsort(-result[s:e])
         result[s:e] = result[s:e][order]
         columns[s:e] = columns[s:e][order]
@@ -114,8 +121,7 @@ def fill_table(table, low, high):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def settle(i, j, value, first, search, x, low, exact, above, tied):  # type: ignore[no-untyped-def]
     """Compare pair (i,j), too near to positives first-1, first-2, ... for float32, with them by its exact key."""
-    _, gallery, shift_q, shift_g, scale = search
-    key = exact_key(x, gallery[j], scale) + shift_q[i] + shift_g[j]
+    key = exact_key(i, j, x, search)
     p = first - 1
     while p >= 0 and low[p] <= value:
         above[p] += key > exact[p]
@@ -149,7 +155,7 @@ def place(i, values, found, count, search, bounds, counts, base, scratch):  # ty
             first = bisect(high, values[n])
             if first > 0 and low[first - 1] <= values[n]:
                 if not read:
-                    read_row(search[0][i], search[4], x)
+                    read_row(search[0][i], search[2][i], x)
                     read = True
                 settle(i, found[n], values[n], first, search, x, low, exact, above, tied)
         bins[first] += 1
@@ -180,8 +186,9 @@ def mask_and_shift(tile, rows, cols, own, offsets, columns, factor, shift_q, shi
 def count_rows(tile, rows, cols, search, bounds, counts, space):  # type: ignore[no-untyped-def]
     """Counts from the rows of `tile`, queries rows.. against gallery rows cols.. .
 
-    `search` = queries (Q,M), gallery (G,M), their shifts, scale; `bounds` = offsets and, flat, low, high and exact keys
-    of the positives; `counts` = above and tied of the positives of these rows only; `space` is scratch memory.
+    `search` = queries (Q,M), gallery (G,M), steps of their grids, shifts of the gallery; `bounds` = offsets and, flat,
+    low, high and exact keys of the positives; `counts` = above and tied of the positives of these rows only; `space` is
+    scratch memory.
     """
     offsets, low = bounds[0], bounds[1]
     values, found, scratch = space

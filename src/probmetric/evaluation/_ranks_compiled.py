@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.evaluation import _compiled
-from probmetric.evaluation._keys import BITS, float32_error, on_grid, squared_norms, unit_exponent
+from probmetric.evaluation._keys import BITS, float32_error, squared_norms, steps_of
 from probmetric.evaluation._relation import LabelRelation
-from probmetric.evaluation.ranks import Counts, Problem, largest_norm
+from probmetric.evaluation.ranks import Counts, Problem
 
 Ints = NDArray[np.int64]
 Doubles = NDArray[np.float64]
@@ -32,22 +32,22 @@ PAIRS = 1 << 20
 
 @dataclass
 class _Task:
-    """Arrays the kernels read, and the counts they add to; keys in units of 1/scale^2, filter keys in units of 1."""
+    """Arrays the kernels read, and the counts they add to.
+
+    `search` and `bounds` as in `_compiled.count_rows`. Euclidean float32 keys are products times `factor` plus both
+    `filter` shifts, that is -|x-y|^2 / 2 in units of the largest norm.
+    """
 
     queries: Floats
     gallery: Floats
     own: Ints
     offsets: Ints
     columns: Ints
-    scale: float
     factor: np.float32
-    shift_q: Doubles
-    shift_g: Doubles
     filter_q: Floats
     filter_g: Floats
-    exact: Doubles
-    low: Floats
-    high: Floats
+    search: tuple[Any, ...]
+    bounds: tuple[Any, ...]
     above: Ints
     tied: Ints
     symmetric: bool
@@ -57,9 +57,11 @@ def compiled_counts(problem: Problem, tile: int | None = None, threads: int | No
     """Counts of the queries of `problem` (cosine or Euclidean), all at once or some thousands at a time."""
     size = tile or TILE
     with blas_threads() as (available, limited), ThreadPoolExecutor(threads or available if limited else 1) as pool:
-        shared = _shared(problem)
+        gallery = _side(problem.gallery, str(problem.distance))
+        same = problem.queries is problem.gallery
+        queries = gallery if same else _side(problem.queries, str(problem.distance))
         for start, stop in _parts(problem.relation.counts):
-            task = _prepare(problem, shared, start, stop, pool)
+            task = _prepare(problem, (queries, gallery), start, stop, pool)
             lock, local = threading.Lock(), threading.local()
             _run(pool, [(_tile, task, *place, size, lock, local) for place in _grid(task, size)])
             yield Counts(start, stop, task.offsets, task.above, task.tied)
@@ -96,67 +98,52 @@ def _grid(task: _Task, size: int) -> Iterator[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class _Shared:
-    """What does not depend on the queries of a part."""
+class _Side:
+    """Queries or gallery: rows, steps of their grids, what is added to products with them (-|y|^2 / 2, or 0)."""
 
-    exponent: int
-    shift_q: Doubles
-    shift_g: Doubles
-
-
-def _shared(problem: Problem) -> _Shared:
-    distance = str(problem.distance)
-    exponent = unit_exponent(distance, largest_norm(problem.queries), largest_norm(problem.gallery))
-    shift_g = _shifts(problem.gallery, distance, exponent)
-    same = problem.queries is problem.gallery
-    return _Shared(exponent, shift_g if same else _shifts(problem.queries, distance, exponent), shift_g)
+    rows: Floats
+    steps: Doubles
+    shift: Doubles
 
 
-def _prepare(problem: Problem, shared: _Shared, start: int, stop: int, pool: ThreadPoolExecutor) -> _Task:
+def _side(rows: Floats, distance: str) -> _Side:
+    steps = steps_of(rows, distance)
+    shift = -squared_norms(rows, steps) / 2 if distance == "euclidean" else np.zeros(len(rows))
+    return _Side(rows, steps, shift)
+
+
+def _prepare(problem: Problem, sides: tuple[_Side, _Side], start: int, stop: int, pool: ThreadPoolExecutor) -> _Task:
     """The task of queries start..stop-1: exact keys of their positives, in order, and empty counts."""
-    distance = str(problem.distance)
-    queries, gallery, shift_q = problem.queries[start:stop], problem.gallery, shared.shift_q[start:stop]
+    distance, part = str(problem.distance), slice(start, stop)
+    queries, gallery = sides
     offsets, columns = problem.relation.block(start, stop)
-    scale = 2.0 ** (BITS[distance] - shared.exponent)
     columns, exact = columns.copy(), np.empty(len(columns))
-    search = (queries, gallery, shift_q, shared.shift_g, scale)
-    spans = np.linspace(0, len(queries), 65).astype(np.int64)
+    search = (queries.rows[part], gallery.rows, queries.steps[part], gallery.steps, gallery.shift)
+    spans = np.linspace(0, stop - start, 65).astype(np.int64)
     _run(
         pool,
         [(_compiled.exact_thresholds, search, offsets, columns, spans[n], spans[n + 1], exact) for n in range(64)],
     )
-    unit = 2.0 ** (-2 * BITS[distance])
-    low, high = _undecided(exact * unit, float32_error(queries.shape[1], distance))
-    whole = len(queries) == len(problem.queries)
+    unit = (min(queries.steps.min(), gallery.steps.min()) / 2.0**BITS) ** 2
+    shift = queries.shift[part]
+    threshold = (exact + np.repeat(shift, np.diff(offsets))) * unit
+    low, high = _undecided(threshold, float32_error(gallery.rows.shape[1], distance))
+    whole = stop - start == len(problem.queries)
     return _Task(
-        queries=queries,
-        gallery=gallery,
-        own=np.full(len(queries), -1) if problem.self_index is None else problem.self_index[start:stop],
+        queries=queries.rows[part],
+        gallery=gallery.rows,
+        own=np.full(stop - start, -1) if problem.self_index is None else problem.self_index[part],
         offsets=offsets,
         columns=columns,
-        scale=scale,
-        factor=np.float32(0 if distance == "cosine" else 2.0 ** (-2 * shared.exponent)),
-        shift_q=shift_q,
-        shift_g=shared.shift_g,
-        filter_q=(shift_q * unit).astype(np.float32),
-        filter_g=(shared.shift_g * unit).astype(np.float32),
-        exact=exact,
-        low=low,
-        high=high,
+        factor=np.float32(0 if distance == "cosine" else unit),
+        filter_q=(shift * unit).astype(np.float32),
+        filter_g=(gallery.shift * unit).astype(np.float32),
+        search=search,
+        bounds=(offsets, low, high, exact),
         above=np.zeros(len(columns), dtype=np.int64),
         tied=np.zeros(len(columns), dtype=np.int64),
-        symmetric=whole and problem.queries is gallery and isinstance(problem.relation, LabelRelation),
+        symmetric=whole and queries is gallery and isinstance(problem.relation, LabelRelation),
     )
-
-
-def _shifts(rows: Floats, distance: str, exponent: int) -> Doubles:
-    """What is added to the dot product, in units of 1/scale^2: -|x|^2/2 for the Euclidean distance, else 0."""
-    result = np.zeros(len(rows))
-    if distance == "euclidean":
-        for start in range(0, len(rows), 4096):
-            grid = on_grid(rows[start : start + 4096], distance, exponent)
-            result[start : start + 4096] = -squared_norms(grid) / 2 * 4.0 ** BITS[distance]
-    return result
 
 
 def _undecided(keys: Doubles, error: float) -> tuple[Floats, Floats]:
@@ -190,14 +177,12 @@ def _tile(task: _Task, rows: int, cols: int, size: int, lock: threading.Lock, lo
     _compiled.mask_and_shift(
         tile, rows, cols, task.own, task.offsets, task.columns, task.factor, task.filter_q, task.filter_g
     )
-    bounds = (task.offsets, task.low, task.high, task.exact)
     counts = _empty_counts(task, rows, bottom)
-    search = (task.queries, task.gallery, task.shift_q, task.shift_g, task.scale)
-    _compiled.count_rows(tile, rows, cols, search, bounds, counts, local.space)
+    _compiled.count_rows(tile, rows, cols, task.search, task.bounds, counts, local.space)
     _add(task, rows, bottom, *counts, lock)
     if task.symmetric and cols > rows:
         counts = _empty_counts(task, cols, right)
-        _compiled.count_columns(tile, rows, cols, search, bounds, counts, local.space)
+        _compiled.count_columns(tile, rows, cols, task.search, task.bounds, counts, local.space)
         _add(task, cols, right, *counts, lock)
 
 

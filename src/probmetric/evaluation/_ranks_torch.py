@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from probmetric.evaluation._arrays import UNIT_TOLERANCE, normalized, to_numpy
-from probmetric.evaluation._keys import BITS, float32_error, unit_exponent
+from probmetric.evaluation._keys import BITS, float32_error, norm_exponents
 from probmetric.evaluation.ranks import Counts, Problem
 
 BLOCK_BYTES = 256 << 20
@@ -78,34 +78,36 @@ def torch_counts(problem: Problem, block: int | None = None) -> Iterator[Counts]
 
 
 class _Engine:
-    """What all blocks share: scale of the exact keys (units of 1/scale^2), shifts and the error bound."""
+    """What all blocks share: steps of the grids (see `_keys`), shifts -|x|^2 / 2 or 0, unit of the float32 keys."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.distance = str(problem.distance)
-        largest = [float(_norms(rows).max()) for rows in (problem.queries, problem.gallery)]
-        self.exponent = unit_exponent(self.distance, *largest)
-        self.scale = 2.0 ** (BITS[self.distance] - self.exponent)
-        self.unit = 2.0 ** (-2 * BITS[self.distance])
-        self.shift_q, self.shift_g = self._shift(problem.queries), self._shift(problem.gallery)
+        self.steps_q, self.steps_g = self._steps(problem.queries), self._steps(problem.gallery)
+        self.shift_q = self._shift(problem.queries, self.steps_q)
+        self.shift_g = self._shift(problem.gallery, self.steps_g)
+        self.unit = (min(float(self.steps_q.min()), float(self.steps_g.min())) / 2.0**BITS) ** 2
         self.error = float32_error(problem.gallery.shape[1], self.distance)
 
-    def _grid(self, rows: Tensor) -> Tensor:
-        return (rows.double() * self.scale).round_()
+    def _steps(self, rows: Tensor) -> Tensor:
+        norms = _norms(rows) if self.distance == "euclidean" else torch.ones(len(rows))
+        steps = np.ldexp(1.0, BITS - norm_exponents(norms.cpu().numpy(), self.distance))
+        return torch.from_numpy(steps).to(rows.device)
 
-    def _shift(self, rows: Tensor) -> Tensor:
+    def _shift(self, rows: Tensor, steps: Tensor) -> Tensor:
         if self.distance == "cosine":
             return torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
-        return torch.cat([self._grid(part).square().sum(dim=1) / -2 for part in rows.split(8192)])
+        pairs = zip(rows.split(8192), steps.split(8192), strict=True)
+        return torch.cat([_on_grid(part, step).square().sum(dim=1) / step**2 / -2 for part, step in pairs])
 
     def exact(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Exact keys (P,) of query rows against gallery columns, both (P,)."""
-        step = max(1, BLOCK_BYTES // (8 * self.problem.gallery.shape[1]))
-        parts = [
-            (self._grid(self.problem.queries[i]) * self._grid(self.problem.gallery[j])).sum(dim=1)
-            + (self.shift_q[i] + self.shift_g[j])
-            for i, j in zip(rows.split(step), columns.split(step), strict=True)
-        ]
+        size = max(1, BLOCK_BYTES // (8 * self.problem.gallery.shape[1]))
+        parts = []
+        for i, j in zip(rows.split(size), columns.split(size), strict=True):
+            x = _on_grid(self.problem.queries[i], self.steps_q[i])
+            y = _on_grid(self.problem.gallery[j], self.steps_g[j])
+            parts.append((x * y).sum(dim=1) / (self.steps_q[i] * self.steps_g[j]) + self.shift_g[j])
         return torch.cat(parts)
 
     def block(self, start: int, stop: int) -> Counts:
@@ -124,8 +126,9 @@ class _Engine:
         order = torch.argsort(exact, descending=True)
         order = order[torch.argsort(owner[order], stable=True)]
         exact = exact[order]
-        low = torch.nextafter((exact * self.unit - self.error).float(), torch.tensor(-torch.inf, device=device))
-        high = torch.nextafter((exact * self.unit + self.error).float(), torch.tensor(torch.inf, device=device))
+        threshold = (exact + self.shift_q[start:stop][owner]) * self.unit
+        low = torch.nextafter((threshold - self.error).float(), torch.tensor(-torch.inf, device=device))
+        high = torch.nextafter((threshold + self.error).float(), torch.tensor(torch.inf, device=device))
         place = torch.arange(len(owner), device=device) - torch.from_numpy(offsets[:-1]).to(device)[owner]
         reached, above = _counts_from(keys, owner, place, low), _counts_from(keys, owner, place, high)
         tied = self._settle(keys, owner, low, high, exact, above, (reached > above).nonzero().ravel(), start)
@@ -134,7 +137,7 @@ class _Engine:
     def _float32_keys(self, start: int, stop: int) -> Tensor:
         keys = self.problem.queries[start:stop] @ self.problem.gallery.T
         if self.distance != "cosine":
-            keys *= 4.0**-self.exponent
+            keys *= self.unit
             keys += (self.shift_q[start:stop] * self.unit).float()[:, None]
             keys += (self.shift_g * self.unit).float()
         return keys
@@ -160,6 +163,11 @@ class _Engine:
             above.index_add_(0, positive, (found > exact[positive]).long())
             tied.index_add_(0, positive, (found == exact[positive]).long())
         return tied
+
+
+def _on_grid(rows: Tensor, steps: Tensor) -> Tensor:
+    """Rows (B,M) in whole steps of their grids, float64."""
+    return (rows.double() * steps[:, None]).round_()
 
 
 def _counts_from(keys: Tensor, owner: Tensor, place: Tensor, bounds: Tensor) -> Tensor:

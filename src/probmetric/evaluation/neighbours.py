@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.evaluation import _arrays
-from probmetric.evaluation._keys import float32_error, keys, on_grid
+from probmetric.evaluation._keys import float32_error, keys, on_grid, steps_of
 
 SPARE = 8
 GPU_LONGEST_LIST = 2048
@@ -68,12 +68,13 @@ def _rows(values: Any, name: str, normalize: bool) -> NDArray[np.float32]:
 def _exact(
     queries: NDArray[np.float32], gallery: NDArray[np.float32], which: NDArray[np.int64], k: int, own: bool
 ) -> Neighbours:
-    grid = on_grid(gallery, "cosine", 0)
+    grid = on_grid(gallery, steps_of(gallery, "cosine"))
     similarity, index = np.empty((len(which), k)), np.empty((len(which), k), dtype=np.int64)
     step = max(1, EXACT_BYTES // (8 * len(gallery)))
     for start in range(0, len(which), step):
         rows = which[start : start + step]
-        found = keys(on_grid(queries[rows], "cosine", 0), grid, "cosine")
+        asked = queries[rows]
+        found = keys(on_grid(asked, steps_of(asked, "cosine")), grid, "cosine")
         if own:
             found[np.arange(len(rows)), rows] = -np.inf
         similarity[start : start + step], index[start : start + step] = _largest(found, k)
@@ -82,7 +83,10 @@ def _exact(
 
 def _largest(found: NDArray[np.float64], k: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """The k largest of each row of `found` (B,N), descending, equal ones by ascending column."""
-    last = -np.partition(-found, k - 1, axis=1)[:, k - 1 : k] if k > 1 else found.max(axis=1, keepdims=True)
+    if k == 1:
+        nearest = found.argmax(axis=1)[:, None]
+        return np.take_along_axis(found, nearest, axis=1), nearest
+    last = -np.partition(-found, k - 1, axis=1)[:, k - 1 : k]
     similarity, index = np.empty((len(found), k)), np.empty((len(found), k), dtype=np.int64)
     for row, values in enumerate(found):
         columns = np.flatnonzero(values >= last[row])
@@ -95,7 +99,7 @@ def _by_faiss(queries: NDArray[np.float32], gallery: NDArray[np.float32], k: int
     import faiss
 
     wide = min(len(gallery), k + own + SPARE)
-    index = faiss.IndexFlatIP(gallery.shape[1])
+    index: Any = faiss.IndexFlatIP(gallery.shape[1])
     if getattr(faiss, "get_num_gpus", int)() > 0 and wide <= GPU_LONGEST_LIST:
         index = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
     index.add(gallery)
@@ -122,5 +126,7 @@ def _by_faiss(queries: NDArray[np.float32], gallery: NDArray[np.float32], k: int
 def _candidate_keys(
     queries: NDArray[np.float32], gallery: NDArray[np.float32], columns: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    own = on_grid(queries, "cosine", 0)
-    return np.einsum("bm,bkm->bk", own, on_grid(gallery[columns], "cosine", 0))
+    own = on_grid(queries, steps_of(queries, "cosine"))
+    listed = gallery[columns.ravel()]
+    found = on_grid(listed, steps_of(listed, "cosine")).reshape(*columns.shape, -1)
+    return np.einsum("bm,bkm->bk", own, found)

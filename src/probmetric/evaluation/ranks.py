@@ -8,7 +8,6 @@ of a query in descending order, the rank of the j-th is j + above + tied if ties
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from probmetric.evaluation._keys import (
     keys,
     on_grid,
     squared_norms,
-    unit_exponent,
+    steps_of,
 )
 from probmetric.evaluation._relation import Relation
 
@@ -69,23 +68,26 @@ def positive_counts(problem: Problem, block: int | None = None, engine: Engine =
 
         return torch_counts(problem, block)
     if chosen == "compiled":
-        from probmetric.evaluation._ranks_compiled import compiled_counts
-
-        return compiled_counts(problem, block)
+        try:
+            from probmetric.evaluation._ranks_compiled import compiled_counts
+        except (ImportError, RuntimeError):  # not installed, or no folder where numba may keep what it compiles
+            if engine == "compiled":
+                raise
+        else:
+            return compiled_counts(problem, block)
     return numpy_counts(problem, block)
 
 
 def choose_engine(problem: Problem) -> Engine:
-    """Torch for tensors; numba, if installed, for what takes NumPy longer than numba takes to load (about 1 s)."""
+    """Torch for tensors; numba for what takes NumPy longer than numba takes to load (about 1.5 s); else NumPy."""
     if hasattr(problem.gallery, "detach"):
         return "torch"
     queries, gallery = len(problem.queries), len(problem.gallery)
     seconds = queries * gallery * (2e-11 * problem.queries.shape[1] + 1.2e-8)
     few_positives = problem.relation.counts.sum() <= 512 * queries
-    patience = 0.1 if "numba" in sys.modules else 1.0
-    if problem.distance not in FILTERED_DISTANCES or not few_positives or seconds < patience:
-        return "numpy"
-    return "compiled" if importlib.util.find_spec("numba") else "numpy"
+    patience = 0.1 if "numba" in sys.modules else 1.5
+    worth_it = problem.distance in FILTERED_DISTANCES and few_positives and seconds > patience
+    return "compiled" if worth_it else "numpy"
 
 
 def numpy_counts(problem: Problem, block: int | None = None) -> Iterator[Counts]:
@@ -103,17 +105,12 @@ def _key_function(problem: Problem):
     distance, queries, gallery = problem.distance, problem.queries, problem.gallery
     if not isinstance(distance, str):
         return lambda start, stop: _user_keys(distance, queries[start:stop], gallery)
-    exponent = unit_exponent(distance, largest_norm(queries), largest_norm(gallery))
-    grid = on_grid(gallery, distance, exponent)
-    norms = squared_norms(grid)
+    steps = steps_of(gallery, distance)
+    grid, norms = on_grid(gallery, steps), squared_norms(gallery, steps)
     if queries is gallery:
         return lambda start, stop: keys(grid[start:stop], grid, distance, norms)
-    return lambda start, stop: keys(on_grid(queries[start:stop], distance, exponent), grid, distance, norms)
-
-
-def largest_norm(rows: NDArray[np.float32]) -> float:
-    """Largest row norm of `rows` (N,M)."""
-    return float(np.sqrt(np.max(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))))
+    own = steps_of(queries, distance)
+    return lambda start, stop: keys(on_grid(queries[start:stop], own[start:stop]), grid, distance, norms)
 
 
 def _user_keys(distance: Distance, queries: NDArray[np.float32], gallery: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -147,9 +144,9 @@ def counts_of_block(problem: Problem, found: NDArray[np.float64], start: int, st
     width = found.shape[1]
     for row in rows[np.diff(offsets) > 0]:
         mine = slice(offsets[row], offsets[row + 1])
-        right = np.searchsorted(found[row], threshold[mine], side="right")
+        right = found[row].searchsorted(threshold[mine], side="right")
         above[mine] = width - right
-        tied[mine] = right - np.searchsorted(found[row], threshold[mine], side="left")
+        tied[mine] = right - found[row].searchsorted(threshold[mine], side="left")
     return Counts(start, stop, offsets, above, tied)
 
 
