@@ -32,10 +32,10 @@ test: env ## all tests, linters and type checks
 	ruff format --check .
 	snakefmt --check Snakefile workflow/rules
 	mypy
-	pytest
+	OMP_NUM_THREADS=1 pytest -n auto --dist loadfile
 
 test-fast: env ## tests without the slow ones
-	pytest -m "not slow and not workflow and not slurm and not browser"
+	OMP_NUM_THREADS=1 pytest -n auto --dist loadfile -m "not slow and not workflow and not slurm and not browser"
 
 lint: env ## linters, type checker, snakemake --lint
 	ruff check . && snakefmt --check Snakefile workflow/rules && mypy && snakemake --lint

@@ -107,9 +107,12 @@ def _aggregate(options: argparse.Namespace) -> None:
 
 
 def _tables(options: argparse.Namespace) -> None:
+    from probmetric.reporting.plots import write_plots
     from probmetric.reporting.tables import write_tables
 
-    write_tables(_report(options))
+    report = _report(options)
+    write_tables(report)
+    write_plots(report)
 
 
 def _figure(options: argparse.Namespace) -> None:
@@ -265,7 +268,7 @@ def _add_run_steps(add: Any) -> None:
 def _add_report_steps(add: Any) -> None:
     steps = [
         ("aggregate", _aggregate, "collect an experiment's metrics into runs.csv and metrics.json"),
-        ("tables", _tables, "write an experiment's tables (Markdown, CSV, LaTeX)"),
+        ("tables", _tables, "write an experiment's tables (Markdown, CSV, LaTeX) and the files of `dvc plots`"),
         ("figure", _figure, "draw one figure of an experiment"),
         ("report", _html, "write an experiment's HTML page"),
         ("track", _track, "bring MLflow up to date with an experiment's results"),

@@ -42,6 +42,7 @@ rule tables:
             labels={"kind": "table", "format": "CSV"},
         ),
         tex="reports/{experiment}/table.tex",
+        plots=directory("reports/{experiment}/plots"),
     log:
         "logs/tables/{experiment}.log",
     benchmark:
