@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probmetric.data.counter import uniforms
-from probmetric.data.samplers import BalancedBatches, ShuffledBatches, shard
+from probmetric.data.samplers import BalancedBatches, ClassRandomBatches, ShuffledBatches, shard
 from probmetric.data.transforms import SMALL, SmallImages, small_transform
 
 IMAGES = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (40, 3, 32, 32), dtype=np.uint8))
@@ -61,6 +61,19 @@ def test_batches_depend_on_seed_and_epoch_alone():
         assert not same(sampler.epoch(4), sampler.epoch(5))
         assert not same(sampler.epoch(4), make(2).epoch(4))
         assert len(sampler.epoch(0)) == len(sampler)
+
+
+def test_class_random_batches_draw_classes_and_images_with_replacement():
+    labels = np.repeat(np.arange(6), [1, 2, 3, 30, 30, 30])
+    sampler = ClassRandomBatches(labels, 8, 2, seed=0)
+    batches = [batch for epoch in range(60) for batch in sampler.epoch(epoch)]
+    groups = np.stack(batches).reshape(-1, 2)
+    assert (labels[groups[:, 0]] == labels[groups[:, 1]]).all()
+    counts = np.bincount(labels[groups[:, 0]], minlength=6)
+    assert np.abs(counts / counts.sum() - 1 / 6).max() < 0.03
+    assert any(len(np.unique(labels[batch])) < 4 for batch in batches)
+    same_image = (groups[:, 0] == groups[:, 1])[labels[groups[:, 0]] == 1].mean()
+    assert abs(same_image - 0.5) < 0.1
 
 
 def test_shuffled_batches_cover_distinct_images():

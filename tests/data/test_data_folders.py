@@ -190,3 +190,20 @@ def test_two_preparations_of_one_folder_do_not_mix(tmp_path):
             prepare_dataset("digits", tmp_path / "digits", progress=False)
     prepare_dataset("digits", tmp_path / "digits", progress=False)
     assert doctor(tmp_path / "digits") == []
+
+
+def test_a_full_disk_or_a_read_only_folder_is_explained(tmp_path, monkeypatch):
+    import errno
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device", "images.bin")
+
+    monkeypatch.setattr("probmetric.data.cache.shutil.copyfileobj", full)
+    with pytest.raises(DataError, match=r"No space left on device \(images\.bin\)\. Free space"):
+        prepare_dataset("digits", tmp_path / "digits", progress=False)
+    monkeypatch.undo()
+    prepare_dataset("digits", tmp_path / "digits", progress=False)
+    assert doctor(tmp_path / "digits") == []
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(DataError, match=r"cannot prepare .*digits"):
+        prepare_dataset("digits", tmp_path / "file" / "digits", progress=False)

@@ -25,6 +25,7 @@ from torch.nn import functional as F
 
 from probmetric.data.counter import uniforms
 from probmetric.data.jitter import Jitter, jittered
+from probmetric.data.manifest import OptionError
 from probmetric.data.store import ImageStore
 
 Normalisation = Literal["imagenet", "bn_inception", "unit"]
@@ -65,13 +66,17 @@ class LargeImages:
 
     def __post_init__(self) -> None:
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
-            raise ValueError(f"scale is {self.scale}; allowed: 0 < low <= high <= 1.")
+            raise OptionError(f"scale is {self.scale}; allowed: 0 < low <= high <= 1.")
         if self.resize and self.resize < self.size:
-            raise ValueError(f"resize is {self.resize}; allowed: 0, or at least size = {self.size}.")
+            raise OptionError(f"resize is {self.resize}; allowed: 0, or at least size = {self.size}.")
 
     def evaluation(self) -> LargeImages:
         """The same view without augmentation."""
         return replace(self, crop=False, flip=False, jitter=(0.0, 0.0, 0.0, 0.0))
+
+    def input_size(self, store: ImageStore) -> int:
+        """Side of the network's input."""
+        return self.size
 
     def load(self, store: ImageStore, rows: np.ndarray, *, seed: int, epoch: int) -> torch.Tensor:
         """Training views (B, C, S, S) uint8 of the manifest rows (B,), on the CPU."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from probmetric.errors import ProbMetricError
 from probmetric.io import FileError, atomic_path
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ _KEY = b"probmetric"
 
 class DataError(FileError):
     """A dataset, an archive or a prepared folder is not as it must be; the message names file and fix."""
+
+
+class OptionError(ProbMetricError, ValueError):
+    """An option is not allowed; the message states the value and what is."""
 
 
 def rebuild_advice(folder: Path) -> str:

@@ -15,7 +15,16 @@ from typing import Literal, get_args
 import numpy as np
 
 from probmetric.data.digest import read_digest, write_digest
-from probmetric.data.manifest import IMAGES, MANIFEST, SUMMARY, load_metadata, read_table, values_of, write_manifest
+from probmetric.data.manifest import (
+    IMAGES,
+    MANIFEST,
+    SUMMARY,
+    OptionError,
+    load_metadata,
+    read_table,
+    values_of,
+    write_manifest,
+)
 from probmetric.data.prepare import new_folder
 from probmetric.data.store import ImageStore
 from probmetric.io import read_json, write_json
@@ -49,14 +58,14 @@ def inject_label_noise(
         The new labels (N,).
     """
     if not 0.0 <= rate < 1.0:
-        raise ValueError(f"label noise rate is {rate}; allowed: 0 <= rate < 1.")
+        raise OptionError(f"label noise rate is {rate}; allowed: 0 <= rate < 1.")
     if kind not in get_args(Kind):
-        raise ValueError(f"label noise kind is {kind!r}; {nearest(kind, get_args(Kind))}")
+        raise OptionError(f"label noise kind is {kind!r}; {nearest(kind, get_args(Kind))}")
     labels = np.asarray(labels)
     rows = np.flatnonzero(np.asarray(split) == "train")
     classes = np.unique(labels[rows])
     if len(classes) < 2:
-        raise ValueError(f"label noise needs at least 2 training classes, found {len(classes)}.")
+        raise OptionError(f"label noise needs at least 2 training classes, found {len(classes)}.")
     rng = np.random.default_rng(seed)
     chosen = rng.permutation(rows)[: round(rate * len(rows))]
     position = np.searchsorted(classes, labels[chosen])
@@ -66,7 +75,7 @@ def inject_label_noise(
         noisy[chosen] = classes[(position + step) % len(classes)]
     else:
         if neighbours is None:
-            raise ValueError("label noise of kind 'nearest' needs `neighbours`, a (C_train, K) array of labels.")
+            raise OptionError("label noise of kind 'nearest' needs `neighbours`, a (C_train, K) array of labels.")
         pick = rng.integers(0, neighbours.shape[1], size=len(chosen))
         noisy[chosen] = neighbours[position, pick]
     return noisy
@@ -91,7 +100,7 @@ def add_noise(
     digest = read_digest(prepared_folder)
     table, metadata = read_table(prepared_folder)
     if "noise" in metadata:
-        raise ValueError(f"{prepared_folder} already has noisy labels; start from the clean dataset.")
+        raise OptionError(f"{prepared_folder} already has noisy labels; start from the clean dataset.")
     columns = {name: values_of(table, name) for name in table.column_names}
     clean, split = columns["label"], columns["split"]
     neighbours = nearest_classes(prepared_folder) if kind == "nearest" else None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from probmetric.data.manifest import OptionError
 from probmetric.data.samplers import generator
 
 
@@ -29,7 +30,7 @@ class EpisodicBatches:
         found, counts = np.unique(labels, return_counts=True)
         usable = found[counts >= per_class]
         if len(usable) < classes:
-            raise ValueError(
+            raise OptionError(
                 f"episodes of {classes} classes x {per_class} images: only {len(usable)} of {len(found)} classes have "
                 f"that many images; use at most {len(usable)} classes or fewer images."
             )
@@ -68,7 +69,7 @@ class PairBatches:
         """
         usable = [i for i, found in enumerate(positives) if len(found)]
         if not usable or pairs_per_batch < 1:
-            raise ValueError(
+            raise OptionError(
                 f"{len(usable)} queries have a positive, {pairs_per_batch} pairs per batch: need at least 1."
             )
         self.queries = np.asarray(queries)[usable]

@@ -91,8 +91,21 @@ def work_folder(target: Path) -> Iterator[Path]:
     """Yield the scratch folder beside `target`, the same one after an interruption; one process at a time.
 
     Raises:
-        DataError: another process is preparing the same folder.
+        DataError: another process is preparing the same folder, or a file cannot be read or written.
     """
+    try:
+        with _locked(target) as work:
+            yield work
+    except OSError as error:
+        place = error.filename or target
+        raise DataError(
+            f"cannot prepare {target}: {error.strerror or error} ({place}). Free space or change permissions, then run "
+            "the same command again: it goes on where it stopped."
+        ) from error
+
+
+@contextlib.contextmanager
+def _locked(target: Path) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     work = target.parent / f".{target.name}.work"
     lock = target.parent / f".{target.name}.lock"

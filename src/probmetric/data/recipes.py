@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Literal
 
 from probmetric.data.large import LargeImages
+from probmetric.data.manifest import OptionError
 from probmetric.data.transforms import SMALL, SmallImages
 
 Recipe = Literal["standard", "vmf", "lam"]
@@ -51,6 +52,6 @@ def transform_for(dataset: str, recipe: Recipe = "standard") -> Transform:
     A dataset the paper does not use gets the standard one: photographs a random crop, small images plain scaling.
     """
     if recipe not in RECIPES:
-        raise ValueError(f"recipe is {recipe!r}; allowed: {', '.join(RECIPES)}.")
+        raise OptionError(f"recipe is {recipe!r}; allowed: {', '.join(RECIPES)}.")
     fallback: Transform = _STANDARD if dataset in _PHOTOGRAPHS else SmallImages()
     return RECIPES[recipe].get(dataset, RECIPES["standard"].get(dataset, fallback))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from probmetric.data.manifest import OptionError
+
 
 class ShuffledBatches:
     """Plain shuffling; the last, smaller batch is dropped unless it is the only one."""
@@ -21,7 +23,7 @@ class ShuffledBatches:
             seed: seed of the run.
         """
         if count < 1 or batch_size < 1:
-            raise ValueError(f"{count} images in batches of {batch_size}: both must be at least 1.")
+            raise OptionError(f"{count} images in batches of {batch_size}: both must be at least 1.")
         self.count, self.batch_size, self.seed = count, batch_size, seed
 
     def __len__(self) -> int:
@@ -57,18 +59,18 @@ class BalancedBatches:
         self.labels = np.asarray(labels)
         self.classes = np.unique(self.labels)
         if per_class < 1 or batch_size % per_class:
-            raise ValueError(
+            raise OptionError(
                 f"batch size {batch_size} is not a multiple of {per_class} images per class; nearest allowed: "
                 f"{max(1, round(batch_size / max(per_class, 1))) * max(per_class, 1)}."
             )
         if not len(self.classes):
-            raise ValueError("there are no images to draw batches from: the training split is empty.")
+            raise OptionError("there are no images to draw batches from: the training split is empty.")
         self.per_class = per_class
         self.classes_per_batch = min(batch_size // per_class, len(self.classes))
         self.batch_size = self.classes_per_batch * per_class
         self.seed, self.replacement = seed, replacement
         order = np.argsort(self.labels, kind="stable")
-        self._members = np.split(order, np.searchsorted(self.labels[order], self.classes[1:]))
+        self.members = np.split(order, np.searchsorted(self.labels[order], self.classes[1:]))
 
     def __len__(self) -> int:
         """Batches per epoch: as many as the images fill, at least one."""
@@ -78,7 +80,7 @@ class BalancedBatches:
         """Batches of an epoch: positions (B,) each, the K images of a class side by side."""
         rng = generator(self.seed, epoch)
         rounds = self._rounds(rng)
-        draws = _WithReplacement(self._members, rng) if self.replacement else _InTurn(self._members, rng)
+        draws = _WithReplacement(self.members, rng) if self.replacement else _InTurn(self.members, rng)
         return [np.concatenate([draws.take(c, self.per_class) for c in chosen]) for chosen in rounds]
 
     def _rounds(self, rng: np.random.Generator) -> list[np.ndarray]:
@@ -97,6 +99,29 @@ class BalancedBatches:
                 chosen, queue = np.concatenate([chosen, fresh[:missing]]), fresh[missing:]
             rounds.append(chosen)
         return rounds
+
+
+class ClassRandomBatches:
+    """The sampler of the proxy papers' released code: B / K times a class, uniformly and with replacement, then K of
+    its images, with replacement too; a class or an image may occur several times in a batch.
+    """
+
+    def __init__(self, labels: np.ndarray, batch_size: int, per_class: int, seed: int) -> None:
+        """Batches over the images with the given labels (N,); the arguments are those of `BalancedBatches`."""
+        balanced = BalancedBatches(labels, batch_size, per_class, seed)
+        self.batch_size, self.per_class, self.seed = batch_size, per_class, seed
+        self._count, self._members = len(balanced.labels), balanced.members
+
+    def __len__(self) -> int:
+        """Batches per epoch."""
+        return max(1, self._count // self.batch_size)
+
+    def epoch(self, epoch: int) -> list[np.ndarray]:
+        """Batches of an epoch: positions (B,) each."""
+        rng = generator(self.seed, epoch)
+        draws = _WithReplacement(self._members, rng)
+        picks = rng.integers(len(self._members), size=(len(self), self.batch_size // self.per_class))
+        return [np.concatenate([draws.take(k, self.per_class) for k in row]) for row in picks]
 
 
 class _WithReplacement:
@@ -127,7 +152,7 @@ class _InTurn:
 def shard(batch: np.ndarray, rank: int, world_size: int) -> np.ndarray:
     """The part of a batch (B,) that process `rank` of `world_size` works on."""
     if not 0 <= rank < world_size:
-        raise ValueError(f"rank {rank} is outside 0..{world_size - 1}.")
+        raise OptionError(f"rank {rank} is outside 0..{world_size - 1}.")
     return batch[rank::world_size]
 
 

@@ -17,6 +17,7 @@ import torch
 from torch.nn import functional as F
 
 from probmetric.data.counter import uniforms
+from probmetric.data.manifest import OptionError
 from probmetric.data.store import ImageStore
 
 Padding = Literal["edge", "reflect", "zero"]
@@ -49,11 +50,11 @@ class SmallImages:
 
     def __post_init__(self) -> None:
         if self.padding == "reflect" and (self.rotation or self.scale):
-            raise ValueError("padding 'reflect' needs rotation = 0 and scale = 0; allowed with them: edge, zero.")
+            raise OptionError("padding 'reflect' needs rotation = 0 and scale = 0; allowed with them: edge, zero.")
         if not 0.0 <= self.scale < 1.0:
-            raise ValueError(f"scale is {self.scale}; allowed: 0 <= scale < 1.")
+            raise OptionError(f"scale is {self.scale}; allowed: 0 <= scale < 1.")
         if len(self.mean) != len(self.std):
-            raise ValueError(f"mean has {len(self.mean)} values, std {len(self.std)}; give one of each per channel.")
+            raise OptionError(f"mean has {len(self.mean)} values, std {len(self.std)}; give one of each per channel.")
 
     def __call__(
         self, images: torch.Tensor, indices: np.ndarray | torch.Tensor, *, seed: int, epoch: int
@@ -81,6 +82,13 @@ class SmallImages:
             mirrored = torch.from_numpy(draws[:, 4] < 0.5).to(images.device)
             values = torch.where(mirrored[:, None, None, None], values.flip(-1), values)
         return self._erased(self.normalise(values), draws)
+
+    def input_size(self, store: ImageStore) -> int:
+        """Side of the network's input: that of the stored images, which must be square and of one size."""
+        if store.shape is None or store.shape[0] != store.shape[1]:
+            found = "of different sizes" if store.shape is None else f"{store.shape[0]}x{store.shape[1]}"
+            raise OptionError(f"{store.path}: images are {found}; this transform needs square images of one size.")
+        return store.shape[0]
 
     def load(self, store: ImageStore, rows: np.ndarray, *, seed: int, epoch: int) -> torch.Tensor:
         """Stored images (B, C, H, W) uint8 of the manifest rows (B,); `__call__` augments them."""

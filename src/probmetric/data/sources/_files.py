@@ -22,7 +22,7 @@ import numpy as np
 
 from probmetric.data.cache import Stored
 from probmetric.data.decode import Mode, as_png, decode, decode_file, plain_jpeg_shape
-from probmetric.data.manifest import DataError
+from probmetric.data.manifest import DataError, OptionError
 from probmetric.data.splits import hold_out_classes
 
 SplitProtocol = Literal["standard", "mlrc", "vmf", "lam"]
@@ -85,7 +85,7 @@ def validation_classes(train: np.ndarray, protocol: SplitProtocol, fold: int, se
     """
     if protocol == "mlrc":
         if not 0 <= fold < FOLDS:
-            raise ValueError(f"fold is {fold}; allowed: 0 to {FOLDS - 1}.")
+            raise OptionError(f"fold is {fold}; allowed: 0 to {FOLDS - 1}.")
         return np.array_split(train, FOLDS)[fold]
     if protocol == "vmf":
         count = round(0.15 * len(train))
