@@ -124,3 +124,24 @@ def test_drawing_leaves_the_callers_style_alone(study):
     before = dict(mpl.rcParams)
     draw("noise_robustness", study)
     assert dict(mpl.rcParams) == before
+
+
+def test_a_method_stands_at_the_same_height_in_every_panel(workspace):
+    from probmetric.reporting.aggregate import aggregate
+    from probmetric.reporting.figures import metric_per_method
+
+    path = workspace.root / "results" / "digits" / "contrastive"
+    for seed in range(3):
+        metrics = json.loads((path / f"seed{seed}" / "metrics.json").read_text())
+        (path / f"seed{seed}" / "metrics.json").write_text(json.dumps(metrics | {"calibration/ece": None}))
+    context = workspace.context()
+    aggregate(workspace.folders, context.folder / "runs.csv", context.folder / "metrics.json")
+    with _style.style():
+        figure = metric_per_method.draw(context).figure
+    looks = _style.looks(context.variants)
+    heights = {variant: place for place, variant in enumerate(context.variants)}
+    for axis in [axis for axis in figure.axes if axis.get_visible()][:5]:
+        for line in axis.get_lines():
+            if line.get_marker() == "o":
+                (variant,) = [v for v, look in looks.items() if look.colour == line.get_color()]
+                assert list(line.get_ydata()) == [heights[variant]]

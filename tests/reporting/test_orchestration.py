@@ -38,6 +38,15 @@ def test_the_wall_time_is_accounted_for(workspace, tmp_path):
     assert json.loads((tmp_path / "orchestration.json").read_text())["by_rule"]["evaluate"] == {"jobs": 2, "seconds": 4}
 
 
+def test_the_start_of_processes_counts_as_overhead(workspace, tmp_path):
+    for name in ("a", "b"):
+        write_benchmark(tmp_path, "evaluate", name, 2.0)
+        write_benchmark(tmp_path, "embed", name, 0.5)
+    found = measure(tmp_path, [], 5.0, starts={"evaluate": 0.5, "embed": 3.0, "prepare": 1.0})
+    assert found.step_overhead == pytest.approx(2 * 0.5 + 2 * 0.5)
+    assert found.computation == pytest.approx(5 - 2)
+
+
 def test_bad_input_is_named(workspace, tmp_path):
     with pytest.raises(ValueError, match="total_seconds is 0"):
         measure(tmp_path, [], 0)

@@ -50,7 +50,7 @@ class Orchestration:
         offered = self.total_seconds * self.cores
         lines = [
             f"Orchestration: {100 * self.share:.0f} % of {self.total_seconds:.0f} s on {self.cores} core(s), "
-            f"{self.jobs} jobs (limit of the project: 30 %)."
+            f"{self.jobs} jobs (goal: at most 30 %)."
         ]
         for name in ("computation", "step_overhead", "reporting", "idle"):
             seconds = getattr(self, name)

@@ -15,62 +15,59 @@ if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
 
 TITLE = "Metrics by method"
-_COLUMNS = 5
+_COLUMNS = (3, 4, 5)
+_Values = dict[str, dict[str, dict[str, list[float]]]]
 
 
 @register
 def draw(context: ReportContext) -> _style.Drawing:
-    """One row of panels per dataset, one panel per metric; methods down the side."""
+    """One row of panels per dataset, one panel per metric; methods down the side, at the same height in every panel."""
     values = {metric: _data.values(context, metric) for metric in context.metrics}
-    panels = [(data, metric) for data in context.data for metric in context.metrics if data in values[metric]]
-    if not panels:
+    measured = {data: [metric for metric in context.metrics if data in values[metric]] for data in context.data}
+    measured = {data: metrics for data, metrics in measured.items() if metrics}
+    if not measured:
         return _style.nothing(TITLE, "no run of this experiment is finished.")
-    most = max(sum(data == first for first, _ in panels) for data in context.data)
-    columns = math.ceil(most / math.ceil(most / _COLUMNS))
-    rows = _rows(context, panels, columns)
-    figure, axes = _style.grid(len(rows), columns, panel_height=0.75 + 0.21 * _most_methods(context))
+    columns = min(_COLUMNS, key=lambda number: sum(math.ceil(len(metrics) / number) for metrics in measured.values()))
+    rows = [
+        (data, metrics[start : start + columns])
+        for data, metrics in measured.items()
+        for start in range(0, len(metrics), columns)
+    ]
+    methods = {data: _methods(context, values, data) for data in measured}
+    heights = [0.75 + 0.21 * len(methods[data]) for data, _ in rows]
+    figure, axes = _style.grid(
+        len(rows), columns, panel_height=sum(heights) / len(heights), gridspec_kw={"height_ratios": heights}
+    )
     known = _style.looks(context.variants)
-    for line, row in zip(axes, rows, strict=True):
-        for axis in line[len(row) :]:
-            axis.set_visible(False)
-        for axis, (data, metric) in zip(line, row, strict=False):
-            _panel(axis, context, values[metric][data], known, named=axis is line[0])
+    for line, (data, metrics) in zip(axes, rows, strict=True):
+        for axis, metric in zip(line, metrics, strict=False):
+            _panel(axis, values[metric][data], methods[data], known)
             axis.set_xlabel(_metrics.heading(metric))
-        line[0].set_title(_data.group_title(row[0][0]))
+            axis.set_yticks(range(len(methods[data])), [])
+        for axis in line[len(metrics) :]:
+            axis.set_visible(False)
+        line[0].set_yticks(range(len(methods[data])), [context.label(variant) for variant in methods[data]])
+        line[0].set_title(_data.group_title(data))
     return _style.Drawing(figure, TITLE, _caption(), _alt(context))
 
 
-def _rows(context: ReportContext, panels: list[tuple[str, str]], columns: int) -> list[list[tuple[str, str]]]:
-    rows = []
-    for data in context.data:
-        mine = [panel for panel in panels if panel[0] == data]
-        rows += [mine[start : start + columns] for start in range(0, len(mine), columns)]
-    return rows
+def _methods(context: ReportContext, values: _Values, data: str) -> list[str]:
+    """The methods measured on `data`, in the experiment's order."""
+    return _data.methods_drawn(context, {variant for found in values.values() for variant in found.get(data, {})})
 
 
-def _most_methods(context: ReportContext) -> int:
-    return max(len({key.variant for key in context.expected if key.data == data}) for data in context.data)
-
-
-def _panel(
-    axis: Axes,
-    context: ReportContext,
-    by_method: dict[str, list[float]],
-    known: dict[str, _style.Look],
-    *,
-    named: bool,
-) -> None:
-    variants = _data.methods_drawn(context, by_method)
-    for place, variant in enumerate(variants):
+def _panel(axis: Axes, by_method: dict[str, list[float]], methods: list[str], known: dict[str, _style.Look]) -> None:
+    for place, variant in enumerate(methods):
+        if variant not in by_method:
+            continue
         cell = summarise(by_method[variant])
-        look = known[variant]
-        axis.plot(by_method[variant], [place] * cell.n, "|", color=look.colour, alpha=0.55, markersize=7)
-        axis.errorbar(cell.mean, place, xerr=cell.half_width, color=look.colour, marker="o", markersize=4.5, capsize=2)
-    axis.set_yticks(range(len(variants)), [context.label(variant) for variant in variants] if named else [])
-    axis.set_ylim(len(variants) - 0.5, -0.5)
+        colour = known[variant].colour
+        axis.plot(by_method[variant], [place] * cell.n, "|", color=colour, alpha=0.55, markersize=7)
+        axis.errorbar(cell.mean, place, xerr=cell.half_width, color=colour, marker="o", markersize=4.5, capsize=2)
+    axis.set_ylim(len(methods) - 0.5, -0.5)
     axis.grid(visible=True, axis="x")
-    axis.grid(visible=False, axis="y")
-    axis.locator_params(axis="x", nbins=3)
+    axis.grid(visible=True, axis="y", linestyle=":", color="#EEEEEE")
+    axis.locator_params(axis="x", nbins=2, min_n_ticks=2)
     axis.margins(x=0.12)
 
 

@@ -1,0 +1,32 @@
+"""The captions of Snakemake's report are valid templates and valid reStructuredText."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import jinja2
+import pytest
+from docutils.core import publish_parts
+
+from probmetric.reporting.figures import list_figures
+
+FOLDER = Path(__file__).parents[2] / "workflow" / "report"
+
+
+def render(name: str, **wildcards: str) -> str:
+    template = jinja2.Template((FOLDER / name).read_text(encoding="utf-8"), undefined=jinja2.StrictUndefined)
+    text = template.render(snakemake=SimpleNamespace(wildcards=SimpleNamespace(**wildcards)))
+    return publish_parts(text, writer="html5", settings_overrides={"halt_level": 2, "report_level": 2})["body"]
+
+
+@pytest.mark.parametrize("name", ["table.rst", "page.rst"])
+def test_captions_name_their_experiment(name):
+    assert "<strong>pfml/table2</strong>" in render(name, experiment="pfml/table2")
+
+
+@pytest.mark.parametrize("figure", [*list_figures(), "another_figure"])
+def test_every_figure_has_a_caption(figure):
+    text = render("figure.rst", experiment="demo", figure=figure)
+    assert "<strong>demo</strong>" in text
+    assert ("Another figure" in text) == (figure == "another_figure")
