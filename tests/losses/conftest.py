@@ -16,6 +16,10 @@ for module in sorted(path.stem for path in HERE.glob("references*.py")):
     importlib.import_module(module)
 
 
+# The tensors here are tiny: threads only wait for each other, for minutes where the cores are shared.
+torch.set_num_threads(1)
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
