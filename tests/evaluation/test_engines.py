@@ -10,14 +10,15 @@ from brute_force import cosine_keys, label_positives
 from hypothesis import given, settings
 
 from probmetric.evaluation import ranks, retrieval
+from probmetric.evaluation._problem import build_problem, numpy_rows, torch_rows
 from probmetric.evaluation._ranks_compiled import compiled_counts
 from probmetric.evaluation._ranks_torch import full_precision, torch_counts
 
 
-def problem_of(rows, labels, distance="cosine", reader=retrieval._rows, **options):
+def problem_of(rows, labels, distance="cosine", reader=numpy_rows, **options):
     names = ("gallery", "gallery_labels", "positives", "query_index")
     given_options = [options.get(name) for name in names]
-    return retrieval._problem(rows, labels, *given_options, distance, False, reader)
+    return build_problem(rows, labels, *given_options, distance, False, reader)
 
 
 def joined(parts):
@@ -62,7 +63,7 @@ def test_compiled_and_torch_equal_exact_path(seed, count, distance, kind, tile, 
     problem = problem_of(rows, labels, distance)
     exact, fast = joined(ranks.numpy_counts(problem)), joined(compiled_counts(problem, tile, threads))
     np.testing.assert_array_equal(exact, fast)
-    on_torch = torch_counts(problem_of(rows, labels, distance, retrieval._torch_rows), tile)
+    on_torch = torch_counts(problem_of(rows, labels, distance, torch_rows), tile)
     np.testing.assert_array_equal(exact, joined(on_torch))
 
 

@@ -21,20 +21,19 @@ with empty="zero".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probmetric.evaluation import _arrays, _expected
+from probmetric.evaluation import _arrays
 from probmetric.evaluation._keys import Distance
-from probmetric.evaluation._relation import LabelRelation, Relation, sparse_relation
-from probmetric.evaluation.ranks import FILTERED_DISTANCES, Counts, Engine, Problem, known_distance, positive_counts
+from probmetric.evaluation._problem import build_problem, numpy_rows, torch_rows
+from probmetric.evaluation._rank_metrics import Ties, collect
+from probmetric.evaluation.ranks import FILTERED_DISTANCES, Engine, positive_counts
 
 Doubles = NDArray[np.float64]
-Ties = Literal["pessimistic", "expected", "optimistic"]
-MAP_CUTOFFS = (5, 10, 20, 1000)
 EMPTY_AS_ONE = (5, 10, 20)
 
 
@@ -132,9 +131,11 @@ def retrieval_per_query(
     if block is not None and block < 1:
         raise ValueError(f"block is {block}; expected at least 1 query per block, or None.")
     cuda = engine == "auto" and _arrays.is_cuda(embeddings) and distance in FILTERED_DISTANCES
-    rows = _torch_rows if cuda or engine == "torch" else _rows
-    problem = _problem(embeddings, labels, gallery, gallery_labels, positives, query_index, distance, normalize, rows)
-    return _collect(positive_counts(problem, block, engine), problem.relation, cutoffs, ties)
+    rows = torch_rows if cuda or engine == "torch" else numpy_rows
+    problem = build_problem(
+        embeddings, labels, gallery, gallery_labels, positives, query_index, distance, normalize, rows
+    )
+    return collect(positive_counts(problem, block, engine), problem.relation, cutoffs, ties)
 
 
 def summarize(values: dict[str, Doubles], *, empty: Literal["skip", "zero"] = "skip") -> dict[str, float]:
@@ -159,150 +160,3 @@ def _cutoffs(ks: Sequence[int]) -> tuple[int, ...]:
     if any(k < 1 for k in found):
         raise ValueError(f"ks is {tuple(ks)}; expected cutoffs of at least 1.")
     return found
-
-
-def _problem(
-    embeddings: Any,
-    labels: Any,
-    gallery: Any,
-    gallery_labels: Any,
-    positives: Any,
-    query_index: Any,
-    distance: Distance,
-    normalize: bool,
-    rows: Callable[[Any, str, Distance, bool], Any],
-) -> Problem:
-    distance = known_distance(distance)
-    queries = rows(embeddings, "embeddings", distance, normalize)
-    searched = queries if gallery is None else rows(gallery, "gallery", distance, normalize)
-    if queries.shape[1] != searched.shape[1]:
-        raise ValueError(f"embeddings have {queries.shape[1]} dimensions, the gallery has {searched.shape[1]}.")
-    own = _self_index(len(queries), len(searched), gallery is None, query_index)
-    relation = _relation(labels, gallery_labels, positives, own, gallery is None, (len(queries), len(searched)))
-    return Problem(queries, searched, relation, own, distance)
-
-
-def _rows(values: Any, name: str, distance: Distance, normalize: bool) -> NDArray[np.float32]:
-    rows = _arrays.matrix(values, name)
-    if normalize:
-        return _arrays.normalized(rows, name)
-    if distance == "cosine":
-        _arrays.check_unit_rows(rows, name)
-    if distance == "poincare":
-        _arrays.check_inside_ball(rows, name)
-    return rows
-
-
-def _torch_rows(values: Any, name: str, distance: Distance, normalize: bool) -> Any:
-    from probmetric.evaluation import _ranks_torch
-
-    return _ranks_torch.matrix(values, name, str(distance), normalize)
-
-
-def _self_index(queries: int, gallery: int, same: bool, query_index: Any) -> NDArray[np.int64] | None:
-    if query_index is None:
-        return np.arange(queries) if same else None
-    if same:
-        raise ValueError("query_index is for a separate gallery; in self-retrieval a row is its own index.")
-    index = _arrays.to_numpy(query_index)
-    if index.shape != (queries,) or index.dtype.kind not in "iu" or index.min() < -1 or index.max() >= gallery:
-        raise ValueError(
-            f"query_index has shape {index.shape}, dtype {index.dtype}; expected ({queries},) integers from -1 (not in "
-            f"the gallery) to {gallery - 1}."
-        )
-    return index.astype(np.int64)
-
-
-def _relation(
-    labels: Any, gallery_labels: Any, positives: Any, own: Any, same: bool, shape: tuple[int, int]
-) -> Relation:
-    if positives is not None:
-        if labels is not None or gallery_labels is not None:
-            raise ValueError("pass either labels or positives, not both: they could contradict each other.")
-        return sparse_relation(positives, shape, own)
-    if labels is None:
-        raise ValueError("labels is None and no positives are given; pass one of them.")
-    if same == (gallery_labels is not None):
-        raise ValueError("gallery and gallery_labels go together: pass both or neither.")
-    checked = _arrays.labels_of(labels, shape[0], "labels", "embeddings")
-    if same:
-        return LabelRelation(checked, checked, own)
-    return LabelRelation(checked, _arrays.labels_of(gallery_labels, shape[1], "gallery_labels", "gallery"), own)
-
-
-def _collect(blocks: Iterable[Counts], relation: Relation, ks: tuple[int, ...], ties: Ties) -> dict[str, Doubles]:
-    names = _names(ks)
-    result = {name: np.zeros(len(relation.counts)) for name in names}
-    for counts in blocks:
-        found = _metrics_of_block(counts, ks, ties)
-        for name in names:
-            result[name][counts.start : counts.stop] = found[name]
-    result["positives"] = relation.counts.astype(np.float64)
-    return result
-
-
-def _names(ks: tuple[int, ...]) -> list[str]:
-    names = [f"{kind}_at_{k}" for kind in ("recall", "precision") for k in ks]
-    names += ["r_precision", "map_at_r", *(f"map_at_{k}" for k in MAP_CUTOFFS)]
-    return [*names, "map_at_1000_over_class_size", "map_at_class_size", "mrr"]
-
-
-def _metrics_of_block(counts: Counts, ks: tuple[int, ...], ties: Ties) -> dict[str, Doubles]:
-    """Per-query metrics (stop-start,) of one block."""
-    ranks = counts.above + (counts.tied if ties == "pessimistic" else 0)
-    within = np.arange(len(ranks)) - np.repeat(counts.offsets[:-1], np.diff(counts.offsets)) + 1
-    sums = RankSums(counts.offsets, within, ranks + within)
-    result = metrics_from_sums(sums, ks)
-    if ties == "expected":
-        _expected.replace_tied(result, counts, ks, metrics_from_sums)
-    return result
-
-
-class RankSums:
-    """Sums over the ranks of each query's positives; `number` (B,) is how many positives a query has."""
-
-    def __init__(self, offsets: NDArray[np.int64], within: NDArray[np.int64], ranks: NDArray[np.int64]) -> None:
-        self.number = np.diff(offsets)
-        self._owner = np.repeat(np.arange(len(self.number)), self.number)
-        self._ranks = ranks
-        self._precision = within / ranks
-        self._first = np.full(len(self.number), np.inf)
-        self._first[self.number > 0] = ranks[offsets[:-1][self.number > 0]]
-
-    def hits(self, k: Any) -> Doubles:
-        """h(k) for a cutoff or one cutoff per query (B,)."""
-        return self._sum(np.ones_like(self._precision), k)
-
-    def average_precision(self, k: Any) -> Doubles:
-        """AP(k), not divided, for a cutoff or one cutoff per query (B,)."""
-        return self._sum(self._precision, k)
-
-    def any_hit(self, k: int) -> Doubles:
-        """1 where the nearest positive is among the first k."""
-        return (self._first <= k).astype(np.float64)
-
-    def reciprocal_rank(self) -> Doubles:
-        """1 / r_1, 0 without positives."""
-        return 1.0 / self._first
-
-    def _sum(self, values: Doubles, k: Any) -> Doubles:
-        cutoff = np.broadcast_to(np.asarray(k, dtype=np.int64), self.number.shape)[self._owner]
-        kept = self._ranks <= cutoff
-        sums = np.bincount(self._owner[kept], weights=values[kept], minlength=len(self.number))
-        return sums.astype(np.float64)
-
-
-def metrics_from_sums(sums: Any, ks: Iterable[int]) -> dict[str, Doubles]:
-    """The metrics of the module docstring from `RankSums` or its expectation over ties."""
-    number = sums.number
-    divisor = np.maximum(number, 1)
-    result = {f"recall_at_{k}": sums.any_hit(k) for k in ks}
-    result |= {f"precision_at_{k}": sums.hits(k) / k for k in ks}
-    result["r_precision"] = sums.hits(number) / divisor
-    result["map_at_r"] = sums.average_precision(number) / divisor
-    for k in MAP_CUTOFFS:
-        result[f"map_at_{k}"] = sums.average_precision(k) / np.minimum(divisor, k)
-    result["map_at_1000_over_class_size"] = sums.average_precision(1000) / (number + 1)
-    result["map_at_class_size"] = sums.average_precision(number + 1) / (number + 1)
-    result["mrr"] = sums.reciprocal_rank()
-    return result

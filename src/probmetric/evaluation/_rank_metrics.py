@@ -1,0 +1,96 @@
+"""The retrieval metrics as sums over the ranks of each query's positives; defined in `retrieval`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probmetric.evaluation import _expected
+from probmetric.evaluation._relation import Relation
+from probmetric.evaluation.ranks import Counts
+
+Doubles = NDArray[np.float64]
+Ties = Literal["pessimistic", "expected", "optimistic"]
+MAP_CUTOFFS = (5, 10, 20, 1000)
+
+
+def collect(blocks: Iterable[Counts], relation: Relation, ks: tuple[int, ...], ties: Ties) -> dict[str, Doubles]:
+    """Every metric for every query (Q,) from the `blocks` of counts, and `positives` (Q,)."""
+    names = _names(ks)
+    result = {name: np.zeros(len(relation.counts)) for name in names}
+    for counts in blocks:
+        found = _metrics_of_block(counts, ks, ties)
+        for name in names:
+            result[name][counts.start : counts.stop] = found[name]
+    result["positives"] = relation.counts.astype(np.float64)
+    return result
+
+
+def _names(ks: tuple[int, ...]) -> list[str]:
+    names = [f"{kind}_at_{k}" for kind in ("recall", "precision") for k in ks]
+    names += ["r_precision", "map_at_r", *(f"map_at_{k}" for k in MAP_CUTOFFS)]
+    return [*names, "map_at_1000_over_class_size", "map_at_class_size", "mrr"]
+
+
+def _metrics_of_block(counts: Counts, ks: tuple[int, ...], ties: Ties) -> dict[str, Doubles]:
+    """Per-query metrics (stop-start,) of one block."""
+    ranks = counts.above + (counts.tied if ties == "pessimistic" else 0)
+    within = np.arange(len(ranks)) - np.repeat(counts.offsets[:-1], np.diff(counts.offsets)) + 1
+    sums = RankSums(counts.offsets, within, ranks + within)
+    result = metrics_from_sums(sums, ks)
+    if ties == "expected":
+        _expected.replace_tied(result, counts, ks, metrics_from_sums)
+    return result
+
+
+class RankSums:
+    """Sums over the ranks of each query's positives; `number` (B,) is how many positives a query has."""
+
+    def __init__(self, offsets: NDArray[np.int64], within: NDArray[np.int64], ranks: NDArray[np.int64]) -> None:
+        self.number = np.diff(offsets)
+        self._owner = np.repeat(np.arange(len(self.number)), self.number)
+        self._ranks = ranks
+        self._precision = within / ranks
+        self._first = np.full(len(self.number), np.inf)
+        self._first[self.number > 0] = ranks[offsets[:-1][self.number > 0]]
+
+    def hits(self, k: Any) -> Doubles:
+        """h(k) for a cutoff or one cutoff per query (B,)."""
+        return self._sum(np.ones_like(self._precision), k)
+
+    def average_precision(self, k: Any) -> Doubles:
+        """AP(k), not divided, for a cutoff or one cutoff per query (B,)."""
+        return self._sum(self._precision, k)
+
+    def any_hit(self, k: int) -> Doubles:
+        """1 where the nearest positive is among the first k."""
+        return (self._first <= k).astype(np.float64)
+
+    def reciprocal_rank(self) -> Doubles:
+        """1 / r_1, 0 without positives."""
+        return 1.0 / self._first
+
+    def _sum(self, values: Doubles, k: Any) -> Doubles:
+        cutoff = np.broadcast_to(np.asarray(k, dtype=np.int64), self.number.shape)[self._owner]
+        kept = self._ranks <= cutoff
+        sums = np.bincount(self._owner[kept], weights=values[kept], minlength=len(self.number))
+        return sums.astype(np.float64)
+
+
+def metrics_from_sums(sums: Any, ks: Iterable[int]) -> dict[str, Doubles]:
+    """The metrics of the module docstring from `RankSums` or its expectation over ties."""
+    number = sums.number
+    divisor = np.maximum(number, 1)
+    result = {f"recall_at_{k}": sums.any_hit(k) for k in ks}
+    result |= {f"precision_at_{k}": sums.hits(k) / k for k in ks}
+    result["r_precision"] = sums.hits(number) / divisor
+    result["map_at_r"] = sums.average_precision(number) / divisor
+    for k in MAP_CUTOFFS:
+        result[f"map_at_{k}"] = sums.average_precision(k) / np.minimum(divisor, k)
+    result["map_at_1000_over_class_size"] = sums.average_precision(1000) / (number + 1)
+    result["map_at_class_size"] = sums.average_precision(number + 1) / (number + 1)
+    result["mrr"] = sums.reciprocal_rank()
+    return result
