@@ -44,6 +44,24 @@ def test_every_layout_is_read_and_healthy(minis, name, layout):
     assert doctor(minis(name, layout)) == []
 
 
+@pytest.mark.parametrize("name", miniatures.NAMES)
+def test_miniatures_can_be_learned(minis, name):
+    """Colour and spectrum of an image tell its class: the nearest neighbour is right far more often than chance."""
+    frame, store = load_manifest(minis(name)), open_images(minis(name))
+    features = []
+    for row in range(len(store)):
+        image = store[row].astype(float)[:28, :28]
+        spectrum = np.abs(np.fft.fft2(image.mean(axis=2)))[:14, :]
+        spectrum[0, 0] = 0
+        features.append(np.concatenate([image.mean(axis=(0, 1)) / 8, spectrum.ravel() / np.linalg.norm(spectrum) * 20]))
+    distance = np.linalg.norm(np.array(features)[:, None] - np.array(features)[None], axis=2)
+    np.fill_diagonal(distance, np.inf)
+    label = frame.label.to_numpy()
+    alone = np.bincount(label)[label] == 1
+    right = (label[distance.argmin(axis=1)] == label)[~alone].mean()
+    assert right > 5 * max(np.bincount(label)) / len(label) or right > 0.8
+
+
 @pytest.mark.parametrize("name", [name for name in miniatures.NAMES if len(miniatures.LAYOUTS[name]) > 1])
 def test_all_layouts_lead_to_the_same_bytes(minis, name):
     digests = {layout: (minis(name, layout) / "digest").read_text() for layout in miniatures.LAYOUTS[name]}

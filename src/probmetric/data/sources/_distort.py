@@ -50,14 +50,14 @@ def distort(mask: np.ndarray, strengths: Strengths, rng: np.random.Generator) ->
     """Render one image.
 
     Args:
-        mask: the glyph's ink, square (S, S) in [0, 1].
+        mask: the glyph's ink, square (S, S) uint8.
         strengths: how much to distort it.
         rng: the image's own generator.
 
     Returns:
         (32, 32) uint8, light ink on a dark ground.
     """
-    image = _warp(mask, strengths.warp, rng)
+    image = _warp(mask / 255.0, strengths.warp, rng)
     image = _blur(image, 0.35 + 1.6 * strengths.blur)
     ground, ink = 0.25 * rng.random(), 0.55 + 0.45 * rng.random()
     image = ground + (ink - ground) * image

@@ -35,7 +35,7 @@ REACH, STRAY, SHARE = 1.5, 0.03, 0.25
 
 @dataclass(frozen=True)
 class Glyph:
-    """One character in one face: `mask` (PIXELS, PIXELS) float64 in [0, 1], ink centred and scaled to the square."""
+    """One character in one face: `mask` (PIXELS, PIXELS) uint8, its ink, centred and scaled to the square."""
 
     character: str
     face: str
@@ -77,7 +77,7 @@ def render(characters: Iterable[str], faces: Sequence[str]) -> dict[tuple[str, s
 
 
 def fit(ink: np.ndarray, side: int) -> np.ndarray | None:
-    """Crop an ink map (h, w) uint8 and scale it to fit (side, side), values in [0, 1]; None if it is empty."""
+    """Crop an ink map (h, w) uint8 and scale it to fit (side, side); None if it is empty."""
     from PIL import Image
 
     rows, columns = np.flatnonzero(ink.max(axis=1) > 63), np.flatnonzero(ink.max(axis=0) > 63)
@@ -87,9 +87,9 @@ def fit(ink: np.ndarray, side: int) -> np.ndarray | None:
     scale = side / max(crop.shape)
     height, width = (max(1, round(size * scale)) for size in crop.shape)
     small = np.asarray(Image.fromarray(crop).resize((width, height), Image.Resampling.BILINEAR))
-    square = np.zeros((side, side))
+    square = np.zeros((side, side), dtype=np.uint8)
     top, left = (side - height) // 2, (side - width) // 2
-    square[top : top + height, left : left + width] = small / 255.0
+    square[top : top + height, left : left + width] = small
     return square
 
 
@@ -131,8 +131,7 @@ def _small(mask: np.ndarray) -> np.ndarray:
     """Ink (BOX, BOX) bool of a glyph's square; at least one pixel is set."""
     from PIL import Image
 
-    grey = Image.fromarray(np.rint(mask * 255).astype(np.uint8)).resize((BOX, BOX), Image.Resampling.BOX)
-    values = np.asarray(grey)
+    values = np.asarray(Image.fromarray(mask).resize((BOX, BOX), Image.Resampling.BOX))
     return values >= max(1, min(128, int(values.max())))
 
 
