@@ -212,7 +212,7 @@ def _vmf(state: State, z: Tensor, y: Tensor, draws: Tensor, log_c, ratio) -> Ten
 
 
 @reference("vmf")
-@reference("vmf", scale=16.0)
+@reference("vmf", scale=1.0)
 def vmf(state: State, z: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
     draws = _draws(state["alpha"] * z, 10, generator)
     m = z.shape[1]

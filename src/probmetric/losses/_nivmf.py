@@ -17,9 +17,12 @@ small temperature afterwards, so what all classes share is left out: with g the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from probmetric.directional.nonisotropic import Normalizer
 from probmetric.losses._base import unit
@@ -49,10 +52,29 @@ def nivmf_log_densities(
     if not stretch:
         stretched = (log_concentrations.exp()) * directions
         return torch.addmm(offset, points, stretched.T)
-    projections = points @ (size.exp().unsqueeze(1) * square_ratio * directions).T
-    squares = (points.square() @ square_ratio.T).clamp_min(torch.finfo(points.dtype).tiny)
+    projections, squares = _Products.apply(points, size.exp().unsqueeze(1) * square_ratio * directions, square_ratio)
+    squares = squares.clamp_min(torch.finfo(points.dtype).tiny)
     densities = torch.addcmul(offset, projections, squares.rsqrt())
     return densities - 0.5 * dim * squares.log() if normalizer == "exact" else densities
+
+
+class _Products(Function):
+    """x a^T and x^2 b^T for points x (P, M) and a, b (C, M). Keeps no squared copy of the points between the passes."""
+
+    @staticmethod
+    def forward(ctx: Any, points: Tensor, linear: Tensor, quadratic: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(points, linear, quadratic)
+        return points @ linear.T, points.square() @ quadratic.T
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_linear: Tensor, grad_quadratic: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+        points, linear, quadratic = ctx.saved_tensors
+        to_linear, to_quadratic = grad_linear.T @ points, grad_quadratic.T @ points.square()
+        if not ctx.needs_input_grad[0]:
+            return None, to_linear, to_quadratic
+        to_points = (2 * grad_quadratic @ quadratic).mul_(points).addmm_(grad_linear, linear)
+        return to_points, to_linear, to_quadratic
 
 
 def _log(square: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ class VMF(Loss):
         dim: int,
         samples: int = 10,
         resultant: float = 0.4,
-        scale: float = 1.0,
+        scale: float = 16.0,
         learn_scale: bool = True,
         scale_lr: float = 0.001,
         fidelity: Literal["corrected", "as_published"] = "corrected",
