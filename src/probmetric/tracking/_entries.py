@@ -1,0 +1,150 @@
+"""What MLflow is to hold of a run folder or of a report: read from the files, nothing of MLflow yet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from probmetric.io import digest_of, read_json, sha256_file
+from probmetric.reporting._runs import Run, flatten
+from probmetric.reporting.aggregate import legal_name
+
+REPORTS = "reports"
+_RUN_FILES = ("run.yaml", "metrics.json", "curves.json", "history.csv")
+_REPORT_SUFFIXES = {".csv", ".html", ".json", ".md", ".pdf", ".png", ".tex"}
+_ENVIRONMENT = ("versions", "hardware")
+_LONGEST_TEXT = 5000
+
+
+@dataclass
+class Entry:
+    """One MLflow run to be: everything the store will hold of it.
+
+    Attributes:
+        experiment: the MLflow experiment: the dataset, or `reports`.
+        run: what the run is found by again: `glyphs/arcface/seed0`.
+        name: what the UI calls it.
+        digest: identity of the files it shows.
+        start: milliseconds since the epoch; with `end`, the time the UI shows.
+        end: likewise.
+        params: settings as text.
+        tags: everything that is not a setting.
+        metrics: (name, value, milliseconds, step).
+        artifacts: name -> small file to copy.
+        dataset: (name, digest) of the prepared data.
+        weights: file whose digest becomes a tag.
+    """
+
+    experiment: str
+    run: str
+    name: str
+    digest: str
+    start: int
+    end: int
+    params: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    metrics: list[tuple[str, float, int, int]] = field(default_factory=list)
+    artifacts: dict[str, Path] = field(default_factory=dict)
+    dataset: tuple[str, str] | None = None
+    weights: Path | None = None
+
+    def weights_tag(self) -> dict[str, str]:
+        """Digest of the weights, computed when asked for: they may be large."""
+        known = self.weights is not None and self.weights.exists()
+        return {"probmetric.weights": f"sha256:{sha256_file(self.weights)}"} if known and self.weights else {}
+
+
+def run_entry(run: Run) -> Entry:
+    """The run's parameters, curves by epoch, metrics, tags and small files; weights by their digest only."""
+    end = int((run.folder / "metrics.json").stat().st_mtime * 1000)
+    seconds = [row.get("seconds") or 0.0 for row in run.history]
+    start = end - int(1000 * math.fsum(seconds))
+    key = run.key
+    description = {"dataset": key.dataset, "noise": f"{key.noise:g}", "method": key.method, "seed": str(key.seed)}
+    settings = run.settings.get("settings", run.settings)
+    chosen = {name: value for name, value in settings.items() if name not in (*_ENVIRONMENT, "data_digest")}
+    around = {name: run.settings.get(name) or {} for name in _ENVIRONMENT}
+    data_digest = str(run.find("data_digest", default=""))
+    return Entry(
+        experiment=key.dataset,
+        run=key.run,
+        name=f"{key.variant} seed{key.seed}" + (f" noise{key.noise:g}" if key.noise else ""),
+        digest=_digest(run.folder, _RUN_FILES),
+        start=start,
+        end=end,
+        params=_texts({"noise": f"{key.noise:g}", "overrides": key.overrides} | flatten(chosen)),
+        tags=_texts(
+            {f"probmetric.{name}": value for name, value in description.items()}
+            | {f"environment.{name}": value for name, value in flatten(around).items()}
+            | {
+                "probmetric.fidelity": run.fidelity,
+                "probmetric.data_digest": data_digest,
+                "probmetric.encoder": run.find("encoder", default=""),
+                "mlflow.source.git.commit": run.find("versions.git", default=""),
+                "mlflow.source.name": "probmetric",
+                "mlflow.source.type": "PROJECT",
+                "mlflow.note.content": f"Weights and embeddings: `results/{key.run}/` in the repository.",
+            }
+        ),
+        metrics=_run_metrics(run, start, end),
+        artifacts={name: run.folder / name for name in _RUN_FILES if (run.folder / name).exists()},
+        dataset=(key.data, data_digest[:36]) if data_digest else None,
+        weights=run.folder / "model.safetensors",
+    )
+
+
+def _run_metrics(run: Run, start: int, end: int) -> list[tuple[str, float, int, int]]:
+    """(name, value, milliseconds, step) of the curves by epoch and of the final metrics."""
+    found = []
+    now = float(start)
+    for row in run.history:
+        now += 1000 * (row.get("seconds") or 0.0)
+        epoch = int(row.get("epoch") or 0)
+        for name, value in row.items():
+            if name != "epoch" and value is not None and math.isfinite(value):
+                found.append((legal_name(f"by_epoch/{name}"), value, int(now), epoch))
+    training = run.find("training", default={}) if "settings" in run.settings else {}
+    numbers = {f"training/{name}": value for name, value in training.items() if isinstance(value, int | float)}
+    for name, value in (numbers | run.metrics).items():
+        if value is not None and math.isfinite(value):
+            found.append((legal_name(name), float(value), end, 0))
+    return found
+
+
+def report_entry(experiment: str, folder: Path) -> Entry | None:
+    """The report's tables, figures and page as one run of the experiment `reports`; None without a report."""
+    files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if _is_result(path)}
+    if not files:
+        return None
+    end = int(max(path.stat().st_mtime for path in files.values()) * 1000)
+    summary = read_json(folder / "metrics.json") if "metrics.json" in files else {}
+    return Entry(
+        experiment=REPORTS,
+        run=f"{REPORTS}/{experiment}",
+        name=experiment,
+        digest=digest_of({name: sha256_file(path) for name, path in files.items()}),
+        start=end,
+        end=end,
+        tags={"mlflow.source.name": "probmetric", "mlflow.note.content": f"Tables and figures of `{experiment}`."},
+        metrics=[(name, value, end, 0) for name, value in summary.items() if isinstance(value, int | float)],
+        artifacts=files,
+    )
+
+
+def _is_result(path: Path) -> bool:
+    return path.is_file() and not path.name.startswith(".") and path.suffix in _REPORT_SUFFIXES
+
+
+def _digest(folder: Path, names: Sequence[str]) -> str:
+    """Digest of a run: its text files by content, its tensors by name and size (they change with history.csv)."""
+    content = {name: sha256_file(folder / name) for name in names if (folder / name).exists()}
+    sizes = {str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*.safetensors"))}
+    return digest_of({"content": content, "sizes": sizes})
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    """Values as text of bounded length under legal names; empty ones are left out."""
+    return {legal_name(k): str(v)[:_LONGEST_TEXT] for k, v in values.items() if v is not None and v not in ("", [], {})}
