@@ -282,15 +282,15 @@ def _cifar10(folder: Path, layout: str) -> None:
 
 def _cifar100(folder: Path, layout: str) -> None:
     files = {
-        "train": _cifar_batch(700, 100, range(4), "fine_labels"),
-        "test": _cifar_batch(700, 100, range(4, 6), "fine_labels"),
+        "train": _cifar_batch(700, 100, range(10), "fine_labels"),
+        "test": _cifar_batch(700, 100, range(10, 12), "fine_labels"),
         "meta": pickle.dumps({"fine_label_names": [f"fine {k:02d}" for k in range(100)]}, protocol=2),
     }
     tgz(folder / "cifar-100-python.tar.gz", {f"cifar-100-python/{name}": data for name, data in files.items()})
 
 
 def _svhn(folder: Path, layout: str) -> None:
-    for part, numbers in (("train", range(8)), ("test", range(8, 12))):
+    for part, numbers in (("train", range(12)), ("test", range(12, 16))):
         labels = [k for _ in numbers for k in range(10)]
         images = np.stack([picture(820 + k, i, (32, 32)) for i in numbers for k in range(10)], axis=3)
         column = np.array([[k or 10] for k in labels], dtype=np.uint8)
