@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
-    WithJsonSchema,
     field_validator,
     model_validator,
 )
+from pydantic_core import core_schema
 
 from probmetric import losses, models, uncertainty
 from probmetric.data.sources import REGISTRY as DATASETS
@@ -63,27 +62,41 @@ class Component(Strict):
         return value
 
 
-def _registered(registry: Registry) -> Any:
-    def check(component: Component | None) -> Component | None:
-        if component is not None:
-            registry.check(component.name)
-            registry.check_options(component.name, component.options)
+@dataclass(frozen=True)
+class RegisteredIn:
+    """Marks a component that must be one of `registry`, with options it takes; editors learn the names."""
+
+    registry: Registry
+    constant: str | None = None
+    lacks: str = ""
+
+    def names(self) -> list[str]:
+        """Allowed names: all, or those whose class sets `constant`; others are said to be what `lacks` says."""
+        found = self.registry.names()
+        return [name for name in found if self.registry.constant(name, self.constant)] if self.constant else found
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def _check(self, component: Component) -> Component:
+        allowed = self.names()
+        if self.registry.check(component.name) not in allowed:
+            found = f"{self.registry.kind} {component.name!r} {self.lacks}"
+            raise ValueError(f"{found}; {nearest(component.name, allowed)}")
+        self.registry.check_options(component.name, component.options)
         return component
 
-    return check
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> Any:
+        names = {"enum": self.names()}
+        long_form = {"type": "object", "properties": {"name": names}, "required": ["name"]}
+        text = f"a {self.registry.kind} by name, or with options"
+        return {"description": text, "anyOf": [names, long_form]}
 
 
-def _component_of(registry: Registry) -> Any:
-    """Type of a setting that names a component of `registry`; editors learn the names from its JSON schema."""
-    names = {"enum": registry.names()}
-    long_form = {"type": "object", "properties": {"name": names}, "required": ["name"]}
-    schema = WithJsonSchema({"description": f"a {registry.kind} by name, or with options", "anyOf": [names, long_form]})
-    return Annotated[Component, AfterValidator(_registered(registry)), schema]
-
-
-Loss = _component_of(losses.REGISTRY)
-UncertaintyChoice = _component_of(uncertainty.REGISTRY)
-Backbone = _component_of(models.REGISTRY)
+Loss = Annotated[Component, RegisteredIn(losses.REGISTRY)]
+UncertaintyChoice = Annotated[Component, RegisteredIn(uncertainty.REGISTRY)]
+Objective = Annotated[Component, RegisteredIn(uncertainty.REGISTRY, "trains_encoder", "has no objective to train with")]
+Backbone = Annotated[Component, RegisteredIn(models.REGISTRY)]
 
 
 class Training(Strict):
@@ -164,8 +177,6 @@ class PartOf:
     model: type[BaseModel]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        from pydantic_core import core_schema
-
         return core_schema.no_info_after_validator_function(self._check, handler(source))
 
     def _check(self, value: dict[str, Any]) -> dict[str, Any]:
@@ -180,12 +191,13 @@ class Method(Strict):
     """A named composition: loss x uncertainty x backbone, and what deviates from the defaults.
 
     With `base`, nothing is trained: the encoder of method `base` (same dataset, noise and seed) is given another
-    uncertainty.
+    uncertainty. With `objective`, an uncertainty shapes training around the loss.
     """
 
     label: str = ""
     base: str | None = None
     loss: Loss | None = None
+    objective: Objective | None = None
     uncertainty: UncertaintyChoice = Component(name="norm")
     backbone: Backbone | None = None
     dim: int | None = Field(None, ge=2)
@@ -195,9 +207,12 @@ class Method(Strict):
 
     @model_validator(mode="after")
     def _base_is_enough(self) -> Method:
-        given = [key for key in ("loss", "backbone", "dim", "pretrained", "training") if getattr(self, key)]
+        described = ("loss", "objective", "backbone", "dim", "pretrained", "training")
+        given = [key for key in described if getattr(self, key)]
         if self.base and given:
             raise ValueError(f"with `base: {self.base}` the encoder is that method's; remove {', '.join(given)}")
+        if self.objective and not self.loss:
+            raise ValueError(f"objective {self.objective.name!r} wraps the method's loss; set `loss` too")
         return self
 
 
@@ -275,6 +290,7 @@ class EncoderSettings(Strict):
     seed: Seed = 0
     fidelity: Fidelity = "corrected"
     loss: Loss | None = None
+    objective: Objective | None = None
     backbone: Backbone = Component(name="compact")
     dim: int = Field(64, ge=2)
     pretrained: str | None = None
@@ -287,8 +303,12 @@ class EncoderSettings(Strict):
         return data_name(self.dataset, self.noise)
 
     def plain(self) -> dict[str, Any]:
-        """Plain values for YAML and JSON; the class called with them gives equal settings."""
-        return self.model_dump(mode="json")
+        """Plain values for YAML and JSON; the class called with them gives equal settings.
+
+        A run without an objective is described without that key, as before there were any: it is not repeated.
+        """
+        values = self.model_dump(mode="json")
+        return {key: value for key, value in values.items() if key != "objective" or value is not None}
 
 
 class RunSettings(EncoderSettings):

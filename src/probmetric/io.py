@@ -9,7 +9,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,18 +140,20 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Any], metadata: Mappin
     from safetensors import SafetensorError
 
     torch_like = any(hasattr(tensor, "detach") for tensor in tensors.values())
+    save: Callable[..., None]
+    ready: dict[str, Any]
     if torch_like:
-        from safetensors.torch import save_file
+        from safetensors.torch import save_file as save
 
         ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     else:
         import numpy as np
-        from safetensors.numpy import save_file
+        from safetensors.numpy import save_file as save
 
         ready = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     with atomic_path(path) as temporary:
         try:
-            save_file(ready, temporary, metadata=dict(metadata or {}))
+            save(ready, temporary, metadata=dict(metadata or {}))
         except SafetensorError as error:  # carries the operating system's error as text only
             number = re.search(r"os error (\d+)", str(error))
             raise OSError(int(number[1]) if number else errno.EIO, str(error)) from error

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from probmetric.config import ConfigError, Experiment, Params, parse
+from pydantic import BaseModel
+
+from probmetric.config import ConfigError, Experiment, Params, RunSettings, parse
 from probmetric.io import sha256_file, write_json
 from probmetric.reporting.figures import REGISTRY as FIGURES
 from probmetric.runs import Run, expand, experiment_names, load_experiment
@@ -54,7 +56,7 @@ class WorkflowPlan:
             _check_figures(name, spec)
         expanded = {name: expand(params, spec) for name, spec in specs.items()}
         runs = {run.name: run for members in expanded.values() for run in members}
-        encoders = {run.encoder: _encoder_run(run) for run in runs.values() if not run.trains}
+        encoders = {name: _encoder_run(run, name) for run in runs.values() if not run.trains for name in run.encoders}
         members = {name: tuple(run.name for run in found) for name, found in expanded.items()}
         return cls(params, specs, encoders | runs, members)
 
@@ -97,10 +99,12 @@ def _check_figures(name: str, spec: Experiment) -> None:
             raise ConfigError(f"experiment {name}: figures: {error}") from None
 
 
-def _encoder_run(run: Run) -> Run:
-    """The run that trains the encoder `run` borrows."""
-    settings = run.settings.model_copy(update={"method": run.settings.base, "base": None})
-    return Run(name=run.encoder, encoder=run.encoder, settings=settings)
+def _encoder_run(run: Run, name: str) -> Run:
+    """Run `name`, which trains an encoder `run` borrows."""
+    changes = {"method": run.settings.base, "base": None, "seed": int(name.rpartition("/seed")[2])}
+    plain = RunSettings.model_fields["uncertainty"].default
+    settings = run.settings.model_copy(update=changes | {"uncertainty": plain})
+    return Run(name=name, encoder=name, settings=settings)
 
 
 def experiment_overview(params: Params) -> str:
@@ -122,7 +126,8 @@ def experiment_overview(params: Params) -> str:
 def write_schemas(folder: Path) -> list[Path]:
     """Write the JSON schemas of params.yaml and of experiment files, for editors."""
     paths = []
-    for name, model in {"params": Params, "experiment": Experiment}.items():
+    models: dict[str, type[BaseModel]] = {"params": Params, "experiment": Experiment}
+    for name, model in models.items():
         path = folder / f"{name}.schema.json"
         schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | model.model_json_schema()
         write_json(path, schema)
