@@ -98,13 +98,20 @@ def test_singleton_classes_give_null_not_nan(tmp_path):
 
 
 def test_missing_and_broken_files_are_named(run):
-    folder, *_ = run
+    folder, data, *_ = run
     file = folder / "embeddings" / "test.safetensors"
     file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(FileError, match=r"test\.safetensors is damaged or truncated.*run again"):
         evaluate_run(folder)
     file.unlink()
     with pytest.raises(FileError, match=r"test\.safetensors is missing"):
+        evaluate_run(folder)
+    rows, labels, doubt = data["test"]
+    write(folder, "test", rows, labels, np.where(np.arange(40) == 7, np.nan, doubt))
+    with pytest.raises(ValueError, match=r"test\.safetensors: uncertainty of row 7 is not finite"):
+        evaluate_run(folder)
+    write(folder, "test", rows, labels[:-1], doubt)
+    with pytest.raises(ValueError, match=r"test\.safetensors: label has 39 rows, mean has 40"):
         evaluate_run(folder)
     save_file({"mean": np.eye(3)}, file)
     with pytest.raises(FileError, match="lacks uncertainty, label, index"):

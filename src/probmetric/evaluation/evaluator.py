@@ -119,7 +119,20 @@ def read_embeddings(path: Path) -> Embeddings:
     missing = [name for name in ("mean", "uncertainty", "label", "index") if name not in tensors]
     if missing:
         raise FileError(f"{path} lacks {', '.join(missing)}; delete it and run the embed step again.")
+    _check_tensors(path, tensors)
     return Embeddings(tensors, metadata)
+
+
+def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
+    count = len(tensors["mean"])
+    for name, values in tensors.items():
+        if len(values) != count:
+            raise ValueError(f"{path}: {name} has {len(values)} rows, mean has {count}; run the embed step again.")
+        if values.dtype.kind == "f" and not np.isfinite(np.sum(values, dtype=np.float64)):
+            row = np.argwhere(~np.isfinite(values))[0][0] if values.size else 0
+            raise ValueError(
+                f"{path}: {name} of row {row} is not finite; mend the run that wrote it, then embed again."
+            )
 
 
 def evaluate_test(test: Embeddings, settings: EvaluationSettings) -> tuple[dict[str, float], Curves]:

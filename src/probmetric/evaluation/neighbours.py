@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from probmetric.evaluation import _arrays
 from probmetric.evaluation._keys import float32_error, keys, on_grid, steps_of
 
-SPARE = 8
+SPARE = 2
 GPU_LONGEST_LIST = 2048
 FAISS_FROM = 4096
 EXACT_BYTES = 32 << 20

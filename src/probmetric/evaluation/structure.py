@@ -29,6 +29,7 @@ from probmetric.evaluation import _arrays
 Doubles = NDArray[np.float64]
 Floats = NDArray[np.float32]
 ROWS = 4096
+RESOLUTION = 1e-7
 
 
 def structure_metrics(embeddings: Any, labels: Any, *, normalize: bool = False) -> dict[str, float]:
@@ -52,19 +53,26 @@ def structure_metrics(embeddings: Any, labels: Any, *, normalize: bool = False) 
 
 
 def singular_values(rows: Floats) -> Doubles:
-    """Singular values of `rows` (N,M), descending, in float64; row blocks are folded into one triangle."""
-    triangle: Doubles = np.empty((0, rows.shape[1]))
-    for start in range(0, len(rows), ROWS):
-        block = rows[start : start + ROWS].astype(np.float64)
-        triangle = np.asarray(np.linalg.qr(np.concatenate([triangle, block]), mode="r"))
-    return np.asarray(np.linalg.svd(triangle, compute_uv=False), dtype=np.float64)
+    """The min(N, M) singular values of `rows` (N,M), descending: roots of the eigenvalues of the float64 Gram matrix.
+
+    Accurate to about 1e-8 of the largest, a tenth of what float32 rows resolve; no float64 copy of the whole.
+    """
+    if len(rows) <= rows.shape[1]:
+        whole = rows.astype(np.float64)
+        gram = whole @ whole.T
+    else:
+        gram = np.zeros((rows.shape[1], rows.shape[1]))
+        for start in range(0, len(rows), ROWS):
+            block = rows[start : start + ROWS].astype(np.float64)
+            gram += block.T @ block
+    return np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0))
 
 
 def _uniform_divergence(values: Doubles) -> float:
-    """KL(U || values / sum), values below 1e-12 of the largest read as that: a missing direction costs 27 nats / n."""
+    """KL(U || values / sum), values below 1e-7 of the largest, the resolution of float32, read as that."""
     if not len(values) or values[0] <= 0:
         return float("nan")
-    floored = np.maximum(values, 1e-12 * values[0])
+    floored = np.maximum(values, RESOLUTION * values[0])
     share = floored / floored.sum()
     return float(-np.mean(np.log(len(share) * share)))
 
