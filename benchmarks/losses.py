@@ -294,6 +294,8 @@ def main() -> None:
     arguments = parse()
     device = torch.device(arguments.device)
     torch.set_num_threads(1 if arguments.cpu_time else arguments.threads)
+    if arguments.cpu_time and device.type != "cpu":
+        raise SystemExit(f"--cpu-time times the processor, not {device}; leave it out or add --device cpu")
     clock = time.process_time if arguments.cpu_time else time.perf_counter
     torch.manual_seed(0)
     measured_on = hardware(device)

@@ -12,7 +12,8 @@ j in N_i kept if s_ij + epsilon > min P_i,  j in P_i kept if s_ij - epsilon < ma
     as_published   anchors for which either mined set is empty are left out of the sum and of the mean, as in the code
                    released with the non-isotropic papers (which fails where no anchor is left; here the loss is zero)
 
-The constants are those papers'; Wang et al. use beta = 50 and base = 1.
+The constants are those papers'; Wang et al. use beta = 50 and base = 1. The code of the later of the two papers adds a
+softplus to each mean, which is not this loss.
 """
 
 from __future__ import annotations
