@@ -27,7 +27,7 @@ from torch.autograd import Function
 
 from ._series import RatioSeries, check_dim, ratio_series
 
-_CACHE_BLOCK = 1 << 16  # elements per thread
+_CACHE_BLOCK = 1 << 18  # bytes per thread
 
 
 def log_normalizer(kappa: Tensor, dim: int) -> Tensor:
@@ -42,7 +42,9 @@ def mean_resultant_length(kappa: Tensor, dim: int) -> Tensor:
 
 def log_normalizer_of_square(square: Tensor, dim: int, *, constant: bool = True) -> Tensor:
     """Log C_M at kappa^2 = `square` (...) >= 0; without the `constant` log C_M(0) it keeps more digits in float32."""
-    return _LogNormalizerOfSquare.apply(_full_precision(square), check_dim(dim), constant)
+    square = _full_precision(square)
+    decay = _LogNormalizerOfSquare.apply(square, check_dim(dim))
+    return decay + _series_for(square, dim).log_c0 if constant else decay
 
 
 def scaled_ratio_of_square(square: Tensor, dim: int) -> Tensor:
@@ -91,41 +93,57 @@ def _slopes(square: Tensor, series: RatioSeries) -> tuple[Tensor, Tensor, Tensor
 
 
 def _ratio_slope(square: Tensor, series: RatioSeries) -> Tensor:
-    """DF / d(kappa^2)."""
+    """Derivative of F with respect to kappa^2."""
     root, leading, correction, slope = _slopes(square, series)
     return -leading / (2 * root) * (leading * correction + slope / root)
 
 
 def _resultant_slope(kappa: Tensor, series: RatioSeries) -> Tensor:
-    """DA / dkappa = F0 (F0 (N/2 + a q) (1 + q^2 h) - (1 - q^2) q^2 g) with F0 = 1 / (N/2 + s)."""
+    """Derivative of A: F0 (F0 (N/2 + a q) (1 + q^2 h) - (1 - q^2) q^2 g) with F0 = 1 / (N/2 + s)."""
     root, leading, correction, slope = _slopes(kappa * kappa, series)
     stretch = series.half + series.shift**2 / root
     return leading * (leading * stretch * correction - (kappa / root) ** 2 * slope)
 
 
-def _ratio(square: Tensor, series: RatioSeries) -> Tensor:
-    """F at kappa^2 = `square`; few passes over memory, not differentiable."""
-    shifted = square + series.shift**2
+def _plus_square(constant: float, kappa: Tensor) -> Tensor:
+    """`constant` + kappa^2."""
+    if kappa.device.type != "cpu" or torch.compiler.is_compiling():
+        return kappa * kappa + constant
+    return torch.addcmul(torch.tensor(constant, dtype=kappa.dtype), kappa, kappa)
+
+
+def _ratio(shifted: Tensor, series: RatioSeries) -> Tensor:
+    """F at kappa^2 + a^2 = `shifted`; few passes over memory, not differentiable."""
     root = shifted.sqrt()
     x = root.reciprocal().sub_(1 / (2 * series.shift))
     return _polynomial(x, series.ratio).add_(shifted).div_(root.add_(series.half).mul_(shifted))
 
 
-def _log_normalizer(square: Tensor, series: RatioSeries, constant: float) -> Tensor:
-    """Log C_M(kappa) - log C_M(0) + `constant` at kappa^2 = `square`; not differentiable."""
-    root = (square + series.shift**2).sqrt_()
+def _log_normalizer(kappa: Tensor, series: RatioSeries) -> Tensor:
+    """Value of log C_M(kappa), as exact as the constant log C_M(0) allows; not differentiable."""
+    root = _plus_square(series.shift**2, kappa).sqrt_()
     x = root.reciprocal().sub_(1 / (2 * series.shift))
     first, *higher = series.decay
-    rest = _polynomial(x, (first - constant, *higher))
+    rest = _polynomial(x, (first - series.log_c0, *higher))
+    decrease = root.sub_(series.shift)
+    growth = decrease.mul(1 / (series.half + series.shift)).add_(1).log_().mul_(series.half)
+    return growth.sub_(decrease).sub_(rest)
+
+
+def _decay(square: Tensor, series: RatioSeries) -> Tensor:
+    """Value of log C_M(kappa) - log C_M(0) at kappa^2 = `square`, to its own last digits; not differentiable."""
+    root = (square + series.shift**2).sqrt_()
+    x = root.reciprocal().sub_(1 / (2 * series.shift))
     decrease = root.add_(series.shift).reciprocal_().mul_(square)
-    return decrease.mul(1 / (series.half + series.shift)).log1p_().mul_(series.half).sub_(decrease).sub_(rest)
+    growth = decrease.mul(1 / (series.half + series.shift)).log1p_().mul_(series.half)
+    return growth.sub_(decrease).sub_(_polynomial(x, series.decay))
 
 
 def _blockwise(function: Callable[[Tensor], Tensor], value: Tensor) -> Tensor:
-    """`function(value)`; on CPU a large tensor goes through in pieces that stay in cache."""
-    if torch.compiler.is_compiling() or value.device.type != "cpu":
+    """`function(value)`; on CPU, where no graph is recorded, a large tensor goes in pieces that stay in cache."""
+    if torch.compiler.is_compiling() or value.device.type != "cpu" or torch.is_grad_enabled():
         return function(value)
-    block = _CACHE_BLOCK * torch.get_num_threads()
+    block = _CACHE_BLOCK // value.element_size() * torch.get_num_threads()
     if value.numel() < 2 * block:
         return function(value)
     result = torch.empty_like(value, memory_format=torch.contiguous_format)
@@ -147,19 +165,20 @@ class _MeanResultantLength(_Elementwise):
     @staticmethod
     def forward(kappa: Tensor, dim: int) -> Tensor:
         series = _series_for(kappa, dim)
-        return _blockwise(lambda k: _ratio(k * k, series).mul_(k), kappa)
+        return _blockwise(lambda k: _ratio(_plus_square(series.shift**2, k), series).mul_(k), kappa)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (kappa,) = ctx.saved_tensors
-        return grad * _resultant_slope(kappa, _series_for(kappa, ctx.dim)), None
+        series = _series_for(kappa, ctx.dim)
+        return grad * _blockwise(lambda k: _resultant_slope(k, series), kappa), None
 
 
 class _LogNormalizer(_Elementwise):
     @staticmethod
     def forward(kappa: Tensor, dim: int) -> Tensor:
         series = _series_for(kappa, dim)
-        return _blockwise(lambda k: _log_normalizer(k * k, series, series.log_c0), kappa)
+        return _blockwise(lambda k: _log_normalizer(k, series), kappa)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
@@ -171,22 +190,22 @@ class _ScaledRatioOfSquare(_Elementwise):
     @staticmethod
     def forward(square: Tensor, dim: int) -> Tensor:
         series = _series_for(square, dim)
-        return _blockwise(lambda x: _ratio(x, series), square)
+        return _blockwise(lambda x: _ratio(x + series.shift**2, series), square)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (square,) = ctx.saved_tensors
-        return grad * _ratio_slope(square, _series_for(square, ctx.dim)), None
+        series = _series_for(square, ctx.dim)
+        return grad * _blockwise(lambda x: _ratio_slope(x, series), square), None
 
 
 class _LogNormalizerOfSquare(_Elementwise):
     @staticmethod
-    def forward(square: Tensor, dim: int, constant: bool) -> Tensor:
+    def forward(square: Tensor, dim: int) -> Tensor:
         series = _series_for(square, dim)
-        offset = series.log_c0 if constant else 0.0
-        return _blockwise(lambda x: _log_normalizer(x, series, offset), square)
+        return _blockwise(lambda x: _decay(x, series), square)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (square,) = ctx.saved_tensors
-        return -0.5 * grad * _ScaledRatioOfSquare.apply(square, ctx.dim), None, None
+        return -0.5 * grad * _ScaledRatioOfSquare.apply(square, ctx.dim), None
