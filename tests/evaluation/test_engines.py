@@ -116,6 +116,18 @@ def test_blocks_and_shuffles_change_nothing():
         np.testing.assert_array_equal(values[order], there[name], err_msg=name)
 
 
+@pytest.mark.parametrize("engine", ["numpy", "compiled"])
+def test_threads_of_the_matrix_product_change_nothing(engine):
+    from threadpoolctl import threadpool_limits
+
+    rows, labels = clustered(9, 700, 20, 96, 2.0)
+    found = []
+    for threads in (1, 2):
+        with threadpool_limits(threads, user_api="blas"):
+            found.append(joined(ranks.positive_counts(problem_of(rows, labels), None, engine)))
+    np.testing.assert_array_equal(*found)
+
+
 def test_engine_is_chosen_by_size_and_numpy_needs_no_numba(monkeypatch):
     rows = np.ones((1, 512), dtype=np.float32)
     small = problem_of(rows.repeat(100, 0) / np.sqrt(np.float32(512)), np.arange(100) % 50)

@@ -130,9 +130,7 @@ def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
             raise ValueError(f"{path}: {name} has {len(values)} rows, mean has {count}; run the embed step again.")
         if values.dtype.kind == "f" and not np.isfinite(np.sum(values, dtype=np.float64)):
             row = np.argwhere(~np.isfinite(values))[0][0] if values.size else 0
-            raise ValueError(
-                f"{path}: {name} of row {row} is not finite; mend the run that wrote it, then embed again."
-            )
+            raise ValueError(f"{path}: {name} of row {row} is not finite; mend the run, then embed again.")
 
 
 def evaluate_test(test: Embeddings, settings: EvaluationSettings) -> tuple[dict[str, float], Curves]:
