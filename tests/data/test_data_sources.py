@@ -54,7 +54,9 @@ def test_miniatures_can_be_learned(minis, name):
         spectrum = np.abs(np.fft.fft2(image.mean(axis=2)))[:14, :]
         spectrum[0, 0] = 0
         features.append(np.concatenate([image.mean(axis=(0, 1)) / 8, spectrum.ravel() / np.linalg.norm(spectrum) * 20]))
-    distance = np.linalg.norm(np.array(features)[:, None] - np.array(features)[None], axis=2)
+    points = np.array(features)
+    squared = (points**2).sum(axis=1)
+    distance = squared[:, None] + squared[None] - 2 * points @ points.T
     np.fill_diagonal(distance, np.inf)
     label = frame.label.to_numpy()
     alone = np.bincount(label)[label] == 1
