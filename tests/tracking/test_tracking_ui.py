@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 import urllib.request
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from fabricated_runs import study_metrics, write_run
 from mlflow import MlflowClient
 
-from probmetric.tracking import track
+from probmetric.tracking import live_curves, track
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 FLAGS = (
@@ -29,6 +30,7 @@ def test_the_ui_shows_runs_curves_and_figures_after_the_repository_moved(tracked
     tracked.root.rename(moved)
     with serve(moved) as address:
         report = check_artifacts(address, moved)
+        check_live_curves(address)
         check_writing_through_the_server(address, moved, tracked.runs)
         with open_browser() as driver:
             check_pages(driver, address, report, moved)
@@ -47,6 +49,25 @@ def check_artifacts(address: str, moved: Path) -> tuple[str, str]:
     return experiment.experiment_id, run.info.run_id
 
 
+def check_live_curves(address: str) -> None:
+    """While digits/proxy_nca/seed9 trains, its curves are on the server."""
+    client = MlflowClient(tracking_uri=address)
+    digits = client.get_experiment_by_name("digits").experiment_id
+    live = "tags.`probmetric.live` = 'digits/proxy_nca/seed9'"
+    with live_curves(address, "digits/proxy_nca/seed9") as on_epoch:
+        on_epoch({"epoch": 0, "train_loss": 2.0, "val_metric": None})
+        end = time.monotonic() + 30
+        while not client.search_runs([digits], f"{live} and metrics.`by_epoch/train_loss` = 2"):
+            assert time.monotonic() < end, "the first epoch did not arrive while the run was training"
+            time.sleep(0.2)
+        on_epoch({"epoch": 1, "train_loss": 1.5, "val_metric": 0.4, "grad_norm": float("nan")})
+    (run,) = client.search_runs([digits], live)
+    assert run.info.status == "FINISHED"
+    history = client.get_metric_history(run.info.run_id, "by_epoch/train_loss")
+    assert [(point.step, point.value) for point in history] == [(0, 2.0), (1, 1.5)]
+    assert set(run.data.metrics) == {"by_epoch/train_loss", "by_epoch/val_metric"}
+
+
 def check_writing_through_the_server(address: str, moved: Path, runs: tuple[str, ...]) -> None:
     """The server is the same store: what is there stays, what is new is written, artifacts go through it."""
     added = moved / "results" / "digits" / "proxy_nca" / "seed9"
@@ -59,6 +80,7 @@ def check_writing_through_the_server(address: str, moved: Path, runs: tuple[str,
     client = MlflowClient(tracking_uri=address)
     digits = client.get_experiment_by_name("digits").experiment_id
     (run,) = client.search_runs([digits], "tags.`probmetric.run` = 'digits/proxy_nca/seed9'")
+    assert client.search_runs([digits], "tags.`probmetric.live` = 'digits/proxy_nca/seed9'") == []
     names = {item.path for item in client.list_artifacts(run.info.run_id)}
     assert names == {"run.yaml", "metrics.json", "curves.json", "history.csv"}
     assert not (moved / "unused").exists()

@@ -21,8 +21,9 @@ from probmetric.io import FileError
 from probmetric.reporting._runs import finished_runs
 from probmetric.tracking import _store
 from probmetric.tracking._entries import report_entry, run_entry
+from probmetric.tracking.live import live_curves
 
-__all__ = ["track", "ui_command"]
+__all__ = ["live_curves", "track", "ui_command"]
 
 
 def track(

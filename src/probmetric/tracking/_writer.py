@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from probmetric.reporting.aggregate import legal_name
 from probmetric.tracking._entries import Entry
 from probmetric.tracking._store import is_local
+from probmetric.tracking.live import LIVE_TAG
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -46,12 +47,14 @@ class Writer:
         written = []
         for entry in entries:
             known = stored[entry.experiment].pop(entry.run, [])
-            if self._is_current(entry, known):
-                self._join(known[0])
+            current = next((old for old in known if old.digest == entry.digest), None)
+            for old in known:
+                if old is not current:
+                    self._delete(entry.experiment, old)
+            if current is not None:
+                self._join(current)
             else:
                 members = frozenset().union(*(old.members for old in known)) | {self.member}
-                for old in known:
-                    self._delete(entry.experiment, old)
                 self._create(entry, ids[entry.experiment], members)
                 written.append(entry.run)
         for name in stored:
@@ -76,7 +79,7 @@ class Writer:
         return str(found.experiment_id)
 
     def _stored(self, experiment_id: str) -> dict[str, list[_Stored]]:
-        """Name of the run -> what the store holds under it (more than one only after an interruption)."""
+        """Name of the run -> what the store holds under it; several after an interruption, or with a live run."""
         found: dict[str, list[_Stored]] = {}
         token = None
         while True:
@@ -84,16 +87,12 @@ class Writer:
             for run in page:
                 tags = run.data.tags
                 members = frozenset(tag for tag in tags if tag.startswith(MEMBER_TAG))
-                if name := tags.get(RUN_TAG):
+                if name := tags.get(RUN_TAG) or tags.get(LIVE_TAG):
                     entry = _Stored(run.info.run_id, tags.get(DIGEST_TAG, ""), members)
                     found.setdefault(name, []).append(entry)
             token = page.token
             if not token:
                 return found
-
-    @staticmethod
-    def _is_current(entry: Entry, known: Sequence[_Stored]) -> bool:
-        return len(known) == 1 and known[0].digest == entry.digest
 
     def _join(self, stored: _Stored) -> None:
         if self.member not in stored.members:
