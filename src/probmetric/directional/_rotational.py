@@ -1,36 +1,19 @@
-"""Distributions on the sphere that depend on x only through the cosine w = mu^T x (von Mises-Fisher, Power
-Spherical).
+"""Distributions on the sphere that depend on x only through the cosine w = mu^T x (von Mises-Fisher, Power Spherical).
 
-**Sampling.** x = w mu + sqrt(1 - w^2) v with v uniform among the unit vectors orthogonal to mu. Families draw
-the gap 1 - w, which keeps its digits when the concentration is large.
-
-**Reparameterised gradient** of w with respect to the concentration kappa, without an accept-reject
-correction: the implicit derivative dw/dkappa = -(dF/dkappa) / p(w) of the one-dimensional marginal. With w =
-cos(theta), log-density f(theta) = log sin^{M-2}(theta) + kappa T(theta) and T the sufficient statistic,
-
-    dw/dkappa = sin(theta) * integral_0^theta (T(t) - E[T]) exp(f(t) - f(theta)) dt
-              = -sin(theta) * integral_theta^pi (the same)
-
-taken on the side of theta away from the mode, where the integrand decays; 48-point Gauss-Legendre over the
-width it lives on.
+A sample is x = w mu + sqrt(1 - w^2) v with v uniform among the unit vectors orthogonal to mu. Families draw the gap
+1 - w, which keeps its digits when the concentration is large. Gradients with respect to it: see `_implicit`.
 """
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Size, Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.distributions import Distribution, constraints
 
-_QUADRATURE_NODES = 20
-_WIDTHS = 9.0
 _PROJECT_TWICE_BELOW = 32
 
 
@@ -149,55 +132,3 @@ def _along(vector: Tensor, loc: Tensor) -> Tensor:
 
 def _length(vector: Tensor) -> Tensor:
     return torch.linalg.vector_norm(vector, dim=-1, keepdim=True).clamp_min_(torch.finfo(vector.dtype).tiny)
-
-
-@functools.lru_cache(maxsize=1)
-def _gauss_legendre() -> tuple[np.ndarray, np.ndarray]:
-    nodes, weights = np.polynomial.legendre.leggauss(_QUADRATURE_NODES)
-    return (nodes + 1) / 2, weights / 2
-
-
-def gap_derivative(
-    gap: Tensor,
-    kappa: Tensor,
-    dim: int,
-    statistic: Callable[[Tensor], Tensor],
-    mean_statistic: Tensor,
-    mode: Tensor,
-    curvature: Callable[[Tensor], Tensor],
-) -> Tensor:
-    """D gap / d kappa (...) for `gap` = 1 - w (...) drawn from exp(kappa T(theta)) sin^{M-2}(theta), all in float64.
-
-    `statistic` is T of the angle, `mean_statistic` E[T] (...), `mode` the angle (...) of the largest density in theta,
-    `curvature` -d2/dtheta2 of the log-density.
-    """
-    theta = 2 * torch.asin((gap / 2).clamp(0, 1).sqrt())
-    before = theta < mode
-    width = _WIDTHS * curvature(theta).clamp_min(1e-12).rsqrt()
-    room = torch.where(before, theta, math.pi - theta)
-    reach = torch.where(before, -1.0, 1.0) * torch.minimum(room, width)
-    nodes, weights = (torch.as_tensor(a, dtype=gap.dtype, device=gap.device) for a in _gauss_legendre())
-    offset = reach.unsqueeze(-1) * nodes
-    angle = theta.unsqueeze(-1) + offset
-    ratio = torch.cos(offset) + torch.sin(offset) / torch.tan(theta).unsqueeze(-1)
-    value = statistic(angle)
-    tilt = kappa.unsqueeze(-1) * (value - statistic(theta).unsqueeze(-1))
-    exponent = tilt + (dim - 2) * ratio.clamp_min(1e-300).log()
-    integral = ((value - mean_statistic.unsqueeze(-1)) * exponent.exp() * weights).sum(-1) * reach
-    return torch.where(theta > 0, torch.sin(theta) * integral, 0.0)
-
-
-class Reparameterise(Function):
-    """Identity on an already drawn gap whose derivative with respect to the concentration is `derivative()`."""
-
-    @staticmethod
-    def forward(ctx: Any, kappa: Tensor, gap: Tensor, derivative: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        ctx.save_for_backward(kappa, gap)
-        ctx.derivative = derivative
-        return gap.clone()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        kappa, gap = ctx.saved_tensors
-        return grad * ctx.derivative(gap.double(), kappa.double()).to(grad.dtype), None, None

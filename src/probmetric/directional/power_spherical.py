@@ -5,7 +5,7 @@ A drop-in for the von Mises-Fisher with a normaliser and a sampler in closed for
 
     log normaliser = -(alpha + beta) log 2 - beta log pi - lgamma(alpha) + lgamma(alpha + beta).
 
-Gradients: implicit, see `_rotational`.
+Gradients: implicit, see `_implicit`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import torch
 from torch import Size, Tensor
 from torch.distributions import register_kl
 
-from ._rotational import Reparameterise, RotationallySymmetric, gap_derivative
+from ._implicit import Reparameterise, gap_derivative
+from ._rotational import RotationallySymmetric
 from .normalizer import log_normalizer
 from .von_mises_fisher import VonMisesFisher
 

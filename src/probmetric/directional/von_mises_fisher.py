@@ -16,7 +16,8 @@ import torch
 from torch import Size, Tensor
 from torch.distributions import register_kl
 
-from ._rotational import Reparameterise, RotationallySymmetric, gap_derivative
+from ._implicit import Reparameterise, gap_derivative
+from ._rotational import RotationallySymmetric
 from .normalizer import log_normalizer, mean_resultant_length
 
 _PROPOSALS = 4
