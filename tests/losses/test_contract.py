@@ -169,6 +169,7 @@ DEGENERATE = {
     "opposite embeddings": (torch.tensor([[1.0], [-1.0]]).expand(2, M).clone(), [0, 0]),
     "zero norm": (torch.cat([torch.zeros(3, M), torch.ones(3, M)]), [0, 0, 1, 1, 2, 2]),
     "all zero": (torch.zeros(4, M), [0, 0, 1, 1]),
+    "small": (1e-12 * torch.randn(4, M, generator=torch.Generator().manual_seed(2)), [0, 0, 1, 1]),
     "tiny": (1e-20 * torch.randn(4, M, generator=torch.Generator().manual_seed(2)), [0, 0, 1, 1]),
     "huge": (1e6 * torch.randn(4, M, generator=torch.Generator().manual_seed(2)), [0, 0, 1, 1]),
 }

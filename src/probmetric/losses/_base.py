@@ -25,6 +25,8 @@ class Loss(nn.Module):
     """Images per class a batch should hold."""
     wants_warm_start: bool = False
     """Whether `warm_start` should be called once before training."""
+    wants_features: bool = False
+    """Whether training should call `from_features` instead of the loss itself."""
 
     def __init__(self, *, num_classes: int, dim: int) -> None:
         super().__init__()
@@ -43,6 +45,17 @@ class Loss(nn.Module):
         self._check(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
             return self.compute(embeddings.to(self.working_dtype(embeddings)), labels, generator)
+
+    def from_features(
+        self,
+        features: Tensor,  # (B, D) input of the encoder's head
+        head: nn.Linear,
+        labels: Tensor,  # (B,) int64 in 0..C-1
+        *,
+        generator: torch.Generator,
+    ) -> Tensor:  # ()
+        """Loss of one batch, of the features and the last layer z = Wh + b that turns them into embeddings."""
+        return self(head(features), labels, generator=generator)
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
         """The loss itself: `embeddings` (B, M) in working precision, `labels` (B,), to a scalar."""
@@ -167,8 +180,9 @@ class _Cosines(torch.autograd.Function):
 
 
 def _inverse_norm(vectors: Tensor) -> Tensor:
+    """Norms whose inverse cube, which the gradient needs, would overflow count as zero."""
     norm = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
-    tiny = torch.finfo(norm.dtype).tiny ** 0.5
+    tiny = torch.finfo(norm.dtype).tiny ** (1.0 / 3.0)
     return torch.where(norm > tiny, 1.0 / norm.clamp_min(tiny), 0.0)
 
 
