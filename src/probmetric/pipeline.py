@@ -11,14 +11,22 @@ import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from probmetric.config import EncoderSettings, Params, RunSettings
 from probmetric.io import FileError, read_tensors, read_yaml, write_json, write_tensors, write_yaml
+from probmetric.runs import encoder_runs
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
+
+    from probmetric.losses._base import Loss
+    from probmetric.models._base import Encoder
+
+    Trained = tuple[Encoder, Loss | None, EncoderSettings]
+
+Weights = Literal["selected", "last"]
 
 RESULTS = Path("results")
 STATE = Path("state/training")
@@ -61,23 +69,47 @@ def fit_posterior(run: str, encoder_run: str, settings: RunSettings, *, threads:
     """Fit the run's uncertainty on the training images and write `posterior.safetensors`."""
     import torch
 
-    from probmetric.training import claim_device, load_encoder
-    from probmetric.training.data import TrainingData
-    from probmetric.uncertainty import create_uncertainty
+    from probmetric.training import claim_device
 
     torch.set_num_threads(threads)
-    uncertainty = create_uncertainty(settings.uncertainty.name, **settings.uncertainty.options)
     with claim_device("auto") as device:
-        encoder, loss, trained = load_encoder(RESULTS / encoder_run, device)
-        data = TrainingData(_prepared(settings), trained.training, seed=settings.seed, device=device)
-        posterior = uncertainty.fit(
-            encoder,
-            (data.batch(rows, epoch=0) for rows in data.batches(0)),
-            loss=loss,
-            generator=torch.Generator(device=device).manual_seed(settings.seed),
-            device=device,
-        )
+        posterior = _fit(settings, _load(encoder_run, settings, device, "selected"), device)
     write_tensors(RESULTS / run / "posterior.safetensors", posterior, {"uncertainty": settings.uncertainty.name})
+
+
+def _load(encoder_run: str, settings: RunSettings, device: torch.device, which: Weights) -> Trained:
+    """The encoder of `encoder_run`, or all that the run's uncertainty combines as one, loss and training settings."""
+    from probmetric.training import load_encoder
+
+    names = encoder_runs(encoder_run, settings.uncertainty)
+    loaded = [load_encoder(RESULTS / name, device, which) for name in names]
+    if len(loaded) == 1:
+        return loaded[0]
+    from probmetric.uncertainty.ensemble import EncoderEnsemble
+
+    _, loss, trained = loaded[0]
+    return cast("Encoder", EncoderEnsemble([encoder for encoder, _, _ in loaded])), loss, trained
+
+
+def _fit(settings: RunSettings, loaded: Trained, device: torch.device) -> dict[str, torch.Tensor]:
+    """The posterior of the run's uncertainty for loaded weights."""
+    import torch
+
+    from probmetric.training.data import TrainingData
+    from probmetric.training.passes import TrainingPass, ValidationPass
+    from probmetric.uncertainty import create_uncertainty
+
+    encoder, loss, trained = loaded
+    uncertainty = create_uncertainty(settings.uncertainty.name, **settings.uncertainty.options)
+    data = TrainingData(_prepared(settings), trained.training, seed=settings.seed, device=device)
+    return uncertainty.fit(
+        encoder,
+        TrainingPass(data),
+        loss=loss,
+        generator=torch.Generator(device=device).manual_seed(settings.seed),
+        device=device,
+        validation=ValidationPass(data) if data.has_validation else None,
+    )
 
 
 def embed(run: str, encoder_run: str, settings: RunSettings, *, threads: int = 1) -> None:
@@ -105,21 +137,26 @@ class _Embedder:
         encoder_run: str,
         settings: RunSettings,
         device: torch.device,
-        which: Literal["selected", "last"],
+        which: Weights,
     ) -> None:
-        from probmetric.training import load_encoder
         from probmetric.uncertainty import create_uncertainty
 
-        self.folder, self.settings, self.device = RESULTS / run, settings, device
-        self.encoder, self.loss, self.trained = load_encoder(RESULTS / encoder_run, device, which)
-        # A fitted posterior belongs to the selected weights; the last ones are compared by their mean alone.
-        fitted = which == "selected" and (self.folder / "posterior.safetensors").exists()
-        chosen = settings.uncertainty if which == "selected" else RunSettings.model_fields["uncertainty"].default
+        self.folder, self.settings, self.device, self.dim = RESULTS / run, settings, device, 0
+        loaded = _load(encoder_run, settings, device, which)
+        self.encoder, self.loss, self.trained = loaded
+        combined = len(encoder_runs(encoder_run, settings.uncertainty)) > 1
+        # The last weights are compared by their mean alone, which needs no posterior unless encoders are combined.
+        chosen = settings.uncertainty
+        if which == "last" and not combined:
+            chosen = RunSettings.model_fields["uncertainty"].default
         self.uncertainty = create_uncertainty(chosen.name, **chosen.options)
         self.posterior = None
-        if fitted and self.uncertainty.fits:
-            tensors, _ = read_tensors(self.folder / "posterior.safetensors", framework="torch")
-            self.posterior = {name: tensor.to(device) for name, tensor in tensors.items()}
+        if self.uncertainty.fits:
+            self.posterior = self._stored_posterior() if which == "selected" else _fit(settings, loaded, device)
+
+    def _stored_posterior(self) -> dict[str, torch.Tensor]:
+        tensors, _ = read_tensors(self.folder / "posterior.safetensors", framework="torch")
+        return {name: tensor.to(self.device) for name, tensor in tensors.items()}
 
     def write(self, name: str, sources: Sequence[tuple[Path, str]]) -> None:
         """Write `embeddings/<name>.safetensors` for the given (prepared folder, split) pairs."""
@@ -129,6 +166,7 @@ class _Embedder:
         if not parts:
             parts = [self._nothing()]
         tensors = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+        self.dim = tensors["mean"].shape[1]
         if name == "ood":
             sizes = torch.tensor([len(part["label"]) for part in parts[: len(sources)]], dtype=torch.int64)
             tensors["source"] = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
@@ -156,7 +194,7 @@ class _Embedder:
         import torch
 
         none = torch.empty(0, dtype=torch.int64)
-        return {"mean": torch.empty(0, self.encoder.dim), "uncertainty": torch.empty(0), "label": none, "index": none}
+        return {"mean": torch.empty(0, self.dim), "uncertainty": torch.empty(0), "label": none, "index": none}
 
 
 def evaluate(run: str, encoder_run: str, settings: RunSettings) -> None:
@@ -172,7 +210,11 @@ def evaluate(run: str, encoder_run: str, settings: RunSettings) -> None:
     write_json(folder / "metrics.json", metrics)
     write_json(folder / "curves.json", curves)
     record = read_yaml(RESULTS / encoder_run / "encoder.yaml")
-    write_yaml(folder / "run.yaml", record | {"run": run, "encoder": encoder_run, "settings": settings.plain()})
+    whose: dict[str, Any] = {"run": run, "encoder": encoder_run}
+    members = encoder_runs(encoder_run, settings.uncertainty)
+    if len(members) > 1:
+        whose["members"] = list(members)
+    write_yaml(folder / "run.yaml", record | whose | {"settings": settings.plain()})
 
 
 def _ambiguity(folder: Path) -> np.ndarray | None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from probmetric import losses, uncertainty
 from probmetric.config import (
+    Component,
     ConfigError,
     Experiment,
     Grid,
@@ -51,6 +52,11 @@ class Run:
         return self.name == self.encoder
 
     @property
+    def encoders(self) -> tuple[str, ...]:
+        """Runs whose encoders it uses: `encoder` and, for an ensemble, those of the seeds that follow."""
+        return encoder_runs(self.encoder, self.settings.uncertainty)
+
+    @property
     def fits_posterior(self) -> bool:
         """Whether the uncertainty has parameters fitted after training."""
         return bool(uncertainty.REGISTRY.constant(self.settings.uncertainty.name, "fits", False))
@@ -59,6 +65,17 @@ class Run:
     def data(self) -> tuple[str, ...]:
         """Prepared datasets the run reads: its own, then its OOD sets."""
         return (self.settings.data, *self.settings.ood)
+
+
+def encoder_runs(encoder: str, chosen: Component) -> tuple[str, ...]:
+    """Runs that train the K encoders uncertainty `chosen` combines: seeds k to k+K-1, starting from run `encoder`.
+
+    K is the uncertainty's option `members`; without such an option it is 1.
+    """
+    option = uncertainty.REGISTRY.options(chosen.name).get("members")
+    members = 1 if option is None else int(chosen.options.get("members", option.default))
+    stem, _, seed = encoder.rpartition("/seed")
+    return tuple(f"{stem}/seed{int(seed) + member}" for member in range(members))
 
 
 def experiment_names(folder: Path = EXPERIMENTS) -> list[str]:
@@ -133,11 +150,30 @@ def resolve(
         _override(settings, key, value)
     where = f"run {_name(dataset, noise, method, overrides, seed)}"
     encoder_overrides = {key: value for key, value in overrides.items() if key.split(".")[0] not in _POSTERIOR_KEYS}
-    return Run(
+    run = Run(
         name=_name(dataset, noise, method, overrides, seed),
         encoder=_name(dataset, noise, base, encoder_overrides if base != method else overrides, seed),
         settings=parse(RunSettings, settings, where),
     )
+    _check_uncertainty(run, where)
+    return run
+
+
+def _check_uncertainty(run: Run, where: str) -> None:
+    """Raise `ConfigError` where the uncertainty needs more than one trained encoder can give."""
+    settings, registry = run.settings, uncertainty.REGISTRY
+    name, objective = settings.uncertainty.name, settings.objective
+    learnt = registry.constant(name, "trains_encoder", False) and registry.constant(name, "fits", False)
+    if learnt and (objective is None or objective.name != name):
+        raise ConfigError(
+            f"{where}: uncertainty {name!r} is learnt while training; set `objective: {name}` for method "
+            f"{settings.base or settings.method!r}."
+        )
+    if len(run.encoders) > 1 and settings.base is None:
+        raise ConfigError(
+            f"{where}: uncertainty {name!r} combines the encoders of {len(run.encoders)} seeds of another method; "
+            "name that method as `base`."
+        )
 
 
 def _settings(params: Params, method: Method) -> dict[str, Any]:
@@ -145,6 +181,7 @@ def _settings(params: Params, method: Method) -> dict[str, Any]:
     return {
         "fidelity": method.fidelity,
         "loss": _component(method.loss, method, losses.REGISTRY) if method.loss else None,
+        "objective": _component(method.objective, method, uncertainty.REGISTRY) if method.objective else None,
         "backbone": (method.backbone or defaults.backbone).model_dump(),
         "dim": method.dim or defaults.dim,
         "pretrained": method.pretrained or defaults.pretrained,

@@ -57,10 +57,10 @@ def train_identity(wildcards):
 
 
 def encoder_file(name):
-    """Input function: file `name` of the run that trained this run's encoder."""
+    """Input function: file `name` of the runs that trained this run's encoder, or its ensemble's encoders."""
 
     def of_run(wildcards):
-        return f"results/{PLAN.runs[wildcards.run].encoder}/{name}"
+        return collect(f"results/{{run}}/{name}", run=PLAN.runs[wildcards.run].encoders)
 
     return of_run
 

@@ -25,10 +25,15 @@ def embed(encoder: Encoder, images: Tensor, precision: torch.dtype) -> Tensor:
     Features may be computed in bfloat16; the head always works in float32, because 8 bits of mantissa would
     quantise the embeddings the loss compares.
     """
+    features = features_of(encoder, images, precision)
+    return features if encoder.head is None else encoder.head(features)
+
+
+def features_of(encoder: Encoder, images: Tensor, precision: torch.dtype) -> Tensor:
+    """Float32 input of the encoder's head, (B, C, H, W) -> (B, D)."""
     with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == torch.bfloat16):
         features = encoder.features(images)
-    features = features.float()
-    return features if encoder.head is None else encoder.head(features)
+    return features.float()
 
 
 @torch.no_grad()

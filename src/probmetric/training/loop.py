@@ -31,7 +31,7 @@ from probmetric.models._base import Encoder
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData
 from probmetric.training.diagnosis import TrainingError, non_finite_gradients, non_finite_loss
-from probmetric.training.forward import embed, embed_all, resolve_precision
+from probmetric.training.forward import embed, embed_all, features_of, resolve_precision
 from probmetric.training.optimizer import create_optimizer, gradient_norm, set_learning_rates, update_parameters
 from probmetric.training.schedule import learning_rate_factor
 from probmetric.training.seeds import derive_seed, generator_for
@@ -182,9 +182,7 @@ class Trainer:
         )
         set_learning_rates(self.optimizer, factor)
         torch.manual_seed(derive_seed(self.seed, "layers", progress.step))
-        embeddings = embed(self.encoder, images, self.precision)
-        generator = generator_for(self.device, self.seed, "loss", progress.step)
-        value = self.loss(embeddings, labels, generator=generator)
+        value, seen = self._loss_of(images, labels)
         value.backward()
         norm = gradient_norm([self.encoder, self.loss])
         loss, norm_value = torch.stack([value.detach().float(), norm.float()]).tolist()  # the only synchronisation
@@ -194,11 +192,24 @@ class Trainer:
                 epoch=progress.epoch,
                 step=progress.step,
                 index=self.data.index[positions],
-                embeddings=embeddings,
+                embeddings=seen,
                 modules={"encoder": self.encoder, "loss": self.loss},
             )
         self._update(norm, norm_value)
         progress.loss_sum += loss
+
+    def _loss_of(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss of images (B, C, H, W) with labels (B,), and what it was computed from, (B, M) or (B, D)."""
+        generator = generator_for(self.device, self.seed, "loss", self.progress.step)
+        if self.loss.wants_features:
+            features, head = features_of(self.encoder, images, self.precision), self.encoder.head
+            if head is None:
+                raise TrainingError(
+                    "an objective perturbs the last layer, but the encoder has none; use another backbone."
+                )
+            return self.loss.from_features(features, head, labels, generator=generator), features
+        embeddings = embed(self.encoder, images, self.precision)
+        return self.loss(embeddings, labels, generator=generator), embeddings
 
     def _update(self, norm: Tensor, norm_value: float) -> None:
         progress = self.progress

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import torch
 
-from probmetric.config import EncoderSettings
+from probmetric.config import ConfigError, EncoderSettings
 from probmetric.io import (
     FileError,
     atomic_path,
@@ -44,6 +44,7 @@ from probmetric.training.loop import HISTORY_COLUMNS, Progress, Trainer, Weights
 from probmetric.training.provenance import hardware, versions
 from probmetric.training.seeds import derive_seed
 from probmetric.training.signals import stop_requests
+from probmetric.uncertainty import create_uncertainty
 
 RECORD = "encoder.yaml"
 FILES = {"selected": "model.safetensors", "last": "model_last.safetensors"}
@@ -94,7 +95,8 @@ def train_run(
         if chosen.type == "cpu":
             keep_freed_memory()
         data = TrainingData(prepared_folder, settings.training, seed=settings.seed, device=chosen)
-        encoder, loss = _create(settings, data.in_channels, data.image_size, data.num_classes, chosen)
+        sizes = data.in_channels, data.image_size, data.num_classes, len(data.labels)
+        encoder, loss = _create(settings, *sizes, chosen)
         checkpoints, done = Checkpoints(state_folder), Progress()
         if loss is None or settings.training.epochs == 0:
             last = selected = weights_of(encoder, loss)
@@ -131,6 +133,7 @@ def _record(settings: EncoderSettings, data: TrainingData, encoder: Encoder, don
             "in_channels": data.in_channels,
             "image_size": data.image_size,
             "num_classes": data.num_classes,
+            "num_images": len(data.labels),
             "pretrained_sha256": encoder.pretrained_digest,
         },
         "training": {
@@ -162,7 +165,7 @@ def load_encoder(
     record, path = read_yaml(folder / RECORD), folder / FILES[which]
     try:
         settings, facts = EncoderSettings(**record["settings"]), record["encoder"]
-        sizes = facts["in_channels"], facts["image_size"], facts["num_classes"]
+        sizes = facts["in_channels"], facts["image_size"], facts["num_classes"], facts.get("num_images", 1)
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(f"{folder / RECORD} was changed ({error!r}); delete it and train again.") from error
     blank = settings.model_copy(update={"pretrained": None})
@@ -183,7 +186,12 @@ def _part(tensors: Weights, prefix: str) -> Weights:
 
 
 def _create(
-    settings: EncoderSettings, in_channels: int, image_size: int, num_classes: int, device: torch.device
+    settings: EncoderSettings,
+    in_channels: int,
+    image_size: int,
+    num_classes: int,
+    num_images: int,
+    device: torch.device,
 ) -> tuple[Encoder, Loss | None]:
     """Encoder and loss with initial weights drawn from the run's seed, on `device`."""
     torch.manual_seed(derive_seed(settings.seed, "weights"))
@@ -204,8 +212,16 @@ def _create(
     options = dict(settings.loss.options)
     if "fidelity" in LOSSES.options(settings.loss.name):
         options.setdefault("fidelity", settings.fidelity)
-    loss = create_loss(settings.loss.name, num_classes=num_classes, dim=encoder.dim, **options)
-    return encoder, loss.to(device)
+    loss = create_loss(settings.loss.name, num_classes=num_classes, dim=encoder.dim, **options).to(device)
+    if settings.objective is None:
+        return encoder, loss
+    shaping = create_uncertainty(settings.objective.name, **settings.objective.options)
+    objective = shaping.objective(encoder, loss, num_images=num_images)
+    if objective is None:
+        raise ConfigError(
+            f"uncertainty {settings.objective.name!r} has no objective to train with; remove `objective`."
+        )
+    return encoder, objective.to(device)
 
 
 def _identity(settings: EncoderSettings, data: TrainingData, encoder: Encoder) -> str:

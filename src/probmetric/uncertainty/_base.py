@@ -64,7 +64,9 @@ class Uncertainty:
     """Base of all uncertainties."""
 
     fits: bool = False
-    """Whether `embed` needs a posterior from `fit`."""
+    """Whether `embed` needs a posterior from `fit`. Written in every class: the workflow reads its source text."""
+    trains_encoder: bool = False
+    """Whether it has an `objective`, so that a method may name it as one. Written in every such class."""
     trains: bool = False
     """Whether `fit` learns weights by gradient descent; it then wants augmented, shuffled batches."""
     members: int = 1

@@ -92,6 +92,9 @@ def _masked_mean(values: Tensor, mask: Tensor) -> Tensor:
 class HIB(GaussianHead):
     """Variance learnt together with the encoder by the soft contrastive objective."""
 
+    fits = True
+    trains_encoder = True
+
     def __init__(
         self,
         *,

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 class OnlineLaplace(Laplace):
     """Posterior learnt during training; sampled like the post-hoc one."""
 
+    fits = True
+    trains_encoder = True
+
     def __init__(
         self,
         *,

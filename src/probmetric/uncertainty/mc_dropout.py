@@ -61,6 +61,8 @@ class DropoutObjective(Objective):
 class MCDropout(Uncertainty):
     """Spread of the embeddings over thinned networks."""
 
+    trains_encoder = True
+
     def __init__(
         self,
         *,

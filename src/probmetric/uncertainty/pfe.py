@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 class PFE(GaussianHead):
     """Learnt variance of a frozen encoder."""
 
+    fits = True
     trains = True
 
     def __init__(
