@@ -68,9 +68,12 @@ class _Sender:
 
     def finish(self, status: str) -> None:
         """Let the thread send what is waiting, for a few seconds at most."""
+        if self._rows.full():
+            with contextlib.suppress(queue.Empty):
+                self._rows.get_nowait()
         with contextlib.suppress(queue.Full):
             self._rows.put_nowait(status)
-            self._thread.join(_SECONDS_TO_FINISH)
+        self._thread.join(_SECONDS_TO_FINISH)
 
     def _work(self) -> None:
         try:
