@@ -139,12 +139,13 @@ def turns(contenders: dict[str, Callable[[], None]], rounds: int) -> dict[str, l
 
 
 PREPARE = """
-import resource, sys, time
+import sys, time
+from pathlib import Path
 from probmetric.data import prepare_dataset
-import probmetric.data.prepare
 start = time.perf_counter()
 prepare_dataset("cub", sys.argv[2], raw=sys.argv[1], workers=1, progress=False, subset=True, store=sys.argv[3])
-print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000)
+peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+print(time.perf_counter() - start, int(peak.split()[1]) / 1000)
 """
 
 
