@@ -122,6 +122,7 @@ BAD = {
     "distance": (lambda x, y: (x, y), {"distance": "cosin"}, "did you mean 'cosine'"),
     "block": (lambda x, y: (x, y), {"block": 0}, "block is 0"),
     "ball": (lambda x, y: (x, y), {"distance": "poincare"}, "inside the unit ball"),
+    "scale": (lambda x, y: (x * 1e20, y), {"distance": "euclidean"}, "largest row norm is 1e.20"),
     "both": (lambda x, y: (x, y), {"positives": [[1]] * 6}, "either labels or positives"),
     "gallery": (lambda x, y: (x, y), {"gallery": np.eye(3, dtype=np.float32)}, "go together"),
     "dims": (lambda x, y: (x, y), {"gallery": np.eye(2), "gallery_labels": [0, 1]}, "3 dimensions, the gallery has 2"),

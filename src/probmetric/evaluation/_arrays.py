@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 UNIT_TOLERANCE = 1e-4
+SMALLEST_NORM, LARGEST_NORM = 1e-12, 1e15
 
 
 def is_cuda(values: Any) -> bool:
@@ -149,4 +150,13 @@ def check_inside_ball(array: NDArray[np.float32], name: str) -> None:
         raise ValueError(
             f"{name}: row {bad[0]} has norm {norms[bad[0]]:.8g}; the Poincaré distance is defined inside the unit ball "
             "(norm < 1 - 1e-6). Project the rows into the ball first."
+        )
+
+
+def check_scale(largest: float, name: str) -> None:
+    """Raise a ValueError if squares of the `largest` row norm leave the range of float32 (all zero is fine)."""
+    if largest and not SMALLEST_NORM <= largest <= LARGEST_NORM:
+        raise ValueError(
+            f"{name}: the largest row norm is {largest:.3g}; expected {SMALLEST_NORM:g} to {LARGEST_NORM:g}. Multiply "
+            "all rows by a constant; Euclidean ranks do not change."
         )

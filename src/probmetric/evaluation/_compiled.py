@@ -25,14 +25,14 @@ FLAGS = {"reassoc", "nsz", "contract"}
 
 
 @njit(nogil=True, cache=True)
-def read_row(x, steps, result):  # type: ignore[no-untyped-def]
+def read_row(x, steps, result):
     """Row `x` (M,) read to its grid of `steps` to 1, in steps, into `result` (M,) float64."""
     for m in range(x.shape[0]):
         result[m] = np.rint(np.float64(x[m]) * steps)
 
 
 @njit(nogil=True, cache=True, fastmath=FLAGS)
-def exact_product(x, y, steps):  # type: ignore[no-untyped-def]
+def exact_product(x, y, steps):
     """Dot product, in steps of both, of `x` (M,) from `read_row` and a row `y` (M,); exact in any order."""
     total = 0.0
     for m in range(x.shape[0]):
@@ -41,14 +41,14 @@ def exact_product(x, y, steps):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def exact_key(i, j, x, search):  # type: ignore[no-untyped-def]
+def exact_key(i, j, x, search):
     """Key of query i, read as `x` (M,), against gallery row j; equal to that of `_keys.keys`."""
     _, gallery, steps_q, steps_g, shift_g = search
     return exact_product(x, gallery[j], steps_g[j]) / (steps_q[i] * steps_g[j]) + shift_g[j]
 
 
 @njit(nogil=True, cache=True)
-def exact_thresholds(search, offsets, columns, start, stop, result):  # type: ignore[no-untyped-def]
+def exact_thresholds(search, offsets, columns, start, stop, result):
     """Exact keys (flat) of the positives of queries start..stop-1, descending; `columns` are put in the same order."""
     queries, _, steps_q, _, _ = search
     x = np.empty(queries.shape[1])
@@ -63,7 +63,7 @@ def exact_thresholds(search, offsets, columns, start, stop, result):  # type: ig
 
 
 @njit(nogil=True, cache=True, fastmath=FLAGS)
-def at_least(line, bound):  # type: ignore[no-untyped-def]
+def at_least(line, bound):
     """Number of entries of `line` (W,), W < 2^24, that are >= bound; counted in float32 to fill the vector lanes."""
     one, zero = np.float32(1), np.float32(0)
     count = zero
@@ -73,7 +73,7 @@ def at_least(line, bound):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, fastmath=FLAGS)
-def any_at_least(line, bounds):  # type: ignore[no-untyped-def]
+def any_at_least(line, bounds):
     """Whether any entry of `line` (CHUNK,) reaches its own bound (CHUNK,)."""
     one, zero = np.float32(1), np.float32(0)
     count = zero
@@ -83,7 +83,7 @@ def any_at_least(line, bounds):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def bisect(high, value):  # type: ignore[no-untyped-def]
+def bisect(high, value):
     """Index of the first of `high` (P,), descending, that is <= value; P if none."""
     first, left = 0, high.shape[0]
     while left > 0:
@@ -97,7 +97,7 @@ def bisect(high, value):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def fill_table(table, low, high):  # type: ignore[no-untyped-def]
+def fill_table(table, low, high):
     """Tabulate `bisect` on equal cells from low[-1] to beyond high[0]; -1 marks cells that hold an undecided interval.
 
     Returns (origin, cells per unit). The cell of a value is monotone in it, rounding included, so a value in another
@@ -119,7 +119,7 @@ def fill_table(table, low, high):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def settle(i, j, value, first, search, x, low, exact, above, tied):  # type: ignore[no-untyped-def]
+def settle(i, j, value, first, search, x, low, exact, above, tied):
     """Compare pair (i,j), too near to positives first-1, first-2, ... for float32, with them by its exact key."""
     key = exact_key(i, j, x, search)
     p = first - 1
@@ -130,7 +130,7 @@ def settle(i, j, value, first, search, x, low, exact, above, tied):  # type: ign
 
 
 @njit(nogil=True, cache=True)
-def place(i, values, found, count, search, bounds, counts, base, scratch):  # type: ignore[no-untyped-def]
+def place(i, values, found, count, search, bounds, counts, base, scratch):
     """Add the first `count` entries, keys `values` of query i against gallery rows `found`, to the counts of i.
 
     `exact`, `low`, `high` (P,) descend; low <= key < high is what float32 cannot decide.
@@ -166,7 +166,7 @@ def place(i, values, found, count, search, bounds, counts, base, scratch):  # ty
 
 
 @njit(nogil=True, cache=True)
-def mask_and_shift(tile, rows, cols, own, offsets, columns, factor, shift_q, shift_g):  # type: ignore[no-untyped-def]
+def mask_and_shift(tile, rows, cols, own, offsets, columns, factor, shift_q, shift_g):
     """Take positives and the query itself out of `tile`; for Euclidean keys scale the products and add the shifts."""
     for a in range(tile.shape[0]):
         i = rows + a
@@ -183,7 +183,7 @@ def mask_and_shift(tile, rows, cols, own, offsets, columns, factor, shift_q, shi
 
 
 @njit(nogil=True, cache=True)
-def count_rows(tile, rows, cols, search, bounds, counts, space):  # type: ignore[no-untyped-def]
+def count_rows(tile, rows, cols, search, bounds, counts, space):
     """Counts from the rows of `tile`, queries rows.. against gallery rows cols.. .
 
     `search` = queries (Q,M), gallery (G,M), steps of their grids, shifts of the gallery; `bounds` = offsets and, flat,
@@ -208,7 +208,7 @@ def count_rows(tile, rows, cols, search, bounds, counts, space):  # type: ignore
 
 
 @njit(nogil=True, cache=True)
-def count_columns(tile, rows, cols, search, bounds, counts, space):  # type: ignore[no-untyped-def]
+def count_columns(tile, rows, cols, search, bounds, counts, space):
     """Counts from the columns of `tile`: the points of columns cols.. as queries against those of rows rows.. ."""
     offsets, low = bounds[0], bounds[1]
     values, found, scratch = space

@@ -45,6 +45,8 @@ def numpy_rows(values: Any, name: str, distance: Distance, normalize: bool) -> N
         return _arrays.normalized(rows, name)
     if distance == "cosine":
         _arrays.check_unit_rows(rows, name)
+    if distance == "euclidean":
+        _arrays.check_scale(float(_arrays.row_norms(rows).max()), name)
     if distance == "poincare":
         _arrays.check_inside_ball(rows, name)
     return rows

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probmetric.evaluation._arrays import UNIT_TOLERANCE, normalized, to_numpy
+from probmetric.evaluation._arrays import UNIT_TOLERANCE, check_scale, normalized, to_numpy
 from probmetric.evaluation._keys import BITS, float32_error, norm_exponents
 from probmetric.evaluation.ranks import Counts, Problem
 
@@ -44,6 +44,8 @@ def matrix(values: Any, name: str, distance: str, normalize: bool) -> Tensor:
             f"{name}: row {first} has norm {float(norms[first]):.6g} and {int(wrong.sum())} of {len(rows)} rows are "
             "not unit vectors. Divide each row by its norm, pass normalize=True, or choose another distance."
         )
+    if distance == "euclidean":
+        check_scale(float(norms.max()), name)
     return rows
 
 

@@ -28,6 +28,7 @@ from probmetric.evaluation._relation import Relation
 
 Ints = NDArray[np.int64]
 BLOCK_BYTES = 32 << 20
+SMALLEST_TILE = 256
 FILTERED_DISTANCES = ("cosine", "euclidean")
 Engine = Literal["auto", "numpy", "compiled", "torch"]
 
@@ -74,7 +75,7 @@ def positive_counts(problem: Problem, block: int | None = None, engine: Engine =
             if engine == "compiled":
                 raise
         else:
-            return compiled_counts(problem, block)
+            return compiled_counts(problem, block and max(block, SMALLEST_TILE))
     return numpy_counts(problem, block)
 
 

@@ -72,7 +72,7 @@ def retrieval_metrics(
             ("optimistic"), or the metric is averaged over all orders of the tied ("expected").
         empty: queries without positives are left out of the means ("skip") or count as 0 ("zero").
         normalize: divide rows by their norms first.
-        block: queries per block (compiled engine: side of a tile); bounds the memory, changes no result.
+        block: queries per block (compiled engine: side of a tile, at least 256); bounds the memory, changes no result.
         engine: "numpy", "compiled" (numba, for thousands of rows), "torch" (the tensor's device) or "auto", by size
             and device. Same ranks, to the last.
 
