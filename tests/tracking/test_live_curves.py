@@ -36,6 +36,11 @@ def send(address: str, rows: int) -> tuple[float, float]:
     return sent - started, time.perf_counter() - sent
 
 
+def warnings_about(address: str, caplog: pytest.LogCaptureFixture) -> int:
+    """Threads of earlier tests may still be giving up on their own servers."""
+    return sum(record.getMessage().startswith(f"no live curves on {address}:") for record in caplog.records)
+
+
 @pytest.mark.parametrize("store", ["sqlite:///mlflow.db", "file:./mlruns", ""])
 def test_without_a_server_nothing_is_shown(store):
     with live_curves(store, RUN) as on_epoch:
@@ -48,7 +53,7 @@ def test_a_lost_server_is_reported_once_and_costs_nothing(caplog):
         sending, leaving = send(address, 5000)
     assert sending < 1
     assert leaving < 4
-    assert [record.getMessage().startswith(f"no live curves on {address}") for record in caplog.records] == [True]
+    assert warnings_about(address, caplog) == 1
 
 
 def test_a_server_that_never_answers_holds_nobody_up():
@@ -65,8 +70,9 @@ def test_a_server_that_talks_nonsense_is_dropped(caplog):
         server.bind(("127.0.0.1", 0))
         server.listen()
         threading.Thread(target=_nonsense, args=(server,), daemon=True).start()
-        send(f"http://127.0.0.1:{server.getsockname()[1]}", 3)
-    assert len(caplog.records) == 1
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        send(address, 3)
+    assert warnings_about(address, caplog) == 1
 
 
 def _nonsense(server: socket.socket) -> None:
