@@ -1,8 +1,8 @@
 """Derivative of a random cosine with respect to its distribution's concentration, by implicit reparameterisation.
 
-For a cosine w = cos(theta) drawn by any means from a marginal with distribution function F and density p, the derivative
-dw/dkappa = -(dF/dkappa) / p(w) makes expectations differentiable without an accept-reject correction. With log-density
-f(theta) = log sin^{M-2}(theta) + kappa T(theta) and T the sufficient statistic,
+For a cosine w = cos(theta) drawn by any means from a marginal with distribution function F and density p, the
+derivative dw/dkappa = -(dF/dkappa) / p(w) makes expectations differentiable without an accept-reject correction. With
+log-density f(theta) = log sin^{M-2}(theta) + kappa T(theta) and T the sufficient statistic,
 
     dw/dkappa = sin(theta) * integral_0^theta (T(t) - E[T]) exp(f(t) - f(theta)) dt
               = -sin(theta) * integral_theta^pi (the same)
