@@ -70,7 +70,13 @@ def reliability(
     scheme: Scheme = "equal_mass",
     last_bin: Literal["closed", "open"] = "closed",
 ) -> Reliability:
-    """Data of a reliability diagram; arguments as in `calibration_error`."""
+    """Data of a reliability diagram; arguments as in `calibration_error`.
+
+    Example:
+        >>> diagram = reliability([0.2, 0.9, 0.9], [0, 1, 0], bins=2, scheme="equal_width")
+        >>> diagram.accuracy.tolist(), diagram.count.tolist()
+        ([0.0, 0.5], [1.0, 2.0])
+    """
     sure = _confidence(confidence)
     right = _arrays.booleans(correct, "correct", count=len(sure))
     _check_choices(bins, scheme, last_bin)

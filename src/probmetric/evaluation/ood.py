@@ -65,7 +65,13 @@ def auroc(negative_scores: Any, positive_scores: Any) -> float:
 
 
 def roc_curve(id_uncertainty: Any, ood_uncertainty: Any, *, points: int | None = None) -> dict[str, Doubles]:
-    """False and true positive rates, from (0,0) to (1,1); thinned to at most `points` points if given."""
+    """False and true positive rates, from (0,0) to (1,1); thinned to at most `points` points if given.
+
+    Example:
+        >>> rates = roc_curve([0.1, 0.3], [0.2, 0.9])
+        >>> rates["fpr"].tolist(), rates["tpr"].tolist()
+        ([0.0, 0.0, 0.5, 0.5, 1.0], [0.0, 0.5, 0.5, 1.0, 1.0])
+    """
     curve = _curve(id_uncertainty, ood_uncertainty)
     rates = {
         "fpr": np.r_[0.0, curve.false_positives / curve.negatives],

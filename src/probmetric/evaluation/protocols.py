@@ -38,7 +38,13 @@ def mlrc_folds(labels: Any, folds: int = 4) -> list[NDArray[np.int64]]:
 
 
 def mlrc_metrics(embeddings: Sequence[Any], labels: Any) -> dict[str, float]:
-    """P@1, R-precision and MAP@R of the models' test `embeddings`, a list of (N,M), separated and concatenated."""
+    """P@1, R-precision and MAP@R of the models' test `embeddings`, a list of (N,M), separated and concatenated.
+
+    Example:
+        >>> model = [[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]]
+        >>> mlrc_metrics([model, model], [0, 0, 1, 1])["concatenated/map_at_r"]
+        1.0
+    """
     if len(embeddings) < 2:
         raise ValueError(f"{len(embeddings)} set of embeddings given; expected one for each of at least 2 models.")
     sets = [_arrays.matrix(rows, f"embeddings[{number}]") for number, rows in enumerate(embeddings)]

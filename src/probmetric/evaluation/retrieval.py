@@ -122,6 +122,11 @@ def retrieval_per_query(
 
     Arguments are those of `retrieval_metrics`. A query without positives has 0 everywhere. Use it for paired tests
     and bootstrap intervals over queries, and as correctness in `sparsification`.
+
+    Example:
+        >>> points = [[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.6, 0.8]]
+        >>> retrieval_per_query(points, [0, 0, 1, 2])["recall_at_1"].tolist()
+        [1.0, 0.0, 0.0, 0.0]
     """
     cutoffs = _cutoffs(ks)
     if ties not in ("pessimistic", "expected", "optimistic"):
@@ -139,7 +144,14 @@ def retrieval_per_query(
 
 
 def summarize(values: dict[str, Doubles], *, empty: Literal["skip", "zero"] = "skip") -> dict[str, float]:
-    """Means of per-query `values` from `retrieval_per_query`, and `queries_without_positives`."""
+    """Means of per-query `values` from `retrieval_per_query`, and `queries_without_positives`.
+
+    Example:
+        >>> points = [[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.6, 0.8]]
+        >>> values = retrieval_per_query(points, [0, 0, 1, 2])
+        >>> summarize(values)["mrr"], summarize(values, empty="zero")["mrr"]
+        (0.75, 0.375)
+    """
     if empty not in ("skip", "zero"):
         raise ValueError(f"empty is {empty!r}; allowed: 'skip', 'zero'.")
     found = values["positives"] > 0

@@ -22,7 +22,14 @@ from probmetric.evaluation.retrieval import retrieval_metrics
 
 
 def neighbour_votes(samples: Any, labels: Any) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Label (N,) that most nearest neighbours agree on, and the share (N,) that does, from `samples` (N,S,M)."""
+    """Label (N,) that most nearest neighbours agree on, and the share (N,) that does, from `samples` (N,S,M).
+
+    Example:
+        >>> samples = [[[1.0, 0.0], [1.0, 0.1]], [[1.0, 0.1], [1.0, 0.0]], [[0.0, 1.0], [0.9, 0.1]]]
+        >>> predicted, confidence = neighbour_votes(samples, [0, 0, 1])
+        >>> predicted.tolist(), confidence.tolist()
+        ([0, 0, 0], [0.5, 1.0, 1.0])
+    """
     sets = _sample_sets(samples)
     classes = _arrays.labels_of(labels, sets.shape[0], "labels", "samples")
     names, codes = np.unique(classes, return_inverse=True)

@@ -75,7 +75,13 @@ def accuracy_by_coverage(uncertainty: Doubles, correct: Doubles) -> Doubles:
 
 
 def risk_coverage(uncertainty: Any, correct: Any) -> tuple[Doubles, Doubles]:
-    """Coverage (N,) = 1/N, ..., 1 and error rate (N,) of that share of the surest images."""
+    """Coverage (N,) = 1/N, ..., 1 and error rate (N,) of that share of the surest images.
+
+    Example:
+        >>> coverage, risk = risk_coverage([0.1, 0.2, 0.3, 0.4], [1, 1, 1, 0])
+        >>> coverage.tolist(), risk.tolist()
+        ([0.25, 0.5, 0.75, 1.0], [0.0, 0.0, 0.0, 0.25])
+    """
     doubt = _arrays.vector(uncertainty, "uncertainty")
     right = _arrays.booleans(correct, "correct", count=len(doubt))
     return np.arange(1, len(doubt) + 1) / len(doubt), 1.0 - accuracy_by_coverage(doubt, right)

@@ -36,6 +36,11 @@ def structure_metrics(embeddings: Any, labels: Any, *, normalize: bool = False) 
     """The measures of the module docstring for unit rows `embeddings` (N,M) with `labels` (N,).
 
     NaN where undefined: fewer than two classes, or no class of two images.
+
+    Example:
+        >>> found = structure_metrics([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]], [0, 0, 1, 1])
+        >>> found["density"], found["richness_kl"]
+        (0.0, 0.0)
     """
     rows = _arrays.matrix(embeddings, "embeddings")
     if normalize:
@@ -74,7 +79,7 @@ def _uniform_divergence(values: Doubles) -> float:
         return float("nan")
     floored = np.maximum(values, RESOLUTION * values[0])
     share = floored / floored.sum()
-    return float(-np.mean(np.log(len(share) * share)))
+    return max(0.0, float(-np.mean(np.log(len(share) * share))))
 
 
 def uniformity(rows: Floats) -> float:
