@@ -19,7 +19,7 @@ from probmetric.directional import PowerSpherical, VonMisesFisher, log_normalize
 
 
 def milliseconds(function: Callable[[], object], device: torch.device, repeats: int = 25) -> float:
-    """Median time of `function()` after two warm-up calls: CPU time on a CPU, where other processes disturb wall time."""
+    """Median time of `function()`; on a CPU its CPU time, because other processes disturb wall time."""
     clock = time.perf_counter if device.type == "cuda" else time.process_time
     times = []
     for _ in range(repeats + 2):
