@@ -41,7 +41,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _prepare(options: argparse.Namespace) -> None:
     from probmetric.data import prepare_dataset
 
-    prepare_dataset(options.dataset, options.output, raw=options.raw, seed=options.seed, progress=sys.stderr.isatty())
+    folders = _params().data
+    prepare_dataset(
+        options.dataset,
+        options.output or Path(folders.prepared) / options.dataset,
+        raw=options.raw or folders.raw,
+        seed=folders.seed,
+        progress=sys.stderr.isatty(),
+        **folders.options.get(options.dataset, {}),
+    )
 
 
 def _noise(options: argparse.Namespace) -> None:
@@ -72,6 +80,13 @@ def _data_ensure(options: argparse.Namespace) -> None:
     from probmetric.pipeline import ensure_data
 
     ensure_data(_params(), options.name)
+
+
+def _data_status(options: argparse.Namespace) -> None:
+    from probmetric.data.status import data_status, format_status
+
+    folders = _params().data
+    print(format_status(data_status(folders.raw, folders.prepared)))
 
 
 def _train(options: argparse.Namespace) -> None:
@@ -222,9 +237,8 @@ def _parser() -> argparse.ArgumentParser:
 
     command = add("prepare", _prepare, "make a prepared dataset (DVC stage prepare@<dataset>)")
     command.add_argument("dataset")
-    command.add_argument("--output", type=Path, required=True, help="folder to write")
-    command.add_argument("--raw", type=Path, help="folder with the archives (default: data/raw)")
-    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--output", type=Path, help="folder to write (default: below data.prepared of params.yaml)")
+    command.add_argument("--raw", type=Path, help="folder with the archives (default: data.raw of params.yaml)")
 
     command = add("noise", _noise, "make a variant with wrong training labels (DVC stage noise@<dataset>-<rate>)")
     command.add_argument("dataset")
@@ -240,6 +254,8 @@ def _parser() -> argparse.ArgumentParser:
     ensure = data.add_parser("ensure", help="make sure a prepared dataset is there, through DVC")
     ensure.add_argument("name", help="glyphs, glyphs+noise0.2, ...")
     ensure.set_defaults(run_command=_data_ensure)
+    status = data.add_parser("status", help="what is present, what is missing, the files expected, the next command")
+    status.set_defaults(run_command=_data_status)
 
     _add_run_steps(add)
     _add_report_steps(add)

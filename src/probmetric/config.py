@@ -152,6 +152,16 @@ class DataFolders(Strict):
     raw: str = "data/raw"
     prepared: str = "data/prepared"
     seed: Seed = 0
+    options: dict[str, dict[str, Any]] = Field(
+        {}, description="dataset -> options of its source, such as {cub: {protocol: vmf, shorter_side: 256}}"
+    )
+
+    @field_validator("options")
+    @classmethod
+    def _options_exist(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        for name, options in value.items():
+            DATASETS.check_options(DATASETS.check(name), options)
+        return value
 
 
 class Tracking(Strict):

@@ -219,10 +219,10 @@ def evaluate(run: str, encoder_run: str, settings: RunSettings) -> None:
 
 def _ambiguity(folder: Path) -> np.ndarray | None:
     """Known ambiguity of every image of a prepared dataset, where its manifest has that column."""
-    from probmetric.data.manifest import read_table
+    from probmetric.data.manifest import read_table, values_of
 
     table, _ = read_table(folder)
-    return table.column("ambiguity").to_numpy() if "ambiguity" in table.column_names else None
+    return values_of(table, "ambiguity") if "ambiguity" in table.column_names else None
 
 
 def _prepared(settings: EncoderSettings) -> Path:
