@@ -92,7 +92,8 @@ def _data_status(options: argparse.Namespace) -> None:
 def _train(options: argparse.Namespace) -> None:
     from probmetric.pipeline import train
 
-    train(options.run, _settings(options, EncoderSettings), threads=options.threads)
+    settings = _settings(options, EncoderSettings)
+    train(options.run, settings, threads=options.threads, store=_params().tracking.store)
 
 
 def _fit_posterior(options: argparse.Namespace) -> None:
@@ -118,7 +119,7 @@ def _aggregate(options: argparse.Namespace) -> None:
 
     report = _report(options)
     folders = [report.results / key.run for key in report.expected]
-    aggregate(folders, report.folder / "runs.csv", report.folder / "metrics.json")
+    aggregate(folders, report.folder / "runs.csv", report.folder / "metrics.json", metrics=report.metrics)
 
 
 def _tables(options: argparse.Namespace) -> None:
@@ -160,8 +161,10 @@ def _track(options: argparse.Namespace) -> None:
 def _ui(options: argparse.Namespace) -> None:
     from probmetric.tracking import ui_command
 
-    command = ui_command(_params().tracking.store, options.port)
-    print(f"MLflow UI: http://127.0.0.1:{options.port} (Ctrl-C stops it)", file=sys.stderr)
+    tracking = _params().tracking
+    command = ui_command(tracking.store, options.port, tracking.artifacts)
+    address = f"http://127.0.0.1:{options.port}/#/experiments?workflowType=machine_learning"
+    print(f"MLflow UI: {address} (Ctrl-C stops it)", file=sys.stderr)
     os.execvp(command[0], command)  # the server takes this process over
 
 

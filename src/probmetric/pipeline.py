@@ -52,17 +52,23 @@ def ensure_data(params: Params, name: str) -> None:
         raise FileError(f"`dvc repro {stage}` failed; its message is above.")
 
 
-def train(run: str, settings: EncoderSettings, *, threads: int = 1) -> None:
-    """Train the encoder of `run` into `results/<run>`, going on from `state/training/<run>` if it was interrupted."""
+def train(run: str, settings: EncoderSettings, *, threads: int = 1, store: str = "") -> None:
+    """Train the encoder of `run` into `results/<run>`, going on from `state/training/<run>` if it was interrupted.
+
+    If `store` is the address of an MLflow server, the curves appear there while the run trains.
+    """
+    from probmetric.tracking.live import live_curves
     from probmetric.training import train_run
 
-    train_run(
-        settings,
-        prepared_folder=Path(settings.prepared) / settings.data,
-        run_folder=RESULTS / run,
-        state_folder=STATE / run,
-        threads=threads,
-    )
+    with live_curves(store, run) as on_epoch:
+        train_run(
+            settings,
+            prepared_folder=Path(settings.prepared) / settings.data,
+            run_folder=RESULTS / run,
+            state_folder=STATE / run,
+            threads=threads,
+            on_epoch=on_epoch,
+        )
 
 
 def fit_posterior(run: str, encoder_run: str, settings: RunSettings, *, threads: int = 1) -> None:

@@ -46,10 +46,10 @@ class Cars(Source):
     files = (
         RawFile("car_ims.tgz", "", "1.9 GB"),
         RawFile("cars_annos.mat", "", "200 KB"),
-        RawFile("cars_train.tgz", "065e5b463ae28d29e77c1b4b166cfe61", "0.9 GB"),
-        RawFile("cars_test.tgz", "4ce7ebf6a94d07f1952d94dd34c4d501", "0.9 GB"),
-        RawFile("car_devkit.tgz", "c3b158d763b6e2245038c8ad08e45376", "330 KB"),
-        RawFile("cars_test_annos_withlabels.mat", "b0a2b23655a3edd16d84508592a98d10", "180 KB"),
+        RawFile("cars_train.tgz", "", "0.9 GB"),
+        RawFile("cars_test.tgz", "", "0.9 GB"),
+        RawFile("car_devkit.tgz", "", "330 KB"),
+        RawFile("cars_test_annos_withlabels.mat", "", "180 KB"),
     )
     folders = ("car_ims", "cars_annos.mat", "cars_train", "cars196/images", "car_data")
     where = "the original site is gone; copies on Kaggle (stanford-cars-dataset) and in research archives"
