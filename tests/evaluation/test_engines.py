@@ -98,6 +98,22 @@ def test_gallery_and_sparse_relation(distance):
         np.testing.assert_array_equal(values, here[name], err_msg=name)
 
 
+@pytest.mark.parametrize("distance", ["cosine", "euclidean"])
+@pytest.mark.parametrize("kind", ["collapsed", "equal", "binary"])
+def test_where_float32_decides_nothing(distance, kind):
+    rows, labels = clustered(11, 300, 40, 48, 1.0)
+    if kind == "binary":
+        rows = (np.sign(rows) / 48**0.5).astype(np.float32)
+    else:
+        rows = 1.0 + (1e-4 if kind == "collapsed" else 0.0) * rows
+        rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    exact = joined(ranks.numpy_counts(problem_of(rows, labels, distance)))
+    np.testing.assert_array_equal(exact, joined(compiled_counts(problem_of(rows, labels, distance), 128)))
+    gallery = {"gallery": rows[::2], "gallery_labels": labels[::2]}
+    exact = joined(ranks.numpy_counts(problem_of(rows, labels, distance, **gallery)))
+    np.testing.assert_array_equal(exact, joined(compiled_counts(problem_of(rows, labels, distance, **gallery), 128)))
+
+
 def test_queries_in_parts_give_the_same(monkeypatch):
     rows, labels = clustered(4, 200, 5, 8, 1.0)
     problem = problem_of(rows, labels)

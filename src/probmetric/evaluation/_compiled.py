@@ -8,6 +8,9 @@ of the exact key of `_keys` for any order of its additions (Higham 2002, section
 term is the reading to BITS places). A negative further than w from a positive's exact key is therefore on the right
 side of it; for the few nearer ones the exact key is computed. The counts are those of the float64 path, to the last.
 
+Where near-ties are the rule, as in a collapsed embedding, the tile is multiplied again in float64 on the grids of
+`_keys`, which is exact, and counted without a margin.
+
 Of a line (a row of a tile, and a column where each pair serves both of its ends) only the entries that reach the line's
 farthest positive matter. They are found by a vectorised comparison, and placed among the positives by bisection.
 """
@@ -17,7 +20,6 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-MASKED = np.float32(-1e30)
 CHUNK = 16
 TABLE_CELLS = 1024
 TABLE_FROM = 128
@@ -133,14 +135,14 @@ def settle(i, j, value, first, search, x, low, exact, above, tied):
 def place(i, values, found, count, search, bounds, counts, base, scratch):
     """Add the first `count` entries, keys `values` of query i against gallery rows `found`, to the counts of i.
 
-    `exact`, `low`, `high` (P,) descend; low <= key < high is what float32 cannot decide.
+    Returns how many of them float32 cannot decide: low <= key < high. `exact`, `low`, `high` (P,) descend.
     """
     offsets, all_low, all_high, all_exact = bounds
     s, e = offsets[i], offsets[i + 1]
     low, high, exact = all_low[s:e], all_high[s:e], all_exact[s:e]
     above, tied = counts[0][s - base : e - base], counts[1][s - base : e - base]
     bins, table, x = scratch
-    read = False
+    near = 0
     last = low.shape[0]
     bins[: last + 1] = 0
     tabled = count > TABLE_FROM and last > 2
@@ -154,41 +156,47 @@ def place(i, values, found, count, search, bounds, counts, base, scratch):
         if first < 0:
             first = bisect(high, values[n])
             if first > 0 and low[first - 1] <= values[n]:
-                if not read:
+                if near == 0:
                     read_row(search[0][i], search[2][i], x)
-                    read = True
+                near += 1
                 settle(i, found[n], values[n], first, search, x, low, exact, above, tied)
         bins[first] += 1
     sure = 0
     for p in range(last):
         sure += bins[p]
         above[p] += sure
+    return near
 
 
 @njit(nogil=True, cache=True)
-def mask_and_shift(tile, rows, cols, own, offsets, columns, factor, shift_q, shift_g):
-    """Take positives and the query itself out of `tile`; for Euclidean keys scale the products and add the shifts."""
+def shift_products(tile, rows, cols, factor, shift_q, shift_g):
+    """Euclidean float32 keys from products: scaled, with both shifts added."""
+    for a in range(tile.shape[0]):
+        for b in range(tile.shape[1]):
+            tile[a, b] = tile[a, b] * factor + (shift_q[rows + a] + shift_g[cols + b])
+
+
+@njit(nogil=True, cache=True)
+def mask(tile, rows, cols, own, offsets, columns):
+    """Take positives and the query itself out of `tile`."""
     for a in range(tile.shape[0]):
         i = rows + a
-        if factor != 0:
-            for b in range(tile.shape[1]):
-                tile[a, b] = tile[a, b] * factor + (shift_q[i] + shift_g[cols + b])
         for p in range(offsets[i], offsets[i + 1]):
             b = columns[p] - cols
             if 0 <= b < tile.shape[1]:
-                tile[a, b] = MASKED
+                tile[a, b] = -np.inf
         b = own[i] - cols
         if own[i] >= 0 and 0 <= b < tile.shape[1]:
-            tile[a, b] = MASKED
+            tile[a, b] = -np.inf
 
 
 @njit(nogil=True, cache=True)
-def count_rows(tile, rows, cols, search, bounds, counts, space):
+def count_rows(tile, rows, cols, search, bounds, counts, space, patience):
     """Counts from the rows of `tile`, queries rows.. against gallery rows cols.. .
 
     `search` = queries (Q,M), gallery (G,M), steps of their grids, shifts of the gallery; `bounds` = offsets and, flat,
     low, high and exact keys of the positives; `counts` = above and tied of the positives of these rows only; `space` is
-    scratch memory.
+    scratch memory. Returns False, the counts spoilt, once float32 leaves more than `patience` entries undecided.
     """
     offsets, low = bounds[0], bounds[1]
     values, found, scratch = space
@@ -204,11 +212,35 @@ def count_rows(tile, rows, cols, search, bounds, counts, space):
             values[0, count] = line[b]
             found[0, count] = cols + b
             count += line[b] >= bound
-        place(rows + a, values[0], found[0], count, search, bounds, counts, base, scratch)
+        patience -= place(rows + a, values[0], found[0], count, search, bounds, counts, base, scratch)
+        if patience < 0:
+            return False
+    return True
 
 
 @njit(nogil=True, cache=True)
-def count_columns(tile, rows, cols, search, bounds, counts, space):
+def count_exact_rows(keys, rows, bounds, counts, bins):
+    """Counts from the rows of a tile of exact `keys` (H,W), positives and self at -inf: queries rows.. ."""
+    offsets, exact = bounds[0], bounds[3]
+    base = offsets[rows]
+    for a in range(keys.shape[0]):
+        s, e = offsets[rows + a], offsets[rows + a + 1]
+        thresholds = exact[s:e]
+        bins[: e - s + 1] = 0
+        for b in range(keys.shape[1]):
+            first = bisect(thresholds, keys[a, b])
+            while first < e - s and thresholds[first] == keys[a, b]:
+                counts[1][s - base + first] += 1
+                first += 1
+            bins[first] += 1
+        sure = 0
+        for p in range(e - s):
+            sure += bins[p]
+            counts[0][s - base + p] += sure
+
+
+@njit(nogil=True, cache=True)
+def count_columns(tile, rows, cols, search, bounds, counts, space, patience):
     """Counts from the columns of `tile`: the points of columns cols.. as queries against those of rows rows.. ."""
     offsets, low = bounds[0], bounds[1]
     values, found, scratch = space
@@ -231,4 +263,7 @@ def count_columns(tile, rows, cols, search, bounds, counts, space):
         for b in range(width):
             if sizes[b] > 0:
                 j = cols + c + b
-                place(j, values[b], found[b], sizes[b], search, bounds, counts, offsets[cols], scratch)
+                patience -= place(j, values[b], found[b], sizes[b], search, bounds, counts, offsets[cols], scratch)
+                if patience < 0:
+                    return False
+    return True

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.evaluation import _compiled
-from probmetric.evaluation._keys import BITS, float32_error, squared_norms, steps_of
+from probmetric.evaluation._keys import BITS, float32_error, on_grid, squared_norms, steps_of
 from probmetric.evaluation._relation import LabelRelation
 from probmetric.evaluation.ranks import Counts, Problem
 
@@ -28,6 +28,7 @@ Doubles = NDArray[np.float64]
 Floats = NDArray[np.float32]
 TILE = 1024
 PAIRS = 1 << 20
+UNDECIDED = 16
 
 
 @dataclass
@@ -174,16 +175,39 @@ def _tile(task: _Task, rows: int, cols: int, size: int, lock: threading.Lock, lo
         )
     tile = local.tile[: shape[0] * shape[1]].reshape(shape)
     np.matmul(task.queries[rows:bottom], task.gallery[cols:right].T, out=tile)
-    _compiled.mask_and_shift(
-        tile, rows, cols, task.own, task.offsets, task.columns, task.factor, task.filter_q, task.filter_g
-    )
-    counts = _empty_counts(task, rows, bottom)
-    _compiled.count_rows(tile, rows, cols, task.search, task.bounds, counts, local.space)
-    _add(task, rows, bottom, *counts, lock)
-    if task.symmetric and cols > rows:
-        counts = _empty_counts(task, cols, right)
-        _compiled.count_columns(tile, rows, cols, task.search, task.bounds, counts, local.space)
-        _add(task, cols, right, *counts, lock)
+    if task.factor:
+        _compiled.shift_products(tile, rows, cols, task.factor, task.filter_q, task.filter_g)
+    _compiled.mask(tile, rows, cols, task.own, task.offsets, task.columns)
+    counted = (task.search, task.bounds)
+    patience = tile.size // UNDECIDED
+    own = _empty_counts(task, rows, bottom)
+    decided = _compiled.count_rows(tile, rows, cols, *counted, own, local.space, patience)
+    twice = task.symmetric and cols > rows
+    other = _empty_counts(task, cols, right) if twice else own
+    if decided and twice:
+        decided = _compiled.count_columns(tile, rows, cols, *counted, other, local.space, patience)
+    if not decided:
+        own, other = _exact_tile(task, (rows, bottom), (cols, right), twice, local.space[2][0])
+    _add(task, rows, bottom, *own, lock)
+    if twice:
+        _add(task, cols, right, *other, lock)
+
+
+def _exact_tile(
+    task: _Task, rows: tuple[int, int], cols: tuple[int, int], twice: bool, bins: Ints
+) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints]]:
+    """Counts of the tile's rows and, if `twice`, columns by float64 products, where float32 decides too little."""
+    queries, gallery, steps_q, steps_g, shift_g = task.search
+    here, there = slice(*rows), slice(*cols)
+    products = on_grid(queries[here], steps_q[here]) @ on_grid(gallery[there], steps_g[there]).T
+    _compiled.mask(products, rows[0], cols[0], task.own, task.offsets, task.columns)
+    own = _empty_counts(task, *rows)
+    _compiled.count_exact_rows(products + shift_g[there], rows[0], task.bounds, own, bins)
+    if not twice:
+        return own, own
+    other = _empty_counts(task, *cols)
+    _compiled.count_exact_rows(np.ascontiguousarray(products.T) + shift_g[here], cols[0], task.bounds, other, bins)
+    return own, other
 
 
 def _empty_counts(task: _Task, start: int, stop: int) -> tuple[Ints, Ints]:
