@@ -10,7 +10,7 @@ from uncertainty_helpers import TinyEncoder, tiny_batches
 from probmetric.losses import create_loss
 from probmetric.uncertainty import create_uncertainty
 from probmetric.uncertainty._gaussian import LogVarianceHead, image_noise, stored_head
-from probmetric.uncertainty.pfe import pair_loss
+from probmetric.uncertainty.pfe import constant_log_variance, pair_loss
 
 
 def fit_pfe(encoder, batches, **options):
@@ -61,6 +61,28 @@ def test_pfe_learns_where_positive_pairs_disagree():
     images, labels = batches[0]
     found = uncertainty.embed(encoder, images, posterior=posterior, seed=0).uncertainty
     assert found[labels >= 2].mean() > 1.5 * found[labels < 2].mean()
+
+
+def test_pfe_starts_at_the_best_constant_variance():
+    means = F.normalize(torch.randn(6, 5, generator=torch.Generator().manual_seed(0)), dim=1)
+    pairs, weights = torch.tensor([[0, 1], [2, 3], [4, 5]]), torch.tensor([1.0, 2.0, 5.0])
+    start = constant_log_variance([(means, pairs[:2], weights[:2]), (means, pairs[2:], weights[2:])])
+
+    def loss(log_variance: torch.Tensor) -> float:
+        return float(pair_loss(means, log_variance.expand(6, 5), pairs, weights))
+
+    assert loss(start) < min(loss(start - 0.05), loss(start + 0.05))
+
+
+def test_pfe_retrieves_by_its_frozen_mean():
+    """In many dimensions the samples' mean still points where the encoder does."""
+    encoder = TinyEncoder(dim=64)
+    uncertainty, posterior = fit_pfe(encoder, tiny_batches(), samples=30)
+    images, _ = tiny_batches(1)[0]
+    with torch.no_grad():
+        frozen = F.normalize(encoder.eval()(images), dim=1)
+    mean = uncertainty.embed(encoder, images, posterior=posterior, seed=0).mean
+    assert float((mean * frozen).sum(1).min()) > 0.95
 
 
 def test_stored_head_computes_what_the_trained_one_does():
