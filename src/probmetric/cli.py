@@ -53,8 +53,8 @@ def _prepare(options: argparse.Namespace) -> None:
 
 
 def _noise(options: argparse.Namespace) -> None:
-    from probmetric.config import data_name
     from probmetric.data import add_noise
+    from probmetric.names import data_name
 
     clean = options.prepared / options.dataset
     noisy = options.prepared / data_name(options.dataset, options.rate)

@@ -28,6 +28,7 @@ from probmetric import losses, models, uncertainty
 from probmetric.data.sources import REGISTRY as DATASETS
 from probmetric.errors import ProbMetricError
 from probmetric.io import FileError, read_yaml
+from probmetric.names import data_name
 from probmetric.registry import Registry, nearest
 
 Fidelity = Literal["corrected", "as_published"]
@@ -337,11 +338,6 @@ class RunSettings(EncoderSettings):
         """The part the training step depends on."""
         fields = {name: getattr(self, name) for name in EncoderSettings.model_fields}
         return EncoderSettings(**(fields | {"method": self.base or self.method}))
-
-
-def data_name(dataset: str, noise: float) -> str:
-    """Folder name of a dataset or of its noisy variant, `glyphs+noise0.2`."""
-    return f"{dataset}+noise{noise:g}" if noise else dataset
 
 
 def parse(model: type[BaseModel], value: Any, where: str) -> Any:

@@ -1,8 +1,7 @@
 """Runs: how experiments expand into run folders.
 
 A run's folder name says what it is and does not depend on the experiment that asks for it, so experiments share
-runs: `<dataset>[+noise0.2]/<method>[+key=value...]/seed<k>`. (No commas: Snakemake separates wildcards by them when it
-hands a job to a cluster.)
+runs (`names`).
 """
 
 from __future__ import annotations
@@ -24,17 +23,15 @@ from probmetric.config import (
     Method,
     Params,
     RunSettings,
-    data_name,
     load,
     parse,
 )
 from probmetric.data.sources import REGISTRY as DATASETS
+from probmetric.io import FileError
+from probmetric.names import RunKey, data_name
 from probmetric.registry import Registry, nearest
 
 EXPERIMENTS = Path("workflow/experiments")
-RUN_PATTERN = re.compile(
-    r"(?P<dataset>[^/+]+)(\+noise(?P<noise>[0-9.]+))?/(?P<method>[^/+]+)(?P<set>[^/]*)/seed(?P<seed>\d+)"
-)
 _POSTERIOR_KEYS = ("uncertainty",)
 
 
@@ -227,8 +224,8 @@ def _override(settings: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _name(dataset: str, noise: float, method: str, overrides: Mapping[str, Any], seed: int) -> str:
-    changed = "".join(f"+{key}={_short(value)}" for key, value in sorted(overrides.items()))
-    return f"{data_name(dataset, noise)}/{method}{changed}/seed{seed}"
+    changed = "+".join(f"{key}={_short(value)}" for key, value in sorted(overrides.items()))
+    return RunKey(dataset, noise, method, changed, seed).run
 
 
 def _short(value: Any) -> str:
@@ -240,21 +237,22 @@ def _short(value: Any) -> str:
 
 def find_run(params: Params, name: str) -> Run:
     """Resolve a run by its name, as in `results/<name>`; overrides are read from the name."""
-    match = RUN_PATTERN.fullmatch(name)
-    if match is None:
-        raise ConfigError(f"{name!r} is not a run; expected <dataset>[+noise<rate>]/<method>[+key=value]/seed<k>.")
-    pairs = [part.partition("=") for part in match["set"].split("+") if part]
-    overrides = {key: _value(text) for key, _, text in pairs}
+    try:
+        key = RunKey.parse(name)
+    except FileError as error:
+        raise ConfigError(str(error)) from None
+    pairs = [part.partition("=") for part in key.overrides.split("+") if part]
+    overrides = {name: _value(text) for name, _, text in pairs}
     methods = dict(params.methods)
     for experiment in experiment_names():
         methods = load_experiment(experiment).methods | methods
     return resolve(
         params,
         methods,
-        dataset=match["dataset"],
-        noise=float(match["noise"] or 0),
-        method=match["method"],
-        seed=int(match["seed"]),
+        dataset=key.dataset,
+        noise=key.noise,
+        method=key.method,
+        seed=key.seed,
         overrides=overrides,
     )
 

@@ -7,60 +7,15 @@ from __future__ import annotations
 
 import csv
 import functools
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from probmetric.io import FileError, read_json, read_yaml
+from probmetric.names import RunKey
 
-_SEED = re.compile(r"seed(\d+)")
-_NOISE = re.compile(r"(?P<dataset>.+?)(?:\+noise(?P<rate>\d*\.?\d+))?")
 RERUN = "delete the run folder and run the workflow again"
-
-
-@dataclass(frozen=True, order=True)
-class RunKey:
-    """Identity of a run: the parts of its folder's path."""
-
-    dataset: str
-    noise: float
-    method: str
-    overrides: str
-    seed: int
-
-    @classmethod
-    def parse(cls, folder: str | Path) -> RunKey:
-        """Read the identity from the last three parts of a run folder's path.
-
-        Raises:
-            FileError: the path does not end in `<dataset>[+noise<rate>]/<method>[+key=value]/seed<k>`.
-        """
-        parts = Path(folder).parts[-3:]
-        seed = _SEED.fullmatch(parts[-1]) if len(parts) == 3 else None
-        if seed is None:
-            raise FileError(
-                f"{folder} is not a run folder; expected results/<dataset>[+noise<rate>]/<method>[+key=value]/seed<k>."
-            )
-        data = _NOISE.fullmatch(parts[0])
-        method, _, overrides = parts[1].partition("+")
-        return cls(data["dataset"], float(data["rate"] or 0), method, overrides, int(seed[1]))  # type: ignore[index]
-
-    @property
-    def variant(self) -> str:
-        """Method with its overrides: what a table's row or a figure's line stands for."""
-        return f"{self.method}+{self.overrides}" if self.overrides else self.method
-
-    @property
-    def data(self) -> str:
-        """Name of the prepared dataset, noise included: `glyphs`, `glyphs+noise0.2`."""
-        return f"{self.dataset}+noise{self.noise:g}" if self.noise else self.dataset
-
-    @property
-    def run(self) -> str:
-        """The run's path below the results folder: its name everywhere in the reports."""
-        return f"{self.data}/{self.variant}/seed{self.seed}"
 
 
 @dataclass(frozen=True)
