@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from probmetric.errors import ProbMetricError
+
 T = TypeVar("T", bound=Callable[..., Any])
 
 REQUIRED = object()
@@ -41,8 +43,12 @@ def nearest(value: str, allowed: Iterable[str]) -> str:
     return f"{hint}Allowed: {', '.join(names) or '(nothing)'}."
 
 
-class UnknownNameError(ValueError):
+class UnknownNameError(ProbMetricError, ValueError):
     """A component or option was asked for by a name nobody registered."""
+
+
+class OptionValueError(ProbMetricError, ValueError):
+    """An option was given a value it does not take."""
 
 
 class Registry:
@@ -125,7 +131,7 @@ class Registry:
 def _check_value(where: str, value: Any, option: Option) -> None:
     if option.choices and value not in option.choices:
         allowed = ", ".join(repr(choice) for choice in option.choices)
-        raise ValueError(f"{where} is {value!r}; allowed: {allowed}.")
+        raise OptionValueError(f"{where} is {value!r}; allowed: {allowed}.")
     expected: dict[str, tuple[type, ...]] = {
         "float": (int, float),
         "int": (int,),
@@ -134,7 +140,7 @@ def _check_value(where: str, value: Any, option: Option) -> None:
     }
     types = expected.get(option.annotation)
     if types and (not isinstance(value, types) or (isinstance(value, bool) and bool not in types)):
-        raise ValueError(f"{where} is {value!r} ({type(value).__name__}); expected {option.annotation}.")
+        raise OptionValueError(f"{where} is {value!r} ({type(value).__name__}); expected {option.annotation}.")
 
 
 @functools.cache

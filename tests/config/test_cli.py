@@ -1,0 +1,54 @@
+"""Commands answer with one paragraph, not with a traceback, and tell the workflow by their exit status."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from probmetric.cli import EXIT_CONFIG, main
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def in_repository(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+def test_help_names_every_step(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["--help"])
+    assert stopped.value.code == 0
+    listed = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line.strip()}
+    steps = (
+        "prepare noise doctor data train fit-posterior embed evaluate aggregate tables figure report track experiments"
+    )
+    assert set(steps.split()) <= listed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["train", "digits/cosin/seed0"], "did you mean 'cosine'"),
+        (["train", "nothing"], "is not a run"),
+        (["embed", "digits/cosine/seed0", "--settings", json.dumps({"dataset": "digits"})], "method: Field required"),
+        (["tables", "dmo"], "did you mean 'demo'"),
+        (["prepare", "digit"], "did you mean 'digits'"),
+        (["doctor", "no/such/folder"], "no/such/folder"),
+    ],
+)
+def test_errors_are_one_paragraph_and_exit_two(capsys, arguments, expected):
+    assert main(arguments) == EXIT_CONFIG
+    output = capsys.readouterr()
+    text = output.out + output.err
+    assert expected in text
+    assert "Traceback" not in text
+    assert len(text) < 1500
+
+
+def test_experiments_are_listed_with_their_runs(capsys):
+    assert main(["experiments"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    demo = next(line for line in lines if line.startswith("demo "))
+    assert "glyphs+noise0.2" in demo
+    assert demo.split()[1] == "54"
