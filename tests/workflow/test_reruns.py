@@ -3,6 +3,7 @@
 import os
 import shutil
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -156,3 +157,13 @@ def test_a_failed_run_stops_only_its_own_branch(workspace):
     shutil.rmtree(workspace.folder / run)
     workspace.snakemake()
     assert (workspace.folder / run / "metrics.json").exists()
+
+
+def test_snakemakes_own_report_shows_tables_and_figures(workspace):
+    workspace.snakemake("--report", "report.zip")
+    with zipfile.ZipFile(workspace.folder / "report.zip") as report:
+        text = "".join(
+            report.read(name).decode(errors="ignore") for name in report.namelist() if name.endswith((".js", ".html"))
+        )
+    for shown in ["table.md", "learning_curves.png", "index.html", "selects the weights"]:
+        assert shown in text
