@@ -279,7 +279,8 @@ def _add_run_steps(add: Any) -> None:
         command = add(name, function, text)
         command.add_argument("run", help="<dataset>[+noise<rate>]/<method>[+key=value...]/seed<k>")
         command.add_argument("--settings", help="resolved settings as JSON (default: resolve from params.yaml)")
-        command.add_argument("--threads", type=int, default=1, help="CPU threads")
+        if name != "evaluate":
+            command.add_argument("--threads", type=int, default=1, help="CPU threads")
         if name != "train":
             command.add_argument("--encoder", help="run that trained the encoder (default: resolve from params.yaml)")
 

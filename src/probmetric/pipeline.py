@@ -182,6 +182,7 @@ class _Embedder:
             "dataset": self.settings.data,
             "uncertainty": self.settings.uncertainty.name,
             "sources": json.dumps([folder.name for folder, _ in sources]),
+            "classes": json.dumps(self._training_classes()),
         }
         write_tensors(self.folder / "embeddings" / f"{name}.safetensors", tensors, metadata)
 
@@ -195,6 +196,15 @@ class _Embedder:
             self.encoder, images.batches(), posterior=self.posterior, loss=self.loss, seed=self.settings.seed
         )
         return found.to("cpu").tensors() | {"label": images.labels, "index": images.index}
+
+    def _training_classes(self) -> list[int]:
+        """Manifest label of each training class, in the order of the loss's classes (columns of `probabilities`)."""
+        import numpy as np
+
+        from probmetric.data import load_columns
+
+        columns = load_columns(_prepared(self.settings), ["label", "split"])
+        return np.unique(columns["label"][columns["split"] == "train"]).tolist()
 
     def _nothing(self) -> dict[str, torch.Tensor]:
         import torch

@@ -113,4 +113,4 @@ rule evaluate:
     message:
         "Evaluate {wildcards.run}"
     shell:
-        "probmetric evaluate {wildcards.run} --settings {params.settings:q} --threads {threads} > {log} 2>&1"
+        "OMP_NUM_THREADS={threads} probmetric evaluate {wildcards.run} --settings {params.settings:q} > {log} 2>&1"
