@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -133,6 +134,11 @@ def write_schemas(folder: Path) -> list[Path]:
         write_json(path, schema)
         paths.append(path)
     return paths
+
+
+def put_environment_on_path() -> None:
+    """Let jobs find `probmetric` and `dvc` beside this Python, whether or not its environment is activated."""
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 def record_in_dvc(experiments: Iterable[str]) -> None:

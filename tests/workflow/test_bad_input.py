@@ -118,3 +118,7 @@ def test_a_full_disk(workspace, request):
     assert result.returncode == 2
     assert "disk is full" in result.stdout
     assert not list(folder.glob("*.tmp"))
+
+
+def test_the_workflow_is_lint_clean(fresh):
+    assert "good condition" in fresh.command("snakemake", "--lint").stdout

@@ -3,14 +3,17 @@
 import os
 import sys
 import time
-from pathlib import Path
 
 import psutil
-from probmetric.workflow import WorkflowPlan, closing_summary, record_in_dvc
+from probmetric.workflow import (
+    WorkflowPlan,
+    closing_summary,
+    put_environment_on_path,
+    record_in_dvc,
+)
 from snakemake.exceptions import WorkflowError
 
-# Jobs find `probmetric` and `dvc` beside the Python that runs Snakemake, whether or not the environment is activated.
-os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+put_environment_on_path()
 
 try:
     PLAN = WorkflowPlan.from_config(config)
