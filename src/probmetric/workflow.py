@@ -59,6 +59,7 @@ class WorkflowPlan:
         runs = {run.name: run for members in expanded.values() for run in members}
         encoders = {name: _encoder_run(run, name) for run in runs.values() if not run.trains for name in run.encoders}
         members = {name: tuple(run.name for run in found) for name, found in expanded.items()}
+        _check_archives(params, {name for run in runs.values() for name in run.data})
         return cls(params, specs, encoders | runs, members)
 
     @property
@@ -90,6 +91,22 @@ class WorkflowPlan:
     def data_identity(digests: Iterable[str]) -> str:
         """First digits of every digest file's hash; a dataset that is not prepared yet is named so."""
         return " ".join(sha256_file(path)[:16] if Path(path).exists() else "not prepared" for path in digests)
+
+
+def _check_archives(params: Params, names: Iterable[str]) -> None:
+    """Stop, saying what to put where, if a dataset is neither prepared nor can be: before the first job, not after."""
+    folder = Path(params.data.prepared)
+    wanted = {name.partition("+")[0] for name in names if not (folder / name / "digest").exists()}
+    if not wanted:
+        return
+    from probmetric.data.status import data_status
+
+    for row in data_status(params.data.raw, folder, sorted(wanted)):
+        if row.missing:
+            raise ConfigError(
+                f"dataset {row.name!r} is {row.state}: {', '.join(row.missing)} not found; {row.next_command}. "
+                "`probmetric data status` shows all datasets."
+            )
 
 
 def _check_figures(name: str, spec: Experiment) -> None:

@@ -43,6 +43,14 @@ def test_wrong_configuration_stops_before_any_job(fresh, case):
     assert seconds < max(SECONDS, 4 * (time.perf_counter() - yardstick))
 
 
+def test_a_dataset_whose_archives_are_missing_stops_before_any_job(fresh):
+    fresh.edit_yaml("params.yaml", lambda params: params["datasets"].append("cub"))
+    fresh.edit_smoke(datasets=["digits", "cub"])
+    output, _ = stop(fresh, "--config", "experiments=smoke")
+    assert "dataset 'cub' is missing: CUB_200_2011.tgz" in output
+    assert "data/raw/cub" in output
+
+
 def test_unknown_method_in_an_experiment(fresh):
     fresh.edit_smoke(methods=["contrastiv"])
     output, _ = stop(fresh, "--config", "experiments=smoke")
