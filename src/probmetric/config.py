@@ -132,7 +132,6 @@ class Evaluation(Strict):
     """What is measured on the embeddings."""
 
     ks: tuple[Annotated[int, Field(ge=1)], ...] = (1, 2, 4, 8)
-    distance: Literal["cosine", "euclidean"] = "cosine"
     calibration_bins: int = Field(15, ge=2)
     clustering: bool = True
     seed: Seed = 0

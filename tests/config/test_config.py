@@ -41,7 +41,7 @@ WRONG = [
     ({"methods": {"a": {"training": {"epoch": 3}}}}, ["methods.a.training.epoch", "did you mean 'epochs'"]),
     ({"defaults": {"backbone": "compakt"}}, ["did you mean 'compact'"]),
     ({"defaults": {"training": {"epochs": -1}}}, ["defaults.training.epochs", "-1", "greater than or equal to 0"]),
-    ({"evaluation": {"distance": "cosin"}}, ["evaluation.distance", "cosin", "'cosine'"]),
+    ({"evaluation": {"ks": [0]}}, ["evaluation.ks.0", "greater than or equal to 1", "found 0"]),
 ]
 
 
