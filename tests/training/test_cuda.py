@@ -21,7 +21,7 @@ pytestmark = [
 @pytest.mark.parametrize("loss", ["proxy_anchor", "contrastive"])
 def test_cuda_training_learns_and_resumes(digits: Path, tmp_path: Path, precision: str, loss: str) -> None:
     settings = quick_settings(
-        epochs=6, max_steps_per_epoch=None, learning_rate=3e-3, precision=precision, loss={"name": loss}
+        epochs=6, steps_per_epoch=None, learning_rate=3e-3, precision=precision, loss={"name": loss}
     )
     places = {"prepared_folder": digits, "run_folder": tmp_path / "run", "state_folder": tmp_path / "state"}
 

@@ -90,7 +90,7 @@ def test_the_curvature_follows_its_recursion_and_is_stored_with_the_weights(digi
     """One step of H <- m H + update from H = N: at least m N everywhere, more somewhere, and read back whole."""
     memory = 0.5
     objective = {"name": "laplace_online", "memory": memory}
-    folder = train(settings_with(objective, epochs=1, max_steps_per_epoch=1), digits, tmp_path / "run")
+    folder = train(settings_with(objective, epochs=1, steps_per_epoch=1), digits, tmp_path / "run")
     images = read_yaml(folder / "encoder.yaml")["encoder"]["num_images"]
     assert images == 1069
     curvature = weights(folder, "loss.")["loss.weight_curvature"]

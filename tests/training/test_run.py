@@ -132,9 +132,7 @@ def test_accuracy_needs_a_classifier_and_seen_classes(
 
 
 def test_training_separates_digits(digits: Path, tmp_path: Path) -> None:
-    settings = quick_settings(
-        epochs=6, max_steps_per_epoch=None, learning_rate=3e-3, dim=16, backbone={"name": "compact"}
-    )
+    settings = quick_settings(epochs=6, steps_per_epoch=None, learning_rate=3e-3, dim=16, backbone={"name": "compact"})
     folder = train(settings, digits, tmp_path / "run")
     encoder, _, _ = load_encoder(folder)
     data = TrainingData(digits, settings.training, seed=0, device=CPU)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from probmetric.config import Training
-from probmetric.training.schedule import PLATEAU_PATIENCE, learning_rate_factor
+from probmetric.training.schedule import learning_rate_factor
 
 
 def factors(settings: Training) -> list[float]:
@@ -46,13 +46,11 @@ def test_schedules_match_pytorch(settings: Training, create: object) -> None:
 
 
 def test_plateau_matches_pytorch() -> None:
-    settings = Training(epochs=200, schedule="plateau", gamma=0.5)
+    settings = Training(epochs=200, schedule="plateau", gamma=0.5, plateau_patience=7)
     rng = torch.Generator().manual_seed(0)
     metrics = torch.rand(120, generator=rng).tolist()
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
-    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
-        optimizer, mode="max", factor=0.5, patience=PLATEAU_PATIENCE, threshold=0.0
-    )
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="max", factor=0.5, patience=7, threshold=0.0)
     for count in range(1, len(metrics) + 1):
         scheduler.step(metrics[count - 1])
         expected = optimizer.param_groups[0]["lr"]

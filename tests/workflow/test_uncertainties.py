@@ -15,7 +15,7 @@ from probmetric.workflow import WorkflowPlan
 
 ROOT = Path(__file__).parents[2]
 ONLINE = {"loss": "contrastive", "objective": "laplace_online", "uncertainty": "laplace_online"}
-TRAINING = {"epochs": 1, "batch_size": 20, "max_steps_per_epoch": 10}
+TRAINING = {"epochs": 1, "batch_size": 20, "steps_per_epoch": 10}
 
 
 def plan(described: dict, **grid) -> list[Run]:

@@ -11,7 +11,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -96,11 +96,13 @@ class TrainingData:
     @property
     def steps_per_epoch(self) -> int:
         """Optimiser steps in one epoch."""
-        return min(len(self._sampler), self.settings.max_steps_per_epoch or len(self._sampler))
+        return self.settings.steps_per_epoch or len(self._sampler)
 
     def batches(self, epoch: int) -> list[Tensor]:
         """Positions (B,) in the training split, for every batch of `epoch`."""
-        return [torch.from_numpy(batch) for batch in self._sampler.epoch(epoch)[: self.steps_per_epoch]]
+        passes = -(-self.steps_per_epoch // len(self._sampler))
+        batches = chain.from_iterable(self._sampler.epoch(epoch * passes + k) for k in range(passes))
+        return [torch.from_numpy(batch) for batch in islice(batches, self.steps_per_epoch)]
 
     def epoch_batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Batches of `epoch` from step `start` on: positions (B,), augmented images (B, C, H, W), labels (B,)."""

@@ -6,8 +6,8 @@ Each gives a factor on the base learning rate of every parameter group:
     cosine        (1 + cos(pi * progress)) / 2, progress in [0, 1) over all epochs, updated every step
     multistep     gamma^(number of milestones passed); milestones are epochs (papers 000, 001)
     exponential   gamma^epoch (paper 003: gamma = exp(-0.01))
-    plateau       gamma^(number of plateaus), a plateau being `PLATEAU_PATIENCE` validations in a row without a better
-                  metric (paper 002: gamma 0.5, 15 validations)
+    plateau       gamma^(number of plateaus), a plateau being `plateau_patience` validations in a row without a
+                  better metric (paper 002: gamma 0.5, 15 validations)
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from probmetric.config import Training
 
-PLATEAU_PATIENCE = 15
 
-
-def count_plateaus(metrics: list[float], patience: int = PLATEAU_PATIENCE) -> int:
+def count_plateaus(metrics: list[float], patience: int) -> int:
     """How often `patience` further validations in a row have passed without a better metric.
 
     Args:
@@ -53,5 +51,5 @@ def learning_rate_factor(settings: Training, epoch: int, fraction: float, metric
     if settings.schedule == "exponential":
         return settings.gamma**epoch
     if settings.schedule == "plateau":
-        return settings.gamma ** count_plateaus(metrics)
+        return settings.gamma ** count_plateaus(metrics, settings.plateau_patience)
     return 1.0

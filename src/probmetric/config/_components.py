@@ -1,0 +1,97 @@
+"""Components: a registered name with options, checked against its registry without importing it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import core_schema
+
+from probmetric import losses, models, uncertainty
+from probmetric.registry import Registry, nearest
+
+Fidelity = Literal["corrected", "as_published"]
+Seed = Annotated[int, Field(ge=0)]
+Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+class Strict(BaseModel):
+    """Base of all settings: immutable, unknown keys refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class Component(Strict):
+    """A registered name with options; in YAML `name` or `{name: ..., option: value}`."""
+
+    name: str
+    options: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return {"name": value}
+        if isinstance(value, dict) and "options" not in value:
+            rest = {key: option for key, option in value.items() if key != "name"}
+            return {"name": value.get("name"), "options": rest}
+        return value
+
+
+@dataclass(frozen=True)
+class RegisteredIn:
+    """Marks a component that must be one of `registry`, with options it takes; editors learn the names."""
+
+    registry: Registry
+    constant: str | None = None
+    lacks: str = ""
+
+    def names(self) -> list[str]:
+        """Allowed names: all, or those whose class sets `constant`; others are said to be what `lacks` says."""
+        found = self.registry.names()
+        return [name for name in found if self.registry.constant(name, self.constant)] if self.constant else found
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def _check(self, component: Component) -> Component:
+        allowed = self.names()
+        if self.registry.check(component.name) not in allowed:
+            found = f"{self.registry.kind} {component.name!r} {self.lacks}"
+            raise ValueError(f"{found}; {nearest(component.name, allowed)}")
+        self.registry.check_options(component.name, component.options)
+        return component
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> Any:
+        names = {"enum": self.names()}
+        long_form = {"type": "object", "properties": {"name": names}, "required": ["name"]}
+        text = f"a {self.registry.kind} by name, or with options"
+        return {"description": text, "anyOf": [names, long_form]}
+
+
+Loss = Annotated[Component, RegisteredIn(losses.REGISTRY)]
+UncertaintyChoice = Annotated[Component, RegisteredIn(uncertainty.REGISTRY)]
+Objective = Annotated[Component, RegisteredIn(uncertainty.REGISTRY, "trains_encoder", "has no objective to train with")]
+Backbone = Annotated[Component, RegisteredIn(models.REGISTRY)]
+
+
+@dataclass(frozen=True)
+class PartOf:
+    """Marks a mapping that holds some of the settings of `model`."""
+
+    model: type[BaseModel]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def _check(self, value: dict[str, Any]) -> dict[str, Any]:
+        self.model(**value)
+        return value
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> Any:
+        return handler(self.model.__pydantic_core_schema__)
+
+
+def as_list(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else [value]

@@ -1,0 +1,167 @@
+"""`params.yaml` and the experiment files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from probmetric.config._components import (
+    Backbone,
+    Component,
+    Fidelity,
+    Loss,
+    Objective,
+    PartOf,
+    Rate,
+    Seed,
+    Strict,
+    UncertaintyChoice,
+    as_list,
+)
+from probmetric.config._training import Training
+from probmetric.data.sources import REGISTRY as DATASETS
+from probmetric.registry import nearest
+
+
+class Evaluation(Strict):
+    """What is measured on the embeddings."""
+
+    ks: tuple[Annotated[int, Field(ge=1)], ...] = (1, 2, 4, 8)
+    calibration_bins: int = Field(15, ge=2)
+    clustering: bool = True
+    seed: Seed = 0
+
+
+class Noise(Strict):
+    """Label-noise variants DVC prepares: every dataset x rate."""
+
+    datasets: tuple[str, ...] = ()
+    rates: tuple[Annotated[float, Field(gt=0.0, lt=1.0)], ...] = ()
+    kind: Literal["uniform"] = "uniform"
+    seed: Seed = 0
+
+
+class DataFolders(Strict):
+    """Where data lies, relative to the repository."""
+
+    raw: str = "data/raw"
+    prepared: str = "data/prepared"
+    seed: Seed = 0
+    options: dict[str, dict[str, Any]] = Field(
+        {}, description="dataset -> options of its source, such as {cub: {protocol: vmf, shorter_side: 256}}"
+    )
+
+    @field_validator("options")
+    @classmethod
+    def _options_exist(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        for name, options in value.items():
+            DATASETS.check_options(DATASETS.check(name), options)
+        return value
+
+
+class Tracking(Strict):
+    """The MLflow view of the results."""
+
+    store: str = "sqlite:///mlflow.db"
+    artifacts: str = "mlartifacts"
+
+
+class Defaults(Strict):
+    """Settings every method starts from."""
+
+    backbone: Backbone = Component(name="compact")
+    dim: int = Field(64, ge=2)
+    pretrained: str | None = None
+    training: Training = Training()
+
+
+class Method(Strict):
+    """A named composition: loss x uncertainty x backbone, and what deviates from the defaults.
+
+    With `base`, nothing is trained: the encoder of method `base` (same dataset, noise and seed) is given another
+    uncertainty. With `objective`, an uncertainty shapes training around the loss.
+    """
+
+    label: str = ""
+    base: str | None = None
+    loss: Loss | None = None
+    objective: Objective | None = None
+    uncertainty: UncertaintyChoice = Component(name="norm")
+    backbone: Backbone | None = None
+    dim: int | None = Field(None, ge=2)
+    pretrained: str | None = None
+    fidelity: Fidelity = "corrected"
+    training: Annotated[dict[str, Any], PartOf(Training)] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _base_is_enough(self) -> Method:
+        described = ("loss", "objective", "backbone", "dim", "pretrained", "training")
+        given = [key for key in described if getattr(self, key)]
+        if self.base and given:
+            raise ValueError(f"with `base: {self.base}` the encoder is that method's; remove {', '.join(given)}")
+        if self.objective and not self.loss:
+            raise ValueError(f"objective {self.objective.name!r} wraps the method's loss; set `loss` too")
+        return self
+
+
+class Grid(Strict):
+    """A block of runs: the product of its lists."""
+
+    datasets: tuple[str, ...] = Field(min_length=1)
+    methods: tuple[str, ...] = Field(min_length=1)
+    noise: tuple[Rate, ...] = (0.0,)
+    seeds: tuple[Seed, ...] = Field((0, 1, 2), min_length=1)
+    set: dict[str, Annotated[tuple[Any, ...], BeforeValidator(as_list)]] = Field(
+        {}, description="overrides by dotted key (training.epochs, loss.scale, dim): each value or list of values"
+    )
+
+
+class Experiment(Strict):
+    """One table or figure of a paper, or a study: which runs, and what to show of them."""
+
+    title: str
+    description: str = ""
+    runs: tuple[Grid, ...] = Field(min_length=1)
+    methods: dict[str, Method] = Field(default_factory=dict)
+    metrics: tuple[str, ...] = ("retrieval/recall_at_1", "retrieval/map_at_r")
+    figures: tuple[str, ...] = ("metric_per_method", "learning_curves")
+
+
+class Params(Strict):
+    """`params.yaml`: the single configuration, read by DVC and by Snakemake."""
+
+    experiments: Annotated[tuple[str, ...], BeforeValidator(as_list)] = ("demo",)
+    data: DataFolders = DataFolders()
+    datasets: tuple[str, ...] = Field(min_length=1)
+    noise: Noise = Noise()
+    ood: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    defaults: Defaults = Defaults()
+    methods: dict[str, Method] = Field(default_factory=dict)
+    evaluation: Evaluation = Evaluation()
+    tracking: Tracking = Tracking()
+
+    @field_validator("datasets")
+    @classmethod
+    def _datasets_exist(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            DATASETS.check(name)
+        return value
+
+    @model_validator(mode="after")
+    def _references_exist(self) -> Params:
+        for where, names in [("noise.datasets", self.noise.datasets), ("ood", tuple(self.ood))]:
+            _require(names, self.datasets, where)
+        for dataset, others in self.ood.items():
+            _require(others, self.datasets, f"ood.{dataset}")
+        for name, method in self.methods.items():
+            if method.base:
+                _require([method.base], self.methods, f"methods.{name}.base")
+        return self
+
+
+def _require(names: Iterable[str], known: Iterable[str], where: str) -> None:
+    for name in names:
+        if name not in known:
+            raise ValueError(f"{where}: {name!r} is not declared. {nearest(name, known)}")
