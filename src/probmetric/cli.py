@@ -174,6 +174,22 @@ def _experiments(options: argparse.Namespace) -> None:
     print(experiment_overview(_params()))
 
 
+def _tune(options: argparse.Namespace) -> None:
+    from probmetric.runs import every_method
+    from probmetric.tuning import load_tuning, report
+    from probmetric.tuning.search import Search
+    from probmetric.tuning.snakemake import train_runs
+
+    params = _params()
+    search = Search(params, every_method(params), load_tuning(options.search))
+    search.run(
+        lambda runs: train_runs(runs, options.snakemake),
+        lambda search: report.write_progress(search, options.search) and None,
+    )
+    print(report.table(search))
+    print(f"Tuned methods, to be named in experiments: {report.write_methods(search, options.search)}")
+
+
 def _schema(options: argparse.Namespace) -> None:
     from probmetric.workflow import write_schemas
 
@@ -263,6 +279,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_run_steps(add)
     _add_report_steps(add)
     add("experiments", _experiments, "list the experiments with their runs and the data they need")
+    command = add("tune", _tune, "search a method's settings on validation data; started again it goes on")
+    command.add_argument("search", help="name of a file below workflow/tuning")
+    command.add_argument("snakemake", nargs=argparse.REMAINDER, help="options for snakemake, e.g. --profile slurm")
     command = add("schema", _schema, "write the JSON schemas editors use to check params.yaml and experiments")
     command.add_argument("--output", type=Path, default=Path("workflow/schemas"))
     return parser

@@ -235,6 +235,14 @@ def _short(value: Any) -> str:
     return text
 
 
+def every_method(params: Params) -> dict[str, Method]:
+    """Methods by name: those of params.yaml and of all experiment files."""
+    methods = dict(params.methods)
+    for experiment in experiment_names():
+        methods = load_experiment(experiment).methods | methods
+    return methods
+
+
 def find_run(params: Params, name: str) -> Run:
     """Resolve a run by its name, as in `results/<name>`; overrides are read from the name."""
     try:
@@ -243,12 +251,9 @@ def find_run(params: Params, name: str) -> Run:
         raise ConfigError(str(error)) from None
     pairs = [part.partition("=") for part in key.overrides.split("+") if part]
     overrides = {name: _value(text) for name, _, text in pairs}
-    methods = dict(params.methods)
-    for experiment in experiment_names():
-        methods = load_experiment(experiment).methods | methods
     return resolve(
         params,
-        methods,
+        every_method(params),
         dataset=key.dataset,
         noise=key.noise,
         method=key.method,

@@ -17,10 +17,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from probmetric.config import ConfigError, Experiment, Params, RunSettings, parse
+from probmetric.config import ConfigError, Experiment, Params, RunSettings, Tuning, parse
 from probmetric.io import sha256_file, write_json
 from probmetric.reporting.figures import REGISTRY as FIGURES
-from probmetric.runs import Run, expand, experiment_names, load_experiment
+from probmetric.runs import Run, expand, experiment_names, find_run, load_experiment
 
 RESULTS = Path("results")
 _PLACES = {"report": "index.html", "table": "table.md"}
@@ -57,6 +57,7 @@ class WorkflowPlan:
             _check_figures(name, spec)
         expanded = {name: expand(params, spec) for name, spec in specs.items()}
         runs = {run.name: run for members in expanded.values() for run in members}
+        runs |= {name: find_run(params, name) for name in params.runs if name not in runs}
         encoders = {name: _encoder_run(run, name) for run in runs.values() if not run.trains for name in run.encoders}
         members = {name: tuple(run.name for run in found) for name, found in expanded.items()}
         _check_archives(params, {name for run in runs.values() for name in run.data})
@@ -144,7 +145,7 @@ def experiment_overview(params: Params) -> str:
 def write_schemas(folder: Path) -> list[Path]:
     """Write the JSON schemas of params.yaml and of experiment files, for editors."""
     paths = []
-    models: dict[str, type[BaseModel]] = {"params": Params, "experiment": Experiment}
+    models: dict[str, type[BaseModel]] = {"params": Params, "experiment": Experiment, "tuning": Tuning}
     for name, model in models.items():
         path = folder / f"{name}.schema.json"
         schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | model.model_json_schema()

@@ -7,6 +7,7 @@ where, the value, what is allowed and the nearest match.
     components   a registered name with options, and how it is checked
     training     how an encoder is trained
     params       params.yaml and the experiment files
+    tuning       hyper-parameter searches
     settings     everything that decides one run, fully resolved
     parsing      YAML -> models, and messages people can act on
 """
@@ -18,6 +19,7 @@ from probmetric.config._params import Evaluation, Experiment, Grid, Method, Para
 from probmetric.config._parsing import ConfigError, load, parse
 from probmetric.config._settings import EncoderSettings, RunSettings
 from probmetric.config._training import Training
+from probmetric.config._tuning import SearchRange, Tuning
 
 __all__ = [
     "Component",
@@ -29,7 +31,9 @@ __all__ = [
     "Method",
     "Params",
     "RunSettings",
+    "SearchRange",
     "Training",
+    "Tuning",
     "load",
     "parse",
 ]

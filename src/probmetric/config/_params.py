@@ -21,6 +21,7 @@ from probmetric.config._components import (
     as_list,
 )
 from probmetric.config._training import Training
+from probmetric.config._tuning import SearchRange
 from probmetric.data.sources import REGISTRY as DATASETS
 from probmetric.registry import nearest
 
@@ -94,6 +95,10 @@ class Method(Strict):
     pretrained: str | None = None
     fidelity: Fidelity = "corrected"
     training: Annotated[dict[str, Any], PartOf(Training)] = Field(default_factory=dict)
+    search: dict[str, SearchRange] = Field(
+        default_factory=dict, description="settings `probmetric tune` searches: dotted key (loss.scale) -> range"
+    )
+    budget: int = Field(0, ge=0, description="training runs spent on choosing these settings; tables show it")
 
     @model_validator(mode="after")
     def _base_is_enough(self) -> Method:
@@ -133,6 +138,9 @@ class Params(Strict):
     """`params.yaml`: the single configuration, read by DVC and by Snakemake."""
 
     experiments: Annotated[tuple[str, ...], BeforeValidator(as_list)] = ("demo",)
+    runs: Annotated[tuple[str, ...], BeforeValidator(as_list)] = Field(
+        (), description="further runs by name, as below results/; their files can be asked for as targets"
+    )
     data: DataFolders = DataFolders()
     datasets: tuple[str, ...] = Field(min_length=1)
     noise: Noise = Noise()

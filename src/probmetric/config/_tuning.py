@@ -1,0 +1,70 @@
+"""A hyper-parameter search: which methods, on what, with what budget."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from probmetric.config._components import Rate, Seed, Strict
+
+
+class SearchRange(Strict):
+    """Where the search looks for one setting: an interval, or a list of choices."""
+
+    low: float | None = None
+    high: float | None = None
+    log: bool = Field(False, description="search the logarithm; for rates, scales and weights")
+    integer: bool = False
+    choices: tuple[float | int | str | bool, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> SearchRange:
+        if (self.low is not None and self.high is not None) == bool(self.choices):
+            raise ValueError("give either `low` and `high`, or `choices`")
+        if self.choices:
+            return self
+        low, high = self.interval
+        if not low < high:
+            raise ValueError(f"low {low:g} must be below high {high:g}")
+        if self.log and low <= 0:
+            raise ValueError(f"a logarithmic range starts above 0, not at {low:g}")
+        return self
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """(low, high) of a range that is no list of choices."""
+        if self.low is None or self.high is None:
+            raise ValueError("a list of choices has no interval")
+        return self.low, self.high
+
+    @property
+    def edges(self) -> tuple[float | int | str | bool, ...]:
+        """Values every other value lies between, or all choices."""
+        if self.choices:
+            return self.choices
+        return tuple(int(edge) for edge in self.interval) if self.integer else self.interval
+
+
+class Tuning(Strict):
+    """A search that gives every method the same number of training runs, judged on validation data only."""
+
+    title: str
+    description: str = ""
+    dataset: str
+    noise: Rate = 0.0
+    methods: tuple[str, ...] = Field(min_length=1)
+    trials: int = Field(16, ge=1, description="settings tried per method; every method has the same budget")
+    startup_trials: int = Field(6, ge=1, description="trials drawn at random before the search learns from results")
+    batch: int = Field(4, ge=1, description="trials of a method chosen, and trained, at once")
+    seeds: tuple[Seed, ...] = Field((0,), min_length=1, description="runs per trial; their mean is the objective")
+    search_seed: Seed = 0
+    set: dict[str, Any] = Field(default_factory=dict, description="overrides all trials share, such as training.epochs")
+    ranges: dict[str, SearchRange] = Field(
+        default_factory=dict, description="settings searched for every method, besides the method's own `search`"
+    )
+
+    @property
+    def budget(self) -> int:
+        """Training runs spent on each method."""
+        return self.trials * len(self.seeds)

@@ -1,0 +1,34 @@
+"""Tuning: every method gets the same number of training runs to choose its settings, on validation data only.
+
+A search (`workflow/tuning/<name>.yaml`) asks Optuna for settings, has Snakemake train the ordinary runs they name, and
+reads the validation metric from their histories; test images are never embedded. Nothing is stored besides the runs:
+the optimiser is seeded, so a search started again asks the same questions, finds the answers on disk and goes on where
+it stopped.
+
+    _space    ranges -> settings
+    search    the loop: ask, train, tell
+    report    trials.csv, the history figure, and the methods file with the chosen settings
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from probmetric.config import ConfigError, Tuning, load
+from probmetric.registry import nearest
+
+SEARCHES = Path("workflow/tuning")
+
+
+def tuning_names(folder: Path = SEARCHES) -> list[str]:
+    """Names of the search files."""
+    return sorted(path.stem for path in folder.glob("*.yaml"))
+
+
+def load_tuning(name: str, folder: Path = SEARCHES) -> Tuning:
+    """Read and validate search `name`; an unknown name is answered with the nearest."""
+    known = tuning_names(folder)
+    if name not in known:
+        raise ConfigError(f"unknown search {name!r}: {nearest(name, known)}")
+    tuning: Tuning = load(Tuning, folder / f"{name}.yaml")
+    return tuning

@@ -1,0 +1,129 @@
+"""What a search leaves: trials.csv, history.png and table.md, and a methods file with the chosen settings."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from probmetric.io import atomic_path, write_text, write_yaml
+
+if TYPE_CHECKING:
+    from probmetric.tuning.search import Search, Trial
+
+REPORTS = Path("reports/tuning")
+METHODS = Path("workflow/methods")
+
+
+def write_progress(search: Search, name: str, *, reports: Path = REPORTS) -> list[Path]:
+    """Write trials.csv, table.md and history.png of the trials so far; returns their paths."""
+    folder = reports / name
+    _write_trials(search, folder / "trials.csv")
+    write_text(folder / "table.md", table(search))
+    _draw_history(search, folder / "history.png")
+    return [folder / "trials.csv", folder / "table.md", folder / "history.png"]
+
+
+def write_methods(search: Search, name: str, *, folder: Path = METHODS) -> Path:
+    """Write the methods file of a finished search: `<method>-tuned-<name>`, ready to be named in an experiment."""
+    path = folder / f"tuned-{name}.yaml"
+    write_yaml(path, {"methods": tuned_methods(search, name)})
+    return path
+
+
+def tuned_methods(search: Search, name: str) -> dict[str, Any]:
+    """Method name -> definition with the chosen settings, as they stand in a methods file."""
+    found = {}
+    for method in search.spec.methods:
+        best = search.best(method)
+        if best is not None:
+            found[f"{method}-tuned-{name}"] = _tuned(search, method, best)
+    return found
+
+
+def _tuned(search: Search, method: str, best: Trial) -> dict[str, Any]:
+    plain = search.methods[method].model_dump(mode="json", exclude_defaults=True, exclude={"search"})
+    for key, value in (search.spec.set | dict(best.values)).items():
+        part, _, leaf = key.rpartition(".")
+        if not part:
+            plain[leaf] = value
+        elif part == "training":
+            plain.setdefault("training", {})[leaf] = value
+        else:
+            plain[part].setdefault("options", {})[leaf] = value
+    return plain | {"label": f"{_label(search, method)} (tuned)", "budget": search.spec.budget}
+
+
+def table(search: Search) -> str:
+    """Markdown: per method the budget, the validation metric before and after, and the settings chosen."""
+    lines = [
+        f"# {search.spec.title}",
+        "",
+        "Validation metric, not test. The first trial has the method's own settings where they lie in its ranges.",
+        "",
+        "| method | budget | failed | first trial | best | at trial | settings |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    lines += [_row(search, method, trials) for method, trials in search.trials.items()]
+    return "\n".join([*lines, ""])
+
+
+def _row(search: Search, method: str, trials: Sequence[Trial]) -> str:
+    best = search.best(method)
+    failed = sum(trial.objective is None for trial in trials)
+    cells = [_label(search, method), str(len(trials) * len(search.spec.seeds)), str(failed)]
+    cells.append(_number(trials[0].objective if trials else None))
+    if best is None:
+        cells += ["failed", "", "none"]
+    else:
+        settings = ", ".join(f"{key}={value}" for key, value in best.values.items())
+        cells += [_number(best.objective), str(best.number + 1), settings]
+    return f"| {' | '.join(cells)} |"
+
+
+def _number(value: float | None) -> str:
+    return "failed" if value is None else f"{value:.4f}"
+
+
+def _write_trials(search: Search, path: Path) -> None:
+    keys = sorted({key for ranges in search.ranges.values() for key in ranges})
+    with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["method", "trial", "objective", *keys, "runs"])
+        for trial in itertools.chain.from_iterable(search.trials.values()):
+            values: Mapping[str, Any] = trial.values
+            row = [trial.method, trial.number + 1, trial.objective, *(values.get(key) for key in keys)]
+            writer.writerow([*row, " ".join(trial.runs)])
+
+
+def _draw_history(search: Search, path: Path) -> None:
+    """Best validation metric so far against training runs spent, one line per method."""
+    from probmetric.reporting.figures import _style
+
+    with _style.style():
+        figure, axes = _style.grid(1, 1, panel_height=3.0, legend_entries=len(search.trials))
+        axis = axes[0][0]
+        known = _style.looks(search.trials)
+        for method, trials in search.trials.items():
+            values = [trial.objective if trial.objective is not None else float("nan") for trial in trials]
+            spent = [(place + 1) * len(search.spec.seeds) for place in range(len(values))]
+            look = known[method]
+            axis.plot(spent, values, "o", color=look.colour, markersize=3, alpha=0.5)
+            axis.plot(spent, _best_so_far(values), color=look.colour, linestyle=look.dash, label=_label(search, method))
+        axis.set(xlabel="training runs spent", ylabel="validation metric", title=search.spec.title)
+        _style.legend(figure, *axis.get_legend_handles_labels())
+        with atomic_path(path) as temporary:
+            figure.savefig(temporary, format="png", dpi=_style.DPI)
+
+
+def _best_so_far(values: Sequence[float]) -> np.ndarray:
+    """Running maximum; NaN only before the first success."""
+    return np.fmax.accumulate(np.asarray(values, dtype=float))
+
+
+def _label(search: Search, method: str) -> str:
+    return search.methods[method].label or method

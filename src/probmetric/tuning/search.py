@@ -1,0 +1,154 @@
+"""The search: ask the optimiser for settings, have the runs trained, tell it what validation said.
+
+The optimiser is Optuna's tree-structured Parzen estimator: kept by many, ask-and-tell, deterministic from its seed.
+Trials are asked for in batches that do not depend on how many machines work, and told in the order they were asked, so
+that the outcome depends on the search file only.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from probmetric.config import ConfigError, Method, Params, SearchRange, Tuning
+from probmetric.errors import ProbMetricError
+from probmetric.runs import Run, resolve
+from probmetric.tuning._space import present_values, suggest
+
+if TYPE_CHECKING:
+    import optuna
+
+RESULTS = Path("results")
+
+
+class TuningError(ProbMetricError, RuntimeError):
+    """A search cannot go on; the message says what failed and where to look."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Settings tried for a method; `objective` is None where training failed."""
+
+    method: str
+    number: int
+    values: Mapping[str, Any]
+    runs: tuple[str, ...]
+    objective: float | None
+
+
+class Search:
+    """Searches of several methods side by side, with equal budgets."""
+
+    def __init__(self, params: Params, methods: Mapping[str, Method], spec: Tuning, *, results: Path = RESULTS) -> None:
+        """Plan a search.
+
+        Args:
+            params: params.yaml.
+            methods: every known method.
+            spec: what is searched.
+            results: folder of the runs.
+
+        Raises:
+            ConfigError: a method is unknown, has nothing to search or trains nothing; a range names no setting.
+        """
+        self.params, self.methods, self.spec, self.results = params, methods, spec, results
+        self.ranges = {name: self._ranges_of(name) for name in spec.methods}
+        self.trials: dict[str, list[Trial]] = {name: [] for name in spec.methods}
+        self._studies: dict[str, optuna.Study] = {}
+
+    def run(self, train: Callable[[Sequence[str]], None], on_batch: Callable[[Search], None] | None = None) -> None:
+        """Search until every method has had its trials.
+
+        Args:
+            train: makes `history.csv` of the runs named, as far as they can be trained.
+            on_batch: called after every batch.
+        """
+        self._studies = {name: self._study(name) for name in self.spec.methods}
+        for start in range(0, self.spec.trials, self.spec.batch):
+            size = min(self.spec.batch, self.spec.trials - start)
+            asked = [(name, self._studies[name].ask()) for name in self.spec.methods for _ in range(size)]
+            planned = [(name, trial, suggest(trial, self.ranges[name])) for name, trial in asked]
+            runs = {(name, trial.number): self._runs(name, values) for name, trial, values in planned}
+            train(list(dict.fromkeys(run.name for found in runs.values() for run in found)))
+            for name, trial, values in planned:
+                self._tell(name, trial, values, runs[name, trial.number])
+            self._require_some_success(start + size)
+            if on_batch:
+                on_batch(self)
+
+    def best(self, method: str) -> Trial | None:
+        """The trial with the best validation metric; the earliest of equals; None if every training failed."""
+        done = [trial for trial in self.trials[method] if trial.objective is not None]
+        return max(done, key=lambda trial: trial.objective or -math.inf, default=None)
+
+    def _ranges_of(self, name: str) -> dict[str, SearchRange]:
+        settings = self._resolve(name, {}, self.spec.seeds[0]).settings
+        method = self.methods[name]
+        if method.base or settings.training.epochs == 0:
+            raise ConfigError(f"method {name!r} trains nothing, so there is nothing to search.")
+        ranges = self.spec.ranges | method.search
+        if not ranges:
+            raise ConfigError(f"method {name!r} declares no `search` and the search file no `ranges`.")
+        for key, span in ranges.items():
+            for value in span.edges:
+                self._resolve(name, {key: value}, self.spec.seeds[0])
+        return dict(ranges)
+
+    def _resolve(self, name: str, values: Mapping[str, Any], seed: int) -> Run:
+        return resolve(
+            self.params,
+            self.methods,
+            dataset=self.spec.dataset,
+            noise=self.spec.noise,
+            method=name,
+            seed=seed,
+            overrides=dict(self.spec.set) | dict(values),
+        )
+
+    def _runs(self, name: str, values: Mapping[str, Any]) -> list[Run]:
+        return [self._resolve(name, values, seed) for seed in self.spec.seeds]
+
+    def _study(self, name: str) -> optuna.Study:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        sampler = optuna.samplers.TPESampler(
+            seed=self.spec.search_seed, n_startup_trials=self.spec.startup_trials, constant_liar=True
+        )
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        present = present_values(self._resolve(name, {}, self.spec.seeds[0]).settings, self.ranges[name])
+        if present:
+            study.enqueue_trial(present)
+        return study
+
+    def _tell(self, name: str, trial: optuna.Trial, values: Mapping[str, Any], runs: Sequence[Run]) -> None:
+        import optuna
+
+        found = [validation_metric(self.results / run.name / "history.csv") for run in runs]
+        reached = [value for value in found if value is not None]
+        objective = fmean(reached) if len(reached) == len(runs) else None
+        if objective is None:
+            self._studies[name].tell(trial, state=optuna.trial.TrialState.FAIL)
+        else:
+            self._studies[name].tell(trial, objective)
+        names = tuple(run.name for run in runs)
+        self.trials[name].append(Trial(name, trial.number, dict(values), names, objective))
+
+    def _require_some_success(self, count: int) -> None:
+        if all(trial.objective is None for found in self.trials.values() for trial in found):
+            run = next(iter(self.trials.values()))[0].runs[0]
+            raise TuningError(f"none of the first {count} trial(s) could be trained; see logs/train/{run}.log.")
+
+
+def validation_metric(history: Path) -> float | None:
+    """Best validation metric in a history file; None if training did not finish or never validated."""
+    if not history.exists():
+        return None
+    with history.open(newline="", encoding="utf-8") as file:
+        found = [float(row["val_metric"]) for row in csv.DictReader(file) if row["val_metric"]]
+    return max((value for value in found if math.isfinite(value)), default=None)
