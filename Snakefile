@@ -42,3 +42,7 @@ rule all:
 
 onsuccess:
     finish()
+
+
+onerror:
+    stop()

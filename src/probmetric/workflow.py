@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -193,3 +193,32 @@ def closing_summary(plan: WorkflowPlan, seconds: float, cores: int) -> str:
     )
     places = [f"  {kind:<8} reports/{name}/{file}" for name in plan.experiments for kind, file in _PLACES.items()]
     return "\n".join(["", account.text(), "", "Done. Where to look:", *places, "  runs     make ui  (MLflow)"])
+
+
+def failure_summary(failed: Iterable[tuple[str, str, Sequence[str]]], left: int) -> str:
+    """Which jobs failed, their logs and what these end with, and how to go on.
+
+    Args:
+        failed: (rule, what the job was about, its logs) of every job that failed; jobs that share a cluster job with a
+            failed one are among them, and left out here if they said nothing.
+        left: jobs not run because they need the results of those.
+    """
+    found = [(rule, about, logs, _last_line(logs)) for rule, about, logs in sorted(failed)]
+    spoke = [job for job in found if job[3]] or found
+    lines = ["", f"{len(spoke)} job(s) failed; everything that does not need them was done."]
+    for rule, about, logs, last in spoke:
+        lines += [f"  {rule} {about}", f"    log: {', '.join(logs) or 'none'}"]
+        lines += [f"    {last}"] if last else []
+    if left:
+        lines.append(f"{left} job(s) that need their results were not run.")
+    lines.append("The same command goes on from here; what is finished is not repeated.")
+    return "\n".join(lines)
+
+
+def _last_line(logs: Iterable[str], width: int = 300) -> str:
+    """The last line of the first log that has one, cut to `width`."""
+    for log in map(Path, logs):
+        lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
+        if said := [line.strip() for line in lines if line.strip()]:
+            return said[-1][:width]
+    return ""

@@ -8,6 +8,7 @@ import psutil
 from probmetric.workflow import (
     WorkflowPlan,
     closing_summary,
+    failure_summary,
     put_environment_on_path,
     record_in_dvc,
 )
@@ -97,7 +98,26 @@ def report_settings(wildcards):
 
 def finish():
     """After a successful run: DVC is told, and people where to look and what the orchestration cost."""
+    if not EXPERIMENTS:
+        return
     record_in_dvc(EXPERIMENTS)
     seconds = time.time() - psutil.Process().create_time()
     cores = workflow.resource_settings.cores or os.cpu_count()
     print(closing_summary(PLAN, seconds, cores), file=sys.stderr)
+
+
+def stop():
+    """After a failure: which jobs failed, where their logs are, and what could not be done without them."""
+    scheduler, dag = workflow.scheduler, workflow.dag
+    if scheduler is None or not scheduler.failed:
+        return
+    failed = {
+        part
+        for job in scheduler.failed
+        for part in (job.jobs if job.is_group() else [job])
+    }
+    left = sum(
+        not dag.finished(job) and job not in failed for job in dag.needrun_jobs()
+    )
+    named = [(job.rule.name, ", ".join(job.wildcards), list(job.log)) for job in failed]
+    print(failure_summary(named, left), file=sys.stderr)

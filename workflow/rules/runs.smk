@@ -1,4 +1,7 @@
-"""One run: train the encoder, fit the posterior, embed, evaluate."""
+"""One run: train the encoder, fit the posterior, embed, evaluate.
+
+`exec`: a scheduler's SIGTERM ends the shell at once; in its place, `probmetric` saves its state first.
+"""
 
 
 rule train:
@@ -26,7 +29,7 @@ rule train:
     message:
         "Train {wildcards.run}"
     shell:
-        "probmetric train {wildcards.run} --settings {params.settings:q} --threads {threads} > {log} 2>&1"
+        "exec probmetric train {wildcards.run} --settings {params.settings:q} --threads {threads} > {log} 2>&1"
 
 
 rule fit_posterior:
@@ -53,7 +56,7 @@ rule fit_posterior:
     message:
         "Fit the posterior of {wildcards.run}"
     shell:
-        "probmetric fit-posterior {wildcards.run} --settings {params.settings:q} --threads {threads} > {log} 2>&1"
+        "exec probmetric fit-posterior {wildcards.run} --settings {params.settings:q} --threads {threads} > {log} 2>&1"
 
 
 rule embed:
@@ -85,7 +88,7 @@ rule embed:
     message:
         "Embed {wildcards.run}"
     shell:
-        "probmetric embed {wildcards.run} --settings {params.settings:q} --threads {threads} > {log} 2>&1"
+        "exec probmetric embed {wildcards.run} --settings {params.settings:q} --threads {threads} > {log} 2>&1"
 
 
 rule evaluate:
@@ -113,4 +116,4 @@ rule evaluate:
     message:
         "Evaluate {wildcards.run}"
     shell:
-        "OMP_NUM_THREADS={threads} probmetric evaluate {wildcards.run} --settings {params.settings:q} > {log} 2>&1"
+        "OMP_NUM_THREADS={threads} exec probmetric evaluate {wildcards.run} --settings {params.settings:q} > {log} 2>&1"
