@@ -6,43 +6,47 @@ import shutil
 import subprocess
 
 import pytest
+from slurm_helpers import HERE, MEMORY, jobs_of, needs_slurm
 
-pytestmark = [pytest.mark.slurm, pytest.mark.workflow, pytest.mark.slow]
+pytestmark = [pytest.mark.slurm, pytest.mark.workflow, pytest.mark.slow, needs_slurm]
 
-# One node without accounting: `sacct` never answers there, and jobs must fit two cores.
-HERE = [
-    *("--workflow-profile", "workflow/profiles/slurm", "--slurm-no-account", "--slurm-status-command", "squeue"),
-    *("--slurm-init-seconds-before-status-checks", "1", "--seconds-between-status-checks", "2", "--latency-wait", "10"),
-    *("--set-threads", "train=1", "--set-resources", "train:mem_mb=2000", "fit_posterior:mem_mb=2000"),
-    *("embed:mem_mb=2000", "evaluate:mem_mb=2000"),
-]
+RUNS = [f"digits/{method}+training.epochs=2/seed0" for method in ("contrastive", "laplace", "cosine")]
 
 
-def slurm_is_up() -> bool:
-    if shutil.which("sinfo") is None or shutil.which("sbatch") is None:
-        return False
-    answer = subprocess.run(["sinfo", "-h", "-o", "%T"], check=False, capture_output=True, text=True, timeout=30)
-    return any(state in answer.stdout for state in ("idle", "mixed", "allocated"))
-
-
-needs_slurm = pytest.mark.skipif(not slurm_is_up(), reason="no SLURM daemon answers; start one with `bash .ci/slurm`")
-
-
-@needs_slurm
 def test_smoke_runs_through_slurm(finished, workspace):
     """Everything computed on the cluster equals, to the bit, what the same workflow computed on this machine."""
     shutil.rmtree(workspace.folder / "results")
     shutil.rmtree(workspace.folder / "reports")
-    output = workspace.snakemake("--jobs", "2", *HERE)
-    assert "SLURM" in output
-    for run in ["contrastive", "laplace", "cosine"]:
-        name = f"results/digits/{run}+training.epochs=2/seed0/metrics.json"
+    partitions = ["--slurm-partition-config", "workflow/profiles/slurm/partitions.yaml"]
+    output = workspace.snakemake("--jobs", "3", *HERE, *partitions, "--set-resources", "train:mem_mb=2000", *MEMORY)
+    for run in RUNS:
+        name = f"results/{run}/metrics.json"
         assert (workspace.folder / name).read_text() == (finished.folder / name).read_text()
     assert (workspace.folder / "reports/smoke/index.html").exists()
+
+    jobs = jobs_of(output)
+    assert {job.state for job in jobs} == {"COMPLETED"}
+    trained = [job for job in jobs if job.about.startswith("rule_train")]
+    measured = [job for job in jobs if job.about.startswith("group_measure")]
+    assert len(trained) == 2, "laplace borrows the encoder of contrastive"
+    assert len(measured) == 3, "embed, evaluate and fit-posterior of a run are one job"
+    assert len(jobs) == 5, "tables, figures, page and MLflow are made where Snakemake runs"
+    assert {job.partition for job in jobs} == {"gpu"}
+    assert {job.limit for job in trained} == {"1-00:00:00"}
+    assert {job.limit for job in measured} == {"6:00:00", "10:00:00"}, "the sum of the group's steps"
+    assert all("gpu" in job.devices for job in jobs)
     assert workspace.planned() == {}
 
 
-@needs_slurm
+def test_a_job_without_a_gpu_goes_to_the_other_partition(workspace):
+    """Only the metrics are missing: no GPU is asked for, and the partitions file knows a better place for that."""
+    (workspace.folder / "results" / RUNS[2] / "metrics.json").unlink()
+    partitions = ["--slurm-partition-config", "workflow/profiles/slurm/partitions.yaml"]
+    target = f"results/{RUNS[2]}/metrics.json"
+    (job,) = jobs_of(workspace.snakemake(target, "--jobs", "1", *HERE, *partitions, "--set-resources", *MEMORY))
+    assert (job.partition, job.limit, job.state) == ("cpu", "2:00:00", "COMPLETED")
+
+
 def test_gpu_jobs_are_given_distinct_devices(tmp_path):
     script = "echo $CUDA_VISIBLE_DEVICES; sleep 2"
     jobs = [
