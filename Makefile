@@ -6,7 +6,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo smoke test test-fast lint format ui report benchmark schemas
+.PHONY: help env demo smoke test test-fast lint format ui report benchmark lock schemas
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ report: env ## snakemake's own report with provenance: report.zip
 
 benchmark: env ## speed of the hot paths on this machine, against named peers
 	for file in benchmarks/*.py; do python $$file || exit 1; done
+
+lock: env ## pin the dependencies of pyproject.toml in requirements.lock
+	uv pip compile --quiet --universal --extra test --no-emit-index-url --no-annotate --no-header pyproject.toml -o requirements.lock
 
 schemas: env ## JSON schemas of params.yaml and the experiment files, for editors
 	probmetric schema

@@ -39,26 +39,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _prepare(options: argparse.Namespace) -> None:
-    from probmetric.data import prepare_dataset
+    from probmetric.declared import prepare
 
-    folders = _params().data
-    prepare_dataset(
-        options.dataset,
-        options.output or Path(folders.prepared) / options.dataset,
-        raw=options.raw or folders.raw,
-        seed=folders.seed,
-        progress=sys.stderr.isatty(),
-        **folders.options.get(options.dataset, {}),
-    )
+    folder = prepare(_params(), options.dataset, output=options.output, raw=options.raw, progress=True)
+    _copy_digest(folder, options.digest)
 
 
 def _noise(options: argparse.Namespace) -> None:
     from probmetric.data import add_noise
-    from probmetric.names import data_name
+    from probmetric.names import LabelNoise, split_data_name
 
-    clean = options.prepared / options.dataset
-    noisy = options.prepared / data_name(options.dataset, options.rate)
-    add_noise(clean, noisy, rate=options.rate, kind=options.kind, seed=options.seed)
+    folder = options.prepared or Path(_params().data.prepared)
+    dataset, text = split_data_name(options.name)
+    noise = LabelNoise.parse(text)
+    add_noise(folder / dataset, folder / options.name, rate=noise.rate, kind=noise.kind, seed=noise.seed)
+    _copy_digest(folder / options.name, options.digest)
+
+
+def _copy_digest(folder: Path, target: Path | None) -> None:
+    """Write the prepared folder's digest to `target` too: the file by which later DVC stages know the data."""
+    from probmetric.io import write_text
+
+    if target is not None:
+        write_text(target, (folder / "digest").read_text(encoding="utf-8"))
 
 
 def _doctor(options: argparse.Namespace) -> None:
@@ -77,16 +80,16 @@ def _doctor(options: argparse.Namespace) -> None:
 
 
 def _data_ensure(options: argparse.Namespace) -> None:
-    from probmetric.pipeline import ensure_data
+    from probmetric.declared import ensure
 
-    ensure_data(_params(), options.name)
+    ensure(_params(), options.name)
 
 
 def _data_status(options: argparse.Namespace) -> None:
-    from probmetric.data.status import data_status, format_status
+    from probmetric.data.status import format_status
+    from probmetric.declared import status
 
-    folders = _params().data
-    print(format_status(data_status(folders.raw, folders.prepared)))
+    print(format_status(status(_params())))
 
 
 def _train(options: argparse.Namespace) -> None:
@@ -183,8 +186,7 @@ def _tune(options: argparse.Namespace) -> None:
     params = _params()
     search = Search(params, every_method(params), load_tuning(options.search))
     search.run(
-        lambda runs: train_runs(runs, options.snakemake),
-        lambda search: report.write_progress(search, options.search) and None,
+        lambda runs: train_runs(runs, options.snakemake), lambda search: report.write_progress(search, options.search)
     )
     print(report.table(search))
     print(f"Tuned methods, to be named in experiments: {report.write_methods(search, options.search)}")
@@ -258,13 +260,12 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("dataset")
     command.add_argument("--output", type=Path, help="folder to write (default: below data.prepared of params.yaml)")
     command.add_argument("--raw", type=Path, help="folder with the archives (default: data.raw of params.yaml)")
+    command.add_argument("--digest", type=Path, help="write the data's digest to this file too")
 
-    command = add("noise", _noise, "make a variant with wrong training labels (DVC stage noise@<dataset>-<rate>)")
-    command.add_argument("dataset")
-    command.add_argument("--rate", type=float, required=True, help="share of training labels replaced, 0 to 1")
-    command.add_argument("--kind", default="uniform")
-    command.add_argument("--seed", type=int, default=0)
-    command.add_argument("--prepared", type=Path, default=Path("data/prepared"))
+    command = add("noise", _noise, "make a variant with wrong training labels (DVC stage noise@<dataset>-<noise>)")
+    command.add_argument("name", help="glyphs+noise0.2 (uniform), glyphs+nearest0.2, glyphs+nearest0.2s1 (seed 1)")
+    command.add_argument("--prepared", type=Path, help="folder of the prepared datasets (default: params.yaml's)")
+    command.add_argument("--digest", type=Path, help="write the data's digest to this file too")
 
     command = add("doctor", _doctor, "check prepared datasets: splits, labels, digests, duplicates")
     command.add_argument("folders", nargs="*", type=Path, help="prepared folders (default: all)")

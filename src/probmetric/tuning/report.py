@@ -31,7 +31,7 @@ def write_progress(search: Search, name: str, *, reports: Path = REPORTS) -> lis
 def write_methods(search: Search, name: str, *, folder: Path = METHODS) -> Path:
     """Write the methods file of a finished search: `<method>-tuned-<name>`, ready to be named in an experiment."""
     path = folder / f"tuned-{name}.yaml"
-    write_yaml(path, {"methods": tuned_methods(search, name)})
+    write_yaml(path, tuned_methods(search, name))
     return path
 
 
@@ -102,6 +102,8 @@ def _write_trials(search: Search, path: Path) -> None:
 
 def _draw_history(search: Search, path: Path) -> None:
     """Best validation metric so far against training runs spent, one line per method."""
+    from matplotlib.ticker import MaxNLocator
+
     from probmetric.reporting.figures import _style
 
     with _style.style():
@@ -115,6 +117,7 @@ def _draw_history(search: Search, path: Path) -> None:
             axis.plot(spent, values, "o", color=look.colour, markersize=3, alpha=0.5)
             axis.plot(spent, _best_so_far(values), color=look.colour, linestyle=look.dash, label=_label(search, method))
         axis.set(xlabel="training runs spent", ylabel="validation metric", title=search.spec.title)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         _style.legend(figure, *axis.get_legend_handles_labels())
         with atomic_path(path) as temporary:
             figure.savefig(temporary, format="png", dpi=_style.DPI)

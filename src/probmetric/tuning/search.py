@@ -61,7 +61,7 @@ class Search:
         self.trials: dict[str, list[Trial]] = {name: [] for name in spec.methods}
         self._studies: dict[str, optuna.Study] = {}
 
-    def run(self, train: Callable[[Sequence[str]], None], on_batch: Callable[[Search], None] | None = None) -> None:
+    def run(self, train: Callable[[Sequence[str]], None], on_batch: Callable[[Search], object] | None = None) -> None:
         """Search until every method has had its trials.
 
         Args:

@@ -1,0 +1,164 @@
+"""A search spends equal budgets, learns from validation only, and started again asks the same questions."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from probmetric.config import ConfigError, Params, Tuning, load, parse
+from probmetric.io import read_yaml
+from probmetric.runs import every_method, resolve
+from probmetric.tuning import load_tuning, report, tuning_names
+from probmetric.tuning.search import Search, TuningError, validation_metric
+
+ROOT = Path(__file__).parents[2]
+RATES = {"training.learning_rate": {"low": 1e-4, "high": 1e-1, "log": True}}
+SPEC = {"title": "test", "dataset": "glyphs", "methods": ["proxy_anchor", "cosine"], "ranges": RATES}
+
+
+@pytest.fixture
+def params(monkeypatch) -> Params:
+    monkeypatch.chdir(ROOT)
+    return load(Params, "params.yaml")
+
+
+class Trainer:
+    """Writes the history a training with that learning rate would have: best at 0.02, none at all below `fails`."""
+
+    def __init__(self, folder: Path, fails: float = 0.0) -> None:
+        self.folder, self.fails, self.asked = folder, fails, []
+
+    def __call__(self, runs: Sequence[str]) -> None:
+        for run in runs:
+            if not (self.folder / run / "history.csv").exists():
+                self.asked.append(run)
+                self.train(run)
+
+    def train(self, run: str) -> None:
+        rate = float(run.partition("learning_rate=")[2].partition("/")[0].partition("+")[0])
+        if rate < self.fails:
+            return
+        best = math.exp(-((math.log(rate / 0.02)) ** 2))
+        (self.folder / run).mkdir(parents=True)
+        with (self.folder / run / "history.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerows([["epoch", "val_metric"], [0, best / 2], [1, ""], [2, best], [3, best / 3]])
+
+
+def searched(params, folder, fails=0.0, **changes) -> tuple[Search, Trainer]:
+    trainer = Trainer(folder, fails)
+    search = Search(params, every_method(params), parse(Tuning, SPEC | changes, "test.yaml"), results=folder)
+    search.run(trainer)
+    return search, trainer
+
+
+def test_every_method_gets_the_same_number_of_runs_and_a_good_rate(params, tmp_path):
+    search, trainer = searched(params, tmp_path, trials=20, seeds=[0, 1])
+    assert {len(trials) for trials in search.trials.values()} == {20}
+    assert len(trainer.asked) <= 2 * 20 * 2
+    for method in SPEC["methods"]:
+        assert search.best(method).values["training.learning_rate"] == pytest.approx(0.02, rel=0.35)
+        assert search.best(method).runs[1].endswith("/seed1")
+
+
+def test_the_first_trial_has_the_methods_own_settings(params, tmp_path):
+    search, _ = searched(params, tmp_path, trials=1)
+    own = resolve(params, every_method(params), dataset="glyphs", method="cosine").settings.training.learning_rate
+    assert search.trials["cosine"][0].values == {"training.learning_rate": own}
+
+
+def test_started_again_it_trains_nothing_and_finds_the_same(params, tmp_path):
+    first, _ = searched(params, tmp_path, trials=9)
+    again, trainer = searched(params, tmp_path, trials=9)
+    assert trainer.asked == []
+    assert again.trials == first.trials
+
+
+def test_stopped_in_the_middle_it_goes_on_as_if_nothing_had_happened(params, tmp_path):
+    undisturbed, _ = searched(params, tmp_path / "a", trials=12)
+
+    class Stops(Trainer):
+        def train(self, run: str) -> None:
+            if len(self.asked) > 11:
+                raise KeyboardInterrupt
+            super().train(run)
+
+    search = Search(params, every_method(params), parse(Tuning, SPEC | {"trials": 12}, "t"), results=tmp_path / "b")
+    with pytest.raises(KeyboardInterrupt):
+        search.run(Stops(tmp_path / "b"))
+    resumed, trainer = searched(params, tmp_path / "b", trials=12)
+    assert resumed.trials == undisturbed.trials
+    assert 0 < len(trainer.asked) < 24
+
+
+def test_a_failed_training_counts_against_the_budget(params, tmp_path):
+    search, _ = searched(params, tmp_path, fails=1e-3, trials=16)
+    failed = [trial for trial in search.trials["cosine"] if trial.objective is None]
+    assert failed
+    assert len(search.trials["cosine"]) == 16
+    assert search.best("cosine").objective is not None
+
+
+def test_nothing_trainable_stops_the_search(params, tmp_path):
+    with pytest.raises(TuningError, match=r"logs/train/glyphs/proxy_anchor"):
+        searched(params, tmp_path, fails=1.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"methods": ["laplace"]}, "trains nothing"),
+        ({"methods": ["untrained"]}, "trains nothing"),
+        ({"ranges": {}}, "declares no `search`"),
+        ({"ranges": {"loss.scales": {"choices": [1]}}}, "did you mean 'scale'"),
+        ({"ranges": {"training.rate": {"low": 1, "high": 2}}}, "training"),
+        ({"ranges": {"dim": {"low": 2, "high": 1}}}, "low 2 must be below high 1"),
+        ({"ranges": {"dim": {"low": 2}}}, "either `low` and `high`, or `choices`"),
+        ({"ranges": {"dim": {"low": 0, "high": 1, "log": True}}}, "starts above 0"),
+        ({"methods": ["proxy_ancor"]}, "did you mean 'proxy_anchor'"),
+    ],
+)
+def test_a_wrong_search_stops_before_any_training(params, tmp_path, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        searched(params, tmp_path, **changes)
+
+
+def test_the_tuned_methods_can_be_run_as_they_are_written(params, tmp_path):
+    search, _ = searched(params, tmp_path / "runs", trials=8, seeds=[0, 1], set={"training.epochs": 3})
+    path = report.write_methods(search, "t", folder=tmp_path)
+    methods = {name: parse(type(params.methods["cosine"]), value, name) for name, value in read_yaml(path).items()}
+    tuned = resolve(params, methods, dataset="glyphs", method="cosine-tuned-t").settings
+    assert tuned.training.epochs == 3
+    assert tuned.training.learning_rate == search.best("cosine").values["training.learning_rate"]
+    assert methods["cosine-tuned-t"].budget == 16
+
+
+def test_progress_files_hold_every_trial(params, tmp_path):
+    search, _ = searched(params, tmp_path / "runs", fails=1e-3, trials=10)
+    trials, table, history = report.write_progress(search, "t", reports=tmp_path)
+    with trials.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 20
+    assert sum(row["objective"] == "" for row in rows) == sum(
+        trial.objective is None for found in search.trials.values() for trial in found
+    )
+    assert "| ProxyAnchor | 10 |" in table.read_text()
+    assert history.stat().st_size > 5000
+
+
+def test_validation_metric_is_the_best_of_the_history(tmp_path):
+    path = tmp_path / "history.csv"
+    assert validation_metric(path) is None
+    path.write_text("epoch,val_metric\n0,0.5\n1,nan\n2,0.75\n3,\n")
+    assert validation_metric(path) == 0.75
+
+
+def test_every_search_file_is_valid(params):
+    for name in tuning_names():
+        Search(params, every_method(params), load_tuning(name))
+    with pytest.raises(ConfigError, match="unknown search 'glyph': did you mean 'glyphs'"):
+        load_tuning("glyph")
