@@ -16,7 +16,8 @@ from probmetric.reporting.aggregate import aggregate
 from probmetric.reporting.tables import build_table, write_tables
 
 HIGHER = ("retrieval/recall_at_10", "retrieval/map_at_r", "retrieval/map_at_1000", "ood/cars/auroc", "clustering/nmi")
-LOWER = ("calibration/ece", "calibration/ece_l2", "classification/nll", "ood/cars/fpr_at_95", "a/ausc_gap_to_oracle")
+LOWER = ("calibration/retrieval_ece_as_published", "structure/proxy_w1", "training/epoch_seconds")
+LOWER += ("calibration/ece", "calibration/ece_l2", "classification/nll", "ood/cars/fpr_at_95", "a/ausc_gap_to_oracle")
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,10 @@ LOWER = ("calibration/ece", "calibration/ece_l2", "classification/nll", "ood/car
         ("last/ood/cub/auprc_trapezoid", "AUPRC (cub, trapezoid, last epoch)"),
         ("sparsification/ausc_as_published", "AUSC (as published)"),
         ("structure/embedding_norm", "Embedding norm"),
+        ("calibration/retrieval_ece_as_published", "ECE (retrieval as published)"),
+        ("retrieval_euclidean/map_at_r", "MAP@R (Euclidean)"),
+        ("train/structure/richness_kl", "Spectrum KL (training images)"),
+        ("training/epoch_seconds", "Seconds per epoch"),
     ],
 )
 def test_metrics_have_the_names_of_the_field(metric, label):

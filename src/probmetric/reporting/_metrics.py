@@ -36,10 +36,13 @@ _LABELS: dict[str, tuple[str, Direction]] = {
     "cluster_diversity": ("Cluster diversity", "none"),
     "w1": ("W1", "lower"),
     "w2": ("W2", "lower"),
+    "epoch_seconds": ("Seconds per epoch", "lower"),
+    "seconds": ("Seconds", "lower"),
 }
 _AT_K = re.compile(r"(recall|precision|map)_at_(\d+)(?:_(\w+))?")
 _AT_NAMES = {"recall": "Recall", "precision": "Precision", "map": "MAP"}
-_PREFIXES = {"last": "last epoch", "val": "validation"}
+_PREFIXES = {"last": "last epoch", "train": "training images", "val": "validation"}
+_DISTANCES = {"retrieval_euclidean": "Euclidean", "retrieval_poincare": "Poincaré"}
 
 
 def direction(metric: str) -> Direction:
@@ -55,7 +58,7 @@ def label(metric: str) -> str:
     prefix = _PREFIXES[parts.pop(0)] if parts[0] in _PREFIXES and len(parts) > 1 else ""
     text, variant = _text(parts[-1])
     source = "/".join(parts[1:-1]) if len(parts) > 2 else "OOD" if parts[0] == "ood" else ""
-    notes = ", ".join(note for note in (source, variant, prefix) if note)
+    notes = ", ".join(note for note in (source, variant, _DISTANCES.get(parts[0], ""), prefix) if note)
     return f"{text} ({notes})" if notes else text
 
 
@@ -63,7 +66,7 @@ def _text(last: str) -> tuple[str, str]:
     """(name, which variant of it): `ausc_as_published` -> ("AUSC", "as published")."""
     known = _known(last)
     if known:
-        return _LABELS[known][0], last.removeprefix(known).removesuffix(known).strip("_").replace("_", " ")
+        return _LABELS[known][0], " ".join(last.replace(known, "", 1).replace("_", " ").split())
     at_k = _AT_K.fullmatch(last)
     if at_k:
         return f"{_AT_NAMES[at_k[1]]}@{at_k[2]}", (at_k[3] or "").replace("_", " ")
@@ -71,8 +74,8 @@ def _text(last: str) -> tuple[str, str]:
 
 
 def _known(last: str) -> str:
-    """The longest catalogued name that `last` is, begins or ends with; empty where there is none."""
-    fits = [name for name in _LABELS if last == name or last.startswith(f"{name}_") or last.endswith(f"_{name}")]
+    """The longest catalogued name that `last` is or holds as words of its own; empty where there is none."""
+    fits = [name for name in _LABELS if f"_{name}_" in f"_{last}_"]
     return max(fits, key=len, default="")
 
 

@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from probmetric.reporting._comparison import Cell
     from probmetric.reporting.published import PublishedComparison
@@ -34,25 +34,13 @@ def seeds_text(row: Row) -> str:
     return str(row.seeds) if row.seeds == row.expected_seeds else f"{row.seeds} of {row.expected_seeds}"
 
 
-def published_cells(item: PublishedComparison) -> list[str]:
-    """Dataset, metric, published, ours, difference, and whether the published value lies in our interval."""
-    number = item.published
-    data = f"{number.dataset}, {100 * number.noise:g} % label noise" if number.noise else number.dataset
-    printed = f"{number.value:.3f}" + ("" if number.spread is None else f" ± {number.spread:.3f}")
-    if item.ours is None or item.difference is None:
-        return [data, item.heading, printed, NOT_RUN, NOT_MEASURED, NOT_RUN]
-    half_width = "" if item.ours.half_width is None else f" ± {item.ours.half_width:.3f}"
-    return [data, item.heading, printed, f"{item.ours.mean:.3f}{half_width}", f"{item.difference:+.3f}", item.verdict]
-
-
-def markdown(table: Table, published: Sequence[PublishedComparison] = ()) -> str:
+def markdown(table: Table, published: Sequence[PublishedComparison] = (), label: Callable[[str], str] = str) -> str:
     """GitHub-flavoured Markdown, one table per dataset and noise rate, and the published numbers beside ours."""
+    from probmetric.reporting.published import layout
+
     blocks = [f"# {_md(table.title)}", *(_markdown_group(table, group) for group in table.groups), LEGEND]
     if published:
-        head = ["Published row", "Dataset", "Metric", "Published", "Ours", "Difference", "In our interval"]
-        lines = [_md_line(head), _md_line(["---"] * 3 + ["---:"] * 4)]
-        lines += [_md_line([_md(item.published.row), *map(_md, published_cells(item))]) for item in published]
-        blocks += ["## Published and ours", "\n".join(lines)]
+        blocks += ["## Published and ours", *layout.markdown(published, _md, label)]
     return "\n\n".join(blocks) + "\n"
 
 
@@ -113,26 +101,6 @@ def _csv_cell(row: Row, column: Column, cell: Cell | None) -> list[object]:
     optional = [_optional(cell.half_width), _optional(cell.p_value)]
     marks = [str(cell.best).lower(), str(cell.tied).lower()]
     return [*head, repr(cell.mean), optional[0], cell.n, row.expected_seeds, *marks, optional[1], "measured"]
-
-
-_PUBLISHED_COLUMNS = (
-    *("table", "row", "dataset", "noise", "metric", "published", "published_spread", "method", "ours"),
-    *("ci95_half_width", "seeds", "difference", "published_in_interval"),
-)
-
-
-def published_csv(published: Sequence[PublishedComparison]) -> str:
-    """One line per published number, with ours beside it, at full precision."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(_PUBLISHED_COLUMNS)
-    for item in published:
-        number, ours = item.published, item.ours
-        printed = [number.table, number.row, number.dataset, f"{number.noise:g}", number.metric]
-        found = ["", "", 0] if ours is None else [repr(ours.mean), _optional(ours.half_width), ours.n]
-        values = [f"{number.value:.6g}", "" if number.spread is None else f"{number.spread:.6g}", item.method]
-        writer.writerow([*printed, *values, *found, _optional(item.difference), item.verdict])
-    return buffer.getvalue()
 
 
 def _optional(value: float | None) -> str:

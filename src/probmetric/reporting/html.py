@@ -15,6 +15,7 @@ from probmetric.io import read_json, write_text
 from probmetric.reporting import _answers, _render, claims, published
 from probmetric.reporting._runs import flatten
 from probmetric.reporting.figures._data import group_title
+from probmetric.reporting.published import layout
 from probmetric.reporting.tables import build_table
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def render(context: ReportContext) -> str:
         trust_sentence=_answers.trust_sentence,
         thresholds=_answers.GOOD,
         findings=claims.evaluate_claims(context, claims.load_claims()),
-        published=published.compare_published(context, published.load_published()),
+        published=layout.blocks(published.compare_published(context, published.load_published())),
+        layout=layout,
         figures=_figures(context),
         datasets=_datasets(context),
         methods=_methods(context),

@@ -128,17 +128,17 @@ def write_tables(context: ReportContext) -> list[Path]:
     """Write table.md, table.csv, table.tex and the CSV files `dvc plots` reads into the report folder."""
     from probmetric.reporting import _render
     from probmetric.reporting.plots import write_plots
-    from probmetric.reporting.published import compare_published, load_published
+    from probmetric.reporting.published import compare_published, layout, load_published
 
     table = build_table(context)
     published = compare_published(context, load_published())
     texts = {
-        "table.md": _render.markdown(table, published),
+        "table.md": _render.markdown(table, published, context.label),
         "table.csv": _render.csv_text(table),
         "table.tex": _render.latex(table),
     }
     if published:
-        texts["published.csv"] = _render.published_csv(published)
+        texts["published.csv"] = layout.csv_text(published)
     for name, text in texts.items():
         write_text(context.folder / name, text)
     return [context.folder / name for name in texts] + write_plots(context)

@@ -1,56 +1,109 @@
 """Published numbers beside ours: difference, and whether the published value lies in our 95 % interval.
 
 The numbers are in `<paper>.csv` beside this file, transcribed from the papers (README.md says how). A row of the
-paper's table is compared with a run of ours on the same dataset, at the same noise rate, with the same metric; anything
-else (a substituted dataset, a method that was not run) is "not run".
+paper's table is compared with a run of ours on the same dataset, at the same noise rate, with the same metric. Nothing
+else is: an experiment with its dataset substituted (`pfml/table2@glyphs`) and a dataset prepared from a subset of its
+images have no published numbers.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from probmetric.io import FileError
+from probmetric.io import FileError, read_json
 from probmetric.reporting import _metrics
 from probmetric.reporting._comparison import Cell, summarise
+from probmetric.reporting._measured import Series, plays, series
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
 
 FOLDER = Path(__file__).parent
-COLUMNS = ("table", "row", "methods", "dataset", "noise", "metric", "value", "spread", "unit")
-_SCALE = {"percent": 0.01, "fraction": 1.0}
+COLUMNS = ("table", "row", "method", "relative_to", "dataset", "noise", "metric", "value", "spread", "unit")
+Verdict = Literal["not run", "not measured", "one seed", "inside", "outside"]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """How a number is printed: `value` x `scale` is what our metrics hold, `sign` text stands behind it.
+
+    With `change` it is not a metric's value but its change from another method's: +1 an increase, -1 a decrease, each
+    relative; 0 the quotient itself.
+    """
+
+    scale: float
+    sign: str = ""
+    change: int | None = None
+
+
+UNITS = {
+    "percent": Unit(0.01, " %"),
+    "fraction": Unit(1.0),
+    "seconds": Unit(1.0, " s"),
+    "percent_increase": Unit(0.01, " %", +1),
+    "percent_decrease": Unit(0.01, " %", -1),
+    "ratio": Unit(1.0, " x", 0),
+}
 
 
 @dataclass(frozen=True)
 class PublishedNumber:
-    """One printed number; `value` and `spread` are fractions whatever the paper prints."""
+    """One printed number; `value` and `spread` are in the unit of our metrics (fractions), whatever the paper prints.
+
+    Attributes:
+        table: the experiment that repeats the paper's table, `pfml/table2`.
+        row: row as printed.
+        method: the part a method of ours has to play (`_measured`); empty for what is not implemented.
+        relative_to: the part whose value the printed change refers to; empty for plain values.
+        dataset: dataset without its noise.
+        noise: rate of wrong training labels.
+        metric: our name of what was measured.
+        value: the number.
+        spread: what is printed behind its ±.
+        unit: unit and digits in print.
+        digits: decimals in print.
+    """
 
     table: str
     row: str
-    methods: tuple[str, ...]
+    method: str
+    relative_to: str
     dataset: str
     noise: float
     metric: str
     value: float
     spread: float | None
+    unit: Unit
+    digits: int
+
+    @property
+    def title(self) -> str:
+        """`cub`, or `cub, 20 % label noise`."""
+        return f"{self.dataset}, {100 * self.noise:g} % label noise" if self.noise else self.dataset
+
+    @property
+    def heading(self) -> str:
+        """The metric as a reader sees it, with the unit."""
+        text = {None: "", 1: ", increase", -1: ", decrease", 0: ", quotient"}[self.unit.change]
+        unit = f" [{self.unit.sign.strip()}]" if self.unit.sign else ""
+        return f"{_metrics.heading(self.metric)}{text}{unit}"
+
+    def text(self, value: float, *, signed: bool = False) -> str:
+        """A value of ours with the unit and digits of the printed one."""
+        return f"{value / self.unit.scale:{'+' if signed else ''}.{self.digits}f}"
 
 
 @dataclass(frozen=True)
 class PublishedComparison:
-    """A printed number and ours; `ours` is None where it was not run."""
+    """A printed number and ours; `ours` is None where there is none, `method` is then the run that lacks the metric."""
 
     published: PublishedNumber
-    method: str
-    ours: Cell | None
-
-    @property
-    def heading(self) -> str:
-        """The metric as a reader sees it."""
-        return _metrics.heading(self.published.metric)
+    method: str = ""
+    ours: Cell | None = None
 
     @property
     def difference(self) -> float | None:
@@ -58,18 +111,13 @@ class PublishedComparison:
         return None if self.ours is None else self.ours.mean - self.published.value
 
     @property
-    def inside(self) -> bool | None:
-        """Whether the published value lies in our interval; None with fewer than two seeds."""
-        if self.ours is None or self.ours.half_width is None or self.difference is None:
-            return None
-        return abs(self.difference) <= self.ours.half_width
-
-    @property
-    def verdict(self) -> str:
-        """`not run`, `one seed`, `yes` or `no`: is the published value in our interval?"""
-        if self.ours is None:
-            return "not run"
-        return "one seed" if self.inside is None else "yes" if self.inside else "no"
+    def verdict(self) -> Verdict:
+        """Whether the published value lies in our interval, or why that cannot be said."""
+        if self.ours is None or self.difference is None:
+            return "not measured" if self.method else "not run"
+        if self.ours.half_width is None:
+            return "one seed"
+        return "inside" if abs(self.difference) <= self.ours.half_width else "outside"
 
 
 def load_published(folder: Path = FOLDER) -> list[PublishedNumber]:
@@ -91,30 +139,67 @@ def _load(path: Path) -> Iterable[PublishedNumber]:
 
 
 def _number(row: dict[str, str], where: str) -> PublishedNumber:
-    if row["unit"] not in _SCALE:
-        raise FileError(f"{where}: unit is {row['unit']!r}; allowed: percent, fraction.")
+    unit = UNITS.get(row["unit"])
+    if unit is None:
+        raise FileError(f"{where}: unit is {row['unit']!r}; allowed: {', '.join(UNITS)}.")
+    if (unit.change is None) != (not row["relative_to"]):
+        raise FileError(f"{where}: `relative_to` belongs to the units of a change; unit is {row['unit']!r}.")
     try:
-        scale = _SCALE[row["unit"]]
-        value, noise = float(row["value"]) * scale, float(row["noise"])
-        spread = float(row["spread"]) * scale if row["spread"] else None
+        value, noise = float(row["value"]) * unit.scale, float(row["noise"])
+        spread = float(row["spread"]) * unit.scale if row["spread"] else None
     except ValueError as error:
         raise FileError(f"{where}: {error}; value, spread and noise are numbers.") from error
-    methods = tuple(filter(None, row["methods"].split("|")))
-    return PublishedNumber(row["table"], row["row"], methods, row["dataset"], noise, row["metric"], value, spread)
+    names = {name: row[name] for name in ("table", "row", "method", "relative_to", "dataset", "metric")}
+    digits = len(row["value"].partition(".")[2])
+    return PublishedNumber(**names, noise=noise, value=value, spread=spread, unit=unit, digits=digits)
 
 
 def compare_published(context: ReportContext, numbers: Iterable[PublishedNumber]) -> list[PublishedComparison]:
-    """The numbers of the table an experiment repeats (`pfml/table2`, also as `pfml/table2@glyphs`), beside ours."""
-    table = context.name.partition("@")[0]
-    values: dict[tuple[str, float, str, str], list[float]] = {}
-    for record in context.records:
-        if record.value is not None:
-            key = (record.key.dataset, record.key.noise, record.key.method, record.metric)
-            values.setdefault(key, []).append(record.value)
-    found = []
-    for number in numbers:
-        if number.table == table:
-            keys = [(number.dataset, number.noise, method, number.metric) for method in number.methods]
-            hit = next((key for key in keys if key in values), None)
-            found.append(PublishedComparison(number, hit[2] if hit else "", summarise(values[hit]) if hit else None))
-    return found
+    """The numbers of the table an experiment repeats, beside ours; one comparison for every method that plays the row.
+
+    `pfml/table2@glyphs` repeats `pfml/table2` too, with nothing to compare: all its rows are "not run".
+    """
+    table, _, substitute = context.name.partition("@")
+    asked = [number for number in numbers if number.table == table]
+    found = {} if substitute or not asked else series(context, {number.metric for number in asked})
+    subsets = {data for data, _ in found if _is_subset(context, data)}
+    found = {place: items for place, items in found.items() if place[0] not in subsets}
+    present = set() if substitute else {(record.key.data, record.key.variant) for record in context.records}
+    present = {place for place in present if place[0] not in subsets}
+    return [item for number in asked for item in _compare(number, found, present)]
+
+
+def _is_subset(context: ReportContext, data: str) -> bool:
+    """Whether a dataset was prepared from some of its images: the miniatures tests make say so in their summary."""
+    folders = (context.prepared / name for name in {data, data.partition("+noise")[0]})
+    summaries = [read_json(folder / "summary.json") for folder in folders if (folder / "summary.json").exists()]
+    return any(summary.get("options", {}).get("subset") for summary in summaries)
+
+
+def _compare(
+    number: PublishedNumber, found: Mapping[tuple[str, str], Sequence[Series]], present: Collection[tuple[str, str]]
+) -> list[PublishedComparison]:
+    data = f"{number.dataset}+noise{number.noise:g}" if number.noise else number.dataset
+    here = found.get((data, number.metric), ())
+    mine = [item for item in here if number.method and plays(item.key.method, number.method, number.dataset)]
+    compared = []
+    for item in mine:
+        values = _change(item, here, number) if number.relative_to else list(item.values.values())
+        if values:
+            compared.append(PublishedComparison(number, item.variant, summarise(values)))
+    if compared:
+        return compared
+    runs = [variant for place, variant in present if place == data]
+    lacking = [name for name in runs if number.method and plays(name.partition("+")[0], number.method, number.dataset)]
+    return [PublishedComparison(number, min(lacking, default=""))]
+
+
+def _change(item: Series, here: Sequence[Series], number: PublishedNumber) -> list[float]:
+    """Relative change, seed by seed, from the method the number refers to, in the same fidelity where it was run."""
+    others = [other for other in here if plays(other.key.method, number.relative_to, number.dataset)]
+    others.sort(key=lambda other: other.fidelity != item.fidelity)
+    if not others:
+        return []
+    base, sign = others[0].values, number.unit.change
+    quotients = [item.values[seed] / base[seed] for seed in item.values if base.get(seed)]
+    return [quotient if not sign else sign * (quotient - 1) for quotient in quotients]

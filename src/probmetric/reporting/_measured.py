@@ -1,0 +1,70 @@
+"""What was measured, looked up by the part a method plays: papers' tables and claims name parts, experiments methods.
+
+A part `pfml-proxy_anchor` is played by the method of that name and by those that carry it with a suffix: of the
+dataset they are tuned for (`pfml-proxy_anchor-cub`), of their fidelity (`pfml-proxy_anchor-as_published`), or both.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from probmetric.reporting.aggregate import Record
+
+if TYPE_CHECKING:
+    from probmetric.reporting._runs import Run, RunKey
+    from probmetric.reporting.experiment import ReportContext
+
+AS_PUBLISHED = "as_published"
+TIMES = ("training/epoch_seconds", "training/seconds", "training/epochs")
+
+
+def plays(method: str, part: str, dataset: str) -> bool:
+    """Whether `method` plays `part` on `dataset`."""
+    return method.removesuffix(f"-{AS_PUBLISHED}") in (part, f"{part}-{dataset}")
+
+
+@dataclass(frozen=True)
+class Series:
+    """One metric of one method (with its overrides) on one dataset and noise rate, by seed."""
+
+    key: RunKey
+    fidelity: str
+    values: Mapping[int, float]
+
+    @property
+    def variant(self) -> str:
+        """Method with its overrides."""
+        return self.key.variant
+
+
+def series(context: ReportContext, metrics: Collection[str]) -> dict[tuple[str, str], list[Series]]:
+    """(dataset with its noise, metric) -> series, in the experiment's order; a method without values has none."""
+    found: dict[tuple[str, str, str], dict[int, Record]] = defaultdict(dict)
+    for record in [*context.records, *_times(context.runs, metrics)]:
+        if record.metric in metrics and record.value is not None:
+            found[record.key.data, record.metric, record.key.variant][record.key.seed] = record
+    order = {variant: place for place, variant in enumerate(context.variants)}
+    grouped: dict[tuple[str, str], list[Series]] = defaultdict(list)
+    for (data, metric, _), records in sorted(found.items(), key=lambda item: order[item[0][2]]):
+        first = next(iter(records.values()))
+        values = {seed: record.value for seed, record in sorted(records.items()) if record.value is not None}
+        grouped[data, metric].append(Series(first.key, first.fidelity, values))
+    return dict(grouped)
+
+
+def _times(runs: Iterable[Run], metrics: Collection[str]) -> list[Record]:
+    """What training took, from `history.csv`: the first epoch, which starts workers and compiles, is no typical one."""
+    wanted = [name for name in TIMES if name in metrics]
+    if not wanted:
+        return []
+    records = []
+    for run in runs:
+        seconds = [taken for row in run.history if (taken := row.get("seconds")) is not None]
+        if seconds:
+            values = dict(zip(TIMES, (fmean(seconds[1:] or seconds), sum(seconds), float(len(seconds))), strict=True))
+            records += [Record(run.key, run.fidelity, name, values[name]) for name in wanted]
+    return records

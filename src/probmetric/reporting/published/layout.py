@@ -1,0 +1,125 @@
+"""Published numbers and ours as tables for readers: one per dataset, a line per published row, metrics side by side."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from probmetric.reporting.published import PublishedComparison, PublishedNumber
+
+LEGEND = (
+    "Published ± is what the paper prints, ours the half-width of the 95 % t-interval over seeds; then the difference "
+    "(ours - published), and whether the published value lies inside our interval. A number of ours stands here only "
+    "if it comes from the same dataset, whole, at the same noise rate."
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of the paper's table, and the method of ours beside it; `cells` holds None where nothing is printed."""
+
+    row: str
+    method: str
+    cells: tuple[PublishedComparison | None, ...]
+
+
+@dataclass(frozen=True)
+class Block:
+    """The published numbers on one dataset: a table with two columns per metric."""
+
+    title: str
+    headings: tuple[str, ...]
+    lines: tuple[Line, ...]
+
+
+def blocks(found: Sequence[PublishedComparison]) -> list[Block]:
+    """One block per dataset and noise rate, in the paper's order."""
+    return [_block(title, [item for item in found if item.published.title == title]) for title in _distinct(found)]
+
+
+def _distinct(found: Sequence[PublishedComparison]) -> list[str]:
+    return list(dict.fromkeys(item.published.title for item in found))
+
+
+def _block(title: str, found: Sequence[PublishedComparison]) -> Block:
+    headings = tuple(dict.fromkeys(item.published.heading for item in found))
+    cells = {(item.published.row, item.method, item.published.heading): item for item in found}
+    ours: dict[str, dict[str, None]] = {}
+    for item in found:
+        ours.setdefault(item.published.row, {})[item.method] = None
+    lines = [
+        Line(row, method, tuple(cells.get((row, method, heading)) for heading in headings))
+        for row, methods in ours.items()
+        for method in methods
+    ]
+    return Block(title, headings, tuple(lines))
+
+
+def printed(number: PublishedNumber) -> str:
+    """`66.7 ± 0.6`, as in print."""
+    return number.text(number.value) + ("" if number.spread is None else f" ± {number.text(number.spread)}")
+
+
+def ours(item: PublishedComparison) -> str:
+    """`65.1 ± 1.2`, `not run` or `not measured`."""
+    if item.ours is None:
+        return item.verdict
+    number, half_width = item.published, item.ours.half_width
+    return number.text(item.ours.mean) + ("" if half_width is None else f" ± {number.text(half_width)}")
+
+
+def judged(item: PublishedComparison) -> str:
+    """`-1.6, inside`; empty without a run."""
+    return "" if item.difference is None else f"{item.published.text(item.difference, signed=True)}, {item.verdict}"
+
+
+def markdown(
+    found: Sequence[PublishedComparison], escape: Callable[[str], str], label: Callable[[str], str]
+) -> list[str]:
+    """Blocks of Markdown text, without the heading."""
+    return [_markdown(block, escape, label) for block in blocks(found)] + [LEGEND]
+
+
+def _markdown(block: Block, escape: Callable[[str], str], label: Callable[[str], str]) -> str:
+    heads = [text for heading in block.headings for text in (escape(heading), "Ours")]
+    rows = [["Published row", "Our method", *heads], ["---", "---", *["---:"] * len(heads)]]
+    for line in block.lines:
+        cells = [text for item in line.cells for text in _pair(item)]
+        rows.append([escape(line.row), escape(label(line.method)) if line.method else "–", *cells])
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return f"### {escape(block.title)}\n\n{table}"
+
+
+def _pair(item: PublishedComparison | None) -> tuple[str, str]:
+    if item is None:
+        return "–", "–"
+    judgement = judged(item)
+    return printed(item.published), f"{ours(item)} ({judgement})" if judgement else ours(item)
+
+
+_CSV_COLUMNS = (
+    *("table", "row", "dataset", "noise", "metric", "published", "published_spread", "method", "ours"),
+    *("ci95_half_width", "seeds", "difference", "published_in_interval"),
+)
+_IN_INTERVAL: Mapping[str, str] = {"inside": "yes", "outside": "no"}
+
+
+def csv_text(found: Sequence[PublishedComparison]) -> str:
+    """One line per published number and method of ours, at full precision, in the unit of our metrics."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(_CSV_COLUMNS)
+    for item in found:
+        number, cell = item.published, item.ours
+        place = [number.table, number.row, number.dataset, f"{number.noise:g}", number.metric]
+        values = [f"{number.value:.6g}", "" if number.spread is None else f"{number.spread:.6g}", item.method]
+        mine = ["", "", 0] if cell is None else [repr(cell.mean), _optional(cell.half_width), cell.n]
+        verdict = _IN_INTERVAL.get(item.verdict, item.verdict)
+        writer.writerow([*place, *values, *mine, _optional(item.difference), verdict])
+    return buffer.getvalue()
+
+
+def _optional(value: float | None) -> str:
+    return "" if value is None else repr(value)
