@@ -6,6 +6,7 @@ A figure is a function `draw(context) -> Drawing`; `draw(name, context)` writes 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from probmetric.registry import Registry
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
+    from probmetric.reporting.figures._style import Drawing
 
 REGISTRY = Registry("figure", "probmetric.reporting.figures", context=("context",))
 register, list_figures = REGISTRY.register, REGISTRY.names
@@ -32,12 +34,21 @@ def draw(name: str, context: ReportContext) -> list[Path]:
     Returns:
         Paths of the files written: png, pdf, json.
     """
+    component = REGISTRY.get(name)
+    return save(name, context.folder / "figures", lambda: component(context))
+
+
+def draw_all(context: ReportContext) -> list[Path]:
+    """Draw every figure the experiment names; one process pays for the imports once."""
+    return [path for name in context.figures for path in draw(name, context)]
+
+
+def save(name: str, folder: Path, build: Callable[[], Drawing]) -> list[Path]:
+    """Write what `build` draws in the reports' style as <folder>/<name>.png, .pdf and .json; return these paths."""
     from probmetric.reporting.figures import _style
 
-    component = REGISTRY.get(name)
-    folder = context.folder / "figures"
     with _style.style():
-        drawing = component(context)
+        drawing = build()
         drawing.figure.draw_without_rendering()
         drawing.figure.set_layout_engine("none")  # the places just found serve both files
         paths = [folder / f"{name}.{suffix}" for suffix in _METADATA]
@@ -47,8 +58,3 @@ def draw(name: str, context: ReportContext) -> list[Path]:
     words = {"title": drawing.title, "caption": drawing.caption, "alt": drawing.alt, "empty": drawing.empty}
     write_json(folder / f"{name}.json", words)
     return [*paths, folder / f"{name}.json"]
-
-
-def draw_all(context: ReportContext) -> list[Path]:
-    """Draw every figure the experiment names; one process pays for the imports once."""
-    return [path for name in context.figures for path in draw(name, context)]
