@@ -10,16 +10,57 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from probmetric.io import FileError
 
 _SEED = re.compile(r"seed(\d+)")
 _NOISE = re.compile(r"(?P<dataset>.+?)(?:\+noise(?P<rate>\d*\.?\d+))?")
+NoiseKind = Literal["uniform", "nearest"]
+_LABEL_NOISE = re.compile(r"(?P<kind>noise|uniform|nearest)(?P<rate>\d*\.?\d+)(?:s(?P<seed>\d+))?")
 
 
 def data_name(dataset: str, noise: float) -> str:
     """Folder name of a prepared dataset or of its noisy variant, `glyphs+noise0.2`."""
     return f"{dataset}+noise{noise:g}" if noise else dataset
+
+
+def split_data_name(name: str) -> tuple[str, str]:
+    """Dataset and label noise of a prepared folder's name: `cub-vmf+nearest0.2` -> (`cub-vmf`, `nearest0.2`)."""
+    dataset, _, noise = name.partition("+")
+    return dataset, noise
+
+
+@dataclass(frozen=True)
+class LabelNoise:
+    """Label noise as a folder's name tells it: `noise0.2` (uniform, seed 0), `nearest0.2`, `uniform0.2s1`."""
+
+    kind: NoiseKind
+    rate: float
+    seed: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> LabelNoise:
+        """Read `nearest0.2s1`: kind, rate and, unless it is 0, seed.
+
+        Raises:
+            FileError: it is not written so, or the rate is not between 0 and 1.
+        """
+        found = _LABEL_NOISE.fullmatch(text)
+        if found is None or not 0.0 < float(found["rate"]) < 1.0:
+            raise FileError(
+                f"label noise {text!r} is not understood; write its kind (noise, nearest), its rate between 0 and 1 "
+                "and, unless it is 0, its seed: noise0.2, nearest0.4, uniform0.2s1."
+            )
+        kind: NoiseKind = "nearest" if found["kind"] == "nearest" else "uniform"
+        noise = cls(kind, float(found["rate"]), int(found["seed"] or 0))
+        if str(noise) != text:
+            raise FileError(f"label noise {text!r} is written {str(noise)!r}.")
+        return noise
+
+    def __str__(self) -> str:
+        plain = self.kind == "uniform" and not self.seed
+        return f"{'noise' if plain else self.kind}{self.rate:g}{f's{self.seed}' if self.seed else ''}"
 
 
 @dataclass(frozen=True, order=True)

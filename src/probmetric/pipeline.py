@@ -7,14 +7,12 @@ state/<run>/     training checkpoints, gone when training is finished
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from probmetric.config import EncoderSettings, Params, RunSettings
-from probmetric.io import FileError, read_tensors, read_yaml, write_json, write_tensors, write_yaml
+from probmetric.config import EncoderSettings, RunSettings
+from probmetric.io import read_tensors, read_yaml, write_json, write_tensors, write_yaml
 from probmetric.runs import encoder_runs
 
 if TYPE_CHECKING:
@@ -30,26 +28,6 @@ Weights = Literal["selected", "last"]
 
 RESULTS = Path("results")
 STATE = Path("state/training")
-
-
-def ensure_data(params: Params, name: str) -> None:
-    """Bring prepared dataset `name` (`glyphs`, `glyphs+noise0.2`) up to date through DVC.
-
-    Inside a DVC stage the data is up to date already (DVC locks it meanwhile); only its digest is written again.
-
-    Raises:
-        FileError: DVC could not prepare it; its own message is on standard error.
-    """
-    from probmetric.data.digest import write_digest
-
-    folder = Path(params.data.prepared) / name
-    if "DVC_STAGE" in os.environ:
-        write_digest(folder)
-        return
-    dataset, _, rate = name.partition("+noise")
-    stage = f"noise@{dataset}-{rate}" if rate else f"prepare@{dataset}"
-    if subprocess.run(["dvc", "repro", stage], check=False).returncode:
-        raise FileError(f"`dvc repro {stage}` failed; its message is above.")
 
 
 def train(run: str, settings: EncoderSettings, *, threads: int = 1, store: str = "") -> None:
@@ -187,10 +165,12 @@ class _Embedder:
         write_tensors(self.folder / "embeddings" / f"{name}.safetensors", tensors, metadata)
 
     def _embed(self, folder: Path, split: str) -> dict[str, torch.Tensor]:
+        from probmetric.data import load_metadata
         from probmetric.data.batches import SplitImages
         from probmetric.training.data import training_transform
 
-        transform = training_transform(self.trained.training.augment, self.trained.dataset).evaluation()
+        source = load_metadata(_prepared(self.trained))["dataset"]
+        transform = training_transform(self.trained.training.augment, source).evaluation()
         images = SplitImages(folder, split, transform=transform, device=self.device)
         found = self.uncertainty.embed_batches(
             self.encoder, images.batches(), posterior=self.posterior, loss=self.loss, seed=self.settings.seed

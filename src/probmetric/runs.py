@@ -28,7 +28,8 @@ from probmetric.config import (
 )
 from probmetric.data.sources import REGISTRY as DATASETS
 from probmetric.io import FileError
-from probmetric.names import RunKey, data_name
+from probmetric.declared import data_source, dataset_names
+from probmetric.names import RunKey, data_name, split_data_name
 from probmetric.registry import Registry, nearest
 
 EXPERIMENTS = Path("workflow/experiments")
@@ -139,7 +140,7 @@ def resolve(
         "label": methods[method].label or method,
         "base": methods[method].base,
         "uncertainty": _component(methods[method].uncertainty, methods[method], uncertainty.REGISTRY),
-        "ood": params.ood.get(dataset, ()),
+        "ood": _out_of_distribution(params, dataset),
         "evaluation": params.evaluation.model_dump(mode="json"),
         "prepared": params.data.prepared,
     }
@@ -195,15 +196,27 @@ def _component(component: Any, method: Method, registry: Registry) -> dict[str, 
 
 
 def _check_data(params: Params, dataset: str, noise: float) -> None:
-    if dataset not in params.datasets:
+    name = data_name(dataset, noise)
+    clean, label_noise = split_data_name(name)
+    if clean not in dataset_names(params):
         known = DATASETS.names()
-        hint = "add it to `datasets` in params.yaml." if dataset in known else nearest(dataset, params.datasets)
-        raise ConfigError(f"dataset {dataset!r} is not prepared: {hint}")
-    if noise and (dataset not in params.noise.datasets or noise not in params.noise.rates):
+        hint = "add it to data.on_request." if clean in known else nearest(clean, dataset_names(params))
+        raise ConfigError(f"dataset {clean!r} is not declared in params.yaml: {hint}")
+    if "+" in dataset and RunKey.parse(f"{dataset}/method/seed0").noise:
+        raise ConfigError(f"datasets: write {dataset!r} as dataset {clean!r} with `noise: [{label_noise[5:]}]`.")
+    noisy = (*params.noise.datasets, *params.noise.on_request)
+    if label_noise and (clean not in noisy or label_noise not in params.noise.variants):
+        where = "noise.datasets" if clean in params.datasets else "noise.on_request"
         raise ConfigError(
-            f"dataset {data_name(dataset, noise)!r} is not prepared: add {dataset!r} to noise.datasets and {noise:g} "
-            f"to noise.rates in params.yaml (now {list(params.noise.datasets)} x {list(params.noise.rates)})."
+            f"dataset {name!r} is not declared in params.yaml: add {clean!r} to {where} and {label_noise!r} to "
+            f"noise.variants (now {', '.join(noisy)} x {', '.join(params.noise.variants)})."
         )
+
+
+def _out_of_distribution(params: Params, dataset: str) -> tuple[str, ...]:
+    """OOD sets of a dataset; one that has none of its own has those of its source."""
+    clean = split_data_name(dataset)[0]
+    return params.ood.get(clean, params.ood.get(data_source(params, clean).source, ()))
 
 
 def _check_declared(kind: str, name: str, known: Iterable[str]) -> None:

@@ -100,13 +100,13 @@ def _check_archives(params: Params, names: Iterable[str]) -> None:
     wanted = {name.partition("+")[0] for name in names if not (folder / name / "digest").exists()}
     if not wanted:
         return
-    from probmetric.data.status import data_status
+    from probmetric.declared import status
 
-    for row in data_status(params.data.raw, folder, sorted(wanted)):
+    for row in status(params, sorted(wanted)):
         if row.missing:
             raise ConfigError(
                 f"dataset {row.name!r} is {row.state}: {', '.join(row.missing)} not found; {row.next_command}. "
-                "`probmetric data status` shows all datasets."
+                "`probmetric data status` shows all datasets; a set that is only needed as `ood` can be left out there."
             )
 
 

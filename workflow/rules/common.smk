@@ -26,7 +26,7 @@ PREPARED = PLAN.params.data.prepared
 
 
 wildcard_constraints:
-    data=r"[a-z0-9_]+(\+noise[0-9.]+)?",
+    data=r"[a-z0-9_-]+(\+(noise|uniform|nearest)[0-9.]+(s[0-9]+)?)?",
     run=r"[^/]+/[^/]+/seed[0-9]+",
     experiment=r"[a-z0-9_-]+(/[a-z0-9_-]+)?",
     figure=r"[a-z0-9_]+",

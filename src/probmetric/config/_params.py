@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -20,6 +20,7 @@ from probmetric.config._components import (
     UncertaintyChoice,
     as_list,
 )
+from probmetric.config._data import DataFolders, Noise
 from probmetric.config._training import Training
 from probmetric.config._tuning import SearchRange
 from probmetric.data.sources import REGISTRY as DATASETS
@@ -33,33 +34,6 @@ class Evaluation(Strict):
     calibration_bins: int = Field(15, ge=2)
     clustering: bool = True
     seed: Seed = 0
-
-
-class Noise(Strict):
-    """Label-noise variants DVC prepares: every dataset x rate."""
-
-    datasets: tuple[str, ...] = ()
-    rates: tuple[Annotated[float, Field(gt=0.0, lt=1.0)], ...] = ()
-    kind: Literal["uniform"] = "uniform"
-    seed: Seed = 0
-
-
-class DataFolders(Strict):
-    """Where data lies, relative to the repository."""
-
-    raw: str = "data/raw"
-    prepared: str = "data/prepared"
-    seed: Seed = 0
-    options: dict[str, dict[str, Any]] = Field(
-        {}, description="dataset -> options of its source, such as {cub: {protocol: vmf, shorter_side: 256}}"
-    )
-
-    @field_validator("options")
-    @classmethod
-    def _options_exist(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        for name, options in value.items():
-            DATASETS.check_options(DATASETS.check(name), options)
-        return value
 
 
 class Tracking(Strict):
@@ -159,10 +133,16 @@ class Params(Strict):
 
     @model_validator(mode="after")
     def _references_exist(self) -> Params:
-        for where, names in [("noise.datasets", self.noise.datasets), ("ood", tuple(self.ood))]:
-            _require(names, self.datasets, where)
+        declared = (*self.datasets, *self.data.on_request)
+        _require(self.data.options, self.datasets, "data.options")
+        _require(self.noise.datasets, self.datasets, "noise.datasets")
+        _require(self.noise.on_request, self.data.on_request, "noise.on_request")
+        _require(self.ood, declared, "ood")
         for dataset, others in self.ood.items():
-            _require(others, self.datasets, f"ood.{dataset}")
+            _require(others, declared, f"ood.{dataset}")
+        for name in self.datasets:
+            if name in self.data.on_request:
+                raise ValueError(f"{name!r} is in `datasets` and in `data.on_request`; keep one of them")
         for name, method in self.methods.items():
             if method.base:
                 _require([method.base], self.methods, f"methods.{name}.base")

@@ -44,9 +44,7 @@ class OptionError(ProbMetricError, ValueError):
 def rebuild_advice(folder: Path) -> str:
     """How to get a sound prepared folder back."""
     name = folder.resolve().name
-    dataset, _, noise = name.partition("+noise")
-    stage = f"noise@{dataset}-{noise}" if noise else f"prepare@{dataset}"
-    return f"restore it with `dvc checkout` or rebuild it with `dvc repro -f {stage}`"
+    return f"restore it with `dvc checkout`, or delete the folder and rebuild it with `probmetric data ensure {name}`"
 
 
 def write_manifest(path: Path, columns: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:

@@ -18,6 +18,7 @@ class DatasetStatus:
 
     Attributes:
         name: the dataset.
+        source: the source it is read by.
         state: `prepared`; `ready` to be prepared; `incomplete`, some files are there; `missing`; `embedded`, needs no
             files.
         present: raw files and folders found.
@@ -29,6 +30,7 @@ class DatasetStatus:
     """
 
     name: str
+    source: str
     state: str
     present: tuple[str, ...]
     missing: tuple[str, ...]
@@ -41,55 +43,73 @@ class DatasetStatus:
 def data_status(
     raw: str | Path = "data/raw", prepared: str | Path = "data/prepared", names: list[str] | None = None
 ) -> list[DatasetStatus]:
-    """State of every dataset (or of `names`); nothing is unpacked or hashed.
+    """State of every registered dataset (or of `names`); nothing is unpacked or hashed.
 
     Args:
         raw: folder with the user's archives and extracted folders.
         prepared: folder with the prepared datasets.
         names: datasets to look at.
     """
-    return [_status(name, Path(raw), Path(prepared)) for name in names or list_datasets()]
+    chosen = names or list_datasets()
+    return [dataset_status(name, name, Path(raw), Path(prepared), f"prepare@{name}") for name in chosen]
 
 
 def format_status(rows: list[DatasetStatus]) -> str:
     """The rows as text for a terminal."""
     lines = []
+    told: set[tuple[str, tuple[str, ...]]] = set()
     for row in rows:
         images = f"{row.images:,} images" if row.images else ""
         lines.append(f"{row.name:<14} {row.state:<11} {images:<15} -> {row.next_command}")
+        if (row.source, row.missing) in told:
+            continue
+        told.add((row.source, row.missing))
         if row.present:
             lines.append(f"{'':<14} found    {', '.join(row.present)}")
         if row.missing:
             lines.append(f"{'':<14} needs    {', '.join(row.missing)}{f'  ({row.size})' if row.size else ''}")
-            lines.append(f"{'':<14} source   {row.where}")
+            lines.append(f"{'':<14} get it   {row.where}")
     return "\n".join(lines)
 
 
-def _status(name: str, raw: Path, prepared: Path) -> DatasetStatus:
-    source = REGISTRY.get(name)
+def dataset_status(name: str, source_name: str, raw: Path, prepared: Path, stage: str) -> DatasetStatus:
+    """State of one dataset; nothing is unpacked or hashed.
+
+    Args:
+        name: its name, as of its prepared folder.
+        source_name: the source it is read by.
+        raw: folder with the user's archives and extracted folders.
+        prepared: folder with the prepared datasets.
+        stage: DVC stage that prepares it.
+    """
+    source = REGISTRY.get(source_name)
     assert isinstance(source, type)
     assert issubclass(source, Source)
-    files = RawFiles(name, raw, prepared, homes=source.homes)
+    files = RawFiles(source_name, raw, prepared, homes=source.homes)
     options = [[(need, _found(files, need)) for need in needs] for needs in source.alternatives()]
     best = max(options, key=lambda needs: sum(bool(found) for _, found in needs) / len(needs), default=[])
     missing = tuple(need.replace("|", " | ") for need, found in best if not found)
     present = tuple(found for _, found in best if found)
-    size = ", ".join(file.size for file in source.files if file.size)
+    needs = [name for need, found in best if not found for name in need.split("|")]
+    size = ", ".join(file.size for file in source.files if file.size and file.name in needs)
     images = int(source.counts.get("images", source.counts.get("train+val", 0) + source.counts.get("test", 0)))
+    state, todo = _state(best), f"dvc repro {stage}"
     if (prepared / name / MANIFEST).is_file():
         summary = prepared / name / SUMMARY
         images = json.loads(summary.read_text(encoding="utf-8"))["images"] if summary.is_file() else images
-        return DatasetStatus(
-            name, "prepared", present, (), size, source.where, images, f"probmetric doctor {prepared / name}"
-        )
-    command = f"dvc repro prepare@{name}"
-    if not best:
-        return DatasetStatus(name, "embedded", (), (), size, source.where, images, command)
-    if not missing:
-        return DatasetStatus(name, "ready", present, (), size, source.where, images, command)
-    todo = f"put {missing[0].split(' | ')[0]}{' ...' if missing[1:] else ''} into {raw / name}, then {command}"
-    state = "incomplete" if present else "missing"
-    return DatasetStatus(name, state, present, missing, size, source.where, images, todo)
+        state, missing, todo = "prepared", (), f"probmetric doctor {prepared / name}"
+    elif missing:
+        first, more = missing[0].split(" | ")[0], " ..." if missing[1:] else ""
+        todo = f"put {first}{more} into {raw / source_name}, then {todo}"
+    return DatasetStatus(name, source_name, state, present, missing, size, source.where, images, todo)
+
+
+def _state(needs: list[tuple[str, str]]) -> str:
+    """State of a dataset that is not prepared, from what it needs and what was found of it."""
+    found = [bool(name) for _, name in needs]
+    if not needs:
+        return "embedded"
+    return "ready" if all(found) else "incomplete" if any(found) else "missing"
 
 
 def _found(files: RawFiles, need: str) -> str:

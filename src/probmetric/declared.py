@@ -1,0 +1,103 @@
+"""The prepared datasets that params.yaml declares, by name: which source and options each stands for, which DVC stage
+makes it, and what of it is there.
+
+    glyphs  digits          `datasets`: prepared by every `dvc repro`, stage prepare@glyphs
+    cub  cub-vmf            `data.on_request`: prepared when an experiment names them, or by
+                            `dvc repro data/dvc.yaml:prepare@cub-vmf`
+    cub-vmf+nearest0.2      label noise on either, stage noise@cub-vmf-nearest0.2 of the same file
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from probmetric.io import FileError
+from probmetric.names import split_data_name
+from probmetric.registry import nearest
+
+if TYPE_CHECKING:
+    from probmetric.config import Params
+    from probmetric.config._data import DataSource
+    from probmetric.data.status import DatasetStatus
+
+ON_REQUEST = "data/dvc.yaml"
+
+
+def dataset_names(params: Params) -> list[str]:
+    """Every declared dataset, without label noise."""
+    return [*params.datasets, *params.data.on_request]
+
+
+def data_source(params: Params, name: str) -> DataSource:
+    """Source, options and archives' folder of dataset `name`; a registered source needs no declaration.
+
+    Raises:
+        FileError: no dataset has that name; names the nearest.
+    """
+    from probmetric.config._data import DataSource
+    from probmetric.data.sources import list_datasets
+
+    if name in params.data.on_request:
+        return params.data.on_request[name]
+    if name not in list_datasets():
+        known = {*dataset_names(params), *list_datasets()}
+        raise FileError(f"unknown dataset {name!r}: {nearest(name, known)}")
+    return DataSource(source=name, options=params.data.options.get(name, {}))
+
+
+def stage(params: Params, name: str) -> str:
+    """DVC stage that makes prepared dataset `name` (`cub-vmf`, `glyphs+noise0.2`)."""
+    dataset, noise = split_data_name(name)
+    own = f"noise@{dataset}-{noise}" if noise else f"prepare@{dataset}"
+    return own if dataset in params.datasets else f"{ON_REQUEST}:{own}"
+
+
+def ensure(params: Params, name: str) -> None:
+    """Bring prepared dataset `name` up to date through DVC.
+
+    Inside a DVC stage what is in `datasets` is up to date already (DVC locks it meanwhile): only its digest is
+    written again. What is prepared on request is no dependency of that stage, so DVC can be asked for it.
+
+    Raises:
+        FileError: DVC could not prepare it; its own message is on standard error.
+    """
+    from probmetric.data.digest import write_digest
+
+    if "DVC_STAGE" in os.environ and split_data_name(name)[0] in params.datasets:
+        write_digest(Path(params.data.prepared) / name)
+        return
+    address = stage(params, name)
+    if subprocess.run(["dvc", "repro", address], check=False).returncode:
+        raise FileError(f"`dvc repro {address}` failed; its message is above.")
+
+
+def prepare(params: Params, name: str, *, output: Path | None = None, raw: Path | None = None, progress: bool) -> Path:
+    """Prepare dataset `name` as params.yaml describes it; returns the prepared folder."""
+    from probmetric.data import prepare_dataset
+
+    found, folders = data_source(params, name), params.data
+    options: dict[str, Any] = dict(found.options)
+    return prepare_dataset(
+        found.source,
+        output or Path(folders.prepared) / name,
+        raw=raw or found.raw or folders.raw,
+        seed=folders.seed,
+        progress=progress,
+        **options,
+    )
+
+
+def status(params: Params, names: Iterable[str] | None = None) -> list[DatasetStatus]:
+    """What is there of every declared dataset (or of `names`), and the next command."""
+    from probmetric.data.status import dataset_status
+
+    rows = []
+    for name in dataset_names(params) if names is None else names:
+        found = data_source(params, name)
+        raw = Path(found.raw or params.data.raw)
+        rows.append(dataset_status(name, found.source, raw, Path(params.data.prepared), stage(params, name)))
+    return rows
