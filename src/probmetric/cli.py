@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ PARAMS = Path("params.yaml")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; errors meant for people are printed as one paragraph, not as a traceback."""
     options = _parser().parse_args(arguments)
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("probmetric").setLevel(logging.INFO)
     try:
         options.run_command(options)
     except ProbMetricError as error:
@@ -138,6 +141,19 @@ def _figure(options: argparse.Namespace) -> None:
     from probmetric.reporting.figures import draw
 
     draw(options.figure, _report(options))
+
+
+def _figures(options: argparse.Namespace) -> None:
+    from probmetric.reporting.figures import draw_all
+
+    draw_all(_report(options))
+
+
+def _theory(options: argparse.Namespace) -> None:
+    from probmetric.reporting.theory import write_theory
+
+    for path in write_theory(options.output):
+        print(path)
 
 
 def _html(options: argparse.Namespace) -> None:
@@ -309,6 +325,7 @@ def _add_report_steps(add: Any) -> None:
     steps = [
         ("aggregate", _aggregate, "collect an experiment's metrics into runs.csv and metrics.json"),
         ("tables", _tables, "write an experiment's tables (Markdown, CSV, LaTeX) and the files of `dvc plots`"),
+        ("figures", _figures, "draw every figure of an experiment"),
         ("figure", _figure, "draw one figure of an experiment"),
         ("report", _html, "write an experiment's HTML page"),
         ("track", _track, "bring MLflow up to date with an experiment's results"),
@@ -321,6 +338,8 @@ def _add_report_steps(add: Any) -> None:
         if name == "track":
             command.add_argument("--receipt", type=Path, help="JSON file that says what was written")
         command.add_argument("--settings", help="the experiment as JSON (default: resolve from params.yaml)")
+    command = add("theory", _theory, "draw the papers' figures that need no training")
+    command.add_argument("--output", type=Path, default=Path("reports/theory"))
     command = add("ui", _ui, "browse the runs in the MLflow UI on this machine")
     command.add_argument("--port", type=int, default=5000)
 

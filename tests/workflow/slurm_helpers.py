@@ -8,16 +8,33 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-# One node without accounting: `sacct` never answers there, and jobs must fit its four CPUs.
-HERE = [
-    *("--workflow-profile", "workflow/profiles/slurm", "--slurm-no-account", "--slurm-status-command", "squeue"),
-    *("--slurm-init-seconds-before-status-checks", "1", "--seconds-between-status-checks", "2", "--latency-wait", "10"),
-    *("--set-threads", "train=1", "embed=1", "evaluate=1"),
-]
-MEMORY = ["fit_posterior:mem_mb=2000", "embed:mem_mb=2000", "evaluate:mem_mb=2000"]
+if TYPE_CHECKING:
+    from conftest import Workspace
+
+PROFILE = "workflow/profiles/slurm"
+
+
+def fit_to_one_node(workspace: Workspace, **train: object) -> None:
+    """Change a workspace's profile as its users do: no accounting (`sacct` never answers), four CPUs, little memory."""
+
+    def change(profile: dict[str, Any]) -> None:
+        profile |= {
+            "slurm-no-account": True,
+            "slurm-status-command": "squeue",
+            "slurm-init-seconds-before-status-checks": 1,
+            "seconds-between-status-checks": 2,
+            "latency-wait": 10,
+            "set-threads": {"train": 1},
+        }
+        for resources in profile["set-resources"].values():
+            resources["mem_mb"] = "attempt * 2000"
+        profile["set-resources"]["train"] |= train
+
+    workspace.edit_yaml(f"{PROFILE}/profile.yaml", change)
 
 
 def slurm_is_up() -> bool:
@@ -40,7 +57,6 @@ class Job:
     state: str
     limit: str
     memory: str
-    devices: str
 
 
 def jobs_of(workflow_output: str) -> list[Job]:
@@ -56,7 +72,7 @@ def running_for(text: str) -> list[Job]:
 
 
 def _queue(*choice: str) -> list[Job]:
-    fields = "%i|%k|%P|%T|%l|%m|%b"
+    fields = "%i|%k|%P|%T|%l|%m"
     command = ["squeue", "--noheader", "--states=all", "--format", fields, *choice]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     rows = [line.split("|") for line in output.splitlines()]
