@@ -74,6 +74,26 @@ def test_sparsification_uses_the_neighbour_as_published(run):
     pair = (doubt + doubt[nearest]) / 2
     published = sparsification(pair, correct, scaling="as_published")[1]
     assert metrics["sparsification/ausc_as_published"] == pytest.approx(published)
+    assert metrics["sparsification/ausc_as_published_empty_as_zero"] == pytest.approx(published)
+
+
+def test_queries_without_an_answer_are_errors_only_where_the_name_says_so(tmp_path):
+    generator = np.random.default_rng(3)
+    rows = generator.normal(size=(30, 6)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    labels = np.where(np.arange(30) < 18, np.arange(30) % 3, np.arange(30))
+    doubt = generator.random(30).astype(np.float32).astype(float)
+    write(tmp_path, "test", rows, labels, doubt)
+    metrics, _ = evaluate_run(tmp_path)
+    cosines = rows.astype(float) @ rows.astype(float).T
+    np.fill_diagonal(cosines, -2)
+    nearest = cosines.argmax(1)
+    correct = labels[nearest] == labels
+    pair = (doubt + doubt[nearest]) / 2
+    assert metrics["retrieval/recall_at_1_empty_as_zero"] == correct.mean() < metrics["retrieval/recall_at_1"]
+    for name, kept in (("ausc_as_published", labels < 18), ("ausc_as_published_empty_as_zero", labels >= 0)):
+        expected = sparsification(pair[kept], correct[kept], scaling="as_published")[1]
+        assert metrics[f"sparsification/{name}"] == pytest.approx(expected)
 
 
 def test_probabilities_of_other_classes_are_not_judged(run):
@@ -118,3 +138,52 @@ def test_missing_and_broken_files_are_named(run):
         evaluate_run(folder)
     with pytest.raises(ValueError, match="no key 'kss': did you mean 'ks'"):
         evaluate_run(folder, {"kss": [1]})
+
+
+def norm_run(folder, **metadata):
+    generator = np.random.default_rng(4)
+    raw = generator.normal(size=(40, 3)) * generator.uniform(0.2, 3, size=(40, 1))
+    norm, labels = np.linalg.norm(raw, axis=1), np.repeat(np.arange(8), 5)
+    metadata = {"uncertainty": "norm"} | metadata
+    write(folder, "test", raw / norm[:, None], labels, 1 / norm, metadata, concentration=norm.astype(np.float32))
+    return raw, labels
+
+
+def recall(distances, labels):
+    """Share of rows whose nearest other row, by a full matrix of distances, has their label."""
+    distances = distances + np.diag(np.full(len(labels), np.inf))
+    return np.mean(labels[distances.argmin(1)] == labels)
+
+
+def test_raw_embeddings_are_also_compared_by_euclidean_distance(tmp_path):
+    raw, labels = norm_run(tmp_path)
+    metrics, _ = evaluate_run(tmp_path, {"ks": [1, 4]})
+    apart = np.linalg.norm(raw[:, None] - raw[None], axis=2)
+    assert metrics["retrieval_euclidean/recall_at_1"] == recall(apart, labels)
+    assert metrics["retrieval_euclidean/recall_at_1"] != metrics["retrieval/recall_at_1"]
+    assert "retrieval_euclidean/map_at_r" in metrics
+    assert not any(name.startswith("retrieval_poincare") for name in metrics)
+
+
+def test_hyperbolic_embeddings_are_also_compared_on_the_ball(tmp_path):
+    raw, labels = norm_run(tmp_path, curvature="0.3")
+    metrics, _ = evaluate_run(tmp_path)
+    norm = np.linalg.norm(raw, axis=1, keepdims=True)
+    x = np.tanh(np.sqrt(0.3) * norm) * raw / norm
+    gap = 1 - (x**2).sum(1)
+    apart = np.arccosh(1 + 2 * ((x[:, None] - x[None]) ** 2).sum(2) / (gap[:, None] * gap[None]))
+    assert metrics["retrieval_poincare/recall_at_1"] == recall(apart, labels)
+
+
+def test_concentrations_that_are_no_norms_give_no_euclidean_retrieval(tmp_path):
+    norm_run(tmp_path, uncertainty="laplace")
+    assert not any(name.startswith("retrieval_euclidean") for name in evaluate_run(tmp_path)[0])
+
+
+def test_uncertainty_is_judged_by_the_wrong_classifications_it_finds(run):
+    folder, data, _, probabilities = run
+    _, labels, doubt = data["test"]
+    wrong = probabilities.argmax(1) != labels
+    pairs = doubt[wrong].astype(np.float32)[:, None] - doubt[~wrong].astype(np.float32)[None]
+    expected = np.mean((pairs > 0) + 0.5 * (pairs == 0))
+    assert evaluate_run(folder)[0]["classification/error_auroc"] == pytest.approx(expected)

@@ -79,6 +79,7 @@ def test_means_and_queries_without_positives():
     assert found["recall_at_1"] == 1.0
     assert retrieval_metrics(rows, [3, 3, 5, 7], empty="zero")["recall_at_1"] == 0.5
     assert found["map_at_5_empty_as_one"] == 1.0
+    assert found["recall_at_1_empty_as_zero"] == 0.5
     assert math.isnan(retrieval_metrics(rows[:1], [0])["recall_at_1"])
 
 

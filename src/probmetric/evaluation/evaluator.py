@@ -5,7 +5,8 @@ the results. Metric names are legal in MLflow and DVC. Nothing is written.
 
     test  retrieval/..., clustering/..., structure/..., sparsification/...; classification/... and calibration/ece...
           where the file holds class probabilities for the classes it shows; calibration/retrieval_ece where it holds
-          samples; ambiguity/spearman where the ambiguity is known
+          samples; ambiguity/spearman where the ambiguity is known; retrieval_euclidean/... of the embeddings before
+          normalisation where the concentration is their norm, retrieval_poincare/... where metadata names a curvature
     ood   ood/<name>/..., each set against the test split
     val   val/retrieval/...    what model selection saw
     last  last/retrieval/...   test split with the last epoch's weights, next to the validation-selected ones
@@ -18,7 +19,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ from probmetric.evaluation.classification import classification_metrics
 from probmetric.evaluation.clustering import clustering_metrics
 from probmetric.evaluation.correlation import spearman
 from probmetric.evaluation.neighbours import nearest_neighbours
-from probmetric.evaluation.ood import ood_metrics, roc_curve
+from probmetric.evaluation.ood import auroc, ood_metrics, roc_curve
 from probmetric.evaluation.retrieval import retrieval_per_query, summarize
 from probmetric.evaluation.sampled import retrieval_calibration
 from probmetric.evaluation.selective import selective_metrics, sparsification
@@ -37,6 +38,8 @@ from probmetric.io import FileError, read_tensors
 
 Metrics = dict[str, float | None]
 Curves = dict[str, dict[str, list[float]]]
+
+_LARGEST_RADIUS = 1.0 - 1e-3
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
 def evaluate_test(test: Embeddings, settings: EvaluationSettings) -> tuple[dict[str, float], Curves]:
     """Retrieval, clustering, sparsification and, where there are probabilities, classification of the test split."""
     per_query = retrieval_per_query(test["mean"], test["label"], ks=tuple(dict.fromkeys((1, *settings.ks))))
-    metrics = _prefixed("retrieval", summarize(per_query))
+    metrics = _prefixed("retrieval", summarize(per_query)) | _other_spaces(test, settings)
     if settings.clustering:
         found = clustering_metrics(test["mean"], test["label"], clusters=settings.clusters, seed=settings.seed)
         metrics |= _prefixed("clustering", found)
@@ -174,6 +177,27 @@ def evaluate_ood(test: Embeddings, ood: Embeddings, settings: EvaluationSettings
     return metrics, curves
 
 
+def _other_spaces(test: Embeddings, settings: EvaluationSettings) -> dict[str, float]:
+    """Recall, R-precision and MAP@R by Euclidean and, for a hyperbolic loss, Poincare distance.
+
+    Both need the norm of the raw embedding, which is the concentration under uncertainty "norm". On the unit ball the
+    embedding z has radius tanh(sqrt(c) |z|); scaling the ball changes no rank.
+    """
+    if test.metadata.get("uncertainty") != "norm" or "concentration" not in test.tensors:
+        return {}
+    mean, norm = test["mean"].astype(np.float64), test["concentration"].astype(np.float64)
+    rows: dict[Literal["euclidean", "poincare"], NDArray[np.float64]] = {"euclidean": norm[:, None] * mean}
+    if "curvature" in test.metadata:
+        radius = np.tanh(math.sqrt(float(test.metadata["curvature"])) * norm).clip(max=_LARGEST_RADIUS)
+        rows["poincare"] = radius[:, None] * mean
+    metrics: dict[str, float] = {}
+    for space, points in rows.items():
+        found = summarize(retrieval_per_query(points, test["label"], ks=settings.ks, distance=space))
+        kept = [f"recall_at_{k}" for k in settings.ks] + ["r_precision", "map_at_r"]
+        metrics |= _prefixed(f"retrieval_{space}", {name: found[name] for name in kept})
+    return metrics
+
+
 def _sparsification(
     test: Embeddings, per_query: dict[str, NDArray[np.float64]]
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
@@ -186,6 +210,9 @@ def _sparsification(
     metrics = selective_metrics(doubt[asked], correct)
     metrics["ausc_query_and_neighbour"] = sparsification(pair, correct)[1]
     metrics["ausc_as_published"] = sparsification(pair, correct, scaling="as_published")[1]
+    metrics["ausc_as_published_empty_as_zero"] = sparsification(
+        (doubt + doubt[neighbour]) / 2, per_query["recall_at_1"], scaling="as_published"
+    )[1]
     return metrics, {"removed": curve.removed.tolist(), "accuracy": curve.accuracy.tolist()}
 
 
@@ -209,10 +236,11 @@ def _classification(
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
     probabilities = test["probabilities"]
     found = classification_metrics(probabilities, columns, bins=settings.bins)
+    correct = probabilities.argmax(axis=1) == columns
+    if 0 < np.count_nonzero(correct) < len(correct):
+        found["error_auroc"] = auroc(test["uncertainty"][correct], test["uncertainty"][~correct])
     groups = {name: "calibration" if name.startswith("ece") else "classification" for name in found}
-    diagram = reliability(
-        np.minimum(probabilities.max(axis=1), 1.0), probabilities.argmax(axis=1) == columns, bins=settings.bins
-    )
+    diagram = reliability(np.minimum(probabilities.max(axis=1), 1.0), correct, bins=settings.bins)
     curve = {name: getattr(diagram, name).tolist() for name in ("confidence", "accuracy", "count")}
     return {f"{groups[name]}/{name}": value for name, value in found.items()}, curve
 

@@ -12,11 +12,11 @@ better, and are means over queries.
     map_at_k_empty_as_one   the same for 5, 10, 20 with AP := 1 for a query without positives: paper 003 as released
     map_at_1000_over_class_size   AP(1000) / (n + 1)                  papers 000, 001 as released; maximum n / (n + 1)
     map_at_class_size  AP(n + 1) / (n + 1)                            papers 000, 001 as released ("mAP@C")
+    recall_at_1_empty_as_zero       queries without a positive are misses: the "mAP@1" of paper 003 as released
     mrr                1 / r_1
     queries_without_positives     number of queries with n = 0 (a count, not a mean)
 
-Papers 000 and 001 divide by the class size *with* the query, hence n + 1. The "mAP@1" of paper 003 is recall_at_1
-with empty="zero".
+Papers 000 and 001 divide by the class size *with* the query, hence n + 1.
 """
 
 from __future__ import annotations
@@ -163,6 +163,8 @@ def summarize(values: dict[str, Doubles], *, empty: Literal["skip", "zero"] = "s
     }
     for k in EMPTY_AS_ONE:
         result[f"map_at_{k}_empty_as_one"] = float(np.where(found, values[f"map_at_{k}"], 1.0).mean())
+    if "recall_at_1" in values:
+        result["recall_at_1_empty_as_zero"] = float(values["recall_at_1"].mean())
     result["queries_without_positives"] = float(np.count_nonzero(~found))
     return result
 
