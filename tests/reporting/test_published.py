@@ -231,10 +231,9 @@ def test_the_shipped_numbers_are_plausible():
 def test_ranks_never_fall_with_k():
     recalls: dict[tuple[str, str, str, bool], list[tuple[int, float]]] = {}
     for number in SHIPPED:
-        name = number.metric.rpartition("/")[2]
-        if name.startswith("recall_at_"):
+        if k := re.search(r"recall_at_(\d+)$", number.metric):
             place = (number.table, number.row, number.dataset, number.metric.startswith("val/"))
-            recalls.setdefault(place, []).append((int(name.rsplit("_", 1)[1]), number.value))
+            recalls.setdefault(place, []).append((int(k[1]), number.value))
     assert sum(len(values) > 1 for values in recalls.values()) > 100
     for place, values in recalls.items():
         ordered = [value for _, value in sorted(values)]
