@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from probmetric.config import EncoderSettings, RunSettings
+from probmetric.config import ConfigError, EncoderSettings, RunSettings
 from probmetric.io import read_tensors, read_yaml, write_json, write_tensors, write_yaml
 from probmetric.runs import encoder_runs
 
@@ -162,6 +162,9 @@ class _Embedder:
             "sources": json.dumps([folder.name for folder, _ in sources]),
             "classes": json.dumps(self._training_classes()),
         }
+        curvature = getattr(self.loss, "curvature", None)
+        if curvature is not None:
+            metadata["curvature"] = str(curvature)
         write_tensors(self.folder / "embeddings" / f"{name}.safetensors", tensors, metadata)
 
     def _embed(self, folder: Path, split: str) -> dict[str, torch.Tensor]:
@@ -203,6 +206,8 @@ def evaluate(run: str, encoder_run: str, settings: RunSettings) -> None:
         {"ks": chosen.ks, "clustering": chosen.clustering, "seed": chosen.seed, "bins": chosen.calibration_bins},
         ambiguity=_ambiguity(_prepared(settings)),
     )
+    if chosen.proxies:
+        metrics |= _proxy_metrics(encoder_run, settings)
     write_json(folder / "metrics.json", metrics)
     write_json(folder / "curves.json", curves)
     record = read_yaml(RESULTS / encoder_run / "encoder.yaml")
@@ -211,6 +216,29 @@ def evaluate(run: str, encoder_run: str, settings: RunSettings) -> None:
     if len(members) > 1:
         whose["members"] = list(members)
     write_yaml(folder / "run.yaml", record | whose | {"settings": settings.plain()})
+
+
+def _proxy_metrics(encoder_run: str, settings: RunSettings) -> dict[str, float]:
+    """`structure/proxy_w1` and `proxy_w2`: how near the loss's proxies are to the training images (paper 004)."""
+    import torch
+    from torch.nn.functional import normalize
+
+    from probmetric.evaluation import proxy_transport
+    from probmetric.training import claim_device
+    from probmetric.training.data import TrainingData
+
+    with claim_device("auto") as device, torch.inference_mode():
+        encoder, loss, trained = _load(encoder_run, settings, device, "selected")
+        found = loss.class_proxies() if loss is not None else None
+        if found is None:
+            raise ConfigError(
+                f"evaluation.proxies: the loss of {encoder_run} has no proxies; leave the setting out for this method."
+            )
+        data = TrainingData(_prepared(settings), trained.training, seed=settings.seed, device=device)
+        rows = torch.cat([normalize(encoder(images)).cpu() for images in data.images_in_order("train")])
+        proxies, owners = (tensor.cpu() for tensor in found)
+    distances = proxy_transport(rows, data.labels, proxies, owners)
+    return {f"structure/proxy_{name}": value for name, value in distances.items()}
 
 
 def _ambiguity(folder: Path) -> np.ndarray | None:

@@ -33,6 +33,7 @@ class Evaluation(Strict):
     ks: tuple[Annotated[int, Field(ge=1)], ...] = (1, 2, 4, 8)
     calibration_bins: int = Field(15, ge=2)
     clustering: bool = True
+    proxies: bool = Field(False, description="distances of proxies to training embeddings; one more pass over those")
     seed: Seed = 0
 
 
@@ -48,7 +49,7 @@ class Defaults(Strict):
 
     backbone: Backbone = Component(name="compact")
     dim: int = Field(64, ge=2)
-    pretrained: str | None = None
+    pretrained: str | bool | None = None
     training: Training = Training()
 
 
@@ -56,33 +57,63 @@ class Method(Strict):
     """A named composition: loss x uncertainty x backbone, and what deviates from the defaults.
 
     With `base`, nothing is trained: the encoder of method `base` (same dataset, noise and seed) is given another
-    uncertainty. With `objective`, an uncertainty shapes training around the loss.
+    uncertainty. With `objective`, an uncertainty shapes training around the loss. With `like`, the method is that one
+    with some settings changed.
     """
 
     label: str = ""
+    like: str | None = Field(None, description="the method this one is, apart from `change` and `per_dataset`")
     base: str | None = None
     loss: Loss | None = None
     objective: Objective | None = None
     uncertainty: UncertaintyChoice = Component(name="norm")
     backbone: Backbone | None = None
     dim: int | None = Field(None, ge=2)
-    pretrained: str | None = None
+    pretrained: str | bool | None = Field(
+        None, description="a weight file, or true for the weights the backbone publishes itself"
+    )
     fidelity: Fidelity = "corrected"
     training: Annotated[dict[str, Any], PartOf(Training)] = Field(default_factory=dict)
+    change: dict[str, Any] = Field(
+        default_factory=dict, description="settings by dotted key (loss.scale, training.epochs, fidelity, dim)"
+    )
+    per_dataset: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="dataset -> settings by dotted key that hold on that dataset only"
+    )
     search: dict[str, SearchRange] = Field(
         default_factory=dict, description="settings `probmetric tune` searches: dotted key (loss.scale) -> range"
     )
     budget: int = Field(0, ge=0, description="training runs spent on choosing these settings; tables show it")
 
     @model_validator(mode="after")
-    def _base_is_enough(self) -> Method:
+    def _one_origin(self) -> Method:
         described = ("loss", "objective", "backbone", "dim", "pretrained", "training")
         given = [key for key in described if getattr(self, key)]
         if self.base and given:
             raise ValueError(f"with `base: {self.base}` the encoder is that method's; remove {', '.join(given)}")
+        given += [key for key in ("base", "uncertainty", "fidelity") if key in self.model_fields_set]
+        if self.like and given:
+            raise ValueError(f"with `like: {self.like}` write what differs into `change`, not as {', '.join(given)}")
         if self.objective and not self.loss:
             raise ValueError(f"objective {self.objective.name!r} wraps the method's loss; set `loss` too")
         return self
+
+
+class Methods(Strict):
+    """A file of workflow/methods: its methods by name, which the file holds at its top level."""
+
+    methods: dict[str, Method] = Field(default_factory=dict)
+
+
+class Preset(Strict):
+    """Settings that make any experiment small enough for a laptop; a run that has one says so in its name."""
+
+    description: str = ""
+    seeds: int = Field(1, ge=1, description="of each block of runs, at most the first so many seeds")
+    set: dict[str, Any] = Field(
+        min_length=1,
+        description="settings by dotted key; options of components (uncertainty.samples) where the component has them",
+    )
 
 
 class Grid(Strict):
@@ -121,6 +152,9 @@ class Params(Strict):
     ood: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     defaults: Defaults = Defaults()
     methods: dict[str, Method] = Field(default_factory=dict)
+    presets: dict[str, Preset] = Field(
+        default_factory=dict, description="for `snakemake --config experiments=<name>@<dataset>[+<preset>]`"
+    )
     evaluation: Evaluation = Evaluation()
     tracking: Tracking = Tracking()
 

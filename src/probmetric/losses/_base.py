@@ -76,6 +76,10 @@ class Loss(nn.Module):
             logits = self.logits(embeddings.to(self.working_dtype(embeddings)))
             return None if logits is None else logits.softmax(dim=1)
 
+    def class_proxies(self) -> tuple[Tensor, Tensor] | None:
+        """Unit proxies (P, M) and the class (P,) of each, or None where the loss has none."""
+        return None
+
     def optimizer_groups(self) -> list[dict[str, Any]]:
         """Optimiser groups of the loss's own parameters; none if it has none.
 

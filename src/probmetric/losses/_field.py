@@ -54,6 +54,10 @@ class FieldLoss(ProxyLoss):
         owners = torch.arange(num_classes).repeat_interleave(proxies_per_class)
         self.register_buffer("proxy_labels", owners, persistent=False)
 
+    def class_proxies(self) -> tuple[Tensor, Tensor]:
+        """Unit proxies (C K, M) and the class (C K,) of each."""
+        return unit(self.proxies), self.proxy_labels
+
     def energy(self, embeddings: Tensor, labels: Tensor, interaction: Interaction) -> tuple[Tensor, Tensor]:
         """Energy of embeddings (B, M) and proxies (C K, M), and the labels (B + C K,) of all these points."""
         points = torch.cat([unit(embeddings), unit(self.proxies)])

@@ -26,6 +26,11 @@ class ProxyLoss(Loss):
         self.proxy_lr = proxy_lr
         self.proxies = nn.Parameter(torch.randn(per_class * num_classes, dim) * INITIAL_STD)
 
+    def class_proxies(self) -> tuple[Tensor, Tensor]:
+        """Unit proxies (K C, M) and the class (K C,) of each; row k C + c is proxy k of class c."""
+        count = len(self.proxies) // self.num_classes
+        return unit(self.proxies), torch.arange(self.num_classes, device=self.proxies.device).repeat(count)
+
     def optimizer_groups(self) -> list[dict[str, Any]]:
         """Proxies with their own absolute learning rate, without weight decay; the rest at the base rate."""
         rest = [parameter for parameter in self.parameters() if parameter is not self.proxies]

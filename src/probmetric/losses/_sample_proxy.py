@@ -102,6 +102,10 @@ class SampleProxyLoss(Loss):
         """Natural parameters nu_p = kappa_p mu_p (C, M) of isotropic proxies."""
         return self.concentrations().unsqueeze(1) * unit(self.proxies)
 
+    def class_proxies(self) -> tuple[Tensor, Tensor]:
+        """Unit mean directions (C, M) of the proxies and their classes (C,)."""
+        return unit(self.proxies), torch.arange(self.num_classes, device=self.proxies.device)
+
     def logits(self, embeddings: Tensor) -> Tensor:
         """-d / t (B, C), up to a constant per row."""
         raise NotImplementedError

@@ -101,6 +101,11 @@ class NIR(Loss):
             total = total + self.pdml_weight * self._synthetic(embeddings, labels, generator)
         return total
 
+    def class_proxies(self) -> tuple[Tensor, Tensor] | None:
+        """Proxies of the base loss."""
+        proxies: tuple[Tensor, Tensor] | None = self.base.class_proxies()
+        return proxies
+
     def nll(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Negative log-density (B,) of `embeddings` (B, M) as samples of `labels` (B,), up to a constant."""
         residual, log_det = self.flow(unit(embeddings), self.proxy_of(embeddings, labels, self.detach_proxies))
