@@ -1,14 +1,20 @@
-"""Files: written whole or not at all, read with errors that say what to do, identified by digest."""
+"""Files: written whole or not at all, read with errors that say what to do, identified by digest.
+
+A file system that hangs (a lost network mount) is noticed when a file is opened: after PROBMETRIC_READ_TIMEOUT
+seconds (120) the read ends in an error that names the file, instead of never.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
 import re
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +30,9 @@ _ADVICE = {
     errno.EROFS: "the file system is read-only; mount it writable or choose another folder",
     errno.EACCES: "the folder is not writable; change its permissions (chmod u+w) or its owner",
     errno.EPERM: "writing is not permitted; change the folder's permissions or owner",
+    errno.EFBIG: "the file would exceed the size allowed (ulimit -f); raise the limit and run the same command again",
 }
+_CHECKSUM = "sha256"
 
 
 class FileError(ProbMetricError, RuntimeError):
@@ -43,11 +51,10 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        os.close(handle)
+        _remove_abandoned(path)
+        handle, temporary = _temporary(path)
     except OSError as error:
         raise _write_problem(path, error) from error
-    temporary = Path(name)
     try:
         yield temporary
         _flush(temporary)
@@ -57,6 +64,43 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         raise _write_problem(path, error) from error
     finally:
         temporary.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _temporary(path: Path) -> tuple[int, Path]:
+    """A new temporary sibling of `path`, locked while its writer lives."""
+    while True:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        if _lock(handle) is not False and Path(name).exists():
+            return handle, Path(name)
+        os.close(handle)  # another writer took it for abandoned before it was locked
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove temporary siblings of `path` whose writers were killed: nobody holds their lock any more."""
+    with os.scandir(path.parent) as entries:
+        names = [entry.name for entry in entries]
+    for name in names:
+        if not (name.startswith(f".{path.name}.") and name.endswith(".tmp")):
+            continue
+        with contextlib.suppress(OSError):
+            handle = os.open(path.parent / name, os.O_RDWR)
+            try:
+                if _lock(handle):
+                    (path.parent / name).unlink()
+            finally:
+                os.close(handle)
+
+
+def _lock(handle: int) -> bool | None:
+    """Whether the file is now locked by `handle`; None where the file system knows no locks."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
 
 
 def _umask() -> int:
@@ -86,9 +130,32 @@ def write_json(path: str | Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
+def check_responds(path: str | Path) -> None:
+    """Open `path` and read its first byte, within the time allowed; problems other than slowness are the reader's.
+
+    Raises:
+        FileError: no answer in time; names the file.
+    """
+    seconds = float(os.environ.get("PROBMETRIC_READ_TIMEOUT", "120"))
+    answered = threading.Event()
+
+    def ask() -> None:
+        with contextlib.suppress(OSError), open(path, "rb", buffering=0) as file:  # noqa: PTH123
+            file.read(1)
+        answered.set()
+
+    threading.Thread(target=ask, name=f"open {path}", daemon=True).start()
+    if not answered.wait(seconds):
+        raise FileError(
+            f"{path} cannot be read: no answer from its file system within {seconds:g} s; check the mount and run the "
+            "same command again (PROBMETRIC_READ_TIMEOUT sets the seconds)."
+        )
+
+
 def read_json(path: str | Path, fix: str = "delete it and run again") -> Any:
     """Read JSON; a missing or damaged file is a `FileError` that says to `fix` it."""
     path = Path(path)
+    check_responds(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -110,6 +177,7 @@ def read_yaml(path: str | Path) -> Any:
 
     path = Path(path)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    check_responds(path)
     try:
         return yaml.load(path.read_text(encoding="utf-8"), Loader=loader)  # a safe loader either way
     except FileNotFoundError as error:
@@ -120,6 +188,7 @@ def read_yaml(path: str | Path) -> Any:
 
 def sha256_file(path: str | Path) -> str:
     """Hexadecimal SHA-256 of a file, read in 1 MiB blocks."""
+    check_responds(path)
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -130,7 +199,7 @@ def digest_of(value: Any) -> str:
 
 
 def write_tensors(path: str | Path, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> None:
-    """Write NumPy arrays or torch tensors to a safetensors file, atomically.
+    """Write NumPy arrays or torch tensors to a safetensors file, atomically, with a checksum in its header.
 
     Args:
         path: the file.
@@ -151,16 +220,36 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Any], metadata: Mappin
         from safetensors.numpy import save_file as save
 
         ready = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    header = dict(metadata or {})
+    header[_CHECKSUM] = _checksum(ready, header)
     with atomic_path(path) as temporary:
         try:
-            save(ready, temporary, metadata=dict(metadata or {}))
+            save(ready, temporary, metadata=header)
         except SafetensorError as error:  # carries the operating system's error as text only
             number = re.search(r"os error (\d+)", str(error))
             raise OSError(int(number[1]) if number else errno.EIO, str(error)) from error
 
 
+def _checksum(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> str:
+    """SHA-256 over the metadata and over every tensor's name, type, shape and bytes."""
+    digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        kind = str(tensor.dtype).removeprefix("torch.")
+        digest.update(f"{name} {kind} {list(tensor.shape)}".encode())
+        digest.update(_raw_bytes(tensor))
+    return digest.hexdigest()
+
+
+def _raw_bytes(tensor: Any) -> Any:
+    if hasattr(tensor, "detach"):
+        import torch
+
+        tensor = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+    return tensor.tobytes() if tensor.ndim == 0 else memoryview(tensor).cast("B") if tensor.size else b""
+
+
 def read_tensors(path: str | Path, framework: str = "numpy") -> tuple[dict[str, Any], dict[str, str]]:
-    """Read a safetensors file whole.
+    """Read a safetensors file whole; one with a checksum must agree with it.
 
     Args:
         path: the file.
@@ -170,21 +259,29 @@ def read_tensors(path: str | Path, framework: str = "numpy") -> tuple[dict[str, 
         (name -> array or tensor, metadata).
 
     Raises:
-        FileError: missing, truncated or not a safetensors file.
+        FileError: missing, truncated, altered or not a safetensors file.
     """
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
+    check_responds(path)
     try:
         with safe_open(path, framework="pt" if framework == "torch" else "numpy") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return tensors, file.metadata() or {}
+            metadata = file.metadata() or {}
     except FileNotFoundError as error:
         raise FileError(f"{path} is missing; run the step that writes it again.") from error
     except (SafetensorError, OSError) as error:
         raise FileError(
             f"{path} is damaged or truncated ({error}); delete it and run again: only this step is repeated."
         ) from error
+    expected = metadata.pop(_CHECKSUM, None)
+    if expected is not None and expected != _checksum(tensors, metadata):
+        raise FileError(
+            f"{path} is damaged: its content does not fit its checksum; delete it and run again: only this step is "
+            "repeated."
+        )
+    return tensors, metadata
 
 
 def read_array(path: str | Path, name: str) -> np.ndarray:

@@ -15,6 +15,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -153,6 +154,11 @@ def _chunks(
                 yield path, entries
                 for path, rows in itertools.islice(jobs, 1):
                     queue.append((path, pool.submit(_work, path, rows)))
+        except BrokenProcessPool as error:
+            raise DataError(
+                f"a process decoding images for {folder} was killed (out of memory?); free memory, then run the same "
+                "command again: it goes on where it stopped."
+            ) from error
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from probmetric.data.decode import Mode, decode, decode_jpeg
 from probmetric.data.manifest import IMAGES, DataError, read_table, rebuild_advice, values_of
+from probmetric.io import check_responds
 
 if TYPE_CHECKING:
     import torch
@@ -124,6 +125,7 @@ def stored_bytes(folder: str | Path) -> int:
 
 
 def _map_file(path: Path) -> np.ndarray:
+    check_responds(path)
     try:
         if path.stat().st_size == 0:
             return np.empty(0, dtype=np.uint8)
