@@ -23,9 +23,10 @@ localrules:
     prepare,
     aggregate,
     tables,
-    figure,
+    figures,
     report,
     track,
+    theory,
 
 
 rule all:

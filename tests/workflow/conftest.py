@@ -27,7 +27,7 @@ MESSAGES = {
     "evaluate": "Evaluate",
     "aggregate": "Collect the results of",
     "tables": "Tables of",
-    "figure": "Figure",
+    "figures": "Figures of",
     "report": "Page of",
     "track": "MLflow:",
 }

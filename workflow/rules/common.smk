@@ -83,15 +83,6 @@ def experiment_files(pattern):
     return of_experiment
 
 
-def experiment_figures(wildcards):
-    figures = PLAN.specs[wildcards.experiment].figures
-    return collect(
-        "reports/{experiment}/figures/{figure}.png",
-        figure=figures,
-        experiment=wildcards.experiment,
-    )
-
-
 def report_settings(wildcards):
     return PLAN.report_json(wildcards.experiment)
 

@@ -60,23 +60,24 @@ rule tables:
         "probmetric tables {wildcards.experiment} --settings {params.settings:q} > {log} 2>&1"
 
 
-rule figure:
+rule figures:
     input:
         runs="reports/{experiment}/runs.csv",
         curves=experiment_files("results/{run}/curves.json"),
+        test=experiment_files("results/{run}/embeddings/test.safetensors"),
+        ood=experiment_files("results/{run}/embeddings/ood.safetensors"),
     output:
-        png=report(
-            "reports/{experiment}/figures/{figure}.png",
+        report(
+            directory("reports/{experiment}/figures"),
+            patterns=["{figure}.png"],
             caption="../report/figure.rst",
             category="{experiment}",
             labels={"kind": "figure", "format": "{figure}"},
         ),
-        pdf="reports/{experiment}/figures/{figure}.pdf",
-        words="reports/{experiment}/figures/{figure}.json",
     log:
-        "logs/figure/{experiment}/{figure}.log",
+        "logs/figures/{experiment}.log",
     benchmark:
-        "benchmarks/jobs/figure/{experiment}/{figure}.tsv"
+        "benchmarks/jobs/figures/{experiment}.tsv"
     conda:
         "../envs/probmetric.yaml"
     resources:
@@ -85,16 +86,16 @@ rule figure:
     params:
         settings=report_settings,
     message:
-        "Figure {wildcards.figure} of {wildcards.experiment}"
+        "Figures of {wildcards.experiment}"
     shell:
-        "probmetric figure {wildcards.experiment} {wildcards.figure} --settings {params.settings:q} > {log} 2>&1"
+        "probmetric figures {wildcards.experiment} --settings {params.settings:q} > {log} 2>&1"
 
 
 rule report:
     input:
         runs="reports/{experiment}/runs.csv",
         table="reports/{experiment}/table.md",
-        figures=experiment_figures,
+        figures="reports/{experiment}/figures",
     output:
         report(
             "reports/{experiment}/index.html",
@@ -141,3 +142,21 @@ rule track:
         "MLflow: {wildcards.experiment}"
     shell:
         "probmetric track {wildcards.experiment} --settings {params.settings:q} --receipt {output} > {log} 2>&1"
+
+
+rule theory:
+    output:
+        "reports/theory/README.md",
+    log:
+        "logs/theory.log",
+    benchmark:
+        "benchmarks/jobs/theory.tsv"
+    conda:
+        "../envs/probmetric.yaml"
+    resources:
+        mem_mb=2000,
+        runtime=30,
+    message:
+        "Figures that need no training"
+    shell:
+        "probmetric theory > {log} 2>&1"

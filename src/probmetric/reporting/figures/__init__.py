@@ -40,6 +40,7 @@ def draw(name: str, context: ReportContext) -> list[Path]:
 
 def draw_all(context: ReportContext) -> list[Path]:
     """Draw every figure the experiment names; one process pays for the imports once."""
+    (context.folder / "figures").mkdir(parents=True, exist_ok=True)
     return [path for name in context.figures for path in draw(name, context)]
 
 
