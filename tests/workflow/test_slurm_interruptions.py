@@ -64,7 +64,9 @@ def test_requeue_cancel_and_time_limit_end_in_the_undisturbed_weights(slowed, tm
     (slowed.folder / "results").rename(tmp_path / "undisturbed")
 
     (slowed.folder / "slow").touch()
-    fit_to_one_node(slowed, runtime="attempt * 1", slurm_extra="'--signal=TERM@20'", gpu=0)
+    # SLURM looks every half minute, so that the signal comes between 29 s and the limit.
+    short = {"runtime": "attempt if 'seed2' in wildcards.run else 60", "slurm_extra": "'--signal=TERM@1'"}
+    fit_to_one_node(slowed, gpu=0, **short)
     targets = [f"results/{run}/model.safetensors" for run in runs]
     command = ["snakemake", *targets, "--config", "experiments=smoke", "--workflow-profile", PROFILE]
     with (tmp_path / "output").open("w") as output:
@@ -76,6 +78,8 @@ def test_requeue_cancel_and_time_limit_end_in_the_undisturbed_weights(slowed, tm
         numbers = {run: running_for(run.replace("/", "_"))[0].number for run in runs}
         subprocess.run(["scontrol", "requeue", str(numbers[REQUEUED])], check=True)
         subprocess.run(["scancel", str(numbers[CANCELLED])], check=True)
+        wait_for(lambda: scontrol(numbers[REQUEUED])["JobState"] == "PENDING", "back in the queue", 60)
+        subprocess.run(["scontrol", "update", f"JobId={numbers[REQUEUED]}", "StartTime=now"], check=True)
         wait_for(lambda: scontrol(numbers[TIMED_OUT])["JobState"] in ("FAILED", "TIMEOUT"), "the time limit", 150)
         (slowed.folder / "slow").unlink()
         assert workflow.wait(timeout=300) == 0, (tmp_path / "output").read_text()[-6000:]
