@@ -188,7 +188,7 @@ def _ui(options: argparse.Namespace) -> None:
 
 
 def _experiments(options: argparse.Namespace) -> None:
-    from probmetric.workflow import experiment_overview
+    from probmetric.overview import experiment_overview
 
     print(experiment_overview(_params()))
 

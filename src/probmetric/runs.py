@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from probmetric import losses, uncertainty
+from probmetric import uncertainty
+from probmetric.composition import apply_preset, composed, override, tell_fidelity
 from probmetric.config import (
     Component,
     ConfigError,
@@ -23,17 +23,27 @@ from probmetric.config import (
     Method,
     Params,
     RunSettings,
-    load,
     parse,
 )
 from probmetric.data.sources import REGISTRY as DATASETS
-from probmetric.io import FileError
 from probmetric.declared import data_source, dataset_names
+from probmetric.experiments import (
+    PRESET,
+    Substitution,
+    every_method,
+    load_experiment,
+    methods_with,
+    shared_methods,
+)
+from probmetric.io import FileError
 from probmetric.names import RunKey, data_name, split_data_name
-from probmetric.registry import Registry, nearest
+from probmetric.registry import nearest
 
-EXPERIMENTS = Path("workflow/experiments")
 _POSTERIOR_KEYS = ("uncertainty",)
+
+
+class UnsuitableError(ConfigError):
+    """A method cannot work on this kind of data."""
 
 
 @dataclass(frozen=True)
@@ -76,40 +86,80 @@ def encoder_runs(encoder: str, chosen: Component) -> tuple[str, ...]:
     return tuple(f"{stem}/seed{int(seed) + member}" for member in range(members))
 
 
-def experiment_names(folder: Path = EXPERIMENTS) -> list[str]:
-    """Names of the experiment files: `demo`, `pfml/table2`."""
-    return sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.yaml"))
+@dataclass(frozen=True)
+class PlannedExperiment:
+    """An experiment and its runs.
+
+    Attributes:
+        spec: what the file says; with its datasets replaced, if the name asks for that.
+        runs: the runs, in the order written, each once.
+        substitution: set where the datasets were replaced.
+        left_out: methods that cannot run on the substitute, and why.
+    """
+
+    spec: Experiment
+    runs: tuple[Run, ...]
+    substitution: Substitution | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
-def load_experiment(name: str, folder: Path = EXPERIMENTS) -> Experiment:
-    """Read and validate experiment `name`; an unknown name is answered with the nearest."""
-    known = experiment_names(folder)
-    if name not in known:
-        raise ConfigError(f"experiments: unknown experiment {name!r}: {nearest(name, known)}")
-    return load(Experiment, folder / f"{name}.yaml")
+def plan_experiment(params: Params, name: str) -> PlannedExperiment:
+    """Load and expand the experiment called `name`: a file's name, or `<name>@<dataset>[+<preset>]`.
+
+    Args:
+        params: params.yaml.
+        name: the experiment.
+
+    Raises:
+        ConfigError: anything that cannot be run, with the fix.
+    """
+    substitution = Substitution.parse(name)
+    if substitution is None:
+        spec = load_experiment(name)
+        runs = _expand(params, methods_with(params, {name: spec}), spec)
+        return PlannedExperiment(spec, tuple(runs))
+    source = load_experiment(substitution.source)
+    spec = substitution.apply(params, source)
+    left_out: dict[str, str] = {}
+    runs = _expand(params, methods_with(params, {substitution.source: source}), spec, left_out)
+    if not runs:
+        reasons = "; ".join(f"{method}: {reason}" for method, reason in left_out.items())
+        raise ConfigError(f"experiment {name}: nothing of it can run on {substitution.dataset}. {reasons}")
+    return PlannedExperiment(spec, tuple(runs), substitution, left_out)
 
 
 def expand(params: Params, experiment: Experiment) -> list[Run]:
     """Runs of an experiment, in the order written, each once."""
-    methods = _merged_methods(params, experiment)
-    runs = (run for grid in experiment.runs for run in _expand_grid(params, methods, grid))
-    return list({run.name: run for run in runs}.values())
+    return _expand(params, methods_with(params, {"<this experiment>": experiment}), experiment)
 
 
-def _merged_methods(params: Params, experiment: Experiment) -> dict[str, Method]:
-    for name, method in experiment.methods.items():
-        if name in params.methods and params.methods[name] != method:
-            raise ConfigError(
-                f"methods.{name}: defined differently in params.yaml; give the experiment's another name."
-            )
-    return params.methods | experiment.methods
+def _expand(
+    params: Params,
+    methods: Mapping[str, Method],
+    experiment: Experiment,
+    left_out: dict[str, str] | None = None,
+) -> list[Run]:
+    """Runs of an experiment; methods unsuitable for the data are an error, or written to `left_out` if given."""
+    found: dict[str, Run] = {}
+    for grid in experiment.runs:
+        for point in _points(grid):
+            try:
+                run = resolve(params, methods, **point)
+            except UnsuitableError as error:
+                if left_out is None:
+                    raise
+                left_out[point["method"]] = str(error)
+            else:
+                found[run.name] = run
+    return list(found.values())
 
 
-def _expand_grid(params: Params, methods: Mapping[str, Method], grid: Grid) -> Iterator[Run]:
+def _points(grid: Grid) -> Iterator[dict[str, Any]]:
+    """Arguments of `resolve` for every run of a block."""
     overrides = [dict(zip(grid.set, values, strict=True)) for values in itertools.product(*grid.set.values())]
     for dataset, noise, method, seed in itertools.product(grid.datasets, grid.noise, grid.methods, grid.seeds):
         for chosen in overrides:
-            yield resolve(params, methods, dataset=dataset, noise=noise, method=method, seed=seed, overrides=chosen)
+            yield {"dataset": dataset, "noise": noise, "method": method, "seed": seed, "overrides": chosen}
 
 
 def resolve(
@@ -122,30 +172,34 @@ def resolve(
     seed: int = 0,
     overrides: Mapping[str, Any] | None = None,
 ) -> Run:
-    """Resolve one run: defaults, then the method, then the overrides, validated.
+    """Resolve one run: defaults, then the method, then the overrides (`preset` first), validated.
 
     Raises:
-        ConfigError: an unknown dataset, method or key, or a noise rate nobody prepares.
+        ConfigError: an unknown dataset, method or key, or data nobody declared.
     """
     overrides = dict(overrides or {})
     _check_data(params, dataset, noise)
-    _check_declared("method", method, methods)
-    base = methods[method].base or method
-    _check_declared("method", base, methods)
-    settings = _settings(params, methods[base]) | {
+    own = composed(params, methods, method, dataset)
+    base = own["base"] or method
+    encoder = composed(params, methods, base, dataset) if own["base"] else own
+    if base != method and encoder["base"]:
+        raise ConfigError(f"methods.{method}: its base {base!r} trains nothing itself; name {encoder['base']!r}.")
+    settings = encoder | {
         "dataset": dataset,
         "noise": noise,
         "method": method,
         "seed": seed,
-        "label": methods[method].label or method,
-        "base": methods[method].base,
-        "uncertainty": _component(methods[method].uncertainty, methods[method], uncertainty.REGISTRY),
+        "label": own["label"],
+        "base": own["base"],
+        "uncertainty": own["uncertainty"],
         "ood": _out_of_distribution(params, dataset),
         "evaluation": params.evaluation.model_dump(mode="json"),
         "prepared": params.data.prepared,
     }
-    for key, value in overrides.items():
-        _override(settings, key, value)
+    _change(params, settings, overrides)
+    for part in ("loss", "objective"):
+        tell_fidelity(settings, part, settings["fidelity"])
+    tell_fidelity(settings, "uncertainty", own["fidelity"] if own["base"] else settings["fidelity"])
     where = f"run {_name(dataset, noise, method, overrides, seed)}"
     encoder_overrides = {key: value for key, value in overrides.items() if key.split(".")[0] not in _POSTERIOR_KEYS}
     run = Run(
@@ -154,7 +208,20 @@ def resolve(
         settings=parse(RunSettings, settings, where),
     )
     _check_uncertainty(run, where)
+    _check_suitable(run, data_source(params, split_data_name(dataset)[0]).source, where)
     return run
+
+
+def _change(params: Params, settings: dict[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Apply the preset the overrides name, then the other overrides."""
+    preset = overrides.get(PRESET)
+    if preset is not None:
+        if preset not in params.presets:
+            raise ConfigError(f"unknown preset {preset!r}: {nearest(str(preset), params.presets)}")
+        apply_preset(settings, params.presets[preset])
+    for key, value in overrides.items():
+        if key != PRESET:
+            override(settings, key, value)
 
 
 def _check_uncertainty(run: Run, where: str) -> None:
@@ -174,25 +241,22 @@ def _check_uncertainty(run: Run, where: str) -> None:
         )
 
 
-def _settings(params: Params, method: Method) -> dict[str, Any]:
-    defaults = params.defaults
-    return {
-        "fidelity": method.fidelity,
-        "loss": _component(method.loss, method, losses.REGISTRY) if method.loss else None,
-        "objective": _component(method.objective, method, uncertainty.REGISTRY) if method.objective else None,
-        "backbone": (method.backbone or defaults.backbone).model_dump(),
-        "dim": method.dim or defaults.dim,
-        "pretrained": method.pretrained or defaults.pretrained,
-        "training": defaults.training.model_dump(mode="json") | method.training,
-    }
-
-
-def _component(component: Any, method: Method, registry: Registry) -> dict[str, Any]:
-    """Plain form of a component, told the method's fidelity where it has that switch."""
-    plain = component.model_dump()
-    if method.fidelity != "corrected" and "fidelity" in registry.options(component.name):
-        plain["options"] = {"fidelity": method.fidelity} | plain["options"]
-    return plain
+def _check_suitable(run: Run, source: str, where: str) -> None:
+    """Raise `UnsuitableError` where a method needs test and validation images of the training classes."""
+    settings = run.settings
+    if DATASETS.constant(source, "closed_set", False):
+        return
+    if uncertainty.REGISTRY.constant(settings.uncertainty.name, "closed_set", False):
+        raise UnsuitableError(
+            f"{where}: uncertainty {settings.uncertainty.name!r} needs validation images of the training classes; "
+            f"{settings.dataset} holds out whole classes."
+        )
+    trains = settings.loss is not None and settings.training.epochs > 0
+    if trains and settings.training.selection_metric == "accuracy":
+        raise UnsuitableError(
+            f"{where}: training.selection_metric 'accuracy' needs validation images of the training classes; "
+            f"{settings.dataset} holds out whole classes. Use recall_at_1 or map_at_r."
+        )
 
 
 def _check_data(params: Params, dataset: str, noise: float) -> None:
@@ -219,23 +283,6 @@ def _out_of_distribution(params: Params, dataset: str) -> tuple[str, ...]:
     return params.ood.get(clean, params.ood.get(data_source(params, clean).source, ()))
 
 
-def _check_declared(kind: str, name: str, known: Iterable[str]) -> None:
-    if name not in known:
-        raise ConfigError(f"unknown {kind} {name!r}: {nearest(name, known)}")
-
-
-def _override(settings: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key; component options are reached as `loss.scale`, `uncertainty.samples`."""
-    parent, _, leaf = key.rpartition(".")
-    target = settings.get(parent) if parent else settings
-    allowed = [name for name, entry in settings.items() if isinstance(entry, dict)]
-    if not isinstance(target, dict) or (not parent and leaf not in settings):
-        known = [f"{name}.<key>" for name in allowed] + ["dim", "pretrained"]
-        raise ConfigError(f"override {key!r} reaches nothing; {nearest(key, known)}")
-    target = target.get("options", target)
-    target[leaf] = value
-
-
 def _name(dataset: str, noise: float, method: str, overrides: Mapping[str, Any], seed: int) -> str:
     changed = "+".join(f"{key}={_short(value)}" for key, value in sorted(overrides.items()))
     return RunKey(dataset, noise, method, changed, seed).run
@@ -248,14 +295,6 @@ def _short(value: Any) -> str:
     return text
 
 
-def every_method(params: Params) -> dict[str, Method]:
-    """Methods by name: those of params.yaml and of all experiment files."""
-    methods = dict(params.methods)
-    for experiment in experiment_names():
-        methods = load_experiment(experiment).methods | methods
-    return methods
-
-
 def find_run(params: Params, name: str) -> Run:
     """Resolve a run by its name, as in `results/<name>`; overrides are read from the name."""
     try:
@@ -264,9 +303,10 @@ def find_run(params: Params, name: str) -> Run:
         raise ConfigError(str(error)) from None
     pairs = [part.partition("=") for part in key.overrides.split("+") if part]
     overrides = {name: _value(text) for name, _, text in pairs}
+    methods = shared_methods(params)
     return resolve(
         params,
-        every_method(params),
+        methods if key.method in methods else every_method(params),
         dataset=key.dataset,
         noise=key.noise,
         method=key.method,

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
-from probmetric.config import ConfigError, Experiment, Params, RunSettings, Tuning, parse
+from probmetric.config import ConfigError, Experiment, Method, Params, RunSettings, Tuning, parse
 from probmetric.io import sha256_file, write_json
+from probmetric.metric_names import check_metrics
 from probmetric.reporting.figures import REGISTRY as FIGURES
-from probmetric.runs import Run, expand, experiment_names, find_run, load_experiment
+from probmetric.runs import PlannedExperiment, Run, find_run, plan_experiment
 
 RESULTS = Path("results")
 _PLACES = {"report": "index.html", "table": "table.md"}
@@ -40,9 +41,8 @@ class WorkflowPlan:
     """The experiments asked for and the runs they need."""
 
     params: Params
-    specs: Mapping[str, Experiment]
+    planned: Mapping[str, PlannedExperiment]
     runs: Mapping[str, Run]
-    members: Mapping[str, tuple[str, ...]]
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> WorkflowPlan:
@@ -52,25 +52,28 @@ class WorkflowPlan:
             ConfigError: where, the value, what is allowed and the nearest match.
         """
         params: Params = parse(Params, dict(config), "params.yaml")
-        specs = {name: load_experiment(name) for name in params.experiments}
-        for name, spec in specs.items():
-            _check_figures(name, spec)
-        expanded = {name: expand(params, spec) for name, spec in specs.items()}
-        runs = {run.name: run for members in expanded.values() for run in members}
+        planned = {name: plan_experiment(params, name) for name in params.experiments}
+        for name, experiment in planned.items():
+            _check_report(params, name, experiment)
+        runs = {run.name: run for experiment in planned.values() for run in experiment.runs}
         runs |= {name: find_run(params, name) for name in params.runs if name not in runs}
         encoders = {name: _encoder_run(run, name) for run in runs.values() if not run.trains for name in run.encoders}
-        members = {name: tuple(run.name for run in found) for name, found in expanded.items()}
         _check_archives(params, {name for run in runs.values() for name in run.data})
-        return cls(params, specs, encoders | runs, members)
+        return cls(params, planned, encoders | runs)
 
     @property
     def experiments(self) -> list[str]:
         """Names of the experiments to build."""
-        return list(self.specs)
+        return list(self.planned)
+
+    @property
+    def specs(self) -> dict[str, Experiment]:
+        """What each experiment's file says, datasets replaced where its name asks for it."""
+        return {name: experiment.spec for name, experiment in self.planned.items()}
 
     def run_names(self, experiment: str) -> tuple[str, ...]:
         """Runs of an experiment, in its order."""
-        return self.members[experiment]
+        return tuple(run.name for run in self.planned[experiment].runs)
 
     def settings_json(self, run: str, step: str) -> str:
         """Settings of `step` for `run`, nothing else: what Snakemake compares to decide whether to repeat it."""
@@ -78,11 +81,14 @@ class WorkflowPlan:
 
     def report_json(self, experiment: str) -> str:
         """What an experiment's tables, figures and page depend on besides the results."""
-        methods = self.params.methods | self.specs[experiment].methods
-        used = {self.runs[name].settings.method for name in self.run_names(experiment)}
-        labels = {name: methods[name].label or name for name in sorted(used)}
-        spec = self.specs[experiment].model_dump(mode="json", include={"title", "description", "metrics", "figures"})
-        return json.dumps(spec | {"labels": labels, "runs": list(self.run_names(experiment))}, sort_keys=True)
+        planned = self.planned[experiment]
+        settings = planned.spec.model_dump(mode="json", include={"title", "description", "metrics", "figures"})
+        settings["labels"] = {run.settings.method: run.settings.label for run in planned.runs}
+        settings["runs"] = list(self.run_names(experiment))
+        if planned.substitution:
+            settings["substituted"] = planned.substitution.source
+            settings["left_out"] = dict(planned.left_out)
+        return json.dumps(settings, sort_keys=True)
 
     def digests(self, run: str) -> list[str]:
         """Digest files of the prepared datasets a run reads, its own first."""
@@ -110,12 +116,15 @@ def _check_archives(params: Params, names: Iterable[str]) -> None:
             )
 
 
-def _check_figures(name: str, spec: Experiment) -> None:
-    for figure in spec.figures:
+def _check_report(params: Params, name: str, planned: PlannedExperiment) -> None:
+    """Stop where an experiment asks for a figure nobody draws or a metric nothing computes."""
+    for figure in planned.spec.figures:
         try:
             FIGURES.check(figure)
         except ValueError as error:
             raise ConfigError(f"experiment {name}: figures: {error}") from None
+    sets = [other for run in planned.runs for other in run.settings.ood]
+    check_metrics(f"experiment {name}", planned.spec.metrics, ks=params.evaluation.ks, ood=sets)
 
 
 def _encoder_run(run: Run, name: str) -> Run:
@@ -126,29 +135,18 @@ def _encoder_run(run: Run, name: str) -> Run:
     return Run(name=name, encoder=name, settings=settings)
 
 
-def experiment_overview(params: Params) -> str:
-    """One line per experiment: runs, how many are finished, datasets and whether they are prepared."""
-    rows = [("experiment", "runs", "finished", "datasets (* = not prepared yet)", "title")]
-    for name in experiment_names():
-        spec = load_experiment(name)
-        runs = expand(params, spec)
-        finished = sum((RESULTS / run.name / "metrics.json").exists() for run in runs)
-        datasets = dict.fromkeys(data for run in runs for data in run.data)
-        prepared = Path(params.data.prepared)
-        shown = " ".join(data + ("" if (prepared / data / "digest").exists() else "*") for data in datasets)
-        rows.append((name, str(len(runs)), str(finished), shown, spec.title))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join(lines)
-
-
 def write_schemas(folder: Path) -> list[Path]:
-    """Write the JSON schemas of params.yaml and of experiment files, for editors."""
+    """Write the JSON schemas of params.yaml, experiment, methods and tuning files, for editors."""
+    models: dict[str, Any] = {
+        "params": Params,
+        "experiment": Experiment,
+        "tuning": Tuning,
+        "methods": dict[str, Method],
+    }
     paths = []
-    models: dict[str, type[BaseModel]] = {"params": Params, "experiment": Experiment, "tuning": Tuning}
     for name, model in models.items():
         path = folder / f"{name}.schema.json"
-        schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | model.model_json_schema()
+        schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | TypeAdapter(model).json_schema()
         write_json(path, schema)
         paths.append(path)
     return paths

@@ -34,7 +34,7 @@ class EncoderSettings(Strict):
     objective: Objective | None = None
     backbone: Backbone = Component(name="compact")
     dim: int = Field(64, ge=2)
-    pretrained: str | None = None
+    pretrained: str | bool | None = None
     training: Training = Training()
     prepared: str = "data/prepared"
 

@@ -37,6 +37,7 @@ class Temperature(FromEmbedding):
     """Doubt of the class probabilities at the temperature fitted on validation images."""
 
     fits = True
+    closed_set = True
 
     def __init__(self, *, score: Literal["confidence", "entropy"] = "confidence") -> None:
         self.score: Literal["confidence", "entropy"] = score

@@ -49,6 +49,7 @@ class Source(ABC):
         homes: where file names are shared with another dataset, the subfolders of `data/raw` that are searched.
         where: where people usually get it.
         counts: published numbers, `images`, `classes`, and images per split.
+        closed_set: whether every class is in every split. Written in every such class: configuration reads its text.
     """
 
     files: ClassVar[tuple[RawFile, ...]] = ()
@@ -56,6 +57,7 @@ class Source(ABC):
     homes: ClassVar[tuple[str, ...]] = ()
     where: ClassVar[str] = "generated or installed with the package"
     counts: ClassVar[Mapping[str, int]] = {}
+    closed_set: ClassVar[bool] = False
 
     @classmethod
     def alternatives(cls) -> list[list[str]]:

@@ -18,6 +18,7 @@ from probmetric.data.sources._small import FixedProtocol, fixed_table
 class Cifar10(Source):
     """Tiny photographs of 10 classes."""
 
+    closed_set = True
     files = (RawFile("cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", "163 MB"),)
     folders = ("cifar-10-batches-py",)
     where = "www.cs.toronto.edu/~kriz/cifar.html"

@@ -18,6 +18,7 @@ from probmetric.data.sources._small import FixedProtocol, fixed_table
 class Cifar100(Source):
     """Tiny photographs of 100 classes."""
 
+    closed_set = True
     files = (RawFile("cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", "161 MB"),)
     folders = ("cifar-100-python",)
     where = "www.cs.toronto.edu/~kriz/cifar.html"

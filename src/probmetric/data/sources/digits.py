@@ -17,6 +17,8 @@ from probmetric.data.splits import hold_out_images
 class Digits(Source):
     """scikit-learn's digits with stratified splits."""
 
+    closed_set = True
+
     def __init__(self, *, test_fraction: float = 0.3, val_fraction: float = 0.15) -> None:
         self.test_fraction = test_fraction
         self.val_fraction = val_fraction

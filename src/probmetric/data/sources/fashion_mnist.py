@@ -21,6 +21,7 @@ CLASSES = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shi
 class FashionMnist(Source):
     """Clothing."""
 
+    closed_set = True
     files = idx_names(
         "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
         "25c81989df183df01b3e8a0aad5dffbe",

@@ -18,6 +18,7 @@ from probmetric.data.sources._small import FixedProtocol, fixed_table
 class Mnist(Source):
     """Handwritten digits."""
 
+    closed_set = True
     files = idx_names(
         "f68b3c2dcbeaaa9fbdd348bbdeb94873",
         "d53e105ee54ea40749a09fcbcd1e9432",

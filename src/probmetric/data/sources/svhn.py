@@ -19,6 +19,7 @@ from probmetric.data.sources._small import FixedProtocol, Part, fixed_table, rea
 class Svhn(Source):
     """Street View House Numbers, cropped digits."""
 
+    closed_set = True
     files = (
         RawFile("train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373", "174 MB"),
         RawFile("test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3", "61 MB"),

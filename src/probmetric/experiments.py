@@ -1,0 +1,138 @@
+"""What the definition files say: experiments, methods, and experiments with their datasets replaced.
+
+    workflow/experiments/<paper>/<table>.yaml   which runs, and what to show of them (may define methods too)
+    workflow/methods/<paper>.yaml               methods by name, shared by all experiments
+    pfml/table2@glyphs[+<preset>]               that experiment on other data, made small by a preset of params.yaml
+
+All methods, wherever they are defined, share one namespace: a run's folder is named by its method, and must mean the
+same whichever experiment asks for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from probmetric.config import ConfigError, Experiment, Grid, Method, Methods, Params, load, parse
+from probmetric.io import FileError, read_yaml
+from probmetric.registry import nearest
+
+EXPERIMENTS = Path("workflow/experiments")
+METHODS = Path("workflow/methods")
+PRESET = "preset"
+_SUBSTITUTED = re.compile(r"(?P<source>[^@+]+)@(?P<dataset>[^@+]+)(?:\+(?P<preset>[^@+]+))?")
+_OOD_SET = re.compile(r"(?<=ood/)[^/]+/")
+
+
+@dataclass(frozen=True)
+class Substitution:
+    """`<source>@<dataset>[+<preset>]`: experiment `source` with every dataset replaced and made small."""
+
+    source: str
+    dataset: str
+    preset: str = "small"
+
+    @classmethod
+    def parse(cls, name: str) -> Substitution | None:
+        """The substitution an experiment's name asks for; None for a plain name."""
+        if "@" not in name:
+            return None
+        parts = _SUBSTITUTED.fullmatch(name)
+        if parts is None:
+            raise ConfigError(f"experiments: {name!r} is no name; write <experiment>@<dataset> or ...+<preset>.")
+        given = {key: value for key, value in parts.groupdict().items() if value}
+        return cls(**given)
+
+    def apply(self, params: Params, spec: Experiment) -> Experiment:
+        """The experiment on the other dataset, saying so in its title and description.
+
+        Raises:
+            ConfigError: the preset is not declared in params.yaml.
+        """
+        if self.preset not in params.presets:
+            raise ConfigError(f"experiments: unknown preset {self.preset!r}: {nearest(self.preset, params.presets)}")
+        original = list(dict.fromkeys(dataset for grid in spec.runs for dataset in grid.datasets))
+        notice = (
+            f"SUBSTITUTION: {self.dataset} in place of {', '.join(original)}, and the preset {self.preset} "
+            f"({params.presets[self.preset].description.rstrip('.') or 'see params.yaml'}) in place of the paper's "
+            "backbone and training. This shows that the experiment runs, from data to report; nothing on this page "
+            "may be compared with a published number."
+        )
+        return spec.model_copy(
+            update={
+                "title": f"{spec.title} [on {self.dataset}, not the paper's data]",
+                "description": f"{notice} The original: {spec.description}",
+                "runs": tuple(self._grid(params, grid) for grid in spec.runs),
+                "metrics": tuple(dict.fromkeys(_OOD_SET.sub("", metric) for metric in spec.metrics)),
+            }
+        )
+
+    def _grid(self, params: Params, grid: Grid) -> Grid:
+        preset = params.presets[self.preset]
+        kept = {key: values for key, values in grid.set.items() if key not in preset.set}
+        changes = {
+            "datasets": (self.dataset,),
+            "seeds": grid.seeds[: preset.seeds],
+            "set": {PRESET: (self.preset,)} | kept,
+        }
+        return grid.model_copy(update=changes)
+
+
+def experiment_names(folder: Path = EXPERIMENTS) -> list[str]:
+    """Names of the experiment files: `demo`, `pfml/table2`."""
+    return sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.yaml"))
+
+
+def load_experiment(name: str, folder: Path = EXPERIMENTS) -> Experiment:
+    """Read and validate the experiment file `name`; an unknown name is answered with the nearest."""
+    known = experiment_names(folder)
+    if name not in known:
+        raise ConfigError(f"experiments: unknown experiment {name!r}: {nearest(name, known)}")
+    return load(Experiment, folder / f"{name}.yaml")
+
+
+def shared_methods(params: Params, folder: Path = METHODS) -> dict[str, Method]:
+    """Methods of params.yaml and of the files in workflow/methods."""
+    return _merged(_shared(params, folder))
+
+
+def methods_with(params: Params, experiments: Mapping[str, Experiment], folder: Path = METHODS) -> dict[str, Method]:
+    """The shared methods and those `experiments` (by the name of their file) define.
+
+    Raises:
+        ConfigError: a name is defined twice, differently; both files are named.
+    """
+    own = ((f"{EXPERIMENTS}/{name}.yaml", spec.methods) for name, spec in experiments.items())
+    return _merged([*_shared(params, folder), *own])
+
+
+def every_method(params: Params) -> dict[str, Method]:
+    """Methods by name: those of params.yaml, of workflow/methods and of all experiment files."""
+    return methods_with(params, {name: load_experiment(name) for name in experiment_names()})
+
+
+def _shared(params: Params, folder: Path) -> list[tuple[str, Mapping[str, Method]]]:
+    files = [(str(path), _load_methods(path)) for path in sorted(folder.glob("*.yaml"))]
+    return [("params.yaml", params.methods), *files]
+
+
+def _load_methods(path: Path) -> Mapping[str, Method]:
+    try:
+        methods: Methods = parse(Methods, {"methods": read_yaml(path) or {}}, str(path))
+    except FileError as error:
+        raise ConfigError(str(error)) from None
+    return methods.methods
+
+
+def _merged(sources: Iterable[tuple[str, Mapping[str, Method]]]) -> dict[str, Method]:
+    found: dict[str, tuple[Method, str]] = {}
+    for where, methods in sources:
+        for name, method in methods.items():
+            known, first = found.setdefault(name, (method, where))
+            if known != method:
+                raise ConfigError(
+                    f"methods.{name}: defined differently in {first} and in {where}; give one of them another name."
+                )
+    return {name: method for name, (method, _) in found.items()}

@@ -1,0 +1,133 @@
+"""What there is to run: every experiment with its runs, data, and the hours its training is expected to take.
+
+Hours are an extrapolation and never guessed. Images per second are taken, for each backbone and kind of image, from
+`benchmarks/results/throughput.json` (`{"images_per_second": {"timm resnet50.tv_in1k, cub": 812.0}}`) or else from the
+training jobs recorded on this machine (`benchmarks/jobs/train`), and multiplied with the images the runs have still to
+see. Where nothing of the kind was recorded there is no estimate. Early stopping is not foreseen: an upper bound.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from probmetric.config import ConfigError, Params
+from probmetric.data.sources import REGISTRY as DATASETS
+from probmetric.declared import data_source
+from probmetric.experiments import experiment_names
+from probmetric.io import read_json
+from probmetric.names import split_data_name
+from probmetric.runs import Run, find_run, plan_experiment
+
+RESULTS = Path("results")
+JOBS = Path("benchmarks/jobs/train")
+THROUGHPUT = Path("benchmarks/results/throughput.json")
+_TRAINS = 0.85  # share of the training images that does not validate
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Hours of training that remain; None where no run of the kind was ever timed."""
+
+    hours: float | None
+    unknown: int = 0
+
+    def __str__(self) -> str:
+        if self.hours is None:
+            return "no estimate"
+        return f"{'>= ' if self.unknown else ''}{self.hours:.1f}"
+
+
+def experiment_overview(params: Params) -> str:
+    """A line per experiment: runs, finished ones, hours, data needed (* = not prepared yet), title."""
+    speeds = recorded_speeds(params)
+    rows = [("experiment", "runs", "finished", "hours", "datasets (* = not prepared yet)", "title")]
+    for name in experiment_names():
+        planned = plan_experiment(params, name)
+        finished = sum((RESULTS / run.name / "metrics.json").exists() for run in planned.runs)
+        hours = str(estimate(params, planned.runs, speeds))
+        data = dict.fromkeys(data for run in planned.runs for data in run.data)
+        shown = " ".join(entry + ("" if _prepared(params, entry) else "*") for entry in data)
+        rows.append((name, str(len(planned.runs)), str(finished), hours, shown, planned.spec.title))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join(lines)
+
+
+def estimate(params: Params, runs: Iterable[Run], speeds: dict[str, float]) -> Estimate:
+    """Hours to train the encoders of `runs` that are not trained yet, one after the other.
+
+    Args:
+        params: params.yaml.
+        runs: runs of an experiment.
+        speeds: images per second, by `kind`.
+    """
+    seconds, unknown = 0.0, 0
+    waiting = {name: run for run in runs for name in run.encoders if not (RESULTS / name / "encoder.yaml").exists()}
+    for run in waiting.values():
+        speed, images = speeds.get(kind(params, run)), images_seen(params, run)
+        if images == 0:
+            continue
+        if speed is None or images is None:
+            unknown += 1
+        else:
+            seconds += images / speed
+    return Estimate(None if unknown and not seconds else seconds / 3600, unknown)
+
+
+def kind(params: Params, run: Run) -> str:
+    """What decides a run's speed: the backbone and the images, `timm resnet50.tv_in1k, cub`."""
+    backbone = run.settings.backbone
+    tag = f" {backbone.options['tag']}" if "tag" in backbone.options else ""
+    return f"{backbone.name}{tag}, {data_source(params, split_data_name(run.settings.dataset)[0]).source}"
+
+
+def images_seen(params: Params, run: Run) -> int | None:
+    """Images a run trains on, all epochs together; None if the size of its data is not known."""
+    training = run.settings.training
+    if run.settings.loss is None:
+        return 0
+    if training.steps_per_epoch:
+        return training.epochs * training.steps_per_epoch * training.batch_size
+    size = _training_images(params, split_data_name(run.settings.data)[0])
+    return None if size is None else training.epochs * size
+
+
+def recorded_speeds(params: Params) -> dict[str, float]:
+    """Images per second by `kind`: measured ones of benchmarks/results, else those of this machine's training jobs."""
+    seen: dict[str, float] = defaultdict(float)
+    taken: dict[str, float] = defaultdict(float)
+    for path in JOBS.rglob("*.tsv"):
+        try:
+            run = find_run(params, str(path.relative_to(JOBS).with_suffix("")))
+        except ConfigError:
+            continue
+        images = images_seen(params, run)
+        if images:
+            seen[kind(params, run)] += images
+            taken[kind(params, run)] += _seconds(path)
+    speeds = {name: seen[name] / seconds for name, seconds in taken.items() if seconds}
+    return speeds | (read_json(THROUGHPUT)["images_per_second"] if THROUGHPUT.exists() else {})
+
+
+def _seconds(path: Path) -> float:
+    """Wall time in a Snakemake benchmark file."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return sum(float(row["s"]) for row in csv.DictReader(file, delimiter="\t"))
+
+
+def _training_images(params: Params, dataset: str) -> int | None:
+    """Images of the training split: as prepared, else from the published counts."""
+    summary = Path(params.data.prepared) / dataset / "summary.json"
+    if summary.exists():
+        return int(read_json(summary)["splits"]["train"]["images"])
+    counts = DATASETS.constant(data_source(params, dataset).source, "counts", {})
+    published = counts.get("train+val") if isinstance(counts, dict) else None
+    return None if published is None else round(_TRAINS * published)
+
+
+def _prepared(params: Params, data: str) -> bool:
+    return (Path(params.data.prepared) / data / "digest").exists()
