@@ -67,8 +67,6 @@ class Uncertainty:
     """Whether `embed` needs a posterior from `fit`. Written in every class: the workflow reads its source text."""
     trains_encoder: bool = False
     """Whether it has an `objective`, so that a method may name it as one. Written in every such class."""
-    closed_set: bool = False
-    """Whether it needs validation images of the training classes. Written in every such class."""
     trains: bool = False
     """Whether `fit` learns weights by gradient descent; it then wants augmented, shuffled batches."""
     closed_set: bool = False
