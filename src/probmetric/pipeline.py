@@ -128,6 +128,8 @@ class _Embedder:
         self.folder, self.settings, self.device, self.dim = RESULTS / run, settings, device, 0
         loaded = _load(encoder_run, settings, device, which)
         self.encoder, self.loss, self.trained = loaded
+        facts = read_yaml(RESULTS / encoder_run / "encoder.yaml")["encoder"]
+        self.shape: tuple[int, int] = facts["in_channels"], facts["image_size"]
         combined = len(encoder_runs(encoder_run, settings.uncertainty)) > 1
         # The last weights are compared by their mean alone, which needs no posterior unless encoders are combined.
         chosen = settings.uncertainty
@@ -174,7 +176,7 @@ class _Embedder:
 
         source = load_metadata(_prepared(self.trained))["dataset"]
         transform = training_transform(self.trained.training.augment, source).evaluation()
-        images = SplitImages(folder, split, transform=transform, device=self.device)
+        images = SplitImages(folder, split, transform=transform, shape=self.shape, device=self.device)
         found = self.uncertainty.embed_batches(
             self.encoder, images.batches(), posterior=self.posterior, loss=self.loss, seed=self.settings.seed
         )

@@ -146,7 +146,7 @@ def test_original_files_and_cached_pixels_give_the_same_views(folder, store, tmp
 
 def test_splits_are_read_in_manifest_order(folder, store):
     transform = TRANSFORM.evaluation()
-    images = SplitImages(folder, "test", transform=TRANSFORM)
+    images = SplitImages(folder, "test", transform=TRANSFORM, shape=(3, TRANSFORM.size))
     batches = list(images.batches(size=10))
     assert sum(map(len, batches)) == len(images) == 48
     torch.testing.assert_close(

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from probmetric.data.digest import verify_digest
+from probmetric.data.fitted import load_fitted
 from probmetric.data.manifest import load_columns
 from probmetric.data.recipes import Transform
 from probmetric.data.store import open_images
@@ -25,7 +26,13 @@ class SplitImages:
     """
 
     def __init__(
-        self, folder: str | Path, split: str, *, transform: Transform, device: torch.device | str = "cpu"
+        self,
+        folder: str | Path,
+        split: str,
+        *,
+        transform: Transform,
+        shape: tuple[int, int],
+        device: torch.device | str = "cpu",
     ) -> None:
         """Open `split` of the prepared `folder`, after checking that its files are the ones prepared.
 
@@ -33,6 +40,7 @@ class SplitImages:
             folder: the prepared dataset.
             split: train, val or test.
             transform: training transform of the dataset the encoder was trained on; only its number format is used.
+            shape: channels C and side S of the encoder's input; other images are converted, see `fitted`.
             device: where the batches go.
         """
         verify_digest(folder)
@@ -40,7 +48,7 @@ class SplitImages:
         rows = np.flatnonzero(columns["split"] == split)
         self.index = torch.from_numpy(rows)
         self.labels = torch.from_numpy(columns["label"][rows])
-        self._store, self._transform, self._device = open_images(folder), transform, device
+        self._store, self._transform, self._shape, self._device = open_images(folder), transform, shape, device
 
     def __len__(self) -> int:
         return len(self.index)
@@ -48,4 +56,5 @@ class SplitImages:
     def batches(self, size: int = BATCH) -> Iterator[torch.Tensor]:
         """Images (B, C, H, W) float32, scaled as in training and not augmented."""
         for rows in self.index.split(size):
-            yield self._transform.normalise(self._transform.load_plain(self._store, rows.numpy()).to(self._device))
+            views = load_fitted(self._store, rows.numpy(), self._transform, shape=self._shape)
+            yield self._transform.normalise(views.to(self._device))

@@ -7,6 +7,8 @@ from typing import Literal
 import numpy as np
 
 Subtask = Literal["all", "day_to_night", "night_to_day"]
+COLUMNS = ("city", "easting", "northing", "role", "night")
+TRAIN_RADIUS, RADIUS = 10.0, 25.0
 
 
 def matched(queries: np.ndarray, database: np.ndarray, radius: float) -> np.ndarray:
@@ -20,7 +22,7 @@ def matched(queries: np.ndarray, database: np.ndarray, radius: float) -> np.ndar
 
 
 def positives(
-    columns: dict[str, np.ndarray], *, radius: float = 25.0
+    columns: dict[str, np.ndarray], *, radius: float = RADIUS
 ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
     """Queries, database and who matches whom.
 

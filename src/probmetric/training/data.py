@@ -21,9 +21,11 @@ from torch import Tensor
 
 from probmetric.config import Training
 from probmetric.data import DataError, ImageStore, load_columns, load_metadata, open_images, verify_digest
+from probmetric.data.batching import Batches, create_batches
 from probmetric.data.large import LargeImages
+from probmetric.data.manifest import read_table, values_of
+from probmetric.data.places import COLUMNS
 from probmetric.data.recipes import Transform, transform_for
-from probmetric.data.samplers import BalancedBatches, ShuffledBatches
 from probmetric.io import sha256_file
 
 EMBED_BATCH = 256
@@ -62,7 +64,7 @@ class TrainingData:
         self._augment = training_transform(settings.augment, load_metadata(folder)["dataset"])
         self._plain = self._augment.evaluation()
         self._read_images(folder, rows)
-        self._sampler = self._create_sampler()
+        self._sampler = self._create_sampler(folder)
 
     def _read_labels(self, folder: Path, labels: np.ndarray, rows: dict[Split, np.ndarray]) -> None:
         classes = np.unique(labels[rows["train"]])
@@ -87,11 +89,21 @@ class TrainingData:
         if sum(map(len, rows.values())) * height * width * self.in_channels <= IN_MEMORY_BYTES:
             self._held = {split: self._store.batch(chosen).to(self.device) for split, chosen in rows.items()}
 
-    def _create_sampler(self) -> BalancedBatches | ShuffledBatches:
+    def _create_sampler(self, folder: Path) -> Batches:
         settings = self.settings
-        if settings.sampler == "shuffle":
-            return ShuffledBatches(len(self.labels), settings.batch_size, self.seed)
-        return BalancedBatches(self.labels.numpy(), settings.batch_size, settings.images_per_class, self.seed)
+        table, _ = read_table(folder, ["index"], optional=COLUMNS)
+        places = None
+        if set(COLUMNS) <= set(table.column_names):
+            places = {name: values_of(table, name)[self.index.numpy()] for name in COLUMNS}
+        return create_batches(
+            settings.sampler,
+            self.labels.numpy(),
+            batch_size=settings.batch_size,
+            per_class=settings.images_per_class,
+            seed=self.seed,
+            steps=settings.steps_per_epoch,
+            places=places,
+        )
 
     @property
     def steps_per_epoch(self) -> int:

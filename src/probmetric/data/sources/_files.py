@@ -74,6 +74,48 @@ def _shape(pixels: np.ndarray) -> tuple[int, int, int]:
     return height, width, channels
 
 
+@dataclass(frozen=True)
+class Photographs:
+    """What the datasets of photographs let their user choose.
+
+    Attributes:
+        protocol: named protocol, see the module docstring.
+        fold: for `mlrc`, 0 to 3.
+        shorter_side: see `ImageFiles`.
+        store: see `ImageFiles`.
+    """
+
+    protocol: SplitProtocol = "standard"
+    fold: int = 0
+    shorter_side: int = 256
+    store: Store = "pixels"
+
+    def split(self, labels: np.ndarray, train: np.ndarray, test: np.ndarray, seed: int) -> np.ndarray:
+        """Split of every image (N,), see `open_set_splits`."""
+        return open_set_splits(labels, train, test, self.protocol, self.fold, seed)
+
+    def images(self, root: Path, paths: np.ndarray) -> ImageFiles:
+        """Colour images of the files `paths` (N,) below `root`."""
+        return ImageFiles(root, paths, "RGB", self.shorter_side, self.store)
+
+
+def open_set_counts(labels: np.ndarray, trains: np.ndarray) -> dict[str, int]:
+    """Numbers to compare with the published ones.
+
+    Args:
+        labels: class of every image (N,).
+        trains: whether the image belongs to the classes to train on (N,).
+    """
+    return {
+        "images": len(labels),
+        "classes": len(np.unique(labels)),
+        "train+val": int(trains.sum()),
+        "test": int((~trains).sum()),
+        "training classes": len(np.unique(labels[trains])),
+        "test classes": len(np.unique(labels[~trains])),
+    }
+
+
 def validation_classes(train: np.ndarray, protocol: SplitProtocol, fold: int, seed: int) -> np.ndarray:
     """Training classes that validate, by the protocols in the module docstring.
 

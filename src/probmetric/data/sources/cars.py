@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import re
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -25,15 +25,7 @@ from probmetric.data.manifest import DataError
 from probmetric.data.raw import RawFile, RawFiles
 from probmetric.data.sources import register
 from probmetric.data.sources._base import Source, Table, check_counts
-from probmetric.data.sources._files import (
-    ImageFiles,
-    SplitProtocol,
-    Store,
-    existing,
-    only,
-    open_set_splits,
-    strings,
-)
+from probmetric.data.sources._files import Photographs, existing, only, open_set_counts, strings
 
 CLASSES, TRAIN = 196, 98
 _Listing = list[tuple[str, str, int]]
@@ -58,16 +50,13 @@ class Cars(Source):
     def __init__(
         self,
         *,
-        protocol: SplitProtocol = "standard",
+        protocol: Literal["standard", "mlrc", "vmf", "lam"] = "standard",
         fold: int = 0,
         shorter_side: int = 256,
-        store: Store = "pixels",
+        store: Literal["pixels", "files"] = "pixels",
         subset: bool = False,
     ) -> None:
-        self.protocol: SplitProtocol = protocol
-        self.fold = fold
-        self.shorter_side = shorter_side
-        self.store: Store = store
+        self.chosen = Photographs(protocol, fold, shorter_side, store)
 
     @classmethod
     def alternatives(cls) -> list[list[str]]:
@@ -93,18 +82,9 @@ class Cars(Source):
         digest = np.array([hashlib.sha256((root / path).read_bytes()).hexdigest() for path in paths])
         order = np.lexsort([digest, label])
         paths, label, digest = paths[order], label[order], digest[order]
-        train = np.arange(half - 1 if self.protocol == "lam" else half)
-        split = open_set_splits(label, train, np.arange(half, len(names)), self.protocol, self.fold, seed)
-        check_counts(
-            files,
-            self.counts,
-            {
-                "images": len(paths),
-                "classes": len(names),
-                "train+val": int((label < half).sum()),
-                "test": int((split == "test").sum()),
-            },
-        )
+        train = np.arange(half - 1 if self.chosen.protocol == "lam" else half)
+        split = self.chosen.split(label, train, np.arange(half, len(names)), seed)
+        check_counts(files, self.counts, open_set_counts(label, label < half))
         columns = {
             "path": strings([f"{names[k]}/{d[:16]}.jpg" for k, d in zip(label, digest, strict=True)]),
             "label": label,
@@ -112,8 +92,13 @@ class Cars(Source):
             "split": split,
         }
         used = split != ""
-        images = ImageFiles(root, paths[used], "RGB", self.shorter_side, self.store)
-        return Table(only(columns, used), images, "open_set", "CARS196 (Stanford Cars)", parallel=True)
+        return Table(
+            only(columns, used),
+            self.chosen.images(root, paths[used]),
+            "open_set",
+            "CARS196 (Stanford Cars)",
+            parallel=True,
+        )
 
 
 def class_key(name: str) -> str:

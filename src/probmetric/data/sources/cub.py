@@ -7,7 +7,7 @@ Read from `CUB_200_2011.tgz`, its folder `CUB_200_2011/` (with images.txt), or c
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from probmetric.data.manifest import DataError
 from probmetric.data.raw import RawFile, RawFiles
 from probmetric.data.sources import register
 from probmetric.data.sources._base import Source, Table, check_counts
-from probmetric.data.sources._files import ImageFiles, SplitProtocol, Store, existing, open_set_splits, strings
+from probmetric.data.sources._files import Photographs, existing, open_set_counts, strings
 
 CLASSES, TRAIN = 200, 100
 
@@ -32,16 +32,13 @@ class Cub(Source):
     def __init__(
         self,
         *,
-        protocol: SplitProtocol = "standard",
+        protocol: Literal["standard", "mlrc", "vmf", "lam"] = "standard",
         fold: int = 0,
         shorter_side: int = 256,
-        store: Store = "pixels",
+        store: Literal["pixels", "files"] = "pixels",
         subset: bool = False,
     ) -> None:
-        self.protocol: SplitProtocol = protocol
-        self.fold = fold
-        self.shorter_side = shorter_side
-        self.store: Store = store
+        self.chosen = Photographs(protocol, fold, shorter_side, store)
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """List the images by class and file name."""
@@ -52,20 +49,10 @@ class Cub(Source):
         order = np.lexsort([paths.astype(str), number])
         paths, number = paths[order], number[order]
         labels = np.unique(number, return_inverse=True)[1]
-        split = open_set_splits(
-            number, np.arange(1, TRAIN + 1), np.arange(TRAIN + 1, CLASSES + 1), self.protocol, self.fold, seed
-        )
+        classes = np.unique(number)
+        split = self.chosen.split(number, classes[classes <= TRAIN], classes[classes > TRAIN], seed)
         existing(root / "images", paths, files.name)
-        check_counts(
-            files,
-            self.counts,
-            {
-                "images": len(paths),
-                "classes": len(np.unique(number)),
-                "train+val": int((split != "test").sum()),
-                "test": int((split == "test").sum()),
-            },
-        )
+        check_counts(files, self.counts, open_set_counts(number, number <= TRAIN))
         return Table(
             {
                 "path": paths,
@@ -73,7 +60,7 @@ class Cub(Source):
                 "class_name": strings([str(path).split("/")[0].partition(".")[2].replace("_", " ") for path in paths]),
                 "split": split,
             },
-            ImageFiles(root / "images", paths, "RGB", self.shorter_side, self.store),
+            self.chosen.images(root / "images", paths),
             "open_set",
             "CUB-200-2011",
             parallel=True,

@@ -12,7 +12,7 @@ image only.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from probmetric.data.manifest import DataError
 from probmetric.data.raw import RawFile, RawFiles
 from probmetric.data.sources import register
 from probmetric.data.sources._base import Source, Table, check_counts
-from probmetric.data.sources._files import ImageFiles, Store, existing, open_set_splits, strings
+from probmetric.data.sources._files import Photographs, existing, open_set_counts, strings
 
 
 @register
@@ -42,9 +42,10 @@ class Lfw(Source):
         "training classes": 4_038,
     }
 
-    def __init__(self, *, shorter_side: int = 0, store: Store = "pixels", subset: bool = False) -> None:
-        self.shorter_side = shorter_side
-        self.store: Store = store
+    def __init__(
+        self, *, shorter_side: int = 0, store: Literal["pixels", "files"] = "pixels", subset: bool = False
+    ) -> None:
+        self.chosen = Photographs("standard", 0, shorter_side, store)
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """List the images of both lists."""
@@ -65,18 +66,8 @@ class Lfw(Source):
         existing(root / "lfw_funneled", paths, files.name)
         label = np.array([number[name] for name, _ in rows])
         train, test = (np.array(sorted(number[name] for name in part)) for part in lists)
-        split = open_set_splits(label, train, test, "standard", 0, seed)
-        check_counts(
-            files,
-            self.counts,
-            {
-                "images": len(rows),
-                "classes": len(people),
-                "train+val": int((split != "test").sum()),
-                "test": int((split == "test").sum()),
-                "training classes": len(train),
-            },
-        )
+        split = self.chosen.split(label, train, test, seed)
+        check_counts(files, self.counts, open_set_counts(label, np.isin(label, train)))
         names = strings([name for name, _ in rows])
         return Table(
             {
@@ -86,7 +77,7 @@ class Lfw(Source):
                 "split": split,
                 "identity": names,
             },
-            ImageFiles(root / "lfw_funneled", paths, "RGB", self.shorter_side, self.store),
+            self.chosen.images(root / "lfw_funneled", paths),
             "open_set",
             "Labeled Faces in the Wild, funneled",
             parallel=True,

@@ -25,11 +25,11 @@ from typing import Literal
 import numpy as np
 
 from probmetric.data.manifest import DataError
-from probmetric.data.places import matched
+from probmetric.data.places import RADIUS, TRAIN_RADIUS, matched
 from probmetric.data.raw import RawFile, RawFiles
 from probmetric.data.sources import register
 from probmetric.data.sources._base import Source, Table
-from probmetric.data.sources._files import ImageFiles, Store, existing, strings
+from probmetric.data.sources._files import Photographs, existing, strings
 
 CITIES = {
     "train": [
@@ -59,7 +59,7 @@ CITIES = {
     "val": ["cph", "sf"],
     "test": ["miami", "athens", "buenosaires", "stockholm", "bengaluru", "kampala"],
 }
-RADIUS = {"train": 10.0, "val": 25.0, "test": 25.0}
+REACH = {"train": TRAIN_RADIUS, "val": RADIUS, "test": RADIUS}
 CELL = 25.0
 ROLES = ("query", "database")
 _Row = tuple[str, str, str, str, int, float, float, str, bool, bool]
@@ -82,13 +82,11 @@ class Msls(Source):
         protocol: Literal["standard", "lam"] = "standard",
         drop_unmatched: bool = True,
         shorter_side: int = 256,
-        store: Store = "pixels",
+        store: Literal["pixels", "files"] = "pixels",
         subset: bool = False,
     ) -> None:
-        self.protocol = protocol
+        self.chosen = Photographs(protocol, 0, shorter_side, store)
         self.drop_unmatched = drop_unmatched
-        self.shorter_side = shorter_side
-        self.store: Store = store
 
     @classmethod
     def alternatives(cls) -> list[list[str]]:
@@ -99,7 +97,7 @@ class Msls(Source):
         """List the images city by city."""
         root = files.look(self.folders) or _merged(files)
         found = [(split, city) for split, cities in CITIES.items() for city in cities]
-        if self.protocol == "lam":
+        if self.chosen.protocol == "lam":
             found.remove(("train", "melbourne"))
         present = [(split, city) for split, city in found if (root / _part(split) / city).is_dir()]
         absent = [city for split, city in found if (split, city) not in present]
@@ -120,7 +118,7 @@ class Msls(Source):
         notes = [f"{number:,} left out: {reason}" for reason, number in sorted(counts.items()) if number]
         return Table(
             columns,
-            ImageFiles(root, paths, "RGB", self.shorter_side, self.store),
+            self.chosen.images(root, paths),
             "open_set",
             "Mapillary Street-Level Sequences",
             notes=[*notes, *([f"cities not present: {', '.join(absent)}"] if absent else [])],
@@ -212,7 +210,7 @@ def _with_positive(columns: dict[str, np.ndarray]) -> np.ndarray:
         rows = np.flatnonzero(columns["city"] == city)
         position = np.stack([columns["easting"][rows], columns["northing"][rows]], axis=1)
         query = columns["role"][rows] == "query"
-        near = matched(position[query], position[~query], RADIUS[columns["split"][rows[0]]])
+        near = matched(position[query], position[~query], REACH[columns["split"][rows[0]]])
         keep[rows[query]] = near
     return keep
 

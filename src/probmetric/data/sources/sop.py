@@ -7,7 +7,7 @@ Read from `Stanford_Online_Products.zip`, its folder, or `online_products/` with
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from probmetric.data.manifest import DataError
 from probmetric.data.raw import RawFile, RawFiles
 from probmetric.data.sources import register
 from probmetric.data.sources._base import Source, Table, check_counts
-from probmetric.data.sources._files import ImageFiles, SplitProtocol, Store, existing, open_set_splits, strings
+from probmetric.data.sources._files import Photographs, existing, open_set_counts, strings
 
 HEADER = ["image_id", "class_id", "super_class_id", "path"]
 
@@ -39,16 +39,13 @@ class Sop(Source):
     def __init__(
         self,
         *,
-        protocol: SplitProtocol = "standard",
+        protocol: Literal["standard", "mlrc", "vmf", "lam"] = "standard",
         fold: int = 0,
         shorter_side: int = 256,
-        store: Store = "pixels",
+        store: Literal["pixels", "files"] = "pixels",
         subset: bool = False,
     ) -> None:
-        self.protocol: SplitProtocol = protocol
-        self.fold = fold
-        self.shorter_side = shorter_side
-        self.store: Store = store
+        self.chosen = Photographs(protocol, fold, shorter_side, store)
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """List the images of both published lists, in their order."""
@@ -65,19 +62,8 @@ class Sop(Source):
         seen, unseen = (np.unique(part) for part in (number[: len(train)], number[len(train) :]))
         if np.intersect1d(seen, unseen).size:
             raise DataError(f"{lists}: Ebay_train.txt and Ebay_test.txt share classes; these are other lists.")
-        split = open_set_splits(number, seen, unseen, self.protocol, self.fold, seed)
-        check_counts(
-            files,
-            self.counts,
-            {
-                "images": len(rows),
-                "classes": len(seen) + len(unseen),
-                "train+val": len(train),
-                "test": len(test),
-                "training classes": len(seen),
-                "test classes": len(unseen),
-            },
-        )
+        split = self.chosen.split(number, seen, unseen, seed)
+        check_counts(files, self.counts, open_set_counts(number, np.isin(number, seen)))
         kind = [path.split("/")[0].removesuffix("_final") for path in paths]
         return Table(
             {
@@ -87,7 +73,7 @@ class Sop(Source):
                 "split": split,
                 "super_class": strings(kind),
             },
-            ImageFiles(images, paths, "RGB", self.shorter_side, self.store),
+            self.chosen.images(images, paths),
             "open_set",
             "Stanford Online Products",
             parallel=True,

@@ -1,0 +1,71 @@
+"""Images of another dataset are converted to the encoder's channels and size, as documented."""
+
+import miniatures
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from probmetric.data import open_images, prepare_dataset
+from probmetric.data.batches import SplitImages
+from probmetric.data.fitted import load_fitted, with_channels
+from probmetric.data.large import LargeImages
+from probmetric.data.transforms import SmallImages
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("fitted")
+    for name in ("cub", "mnist", "svhn"):
+        miniatures.build(name, root / "raw" / name)
+        prepare_dataset(name, root / name, raw=root / "raw", workers=1, subset=True, progress=False)
+    return root
+
+
+def test_luma_is_pils():
+    colours = np.random.default_rng(0).integers(0, 256, (1, 30, 40, 3), dtype=np.uint8)
+    ours = with_channels(torch.from_numpy(colours).permute(0, 3, 1, 2), 1)[0, 0].numpy()
+    pils = np.asarray(Image.fromarray(colours[0]).convert("L"))
+    assert np.abs(ours.astype(int) - pils.astype(int)).max() <= 1
+
+
+def test_grey_is_repeated_and_equal_channels_are_untouched():
+    grey = torch.arange(24, dtype=torch.uint8).view(1, 1, 4, 6)
+    assert (with_channels(grey, 3) == grey).all()
+    assert with_channels(grey, 3).shape == (1, 3, 4, 6)
+    assert with_channels(grey, 1) is grey
+
+
+@pytest.mark.parametrize("source", ["cub", "mnist", "svhn"])
+@pytest.mark.parametrize(
+    ("transform", "shape"),
+    [(SmallImages(), (1, 28)), (SmallImages(), (3, 32)), (LargeImages(size=40, resize=44), (3, 40))],
+    ids=["small grey", "small colour", "photographs"],
+)
+def test_every_dataset_fits_every_encoder(folders, source, transform, shape):
+    images = SplitImages(folders / source, "test", transform=transform, shape=shape)
+    batches = list(images.batches(16))
+    assert {tuple(batch.shape[1:]) for batch in batches} == {(shape[0], shape[1], shape[1])}
+    assert sum(map(len, batches)) == len(images) > 0
+    assert min(batch.std() for batch in batches) > 0.05
+
+
+def test_a_matching_dataset_is_not_changed(folders):
+    store, rows = open_images(folders / "svhn"), np.arange(5)
+    views = load_fitted(store, rows, SmallImages(), shape=(3, 32))
+    assert (views == store.batch(rows)).all()
+
+
+def test_a_photograph_becomes_a_small_image_by_its_shorter_side(folders):
+    from torchvision.transforms.v2 import functional
+
+    store = open_images(folders / "cub")
+    view = load_fitted(store, np.array([3]), SmallImages(), shape=(3, 28))[0]
+    photograph = torch.from_numpy(np.array(store[3])).permute(2, 0, 1)
+    expected = functional.center_crop(functional.resize(photograph, 28, antialias=True), 28)
+    assert (view.int() - expected.int()).abs().max() <= 1
+
+
+def test_a_split_without_images_is_one_empty_batch(folders):
+    images = SplitImages(folders / "cub", "none", transform=LargeImages(size=40, resize=44), shape=(3, 40))
+    assert [tuple(batch.shape) for batch in images.batches()] == [(0, 3, 40, 40)]
