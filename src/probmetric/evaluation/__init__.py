@@ -10,6 +10,7 @@ from probmetric.evaluation.classification import classification_metrics
 from probmetric.evaluation.clustering import agreement, clustering_metrics
 from probmetric.evaluation.correlation import spearman
 from probmetric.evaluation.evaluator import EvaluationSettings, evaluate_run
+from probmetric.evaluation.gallery import Gallery, GalleryIndex
 from probmetric.evaluation.neighbours import Neighbours, nearest_neighbours
 from probmetric.evaluation.ood import auroc, ood_metrics, roc_curve
 from probmetric.evaluation.protocols import mlrc_folds, mlrc_metrics, selection_comparison
@@ -23,6 +24,8 @@ from probmetric.evaluation.transport import proxy_transport
 
 __all__ = [
     "EvaluationSettings",
+    "Gallery",
+    "GalleryIndex",
     "Neighbours",
     "PairedResult",
     "Reliability",

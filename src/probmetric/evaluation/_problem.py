@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from probmetric.evaluation import _arrays
 from probmetric.evaluation._keys import Distance
 from probmetric.evaluation._relation import LabelRelation, Relation, sparse_relation
+from probmetric.evaluation.gallery import Gallery
 from probmetric.evaluation.ranks import Problem, known_distance
 
 RowReader = Callable[[Any, str, Distance, bool], Any]
@@ -30,12 +31,21 @@ def build_problem(
     """Check everything and put it together; `rows` reads the embeddings, as arrays or as tensors."""
     distance = known_distance(distance)
     queries = rows(embeddings, "embeddings", distance, normalize)
-    searched = queries if gallery is None else rows(gallery, "gallery", distance, normalize)
+    if isinstance(gallery, Gallery):
+        _check_streamable(distance, normalize)
+        searched, gallery_labels = gallery, gallery.labels if gallery_labels is None else gallery_labels
+    else:
+        searched = queries if gallery is None else rows(gallery, "gallery", distance, normalize)
     if queries.shape[1] != searched.shape[1]:
         raise ValueError(f"embeddings have {queries.shape[1]} dimensions, the gallery has {searched.shape[1]}.")
     own = _self_index(len(queries), len(searched), gallery is None, query_index)
     relation = _relation(labels, gallery_labels, positives, own, gallery is None, (len(queries), len(searched)))
     return Problem(queries, searched, relation, own, distance)
+
+
+def _check_streamable(distance: Distance, normalize: bool) -> None:
+    if distance != "cosine" or normalize:
+        raise ValueError("a Gallery holds unit rows and is searched by distance='cosine', without normalize.")
 
 
 def numpy_rows(values: Any, name: str, distance: Distance, normalize: bool) -> NDArray[np.float32]:

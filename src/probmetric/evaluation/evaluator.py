@@ -30,10 +30,12 @@ from probmetric.evaluation.clustering import clustering_metrics
 from probmetric.evaluation.correlation import spearman
 from probmetric.evaluation.neighbours import nearest_neighbours
 from probmetric.evaluation.ood import auroc, ood_metrics, roc_curve
+from probmetric.evaluation.places import Places, place_metrics, place_retrieval
 from probmetric.evaluation.retrieval import retrieval_per_query, summarize
 from probmetric.evaluation.sampled import retrieval_calibration
 from probmetric.evaluation.selective import selective_metrics, sparsification
 from probmetric.evaluation.structure import structure_metrics
+from probmetric.evaluation.verification import Pairs, verification_metrics
 from probmetric.io import FileError, read_tensors
 
 Metrics = dict[str, float | None]
@@ -87,6 +89,8 @@ def evaluate_run(
     settings: EvaluationSettings | Mapping[str, Any] | None = None,
     *,
     ambiguity: NDArray[np.float64] | None = None,
+    pairs: Pairs | None = None,
+    places: Places | None = None,
 ) -> tuple[Metrics, Curves]:
     """Metrics (flat, NaN as None) and curves of the run in `folder`; the content of metrics.json and curves.json.
 
@@ -94,11 +98,19 @@ def evaluate_run(
         folder: run folder with `embeddings/test.safetensors` and, optionally, `val`, `last` and `ood`.
         settings: `EvaluationSettings`, a mapping of its fields, or None.
         ambiguity: (rows of the manifest,) known ambiguity, looked up by each image's `index`; NaN = not known.
+        pairs: pairs of test images to verify, `verification/...`.
+        places: where the images were taken, for street scenes: retrieval and sparsification are then as in `places`.
     """
     chosen = EvaluationSettings.of(settings)
     place = Path(folder) / "embeddings"
     test = read_embeddings(place / "test.safetensors")
-    metrics, curves = evaluate_test(test, chosen)
+    if places is None:
+        metrics, curves = evaluate_test(test, chosen)
+    else:
+        metrics, curves = place_metrics(test["mean"], test["uncertainty"], places.of(test["index"]), ks=chosen.ks)
+    if pairs is not None:
+        similarity = pairs.similarities(test["mean"], test["index"])
+        metrics |= _prefixed("verification", verification_metrics(similarity, pairs.same))
     if ambiguity is not None:
         known = np.asarray(ambiguity, dtype=np.float64)[test["index"]]
         given = np.isfinite(known)
@@ -107,8 +119,7 @@ def evaluate_run(
     for split in ("val", "last"):
         if (place / f"{split}.safetensors").exists():
             other = read_embeddings(place / f"{split}.safetensors")
-            values = summarize(retrieval_per_query(other["mean"], other["label"], ks=chosen.ks))
-            metrics |= _prefixed(f"{split}/retrieval", values)
+            metrics |= _prefixed(f"{split}/retrieval", _retrieval(other, places, chosen))
     if (place / "ood.safetensors").exists():
         found, roc = evaluate_ood(test, read_embeddings(place / "ood.safetensors"), chosen)
         metrics |= found
@@ -158,6 +169,14 @@ def evaluate_test(test: Embeddings, settings: EvaluationSettings) -> tuple[dict[
         metrics |= found
         curves["reliability"] = curve
     return metrics, curves
+
+
+def _retrieval(split: Embeddings, places: Places | None, settings: EvaluationSettings) -> dict[str, float]:
+    """Retrieval metrics of a split other than test."""
+    if places is None:
+        return summarize(retrieval_per_query(split["mean"], split["label"], ks=settings.ks))
+    values, _, _ = place_retrieval(split["mean"], places.of(split["index"]), ks=settings.ks)
+    return summarize(values) if values else {}
 
 
 def evaluate_ood(test: Embeddings, ood: Embeddings, settings: EvaluationSettings) -> tuple[dict[str, float], Curves]:

@@ -8,6 +8,7 @@ right (a key within float32 error of the last place) is searched again by the ex
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,8 +16,11 @@ from numpy.typing import NDArray
 
 from probmetric.evaluation import _arrays
 from probmetric.evaluation._keys import float32_error, keys, on_grid, steps_of
+from probmetric.evaluation._streamed import streamed_neighbours
+from probmetric.evaluation.gallery import Gallery, GalleryIndex
 
 SPARE = 2
+SPARE_SHARE = 4
 GPU_LONGEST_LIST = 2048
 FAISS_FROM = 4096
 EXACT_BYTES = 32 << 20
@@ -39,22 +43,49 @@ def nearest_neighbours(
 ) -> Neighbours:
     """The k nearest gallery rows of each of `embeddings` (Q,M) by cosine; without gallery, self is left out by index.
 
+    The gallery may be an array (N,M), a `Gallery` (streamed, as exact), or a `GalleryIndex` (approximate: a query whose
+    lists hold fewer than k rows gets index -1 and similarity -inf in the places left).
+
     Example:
         >>> points = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
         >>> nearest_neighbours(points, k=1).indices.ravel().tolist()
         [1, 0, 1]
     """
     queries = _rows(embeddings, "embeddings", normalize)
+    if isinstance(gallery, Gallery):
+        _check_k(k, len(gallery))
+        return Neighbours(*streamed_neighbours(queries, gallery, k, _method(method)))
+    if isinstance(gallery, GalleryIndex):
+        _check_k(k, len(gallery.gallery))
+        return _by_index(queries, gallery, k)
     own = gallery is None
     searched = queries if own else _rows(gallery, "gallery", normalize)
-    available = len(searched) - own
-    if not 1 <= k <= available:
-        raise ValueError(f"k is {k}; expected 1 to {available}, the number of rows that can be found.")
+    _check_k(k, len(searched) - own)
     if method not in ("auto", "exact", "faiss"):
         raise ValueError(f"method is {method!r}; allowed: 'auto', 'exact', 'faiss'.")
     if method == "exact" or (method == "auto" and len(searched) < FAISS_FROM):
         return _exact(queries, searched, np.arange(len(queries)), k, own)
     return _by_faiss(queries, searched, k, own)
+
+
+def _check_k(k: int, available: int) -> None:
+    if not 1 <= k <= available:
+        raise ValueError(f"k is {k}; expected 1 to {available}, the number of rows that can be found.")
+
+
+def _method(method: Literal["auto", "exact", "faiss"]) -> Callable[..., Neighbours]:
+    return lambda queries, rows, k: nearest_neighbours(queries, rows, k=k, method=method)
+
+
+def _by_index(queries: NDArray[np.float32], index: GalleryIndex, k: int) -> Neighbours:
+    """The k best of SPARE_SHARE k candidates, by exact keys."""
+    columns = index.candidates(queries, min(SPARE_SHARE * k, len(index.gallery)))
+    named, place = np.unique(columns, return_inverse=True)
+    rows = index.gallery.rows(named.clip(min=0))
+    similarity = _candidate_keys(queries, rows, place.reshape(columns.shape))
+    similarity[columns < 0] = -np.inf
+    order = np.lexsort((columns, -similarity), axis=1)[:, :k]
+    return Neighbours(np.take_along_axis(similarity, order, axis=1), np.take_along_axis(columns, order, axis=1))
 
 
 def _rows(values: Any, name: str, normalize: bool) -> NDArray[np.float32]:

@@ -30,7 +30,7 @@ Ints = NDArray[np.int64]
 BLOCK_BYTES = 32 << 20
 SMALLEST_TILE = 256
 FILTERED_DISTANCES = ("cosine", "euclidean")
-Engine = Literal["auto", "numpy", "compiled", "torch"]
+Engine = Literal["auto", "numpy", "compiled", "torch", "streamed"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Problem:
     """One retrieval task, checked: what is searched (Q,M), in what (N,M), and what counts as right.
 
     `self_index` (Q,) is the gallery row that is the query itself, -1 for none. The rows are NumPy arrays, or torch
-    tensors for the torch engine.
+    tensors for the torch engine; the gallery may be a `Gallery` (see `gallery`).
     """
 
     queries: Any
@@ -64,6 +64,10 @@ def positive_counts(problem: Problem, block: int | None = None, engine: Engine =
     chosen = choose_engine(problem) if engine == "auto" else engine
     if chosen != "numpy" and problem.distance not in FILTERED_DISTANCES:
         raise ValueError(f"engine {chosen!r} knows {FILTERED_DISTANCES}, not {problem.distance!r}; use 'numpy'.")
+    if chosen == "streamed":
+        from probmetric.evaluation._streamed import streamed_counts
+
+        return streamed_counts(problem, block)
     if chosen == "torch":
         from probmetric.evaluation._ranks_torch import torch_counts
 
@@ -80,7 +84,9 @@ def positive_counts(problem: Problem, block: int | None = None, engine: Engine =
 
 
 def choose_engine(problem: Problem) -> Engine:
-    """Torch for tensors; numba for what takes NumPy longer than numba takes to load (about 1.5 s); else NumPy."""
+    """Streamed for a `Gallery`, torch for tensors; numba where its load (1.5 s) pays off; else NumPy."""
+    if hasattr(problem.gallery, "blocks"):
+        return "streamed"
     if hasattr(problem.gallery, "detach"):
         return "torch"
     queries, gallery = len(problem.queries), len(problem.gallery)
@@ -139,16 +145,24 @@ def counts_of_block(problem: Problem, found: NDArray[np.float64], start: int, st
     if problem.self_index is not None:
         own = problem.self_index[start:stop]
         found[rows[own >= 0], own[own >= 0]] = -np.inf
-    found.sort(axis=1)
-    above = np.empty(len(threshold), dtype=np.int64)
-    tied = np.empty_like(above)
-    width = found.shape[1]
-    for row in rows[np.diff(offsets) > 0]:
-        mine = slice(offsets[row], offsets[row + 1])
-        right = found[row].searchsorted(threshold[mine], side="right")
-        above[mine] = width - right
-        tied[mine] = right - found[row].searchsorted(threshold[mine], side="left")
+    above, tied = count_above(found, offsets, threshold)
     return Counts(start, stop, offsets, above, tied)
+
+
+def count_above(found: NDArray[np.float64], offsets: Ints, threshold: NDArray[np.float64]) -> tuple[Ints, Ints]:
+    """How many of a row's keys `found` (B,N) are above, and how many equal, each of its thresholds, flat (P,).
+
+    Thresholds of a row lie at its `offsets` (B+1,), descending. Only keys that reach the lowest are sorted.
+    """
+    above = np.zeros(len(threshold), dtype=np.int64)
+    tied = np.zeros_like(above)
+    for row in np.flatnonzero(np.diff(offsets)):
+        mine = slice(offsets[row], offsets[row + 1])
+        near = np.sort(found[row][found[row] >= threshold[mine][-1]])
+        right = near.searchsorted(threshold[mine], side="right")
+        above[mine] = len(near) - right
+        tied[mine] = right - near.searchsorted(threshold[mine], side="left")
+    return above, tied
 
 
 def known_distance(distance: Distance) -> Distance:

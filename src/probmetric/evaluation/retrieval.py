@@ -59,8 +59,8 @@ def retrieval_metrics(
         embeddings: (N,M) queries, and the gallery too when `gallery` is None (self-retrieval: a row never finds
             itself, decided by index, so that exact duplicates stay in play). CUDA tensors are searched where they are.
         labels: (N,) integers from 0; rows with equal labels are each other's positives.
-        gallery: (G,M) what is searched, if not the queries themselves.
-        gallery_labels: (G,) labels of the gallery.
+        gallery: (G,M) what is searched, if not the queries themselves; or a `Gallery` of files, read block by block.
+        gallery_labels: (G,) labels of the gallery; by default those of a `Gallery`.
         positives: instead of labels: SciPy sparse matrix (N,G), integer pairs (P,2) of query and gallery row, or a
             list of gallery rows for each query.
         query_index: (N,) gallery row that *is* the query and is left out, -1 for none; for a gallery that
