@@ -225,9 +225,22 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Any], metadata: Mappin
     with atomic_path(path) as temporary:
         try:
             save(ready, temporary, metadata=header)
+            _sort_metadata(temporary)
         except SafetensorError as error:  # carries the operating system's error as text only
             number = re.search(r"os error (\d+)", str(error))
             raise OSError(int(number[1]) if number else errno.EIO, str(error)) from error
+
+
+def _sort_metadata(path: Path) -> None:
+    """Put the header's metadata in order, in place: safetensors shuffles it, and equal content shall be equal bytes."""
+    with path.open("r+b") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(text) <= length:
+            file.seek(8)
+            file.write(text.ljust(length))
 
 
 def _checksum(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> str:

@@ -107,3 +107,11 @@ def test_digests(tmp_path):
     write_text(tmp_path / "x", "abc")
     assert sha256_file(tmp_path / "x") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     assert digest_of({"a": 1, "b": 2}) == digest_of({"b": 2, "a": 1}) != digest_of({"a": 2, "b": 1})
+
+
+def test_equal_tensors_and_metadata_are_equal_bytes(tmp_path) -> None:
+    metadata = {"epoch": "3", "classes": '["ä", "\\n"]', "split": "test", "sources": "[]"}
+    for number in range(8):
+        write_tensors(tmp_path / f"{number}.safetensors", {"b": np.ones(3), "a": np.zeros((2, 2))}, metadata)
+    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1
+    assert read_tensors(tmp_path / "0.safetensors")[1] == metadata
