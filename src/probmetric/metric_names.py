@@ -3,7 +3,8 @@
 A name is `<group>/<metric>`; docs/evaluation.md defines the metrics. Which of them a run has depends on its data
 (classification needs test images of the training classes) and its uncertainty (samples); what it lacks is null.
 
-    evaluation   retrieval, clustering, structure, sparsification, calibration, classification, ambiguity, ood
+    evaluation   retrieval, clustering, structure, sparsification, calibration, classification, ambiguity, ood,
+                 verification (pairs of faces)
     reports      training and embedding: times, from a run's history and benchmarks
 """
 
@@ -19,10 +20,11 @@ _MAP = ("map_at_r", "map_at_5", "map_at_10", "map_at_20", "map_at_1000", "map_at
 _RETRIEVAL = (
     *_MAP,
     *("map_at_5_empty_as_one", "map_at_10_empty_as_one", "map_at_20_empty_as_one"),
-    *("map_at_class_size", "r_precision", "mrr", "queries_without_positives"),
+    *("recall_at_1_empty_as_zero", "map_at_class_size", "r_precision", "mrr", "queries_without_positives"),
 )
 _SPARSIFICATION = (
-    *("ausc", "ausc_as_published", "ausc_query_and_neighbour", "ausc_gap_to_oracle", "aurc", "error_auroc"),
+    *("ausc", "ausc_as_published", "ausc_as_published_empty_as_zero", "ausc_query_and_neighbour"),
+    *("ausc_gap_to_oracle", "aurc", "error_auroc"),
     *("accuracy_at_coverage_50", "accuracy_at_coverage_80", "accuracy_at_coverage_90"),
 )
 _STRUCTURE = (
@@ -43,11 +45,15 @@ _GROUPS: dict[str, tuple[str, ...]] = {
         *("retrieval_ece", "retrieval_ece_as_published"),
     ),
     "ambiguity": ("spearman",),
+    "verification": ("accuracy", "auroc", "eer", "tar_at_far_1"),
     "ood": _OOD,
     "training": ("epoch_seconds", "seconds", "epochs"),
     "embedding": ("test_seconds",),
 }
-_RETRIEVAL_GROUPS = ("retrieval", "val/retrieval", "last/retrieval", "retrieval_euclidean", "retrieval_poincare")
+_RETRIEVAL_GROUPS = (
+    *("retrieval", "val/retrieval", "last/retrieval", "retrieval_euclidean", "retrieval_poincare"),
+    *("retrieval_day_to_night", "retrieval_night_to_day"),
+)
 _AT_K = re.compile(r"(?:recall|precision)_at_(\d+)")
 
 

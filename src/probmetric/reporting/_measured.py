@@ -1,7 +1,6 @@
 """What was measured, looked up by the part a method plays: papers' tables and claims name parts, experiments methods.
 
-A part `pfml-proxy_anchor` is played by the method of that name and by those that carry it with a suffix: of the
-dataset they are tuned for (`pfml-proxy_anchor-cub`), of their fidelity (`pfml-proxy_anchor-as_published`), or both.
+A part `pfml-proxy_anchor` is played by the method of that name and by `pfml-proxy_anchor-as_published`.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from probmetric.reporting.aggregate import Record
+from probmetric.reporting.experiment import ood_means
 
 if TYPE_CHECKING:
     from probmetric.reporting._runs import Run, RunKey
@@ -22,9 +22,9 @@ AS_PUBLISHED = "as_published"
 TIMES = ("training/epoch_seconds", "training/seconds", "training/epochs")
 
 
-def plays(method: str, part: str, dataset: str) -> bool:
-    """Whether `method` plays `part` on `dataset`."""
-    return method.removesuffix(f"-{AS_PUBLISHED}") in (part, f"{part}-{dataset}")
+def plays(method: str, part: str) -> bool:
+    """Whether `method` plays `part`, in whatever fidelity."""
+    return method.removesuffix(f"-{AS_PUBLISHED}") == part
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,15 @@ class Series:
 def series(context: ReportContext, metrics: Collection[str]) -> dict[tuple[str, str], list[Series]]:
     """(dataset with its noise, metric) -> series, in the experiment's order; a method without values has none."""
     found: dict[tuple[str, str, str], dict[int, Record]] = defaultdict(dict)
-    for record in [*context.records, *_times(context.runs, metrics)]:
+    records = context.records + ood_means(context.records, metrics)
+    for record in [*records, *_times(context.runs, metrics)]:
         if record.metric in metrics and record.value is not None:
             found[record.key.data, record.metric, record.key.variant][record.key.seed] = record
     order = {variant: place for place, variant in enumerate(context.variants)}
     grouped: dict[tuple[str, str], list[Series]] = defaultdict(list)
-    for (data, metric, _), records in sorted(found.items(), key=lambda item: order[item[0][2]]):
-        first = next(iter(records.values()))
-        values = {seed: record.value for seed, record in sorted(records.items()) if record.value is not None}
+    for (data, metric, _), seeds in sorted(found.items(), key=lambda item: order[item[0][2]]):
+        first = next(iter(seeds.values()))
+        values = {seed: record.value for seed, record in sorted(seeds.items()) if record.value is not None}
         grouped[data, metric].append(Series(first.key, first.fidelity, values))
     return dict(grouped)
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from probmetric.reporting._comparison import Cell
+    from probmetric.reporting.claims.layout import Board
     from probmetric.reporting.published import PublishedComparison
     from probmetric.reporting.tables import Column, Group, Row, Table
 
@@ -34,11 +35,20 @@ def seeds_text(row: Row) -> str:
     return str(row.seeds) if row.seeds == row.expected_seeds else f"{row.seeds} of {row.expected_seeds}"
 
 
-def markdown(table: Table, published: Sequence[PublishedComparison] = (), label: Callable[[str], str] = str) -> str:
-    """GitHub-flavoured Markdown, one table per dataset and noise rate, and the published numbers beside ours."""
+def markdown(
+    table: Table,
+    claims: Board | None = None,
+    published: Sequence[PublishedComparison] = (),
+    label: Callable[[str], str] = str,
+) -> str:
+    """GitHub-flavoured Markdown: the claims, a table per dataset and noise rate, published numbers beside ours."""
+    from probmetric.reporting.claims import layout as claims_layout
     from probmetric.reporting.published import layout
 
-    blocks = [f"# {_md(table.title)}", *(_markdown_group(table, group) for group in table.groups), LEGEND]
+    blocks = [f"# {_md(table.title)}"]
+    if claims is not None:
+        blocks += ["## Claims", *claims_layout.markdown(claims, _md, label)]
+    blocks += [*(_markdown_group(table, group) for group in table.groups), LEGEND]
     if published:
         blocks += ["## Published and ours", *layout.markdown(published, _md, label)]
     return "\n\n".join(blocks) + "\n"

@@ -12,8 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probmetric.io import read_json, write_text
-from probmetric.reporting import _answers, _render, claims, published
+from probmetric.reporting import _answers, _render, published
 from probmetric.reporting._runs import flatten
+from probmetric.reporting.claims import layout as claims_layout
+from probmetric.reporting.claims import load_claims
+from probmetric.reporting.claims.testing import evaluate_claims
 from probmetric.reporting.figures._data import group_title
 from probmetric.reporting.published import layout
 from probmetric.reporting.tables import build_table
@@ -63,11 +66,11 @@ def render(context: ReportContext) -> str:
         table=table,
         render=_render,
         answers=_answers.answers(table),
-        group_title=group_title,
         trust={group_title(data): judged for data, judged in trust.items()},
         trust_sentence=_answers.trust_sentence,
         thresholds=_answers.GOOD,
-        findings=claims.evaluate_claims(context, claims.load_claims()),
+        claims=claims_layout.board(context, evaluate_claims(context, load_claims())),
+        claims_layout=claims_layout,
         published=layout.blocks(published.compare_published(context, published.load_published())),
         layout=layout,
         figures=_figures(context),
@@ -188,6 +191,7 @@ def _links(context: ReportContext) -> list[tuple[str, str]]:
         ("table.md", "table as Markdown"),
         ("table.csv", "table as CSV, full precision"),
         ("table.tex", "table as LaTeX"),
+        ("claims.csv", "the papers' claims, tested"),
         ("published.csv", "published numbers beside ours"),
         ("runs.csv", "every metric of every run"),
         ("metrics.json", "means, as compared by dvc metrics diff"),

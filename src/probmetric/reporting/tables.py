@@ -125,17 +125,23 @@ def _group(context: ReportContext, data: str) -> Group:
 
 
 def write_tables(context: ReportContext) -> list[Path]:
-    """Write table.md, table.csv, table.tex and the CSV files `dvc plots` reads into the report folder."""
+    """Write table.md, table.csv, table.tex, claims.csv and the CSV files `dvc plots` reads into the report folder."""
     from probmetric.reporting import _render
+    from probmetric.reporting.claims import layout as claims_layout
+    from probmetric.reporting.claims import load_claims
+    from probmetric.reporting.claims.testing import evaluate_claims
     from probmetric.reporting.plots import write_plots
     from probmetric.reporting.published import compare_published, layout, load_published
 
     table = build_table(context)
     published = compare_published(context, load_published())
+    findings = evaluate_claims(context, load_claims())
+    board = claims_layout.board(context, findings)
     texts = {
-        "table.md": _render.markdown(table, published, context.label),
+        "table.md": _render.markdown(table, board, published, context.label),
         "table.csv": _render.csv_text(table),
         "table.tex": _render.latex(table),
+        "claims.csv": claims_layout.csv_text(findings),
     }
     if published:
         texts["published.csv"] = layout.csv_text(published)

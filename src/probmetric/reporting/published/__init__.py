@@ -3,7 +3,7 @@
 The numbers are in `<paper>.csv` beside this file, transcribed from the papers (README.md says how). A row of the
 paper's table is compared with a run of ours on the same dataset, at the same noise rate, with the same metric. Nothing
 else is: an experiment with its dataset substituted (`pfml/table2@glyphs`) and a dataset prepared from a subset of its
-images have no published numbers.
+images have nothing to do with published numbers.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import csv
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
 from probmetric.io import FileError, read_json
+from probmetric.names import data_name, split_data_name
 from probmetric.reporting import _metrics
 from probmetric.reporting._comparison import Cell, summarise
 from probmetric.reporting._measured import Series, plays, series
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent
 COLUMNS = ("table", "row", "method", "relative_to", "dataset", "noise", "metric", "value", "spread", "unit")
+_Values = Mapping[int, float]
 Verdict = Literal["not run", "not measured", "one seed", "inside", "outside"]
 
 
@@ -59,7 +62,7 @@ class PublishedNumber:
         row: row as printed.
         method: the part a method of ours has to play (`_measured`); empty for what is not implemented.
         relative_to: the part whose value the printed change refers to; empty for plain values.
-        dataset: dataset without its noise.
+        datasets: the prepared dataset, without its noise; several (folds) stand for the mean over them.
         noise: rate of wrong training labels.
         metric: our name of what was measured.
         value: the number.
@@ -72,7 +75,7 @@ class PublishedNumber:
     row: str
     method: str
     relative_to: str
-    dataset: str
+    datasets: tuple[str, ...]
     noise: float
     metric: str
     value: float
@@ -82,8 +85,15 @@ class PublishedNumber:
 
     @property
     def title(self) -> str:
-        """`cub`, or `cub, 20 % label noise`."""
-        return f"{self.dataset}, {100 * self.noise:g} % label noise" if self.noise else self.dataset
+        """`cub`, `cub, 20 % label noise` or `cub-mlrc1 to cub-mlrc4, mean`."""
+        first, *others = self.datasets
+        name = f"{first} to {others[-1]}, mean" if others else first
+        return f"{name}, {100 * self.noise:g} % label noise" if self.noise else name
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """Names of the prepared datasets, noise included."""
+        return tuple(data_name(dataset, self.noise) for dataset in self.datasets)
 
     @property
     def heading(self) -> str:
@@ -149,9 +159,12 @@ def _number(row: dict[str, str], where: str) -> PublishedNumber:
         spread = float(row["spread"]) * unit.scale if row["spread"] else None
     except ValueError as error:
         raise FileError(f"{where}: {error}; value, spread and noise are numbers.") from error
-    names = {name: row[name] for name in ("table", "row", "method", "relative_to", "dataset", "metric")}
+    names = {name: row[name] for name in ("table", "row", "method", "relative_to", "metric")}
+    datasets = tuple(row["dataset"].split("|"))
     digits = len(row["value"].partition(".")[2])
-    return PublishedNumber(**names, noise=noise, value=value, spread=spread, unit=unit, digits=digits)
+    return PublishedNumber(
+        **names, datasets=datasets, noise=noise, value=value, spread=spread, unit=unit, digits=digits
+    )
 
 
 def compare_published(context: ReportContext, numbers: Iterable[PublishedNumber]) -> list[PublishedComparison]:
@@ -171,7 +184,7 @@ def compare_published(context: ReportContext, numbers: Iterable[PublishedNumber]
 
 def _is_subset(context: ReportContext, data: str) -> bool:
     """Whether a dataset was prepared from some of its images: the miniatures tests make say so in their summary."""
-    folders = (context.prepared / name for name in {data, data.partition("+noise")[0]})
+    folders = (context.prepared / name for name in {data, split_data_name(data)[0]})
     summaries = [read_json(folder / "summary.json") for folder in folders if (folder / "summary.json").exists()]
     return any(summary.get("options", {}).get("subset") for summary in summaries)
 
@@ -179,27 +192,43 @@ def _is_subset(context: ReportContext, data: str) -> bool:
 def _compare(
     number: PublishedNumber, found: Mapping[tuple[str, str], Sequence[Series]], present: Collection[tuple[str, str]]
 ) -> list[PublishedComparison]:
-    data = f"{number.dataset}+noise{number.noise:g}" if number.noise else number.dataset
-    here = found.get((data, number.metric), ())
-    mine = [item for item in here if number.method and plays(item.key.method, number.method, number.dataset)]
+    mine = _played(found, number, number.method)
+    bases = _played(found, number, number.relative_to)
     compared = []
-    for item in mine:
-        values = _change(item, here, number) if number.relative_to else list(item.values.values())
+    for variant, (fidelity, values) in mine.items():
+        if number.relative_to:
+            values = _change(values, bases, fidelity, number.unit.change)
         if values:
-            compared.append(PublishedComparison(number, item.variant, summarise(values)))
+            compared.append(PublishedComparison(number, variant, summarise(list(values.values()))))
     if compared:
         return compared
-    runs = [variant for place, variant in present if place == data]
-    lacking = [name for name in runs if number.method and plays(name.partition("+")[0], number.method, number.dataset)]
+    here = {variant for data, variant in present if data in number.data}
+    lacking = [variant for variant in here if number.method and plays(variant.partition("+")[0], number.method)]
     return [PublishedComparison(number, min(lacking, default=""))]
 
 
-def _change(item: Series, here: Sequence[Series], number: PublishedNumber) -> list[float]:
-    """Relative change, seed by seed, from the method the number refers to, in the same fidelity where it was run."""
-    others = [other for other in here if plays(other.key.method, number.relative_to, number.dataset)]
-    others.sort(key=lambda other: other.fidelity != item.fidelity)
-    if not others:
-        return []
-    base, sign = others[0].values, number.unit.change
-    quotients = [item.values[seed] / base[seed] for seed in item.values if base.get(seed)]
-    return [quotient if not sign else sign * (quotient - 1) for quotient in quotients]
+def _played(
+    found: Mapping[tuple[str, str], Sequence[Series]], number: PublishedNumber, part: str
+) -> dict[str, tuple[str, _Values]]:
+    """Method -> fidelity and values by seed; with folds, means over them, for seeds that were run on every fold."""
+    by_fold = [
+        {item.variant: item for item in found.get((data, number.metric), ()) if part and plays(item.key.method, part)}
+        for data in number.data
+    ]
+    played: dict[str, tuple[str, _Values]] = {}
+    for variant, first in by_fold[0].items():
+        if all(variant in fold for fold in by_fold):
+            folds = [fold[variant].values for fold in by_fold]
+            seeds = [seed for seed in first.values if all(seed in fold for fold in folds)]
+            played[variant] = (first.fidelity, {seed: fmean(fold[seed] for fold in folds) for seed in seeds})
+    return played
+
+
+def _change(values: _Values, bases: Mapping[str, tuple[str, _Values]], fidelity: str, change: int | None) -> _Values:
+    """Relative change, seed by seed, from the method a number refers to, in the same fidelity where it was run."""
+    order = sorted(bases.values(), key=lambda base: base[0] != fidelity)
+    if not order:
+        return {}
+    base = order[0][1]
+    quotients = {seed: value / base[seed] for seed, value in values.items() if base.get(seed)}
+    return {seed: change * (quotient - 1) if change else quotient for seed, quotient in quotients.items()}

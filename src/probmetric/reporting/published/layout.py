@@ -113,7 +113,7 @@ def csv_text(found: Sequence[PublishedComparison]) -> str:
     writer.writerow(_CSV_COLUMNS)
     for item in found:
         number, cell = item.published, item.ours
-        place = [number.table, number.row, number.dataset, f"{number.noise:g}", number.metric]
+        place = [number.table, number.row, " ".join(number.datasets), f"{number.noise:g}", number.metric]
         values = [f"{number.value:.6g}", "" if number.spread is None else f"{number.spread:.6g}", item.method]
         mine = ["", "", 0] if cell is None else [repr(cell.mean), _optional(cell.half_width), cell.n]
         verdict = _IN_INTERVAL.get(item.verdict, item.verdict)

@@ -1,0 +1,148 @@
+"""What was found about the claims, for readers: a line per claim, a column per dataset."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from probmetric.reporting.claims import Claim, Finding
+from probmetric.reporting.figures._data import group_title
+
+if TYPE_CHECKING:
+    from probmetric.reporting.experiment import ReportContext
+
+LEGEND = (
+    "Tested seed by seed: paired t-test, 5 % level, Holm-corrected over the opponents of a claim, not over claims. "
+    "Number: mean difference ± half-width of its 95 % interval to the opponent least favourable to the claim; positive "
+    "speaks for the claim. d: mean difference / standard deviation of the differences. "
+    "Undecided: not significant either way with these seeds."
+)
+_SENTENCE = {
+    "holds": "{} hold{s} on every dataset tested",
+    "does not hold": "{} do{es} not hold",
+    "differs": "{} depend{s} on the dataset",
+    "undecided": "{} {are} undecided",
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One claim: its verdict over all datasets, and the findings per dataset (two where both fidelities were run)."""
+
+    claim: Claim
+    overall: str
+    cells: tuple[tuple[Finding, ...], ...]
+
+
+@dataclass(frozen=True)
+class Board:
+    """The claims that were tested, by dataset, and those that were not."""
+
+    titles: tuple[str, ...]
+    lines: tuple[Line, ...]
+    not_run: tuple[Claim, ...]
+
+    @property
+    def summary(self) -> str:
+        """One sentence: how many claims hold, and how many could not be tested."""
+        count = Counter(line.overall for line in self.lines)
+        parts = [_counted(text, count[name]) for name, text in _SENTENCE.items() if count[name]]
+        total = len(self.lines) + len(self.not_run)
+        tested = f"{len(self.lines)} of {total} claims of the papers are tested here"
+        return f"{tested}: {', '.join(parts)}." if parts else f"None of {total} claims of the papers is tested here."
+
+
+def _counted(text: str, number: int) -> str:
+    one = number == 1
+    return text.format(number, s="s" if one else "", es="es" if one else "", are="is" if one else "are")
+
+
+def board(context: ReportContext, findings: Sequence[Finding]) -> Board:
+    """The findings arranged; a dataset on which nothing was tested has no column, the experiment's paper is first."""
+    tested = [data for data in context.data if any(finding.data == data for finding in findings)]
+    claims = list(dict.fromkeys(finding.claim for finding in findings))
+    claims.sort(key=lambda claim: claim.paper != context.name.partition("/")[0])
+    lines, not_run = [], []
+    for claim in claims:
+        mine = [finding for finding in findings if finding.claim == claim and finding.data]
+        if mine:
+            cells = tuple(tuple(finding for finding in mine if finding.data == data) for data in tested)
+            lines.append(Line(claim, overall(mine), cells))
+        else:
+            not_run.append(claim)
+    return Board(tuple(map(group_title, tested)), tuple(lines), tuple(not_run))
+
+
+def overall(findings: Sequence[Finding]) -> str:
+    """`holds` or `does not hold` where all verdicts agree, `differs` where they contradict, else `undecided`.
+
+    A refutation on one dataset is enough for "does not hold" if the claim is confirmed on none.
+    """
+    verdicts = {finding.verdict for finding in findings}
+    if verdicts == {"holds"}:
+        return "holds"
+    if "does not hold" in verdicts:
+        return "differs" if "holds" in verdicts else "does not hold"
+    return "undecided"
+
+
+def numbers(finding: Finding) -> str:
+    """`+0.021 ± 0.008`."""
+    if finding.difference is None:
+        return ""
+    size = abs(finding.difference)
+    digits = 1 if size >= 10 else 2 if size >= 1 else 3
+    half_width = "" if finding.half_width is None else f" ± {finding.half_width:.{digits}f}"
+    return f"{finding.difference:+.{digits}f}{half_width}"
+
+
+def details(finding: Finding, label: Callable[[str], str]) -> str:
+    """`to ProxyNCA++, d +1.2, 5 seeds, as published; not run: arcface`."""
+    claim = finding.claim
+    against = f"from {claim.threshold:g}" if claim.kind == "exceeds" else f"to {label(finding.opponent)}"
+    effect = "" if finding.effect_size is None else f"d {finding.effect_size:+.1f}"
+    seeds = f"{finding.seeds} seed{'s' if finding.seeds != 1 else ''}"
+    fidelity = "" if finding.fidelity == "corrected" else finding.fidelity.replace("_", " ")
+    text = ", ".join(filter(None, (against, effect, seeds, fidelity)))
+    return f"{text}; not run: {', '.join(finding.missing)}" if finding.missing else text
+
+
+def markdown(found: Board, escape: Callable[[str], str], label: Callable[[str], str]) -> list[str]:
+    """Blocks of Markdown text: the sentence, a table, the legend."""
+    if not found.lines:
+        return [found.summary]
+    rows = [["Claim", *map(escape, found.titles)], ["---"] * (1 + len(found.titles))]
+    for line in found.lines:
+        rows.append(
+            [escape(f"{line.claim.statement} ({line.claim.source})"), *(_cell(c, escape, label) for c in line.cells)]
+        )
+    return [found.summary, "\n".join(f"| {' | '.join(row)} |" for row in rows), LEGEND]
+
+
+def _cell(cell: Sequence[Finding], escape: Callable[[str], str], label: Callable[[str], str]) -> str:
+    texts = [f"**{item.verdict}** {numbers(item)} ({escape(details(item, label))})" for item in cell]
+    return "<br>".join(texts) or "–"
+
+
+_CSV_COLUMNS = (
+    *("claim", "source", "statement", "kind", "metric", "dataset", "fidelity", "verdict", "opponent", "difference"),
+    *("ci95_half_width", "effect_size", "p_holm", "seeds", "opponents_not_run"),
+)
+
+
+def csv_text(findings: Sequence[Finding]) -> str:
+    """One line per claim and dataset, full precision."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(_CSV_COLUMNS)
+    for item in findings:
+        claim = item.claim
+        values = [item.difference, item.half_width, item.effect_size, item.p_value]
+        shown = ["" if value is None else repr(value) for value in values]
+        place = [claim.id, claim.source, claim.statement, claim.kind, claim.metric, item.data, item.fidelity]
+        writer.writerow([*place, item.verdict, item.opponent, *shown, item.seeds, " ".join(item.missing)])
+    return buffer.getvalue()

@@ -1,0 +1,168 @@
+"""Claims tested on the runs of an experiment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from probmetric.names import split_data_name
+from probmetric.reporting._comparison import LEVEL
+from probmetric.reporting._measured import AS_PUBLISHED, Series, plays, series
+from probmetric.reporting.claims import Claim, Finding, Names, Verdict
+
+if TYPE_CHECKING:
+    from probmetric.reporting.experiment import ReportContext
+
+_Values = Mapping[int, float]
+_Found = Mapping[tuple[str, str], Sequence[Series]]
+
+
+def evaluate_claims(context: ReportContext, claims: Iterable[Claim]) -> list[Finding]:
+    """Findings of every claim, one per dataset (and fidelity) on which it can be tested; without any, one "not run".
+
+    Where a method was run with several values of an option, the run without that override stands for it.
+    """
+    claims = list(claims)
+    found = series(context, {metric for claim in claims for metric in claim.metrics})
+    shared = set(context.shared_overrides)
+    findings: list[Finding] = []
+    for claim in claims:
+        tested = [
+            finding
+            for data in context.data
+            for fidelity in ("corrected", AS_PUBLISHED)
+            if (finding := _Case(claim, data, fidelity, found, shared).finding())
+        ]
+        findings += tested or [Finding(claim, "", "not run")]
+    return findings
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A claim on one dataset, for the runs of one fidelity."""
+
+    claim: Claim
+    data: str
+    fidelity: str
+    found: _Found
+    shared: set[str]
+
+    @property
+    def clean(self) -> str:
+        """The dataset without its label noise."""
+        return split_data_name(self.data)[0]
+
+    def finding(self) -> Finding | None:
+        claim = self.claim
+        if claim.kind == "robust" and self.data == self.clean:
+            return None
+        method = self._series(claim.metric, claim.method, (self.fidelity,))
+        if method is None:
+            return None
+        opponents = {names[0]: self._opponent(names) for names in claim.against}
+        present = {item.variant: item for item in opponents.values() if item is not None}
+        if claim.kind == "exceeds":
+            tests = {"": _test(claim, method.values, dict.fromkeys(method.values, claim.threshold))}
+        else:
+            mine = self._values(method, claim.metric)
+            other_metric = claim.against_metric or claim.metric
+            tests = {name: _test(claim, mine, self._values(item, other_metric)) for name, item in present.items()}
+        tests = {name: test for name, test in tests.items() if test.n}
+        if not tests:
+            return None
+        missing = tuple(name for name, item in opponents.items() if item is None)
+        return _finding(claim, self.data, self.fidelity, tests, missing)
+
+    def _opponent(self, names: Names) -> Series | None:
+        return self._series(self.claim.against_metric or self.claim.metric, names, (self.fidelity, "corrected"))
+
+    def _series(self, metric: str, names: Names, fidelities: Names) -> Series | None:
+        """The first of `names` that was run, in the first of `fidelities` it was run in."""
+        here = self.found.get((self.data, metric), ())
+        for name in names:
+            for fidelity in fidelities:
+                fits = [s for s in here if s.fidelity == fidelity and plays(s.key.method, name)]
+                plain = [s for s in fits if not set(filter(None, s.key.overrides.split("+"))) - self.shared]
+                if len(chosen := plain or fits) == 1:
+                    return chosen[0]
+        return None
+
+    def _values(self, item: Series, metric: str) -> _Values:
+        """Values by seed; for `robust`, what the noise changed."""
+        if self.claim.kind != "robust":
+            return item.values
+        clean = [other for other in self.found.get((self.clean, metric), ()) if other.variant == item.variant]
+        before = clean[0].values if clean else {}
+        return {seed: value - before[seed] for seed, value in item.values.items() if seed in before}
+
+
+@dataclass(frozen=True)
+class _Test:
+    difference: float
+    half_width: float | None
+    effect_size: float | None
+    p_value: float
+    favours: bool
+    n: int
+
+
+def _test(claim: Claim, method: _Values, opponent: _Values) -> _Test:
+    """Paired test of the differences in favour of the claim, shifted by its margin."""
+    from probmetric.evaluation.statistics import mean_interval, paired_test
+
+    shared = sorted(set(method) & set(opponent))
+    if not shared:
+        return _Test(math.nan, None, None, math.nan, False, 0)
+    sign = -1.0 if claim.better_is == "lower" else 1.0
+    first = [sign * method[seed] for seed in shared]
+    second = [sign * opponent[seed] for seed in shared]
+    margins = [_margin(claim, opponent[seed]) for seed in shared]
+    plain = paired_test(first, second)
+    shifted = paired_test([value + margin for value, margin in zip(first, margins, strict=True)], second)
+    _, half_width = mean_interval([a - b for a, b in zip(first, second, strict=True)])
+    known = len(shared) > 1
+    return _Test(
+        difference=plain.difference,
+        half_width=half_width if known else None,
+        effect_size=plain.effect_size if known else None,
+        p_value=shifted.p_value,
+        favours=shifted.difference >= 0,
+        n=len(shared),
+    )
+
+
+def _margin(claim: Claim, value: float) -> float:
+    if claim.kind != "not_worse":
+        return 0.0
+    return claim.margin * abs(value) if claim.margin_is == "share" else claim.margin
+
+
+def _finding(claim: Claim, data: str, fidelity: str, tests: Mapping[str, _Test], missing: Names) -> Finding:
+    """Holm over the opponents, and the opponent that decides: the least favourable."""
+    from probmetric.evaluation.statistics import holm
+
+    adjusted = dict(zip(tests, holm([test.p_value for test in tests.values()]).tolist(), strict=True))
+    worst = min(tests, key=lambda name: tests[name].difference)
+    test, p_value = tests[worst], adjusted[worst]
+    return Finding(
+        claim=claim,
+        data=data,
+        verdict=_verdict(tests, adjusted),
+        fidelity=fidelity,
+        opponent=worst,
+        difference=test.difference,
+        half_width=test.half_width,
+        effect_size=test.effect_size,
+        p_value=None if math.isnan(p_value) else p_value,
+        seeds=test.n,
+        missing=missing,
+    )
+
+
+def _verdict(tests: Mapping[str, _Test], adjusted: Mapping[str, float]) -> Verdict:
+    significant = [test for name, test in tests.items() if adjusted[name] < LEVEL]
+    if not all(test.favours for test in significant):
+        return "does not hold"
+    return "holds" if len(significant) == len(tests) else "undecided"
