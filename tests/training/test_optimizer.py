@@ -75,3 +75,18 @@ def test_nothing_to_train_is_an_error() -> None:
     loss = create_loss("contrastive", num_classes=3, dim=encoder.dim)
     with pytest.raises(ValueError, match=r"training\.epochs to 0"):
         create_optimizer(Training(), encoder, loss)
+
+
+def test_decay_on_matrices_leaves_biases_norms_and_scales_alone() -> None:
+    """Every weight keeps its rate; the loss's own decay is not touched."""
+    encoder, loss = create_encoder("compact", dim=4, in_channels=1, width=4, pool="gem"), TwoRates()
+    settings = Training(learning_rate=1e-2, weight_decay=1e-3, weight_decay_on="matrices", optimizer="sgd")
+    optimizer = create_optimizer(settings, encoder, loss)
+    decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    named = dict(encoder.named_parameters())
+    decayed = {name for name, p in named.items() if decay[id(p)] > 0}
+    assert decayed == {"layers.0.weight", "layers.4.weight", "layers.8.weight", "head.weight"}
+    assert {decay[id(named[name])] for name in decayed} == {1e-3}
+    assert decay[id(loss.temperature)] == 0.25
+    assert len(decay) == len(named) + 2
+    assert {group["lr"] for group in optimizer.param_groups} == {1e-2, 1.0, 0.5}

@@ -23,7 +23,7 @@ from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData, training_transform
 from probmetric.training.device import try_lock
 from probmetric.training.diagnosis import NonFiniteGradientError
-from probmetric.training.forward import embed, embed_all
+from probmetric.training.forward import embed, embed_split
 from probmetric.training.loop import HISTORY_COLUMNS, Trainer, TrainingStoppedError
 
 CPU = torch.device("cpu")
@@ -58,7 +58,7 @@ def test_selected_weights_have_the_recorded_metric(digits_open: Path, tmp_path: 
     folder = train(quick_settings(epochs=4), digits_open, tmp_path / "run")
     encoder, _, settings = load_encoder(folder)
     data = TrainingData(digits_open, settings.training, seed=0, device=CPU)
-    embeddings = embed_all(encoder, data.images_in_order("val"), torch.float32).numpy()
+    embeddings = embed_split(encoder, data, "val", torch.float32).numpy()
     similarity = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
     similarity = similarity @ similarity.T
     np.fill_diagonal(similarity, -2.0)
@@ -136,7 +136,7 @@ def test_training_separates_digits(digits: Path, tmp_path: Path) -> None:
     folder = train(settings, digits, tmp_path / "run")
     encoder, _, _ = load_encoder(folder)
     data = TrainingData(digits, settings.training, seed=0, device=CPU)
-    embeddings = embed_all(encoder, data.images_in_order("val"), torch.float32)
+    embeddings = embed_split(encoder, data, "val", torch.float32)
     found = retrieval_metrics(embeddings.numpy(), data.val_labels.numpy(), ks=(1,), normalize=True)
     assert found["recall_at_1"] > 0.95
 

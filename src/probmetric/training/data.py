@@ -11,6 +11,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -27,6 +28,7 @@ from probmetric.data.manifest import read_table, values_of
 from probmetric.data.places import COLUMNS
 from probmetric.data.recipes import Transform, transform_for
 from probmetric.io import sha256_file
+from probmetric.training.ranks import ALONE, Ranks
 
 EMBED_BATCH = 256
 IN_MEMORY_BYTES = 2 * 2**30
@@ -51,12 +53,14 @@ class TrainingData:
         digest: SHA-256 of the prepared folder's digest file.
     """
 
-    def __init__(self, folder: str | Path, settings: Training, *, seed: int, device: torch.device) -> None:
-        """Open the prepared `folder`; batches depend on `seed` and the epoch only."""
+    def __init__(
+        self, folder: str | Path, settings: Training, *, seed: int, device: torch.device, ranks: Ranks = ALONE
+    ) -> None:
+        """Open the prepared `folder`; batches depend on `seed` and the epoch only, of each `ranks` loads its share."""
         folder = Path(folder)
         verify_digest(folder)
         self.digest = sha256_file(folder / "digest")
-        self.settings, self.seed, self.device = settings, seed, device
+        self.settings, self.seed, self.device, self.ranks = settings, seed, device, ranks
         columns = load_columns(folder, ["label", "split"])
         names: tuple[Split, ...] = ("train", "val")
         rows = {split: np.flatnonzero(columns["split"] == split) for split in names}
@@ -117,11 +121,14 @@ class TrainingData:
         return [torch.from_numpy(batch) for batch in islice(batches, self.steps_per_epoch)]
 
     def epoch_batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Batches of `epoch` from step `start` on: positions (B,), augmented images (B, C, H, W), labels (B,)."""
+        """Batches of `epoch` from step `start` on: positions (B,), augmented images (b, C, H, W), labels (B,).
+
+        b is B, or this process's share of it.
+        """
         chosen = self.batches(epoch)[start:]
-        loaded = ahead_of(lambda positions: self.batch(positions, epoch=epoch), chosen, self._threads)
-        for positions, (images, labels) in zip(chosen, loaded, strict=True):
-            yield positions, images, labels
+        loaded = self._ahead(lambda positions: self.batch(self.ranks.own(positions), epoch=epoch)[0], chosen)
+        for positions, images in zip(chosen, loaded, strict=True):
+            yield positions, images, self.labels[positions].to(self.device)
 
     def batch(self, positions: Tensor, *, epoch: int) -> tuple[Tensor, Tensor]:
         """Augmented images (B, C, H, W) and labels (B,) on the device, for `positions` (B,) in the training split."""
@@ -136,8 +143,25 @@ class TrainingData:
 
     def images_in_order(self, split: Split) -> Iterator[Tensor]:
         """Images (B, C, H, W) of a split in manifest order, without augmentation."""
-        chosen = torch.arange(len(self._rows[split])).split(EMBED_BATCH)
-        yield from ahead_of(lambda positions: self._plain_images(split, positions), chosen, self._threads)
+        for _, images in self._in_order(split, ALONE):
+            yield images
+
+    def own_images_in_order(self, split: Split) -> Iterator[tuple[Tensor, Tensor]]:
+        """Of the batches of `images_in_order` every W-th, W processes: positions (B,) in the split, images."""
+        yield from self._in_order(split, self.ranks)
+
+    def _in_order(self, split: Split, ranks: Ranks) -> Iterator[tuple[Tensor, Tensor]]:
+        chosen = ranks.own(torch.arange(self.size(split)).split(EMBED_BATCH))
+        yield from zip(chosen, self._ahead(lambda positions: self._plain_images(split, positions), chosen), strict=True)
+
+    def size(self, split: Split) -> int:
+        """Number of images of a split."""
+        return len(self._rows[split])
+
+    def _ahead(self, load: Callable[[Tensor], Tensor], batches: Sequence[Tensor]) -> Iterator[Tensor]:
+        """`map(load, batches)`; threads start loading on this process's own device."""
+        device = self.device if self.device.type == "cuda" else None
+        return ahead_of(load, batches, self._threads, partial(torch.cuda.set_device, device) if device else None)
 
     def _plain_images(self, split: Split, positions: Tensor) -> Tensor:
         if isinstance(self._plain, LargeImages):
@@ -148,8 +172,11 @@ class TrainingData:
 
     @property
     def _threads(self) -> int:
-        """Threads that load ahead; none where the images are in memory."""
-        return 0 if self._held else min(len(os.sched_getaffinity(0)), AHEAD)
+        """Threads that load ahead: none where the images are in memory, as many as the job has beside a CUDA device."""
+        if self._held:
+            return 0
+        spare = torch.get_num_threads() if self.device.type == "cuda" else 1
+        return max(min(len(os.sched_getaffinity(0)), AHEAD), spare)
 
     def _stored(self, split: Split, positions: Tensor) -> Tensor:
         """Stored images (B, C, H, W) uint8 on the device."""
@@ -166,14 +193,20 @@ class TrainingData:
         return images.contiguous(memory_format=layout)
 
 
-def ahead_of(load: Callable[[T], R], items: Sequence[T], threads: int) -> Iterator[R]:
-    """`map(load, items)` in order, computed a few items ahead by `threads` threads; 0 computes when asked."""
+def ahead_of(
+    load: Callable[[T], R], items: Sequence[T], threads: int, prepare: Callable[[], None] | None = None
+) -> Iterator[R]:
+    """`map(load, items)` in order, computed a few items ahead by `threads` threads; 0 computes when asked.
+
+    Each thread calls `prepare` once: a CUDA device is made current per thread, and pinning memory elsewhere would open
+    a context on device 0.
+    """
     if not threads:
         yield from map(load, items)
         return
-    with ThreadPoolExecutor(threads, thread_name_prefix="images") as pool:
+    with ThreadPoolExecutor(threads, thread_name_prefix="images", initializer=prepare) as pool:
         rest = iter(items)
-        waiting = deque(pool.submit(load, item) for item in islice(rest, AHEAD))
+        waiting = deque(pool.submit(load, item) for item in islice(rest, max(AHEAD, threads + 1)))
         while waiting:
             result = waiting.popleft().result()
             waiting.extend(pool.submit(load, item) for item in islice(rest, 1))

@@ -7,6 +7,9 @@ every `validate_every` epochs the selection metric is measured on the validation
 Everything that decides the following steps is in `Progress`, the parameters and the optimiser, which is what a
 checkpoint holds; random numbers are derived from the step (`seeds.py`). On the CPU a run that was killed and resumed
 ends in the same bits as one that was not, given the same number of threads (sums are split by thread).
+
+Several processes may share the work (`ranks.py`): each computes the embeddings of its images, all evaluate the loss of
+the whole batch and hold the same weights; the first one alone validates, records and writes.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 from probmetric.config import Training
@@ -31,8 +35,10 @@ from probmetric.models._base import Encoder
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData
 from probmetric.training.diagnosis import TrainingError, non_finite_gradients, non_finite_loss
-from probmetric.training.forward import embed, embed_all, features_of, resolve_precision
+from probmetric.training.forward import Network, embed_split, resolve_precision
+from probmetric.training.kernels import compiled
 from probmetric.training.optimizer import create_optimizer, gradient_norm, set_learning_rates, update_parameters
+from probmetric.training.ranks import losing_nobody
 from probmetric.training.schedule import learning_rate_factor
 from probmetric.training.seeds import derive_seed, generator_for
 from probmetric.training.validation import validate
@@ -108,7 +114,7 @@ class Trainer:
             settings: how to train.
             encoder: the encoder, on `device`.
             loss: the loss, on `device`.
-            data: training and validation images.
+            data: training and validation images; knows which share of them is this process's.
             seed: the run's seed.
             device: where to compute.
             checkpoints: where to keep the state.
@@ -119,14 +125,19 @@ class Trainer:
             should_stop: asked after every step; if true, the state is saved and `TrainingStoppedError` raised.
         """
         self.settings, self.encoder, self.loss, self.data = settings, encoder, loss, data
+        self.ranks = data.ranks
         self.seed, self.device = seed, device
         self.checkpoints, self.identity, self.checkpoint_steps = checkpoints, identity, checkpoint_steps
-        self.progress_bar, self.on_epoch, self.should_stop = progress_bar, on_epoch, should_stop
+        self.progress_bar = progress_bar if self.ranks.first else False
+        self.on_epoch, self.should_stop = on_epoch if self.ranks.first else None, should_stop
         self.precision = resolve_precision(settings.precision, device)
         self.optimizer = create_optimizer(settings, encoder, loss)
         self.progress = Progress()
         self.best: Weights = {}
         self._saved_at = time.monotonic()
+        self._plain = Network(encoder, self.precision, stop_before_head=loss.wants_features)
+        self._frozen: bool | None = None
+        self.network: nn.Module = self._plain
 
     def fit(self) -> Progress:
         """Train to the last epoch or until patience runs out; afterwards `best` holds the selected weights."""
@@ -140,7 +151,7 @@ class Trainer:
             file=sys.stderr,
             disable=None if self.progress_bar is None else not self.progress_bar,
         )
-        with bar:
+        with bar, losing_nobody():
             while not progress.finished:
                 self._train_epoch(bar)
                 self._end_epoch(bar)
@@ -149,43 +160,47 @@ class Trainer:
     def _train_epoch(self, bar: tqdm) -> None:
         progress, settings = self.progress, self.settings
         self.loss.set_epoch(progress.epoch)
-        self._freeze_pretrained(progress.epoch < settings.warmup_epochs)
+        self._freeze_pretrained(frozen=progress.epoch < settings.warmup_epochs)
         self.encoder.train()
         self.loss.train()
         steps = self.data.steps_per_epoch
         started = time.perf_counter()
         for positions, images, labels in self.data.epoch_batches(progress.epoch, progress.step_in_epoch):
-            self._step(positions, images, labels)
+            stop = self._step(positions, images, labels)
             progress.step_in_epoch += 1
             progress.step += 1
             now = time.perf_counter()
             progress.seconds += now - started
             started = now
             bar.update()
-            if self.should_stop():
+            if stop:
                 self._save()
                 raise TrainingStoppedError(progress.epoch, progress.step)
             if progress.step_in_epoch < steps and self._checkpoint_is_due():
                 self._save()
 
-    def _step(self, positions: Tensor, images: Tensor, labels: Tensor) -> None:
-        """One optimiser step.
+    def _step(self, positions: Tensor, images: Tensor, labels: Tensor) -> bool:
+        """One optimiser step; returns whether any process was asked to stop.
 
         Args:
-            positions: places of the images in the training split (B,).
-            images: augmented images (B, C, H, W).
-            labels: their classes (B,).
+            positions: places of the whole batch's images in the training split (B,).
+            images: augmented images of this process (b, C, H, W).
+            labels: classes of the whole batch (B,).
         """
         progress = self.progress
         factor = learning_rate_factor(
             self.settings, progress.epoch, progress.step_in_epoch / self.data.steps_per_epoch, progress.metrics
         )
         set_learning_rates(self.optimizer, factor)
-        torch.manual_seed(derive_seed(self.seed, "layers", progress.step))
+        mine = (self.ranks.rank,) if not self.ranks.first else ()
+        torch.manual_seed(derive_seed(self.seed, "layers", progress.step, *mine))
         value, seen = self._loss_of(images, labels)
         value.backward()
+        self.ranks.average_gradients(self.loss.parameters())
         norm = gradient_norm([self.encoder, self.loss])
-        loss, norm_value = torch.stack([value.detach().float(), norm.float()]).tolist()  # the only synchronisation
+        asked = torch.full((), float(self.should_stop()), device=self.device)
+        state = self.ranks.averaged(torch.stack([value.detach().float(), norm.float(), asked]))
+        loss, norm_value, stop = state.tolist()  # the only synchronisation
         if not math.isfinite(loss):
             raise non_finite_loss(
                 loss=loss,
@@ -197,19 +212,20 @@ class Trainer:
             )
         self._update(norm, norm_value)
         progress.loss_sum += loss
+        return bool(stop)
 
     def _loss_of(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss of images (B, C, H, W) with labels (B,), and what it was computed from, (B, M) or (B, D)."""
+        """Loss of the whole batch, labels (B,), and what it was computed from, (B, M) or (B, D).
+
+        `images` (b, C, H, W) are this process's share of the batch.
+        """
         generator = generator_for(self.device, self.seed, "loss", self.progress.step)
-        if self.loss.wants_features:
-            features, head = features_of(self.encoder, images, self.precision), self.encoder.head
-            if head is None:
-                raise TrainingError(
-                    "an objective perturbs the last layer, but the encoder has none; use another backbone."
-                )
-            return self.loss.from_features(features, head, labels, generator=generator), features
-        embeddings = embed(self.encoder, images, self.precision)
-        return self.loss(embeddings, labels, generator=generator), embeddings
+        outputs, head = self.ranks.gathered(self.network(images), len(labels)), self.encoder.head
+        if not self.loss.wants_features:
+            return self.loss(outputs, labels, generator=generator), outputs
+        if head is None:
+            raise TrainingError("an objective perturbs the last layer, but the encoder has none; use another backbone.")
+        return self.loss.from_features(outputs, head, labels, generator=generator), outputs
 
     def _update(self, norm: Tensor, norm_value: float) -> None:
         progress = self.progress
@@ -269,16 +285,25 @@ class Trainer:
         if self.on_epoch:
             self.on_epoch(row)
 
-    def _freeze_pretrained(self, frozen: bool) -> None:
+    def _freeze_pretrained(self, *, frozen: bool) -> None:
+        """Stop or start the training of pretrained weights, of which the processes and the compiler must know."""
+        if frozen == self._frozen:
+            return
         for parameter in self.encoder.pretrained_parameters():
             parameter.requires_grad_(not frozen)
+        self._frozen, self.network = frozen, self._plain
+        if self.ranks.several and any(parameter.requires_grad for parameter in self.encoder.parameters()):
+            self.network = DistributedDataParallel(self._plain, gradient_as_bucket_view=True)
+        if self.settings.compile:
+            self.network = compiled(self.network, self.device)
 
     def _warm_start(self) -> None:
         """Let the loss initialise itself from the embeddings of the training images, without augmentation."""
         if self.loss.wants_warm_start:
-            embeddings = embed_all(self.encoder, self.data.images_in_order("train"), self.precision)
+            embeddings = embed_split(self.encoder, self.data, "train", self.precision)
             with torch.no_grad():
                 self.loss.warm_start(embeddings, self.data.labels.to(self.device))
+        self.ranks.align(self.loss)
 
     def _checkpoint_is_due(self) -> bool:
         if self.checkpoint_steps is not None:
@@ -286,6 +311,9 @@ class Trainer:
         return time.monotonic() - self._saved_at > SECONDS_BETWEEN_CHECKPOINTS
 
     def _save(self) -> None:
+        self._saved_at = time.monotonic()
+        if not self.ranks.first:
+            return
         state = {
             "identity": self.identity,
             "progress": dataclasses.asdict(self.progress),
@@ -295,10 +323,9 @@ class Trainer:
             "best": self.best,
         }
         self.checkpoints.save(self.progress.step, state)
-        self._saved_at = time.monotonic()
 
     def _restore(self) -> bool:
-        state = self.checkpoints.load(self.identity)
+        state = self.ranks.once(lambda: self.checkpoints.load(self.identity))
         if state is None:
             return False
         self.progress = Progress(**state["progress"])

@@ -1,4 +1,7 @@
-"""Optimisers: one parameter group per learning rate and weight decay, encoder and loss together."""
+"""Optimisers: one parameter group per learning rate and weight decay, encoder and loss together.
+
+`weight_decay_on: matrices` decays weights of two and more dimensions only (paper 002: not biases, norms and scales).
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,8 @@ def create_optimizer(settings: Training, encoder: Encoder, loss: Loss) -> torch.
     _spare_compiler_import()
     options, groups = _options(settings), []
     encoder_groups = [{"weight_decay": settings.weight_decay, **group} for group in encoder.optimizer_groups()]
+    if settings.weight_decay_on == "matrices":
+        encoder_groups = [part for group in encoder_groups for part in _by_dimensions(group)]
     for group in itertools.chain(encoder_groups, loss.optimizer_groups()):
         base = group.get("lr", settings.learning_rate * group.get("lr_multiplier", 1.0))
         known = {key: value for key, value in group.items() if key in options}
@@ -39,6 +44,16 @@ def create_optimizer(settings: Training, encoder: Encoder, loss: Loss) -> torch.
     if not any(group["params"] for group in groups):
         raise ConfigError("neither the encoder nor the loss has parameters; set training.epochs to 0.")
     return _CLASSES[settings.optimizer](groups, **options)
+
+
+def _by_dimensions(group: dict[str, Any]) -> list[dict[str, Any]]:
+    """The group's weights of two and more dimensions as they are, and the others without weight decay."""
+    parameters = list(group["params"])
+    parts = [
+        group | {"params": [p for p in parameters if p.ndim > 1]},
+        group | {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return [part for part in parts if part["params"]]
 
 
 _CLASSES: dict[str, Any] = {

@@ -37,11 +37,14 @@ from probmetric.losses._base import Loss
 from probmetric.models import create_encoder
 from probmetric.models._base import Encoder
 from probmetric.training.allocator import keep_freed_memory
+from probmetric.training.batch_norm import synchronise_batch_norm
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData
 from probmetric.training.device import claim_device, try_lock
+from probmetric.training.kernels import kernels
 from probmetric.training.loop import HISTORY_COLUMNS, Progress, Trainer, Weights, weights_of
 from probmetric.training.provenance import hardware, versions
+from probmetric.training.ranks import ALONE, Ranks
 from probmetric.training.seeds import derive_seed
 from probmetric.training.signals import stop_requests
 from probmetric.uncertainty import create_uncertainty
@@ -61,6 +64,7 @@ def train_run(
     threads: int | None = None,
     checkpoint_steps: int | None = None,
     on_epoch: Callable[[dict[str, Any]], None] | None = None,
+    ranks: Ranks = ALONE,
 ) -> None:
     """Train an encoder, or go on with an interrupted training, and write the run folder.
 
@@ -76,6 +80,8 @@ def train_run(
         threads: CPU threads; None leaves PyTorch's setting. Results are bit-equal for equal thread counts.
         checkpoint_steps: also checkpoint every so many steps; None: whenever two minutes have passed.
         on_epoch: called with every row of the history, for instance to show live curves.
+        ranks: the processes that train this run together (`ranks.joined`); how many there are changes the result by
+            rounding only, and the first one alone writes.
 
     Raises:
         FileError: bad data or folder, or another process is training this run.
@@ -86,21 +92,27 @@ def train_run(
         torch.set_num_threads(threads)
     run_folder, state_folder = Path(run_folder), Path(state_folder)
     with (
-        _only_one(state_folder),
+        _only_one(state_folder) if ranks.first else contextlib.nullcontext(),
         claim_device(device) as chosen,
         torch.random.fork_rng(devices=[chosen] if chosen.type == "cuda" else []),
+        kernels(deterministic=settings.training.deterministic),
         stop_requests() as should_stop,
     ):
-        _check_writable(run_folder)
+        if ranks.first:
+            _check_writable(run_folder)
+        ranks.require_own_devices(chosen)
         if chosen.type == "cpu":
             keep_freed_memory()
-        data = TrainingData(prepared_folder, settings.training, seed=settings.seed, device=chosen)
+        data = TrainingData(prepared_folder, settings.training, seed=settings.seed, device=chosen, ranks=ranks)
         sizes = data.in_channels, data.image_size, data.num_classes, len(data.labels)
         encoder, loss = _create(settings, *sizes, chosen)
         checkpoints, done = Checkpoints(state_folder), Progress()
         if loss is None or settings.training.epochs == 0:
             last = selected = weights_of(encoder, loss)
         else:
+            _check_share(settings, ranks)
+            if ranks.several and settings.training.batch_norm == "train":
+                synchronise_batch_norm(encoder, chosen)
             trainer = Trainer(
                 settings.training,
                 encoder,
@@ -117,11 +129,22 @@ def train_run(
             )
             done = trainer.fit()
             last, selected = weights_of(encoder, loss), trainer.best
-        record = _record(settings, data, encoder, done) | {"versions": versions(), "hardware": hardware(chosen)}
-        _write(run_folder, selected, last, done.history, record)
-        checkpoints.remove()
-    with contextlib.suppress(OSError):
-        state_folder.rmdir()
+        if ranks.first:
+            machine = hardware(chosen) | {"processes": ranks.count}
+            record = _record(settings, data, encoder, done) | {"versions": versions(), "hardware": machine}
+            _write(run_folder, selected, last, done.history, record)
+            checkpoints.remove()
+    if ranks.first:
+        with contextlib.suppress(OSError):
+            state_folder.rmdir()
+
+
+def _check_share(settings: EncoderSettings, ranks: Ranks) -> None:
+    if settings.training.batch_size < ranks.count:
+        raise ConfigError(
+            f"training.batch_size is {settings.training.batch_size}, but {ranks.count} processes share every batch; "
+            "start at most that many processes."
+        )
 
 
 def _record(settings: EncoderSettings, data: TrainingData, encoder: Encoder, done: Progress) -> dict[str, Any]:

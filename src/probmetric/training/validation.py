@@ -6,10 +6,11 @@ import math
 from typing import TYPE_CHECKING, Literal
 
 import torch
+from torch import Tensor
 
 from probmetric.config import ConfigError
 from probmetric.evaluation import retrieval_metrics
-from probmetric.training.forward import embed_all
+from probmetric.training.forward import embed_split
 
 if TYPE_CHECKING:
     from probmetric.losses._base import Loss
@@ -28,7 +29,12 @@ def validate(
         ConfigError: accuracy is asked for, but the loss defines no classifier or the validation classes are others
             than the training classes.
     """
-    embeddings = embed_all(encoder, data.images_in_order("val"), precision)
+    embeddings = embed_split(encoder, data, "val", precision)
+    return data.ranks.once(lambda: _measure(embeddings, loss, data, metric))
+
+
+def _measure(embeddings: Tensor, loss: Loss, data: TrainingData, metric: SelectionMetric) -> float:
+    """`metric` of the validation images' embeddings (N, M)."""
     if metric != "accuracy":
         values = retrieval_metrics(embeddings.cpu().numpy(), data.val_labels.numpy(), ks=(1,), normalize=True)
         if math.isnan(values[metric]):

@@ -1,0 +1,86 @@
+"""Starting one command as several processes, and finding out which of them this one is.
+
+`--processes N` either starts N processes on this machine (torchrun), or inside a SLURM allocation of N tasks lets
+`srun` start them on all its nodes; a process that torchrun or srun has started already is one of the N. Importing this
+needs no PyTorch.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from probmetric.config import ConfigError
+
+
+@dataclass(frozen=True)
+class Place:
+    """This process is number `rank` of `count`; `neighbours` of them share the machine's CPUs."""
+
+    rank: int = 0
+    count: int = 1
+    neighbours: int = 1
+
+    def threads(self, of_job: int) -> int:
+        """This process's part of the CPU threads a job was given."""
+        return max(1, of_job // self.neighbours)
+
+
+def take_place(processes: int, arguments: Sequence[str]) -> Place:
+    """Which of the `processes` this one is; does not return where it has to start them first.
+
+    Args:
+        processes: how many shall compute together.
+        arguments: this command's, without the program: what every process is started with.
+
+    Raises:
+        ConfigError: another number of processes was started than asked for.
+    """
+    place = place_of(os.environ, processes)
+    if place is None:
+        command = start_command(os.environ, processes, arguments)
+        os.execvp(command[0], command)
+    if place.count != processes != 1:
+        raise ConfigError(f"--processes {processes}, but {place.count} were started; make the numbers equal.")
+    if place.count > 1 and "MASTER_ADDR" not in os.environ:
+        os.environ |= meeting_point(os.environ)
+    return place
+
+
+def place_of(environment: Mapping[str, str], processes: int) -> Place | None:
+    """This process's place, or None if the `processes` have still to be started."""
+    if "RANK" in environment and "WORLD_SIZE" in environment:
+        neighbours = int(environment.get("LOCAL_WORLD_SIZE", 1))
+        return Place(int(environment["RANK"]), int(environment["WORLD_SIZE"]), neighbours)
+    if processes == 1:
+        return Place()
+    if environment.get("SLURM_STEP_NUM_TASKS", "1") != "1" and "SLURM_PROCID" in environment:
+        return Place(int(environment["SLURM_PROCID"]), int(environment["SLURM_STEP_NUM_TASKS"]))
+    return None
+
+
+def start_command(environment: Mapping[str, str], processes: int, arguments: Sequence[str]) -> list[str]:
+    """The command that starts `processes` of this program: srun where SLURM granted as many tasks, else torchrun."""
+    own = ["-m", "probmetric.cli", *arguments]
+    if environment.get("SLURM_NTASKS") == str(processes) and shutil.which("srun"):
+        per_task = environment.get("SLURM_CPUS_PER_TASK")
+        cpus = [f"--cpus-per-task={per_task}"] if per_task else []
+        return ["srun", f"--ntasks={processes}", *cpus, "--kill-on-bad-exit=1", sys.executable, *own]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    return [*launcher, *own]
+
+
+def meeting_point(environment: Mapping[str, str]) -> dict[str, str]:
+    """Address and port at which the processes of a SLURM step meet: its first node, a port of the step's own."""
+    step = int(environment["SLURM_JOB_ID"]) * 64 + int(environment.get("SLURM_STEP_ID", 0))
+    return {"MASTER_ADDR": first_node(environment["SLURM_STEP_NODELIST"]), "MASTER_PORT": str(20000 + step % 40000)}
+
+
+def first_node(nodes: str) -> str:
+    """First host of a SLURM node list such as `gpu[03-05,9],cpu1`."""
+    prefix, numbers, suffix = re.match(r"([^\[,]+)(?:\[([^\]]+)\])?([^,]*)", nodes).groups()  # type: ignore[union-attr]
+    return prefix + (re.split("[-,]", numbers)[0] if numbers else "") + suffix

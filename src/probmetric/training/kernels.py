@@ -1,0 +1,60 @@
+"""How the training step is computed: which kernels, whether compiled. Process-wide switches, put back afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from probmetric.config import ConfigError
+
+_CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
+_REPEATABLE = ":4096:8"
+
+
+@contextlib.contextmanager
+def kernels(*, deterministic: bool) -> Iterator[None]:
+    """Choose kernels for the block; what was set before is set again afterwards.
+
+    Deterministic: operations that may give other bits the next time are refused, and cuBLAS gets the fixed workspace
+    it needs for that. Otherwise cuDNN tries its convolutions once per shape and takes the fastest.
+    """
+    cudnn = torch.backends.cudnn
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    flags, workspace = (cudnn.deterministic, cudnn.benchmark), os.environ.get(_CUBLAS)
+    try:
+        cudnn.deterministic, cudnn.benchmark = deterministic, not deterministic
+        if deterministic:
+            os.environ.setdefault(_CUBLAS, _REPEATABLE)
+            torch.use_deterministic_algorithms(True)
+        yield
+    finally:
+        cudnn.deterministic, cudnn.benchmark = flags
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        if workspace is None:
+            os.environ.pop(_CUBLAS, None)
+
+
+def compiled(network: nn.Module, device: torch.device) -> nn.Module:
+    """`network` compiled for `device`; it shares parameters and names with the original.
+
+    Raises:
+        ConfigError: this machine has no working compiler.
+    """
+    try:
+        torch.compile(_probe)(torch.ones(8, device=device))
+    except Exception as error:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ConfigError(
+            f"training.compile is true, but torch.compile fails on {device.type} here: {first} "
+            "Install a C++ compiler (CPU: g++ or clang++; CUDA: Triton and gcc), or set training.compile to false."
+        ) from error
+    result: nn.Module = torch.compile(network)  # type: ignore[assignment]
+    return result
+
+
+def _probe(values: torch.Tensor) -> torch.Tensor:
+    return (values * 2.0 + 1.0).relu()

@@ -1,0 +1,182 @@
+"""One run on several processes, each with its share of every batch.
+
+Process r of W computes the embeddings of positions r, r + W, ... of the batch. These are gathered, and every process
+evaluates the loss of the *whole* batch, with the same random numbers. So that DistributedDataParallel, which averages
+the encoder's gradients over the processes, ends at their sum,
+
+    dL/dtheta = sum_r dL/dz_r dz_r/dtheta,
+
+the gradient that flows back into a process's own rows is multiplied by W. The loss's own gradients are the same
+everywhere up to rounding and are averaged, which keeps the copies of its parameters equal to the bit.
+
+With one process every operation here is the identity: the training loop has no second path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from probmetric.errors import ProbMetricError
+from probmetric.training.diagnosis import TrainingError
+
+T = TypeVar("T")
+
+
+class ProcessLostError(TrainingError):
+    """Another process of the run ended; this one cannot go on alone."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes of a run: this one is number `rank` of `count`."""
+
+    rank: int = 0
+    count: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes files, tracks and shows progress."""
+        return self.rank == 0
+
+    @property
+    def several(self) -> bool:
+        """Whether there are others."""
+        return self.count > 1
+
+    def own(self, items: T) -> T:
+        """This process's share of a sequence or of a tensor's rows: every `count`-th, from `rank` on."""
+        share: T = items[self.rank :: self.count]  # type: ignore[index]
+        return share
+
+    def gathered(self, rows: Tensor, total: int) -> Tensor:
+        """All processes' shares (b, ...) of `total` rows, in their order, (total, ...); gradients reach `rows`."""
+        if not self.several:
+            return rows
+        whole: Tensor = _Gather.apply(rows, self, total)
+        return whole
+
+    def added(self, values: Tensor) -> Tensor:
+        """Sum of the processes' `values` (...), in place."""
+        if self.several:
+            dist.all_reduce(values)
+        return values
+
+    def averaged(self, values: Tensor) -> Tensor:
+        """Mean of the processes' `values` (...), in place: the same bits everywhere."""
+        return self.added(values).div_(self.count) if self.several else values
+
+    def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Replace the gradients of `parameters`, each process's own estimate of the same number, by their mean."""
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        if not self.several or not gradients:
+            return
+        flat = self.averaged(torch.cat([gradient.flatten() for gradient in gradients]))
+        for gradient, mean in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
+            gradient.copy_(mean.view_as(gradient))
+
+    def align(self, module: nn.Module) -> None:
+        """Give all processes the first one's parameters and buffers of `module`."""
+        if self.several:
+            for tensor in module.state_dict().values():
+                dist.broadcast(tensor, src=0)
+
+    def once(self, compute: Callable[[], T]) -> T:
+        """What `compute` gives in the first process, in all of them; its `ProbMetricError` is raised in all."""
+        if not self.several:
+            return compute()
+        answer: list[Any] = [None, None]
+        if self.first:
+            try:
+                answer[0] = compute()
+            except ProbMetricError as error:
+                answer[1] = error
+        dist.broadcast_object_list(answer, src=0)
+        if answer[1] is not None:
+            raise answer[1]
+        found: T = answer[0]
+        return found
+
+    def collected(self, value: T) -> list[T]:
+        """The processes' `value`s in the first process, in order of rank; an empty list in the others."""
+        if not self.several:
+            return [value]
+        values: list[Any] | None = [None] * self.count if self.first else None
+        dist.gather_object(value, values, dst=0)
+        return values or []
+
+    def require_own_devices(self, device: torch.device) -> None:
+        """Check that no two processes compute on the same CUDA device, which NCCL cannot do."""
+        if not self.several or device.type != "cuda":
+            return
+        places: list[Any] = [None] * self.count
+        dist.all_gather_object(places, (socket.gethostname(), str(torch.cuda.get_device_properties(device).uuid)))
+        if len(set(places)) < self.count:
+            raise TrainingError(
+                f"{self.count} processes share {len(set(places))} CUDA device(s); each needs its own. "
+                "Start as many processes as there are devices, or ask for more devices."
+            )
+
+
+ALONE = Ranks()
+
+
+@contextlib.contextmanager
+def joined(count: int, rank: int) -> Iterator[Ranks]:
+    """Meet the other processes at MASTER_ADDR:MASTER_PORT for the block; with `count` 1 there is nobody to meet.
+
+    Tensors on CUDA devices travel by NCCL, those on the CPU by Gloo.
+    """
+    if count == 1:
+        yield ALONE
+        return
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    with losing_nobody():
+        dist.init_process_group(backend, rank=rank, world_size=count)
+    try:
+        with losing_nobody():
+            yield Ranks(rank, count)
+    finally:
+        dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def losing_nobody() -> Iterator[None]:
+    """Turn what Gloo and NCCL raise when a process is gone into a `ProcessLostError`."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, dist.DistError) or "gloo" in str(error):
+            cause = str(error).strip().splitlines()[0]
+            raise ProcessLostError(
+                "another process of this run ended or cannot be reached; its own message, if it could leave one, says "
+                f"why. The last checkpoint stands: run the same command to go on. ({cause})"
+            ) from error
+        raise
+
+
+class _Gather(torch.autograd.Function):
+    """Rows (b, ...) of every process to all rows (total, ...); row i is row i // W of process i % W."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, ranks: Ranks, total: int) -> Tensor:
+        ctx.ranks = ranks
+        most = -(-total // ranks.count)
+        padded = rows.new_zeros(most, *rows.shape[1:])
+        padded[: len(rows)] = rows
+        parts = [torch.empty_like(padded) for _ in range(ranks.count)]
+        dist.all_gather(parts, padded)
+        return torch.stack(parts, dim=1).flatten(0, 1)[:total]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.ranks.own(gradients[0]) * ctx.ranks.count, None, None

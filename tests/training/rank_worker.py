@@ -1,0 +1,99 @@
+"""Twenty steps of a smooth net, alone or as one of several processes; what it computed goes into one file.
+
+A net without kinks, because a ReLU whose input is zero up to rounding may open in one computation and not in another.
+As a program: RANK, WORLD_SIZE and the meeting point in the environment, prepared folder and output folder as arguments.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from probmetric.config import Training
+from probmetric.io import write_tensors
+from probmetric.losses import create_loss
+from probmetric.models._base import Encoder
+from probmetric.training.batch_norm import synchronise_batch_norm
+from probmetric.training.checkpoint import Checkpoints
+from probmetric.training.data import TrainingData
+from probmetric.training.loop import Trainer, weights_of
+from probmetric.training.ranks import ALONE, Ranks, joined
+from probmetric.uncertainty import create_uncertainty
+
+LOSSES = ("proxy_anchor", "contrastive", "vmf", "potential_field", "laplace_online")
+CPU = torch.device("cpu")
+SETTINGS = Training(
+    epochs=2, steps_per_epoch=10, batch_size=21, images_per_class=3, learning_rate=1e-4, schedule="constant"
+)
+
+
+class Smooth(Encoder):
+    """Two convolutions with batch normalisation and tanh; the first one's weights stand for pretrained ones."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        first = [nn.Conv2d(1, 4, 3, stride=2, bias=False), nn.BatchNorm2d(4), nn.Tanh()]
+        second = [nn.Conv2d(4, 6, 3, stride=2, bias=False), nn.BatchNorm2d(6), nn.Tanh(), nn.Flatten()]
+        self.layers = nn.Sequential(*first, *second, nn.BatchNorm1d(6 * 49))
+        self._attach_head(6 * 49, dim)
+        self._loaded_names = frozenset({"layers.0.weight"})
+
+    def features(self, images: Tensor) -> Tensor:
+        return self.layers(images)
+
+
+class FirstGradients(Trainer):
+    """Keeps the gradients of the first step."""
+
+    gradients: dict[str, Tensor]
+
+    def _update(self, norm: Tensor, norm_value: float) -> None:
+        if self.progress.step == 0:
+            parts = {"encoder": self.encoder, "loss": self.loss}
+            named = {f"{part}.{name}": p for part, module in parts.items() for name, p in module.named_parameters()}
+            self.gradients = {name: p.grad.clone() for name, p in named.items() if p.grad is not None}
+        super()._update(norm, norm_value)
+
+
+def train(name: str, prepared: Path, folder: Path, ranks: Ranks = ALONE, **changes: Any) -> FirstGradients:
+    settings = SETTINGS.model_copy(update=changes)
+    data = TrainingData(prepared, settings, seed=0, device=CPU, ranks=ranks)
+    torch.manual_seed(0)
+    encoder = Smooth(8)
+    loss = create_loss("contrastive" if name == "laplace_online" else name, num_classes=data.num_classes, dim=8)
+    if name == "laplace_online":
+        shaping = create_uncertainty(name, initial_curvature=1.0, scale=1.0)
+        loss = shaping.objective(encoder, loss, num_images=len(data.labels))
+    if ranks.several:
+        synchronise_batch_norm(encoder, CPU)
+    places = {"checkpoints": Checkpoints(folder / "state"), "identity": name, "progress_bar": False}
+    trainer = FirstGradients(settings, encoder, loss, data, seed=0, device=CPU, **places)
+    trainer.fit()
+    return trainer
+
+
+def facts(trainer: FirstGradients) -> dict[str, Tensor]:
+    """Gradients of the first step, weights after the last, and the mean loss and validation metric of each epoch."""
+    weights = weights_of(trainer.encoder, trainer.loss)
+    found = {f"gradient/{name}": value for name, value in trainer.gradients.items()}
+    found |= {f"weight/{name}": value.float() for name, value in weights.items()}
+    for column in ("train_loss", "val_metric"):
+        found[f"history/{column}"] = torch.tensor([row[column] for row in trainer.progress.history])
+    return found
+
+
+def main(prepared: Path, output: Path) -> None:
+    torch.set_num_threads(1)
+    with joined(int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])) as ranks:
+        for name in LOSSES:
+            trainer = train(name, prepared, output / name, ranks, warmup_epochs=int(name == "vmf"))
+            write_tensors(output / f"{name}.{ranks.rank}.safetensors", facts(trainer))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
