@@ -58,11 +58,25 @@ def test_published_average_is_the_plain_mean():
 
 def test_concatenation_averages_similarities():
     ensemble = EncoderEnsemble([TinyEncoder(seed=seed) for seed in range(4)])
-    batch, posterior = embed(ensemble)
+    batch, posterior = embed(ensemble, score="std_sum", keep_samples=True)
     units = torch.stack([F.normalize(m.eval()(tiny_batches(1)[0][0]), dim=1) for m in ensemble.members]).detach()
     assert torch.allclose(batch.mean @ batch.mean.T, (units @ units.transpose(1, 2)).mean(0), atol=1e-5)
-    similarity = torch.einsum("kbm,kcm->kbc", units, posterior["anchors"])
-    assert torch.allclose(batch.uncertainty, similarity.var(0).mean(1).sqrt(), rtol=1e-4)
+    aligned = units @ posterior["rotations"]
+    assert torch.allclose(batch.uncertainty, aligned.std(0).sum(1), rtol=1e-4)
+    assert torch.allclose(batch.samples, aligned.transpose(0, 1), atol=1e-6)
+
+
+@pytest.mark.parametrize("combine", ["concatenate", "aligned"])
+def test_doubt_is_where_members_disagree(combine):
+    """Copies of one encoder, the others' answers to some images replaced by those to another image."""
+    ensemble = rotated_copies()
+    images = tiny_batches(1)[0][0]
+    uncertainty = create_uncertainty("ensemble", members=3, combine=combine)
+    posterior = uncertainty.fit(ensemble, tiny_batches(), generator=torch.Generator(), device="cpu")
+    confused = images[:6].roll(1, dims=0)
+    ensemble.members[1].register_forward_pre_hook(lambda _, given: (torch.cat([confused, given[0][6:]]),))
+    found = uncertainty.embed(ensemble, images, posterior=posterior, seed=0).uncertainty
+    assert found[:6].min() > 1000 * found[6:].max()
 
 
 def test_procrustes_rotations_are_orthogonal_and_the_first_is_the_identity():

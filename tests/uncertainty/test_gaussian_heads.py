@@ -126,6 +126,40 @@ def test_hib_likelihood_by_enumeration():
             assert float(mismatch[i, j]) == pytest.approx(math.log(1 - sum(p) / 9), abs=1e-6)
 
 
+def test_published_hib_likelihood_by_enumeration():
+    """Squared distances and the mean of log-probabilities, as the authors' code has it."""
+    objective = hib(TinyEncoder(), train_samples=2, fidelity="as_published").double()
+    samples = torch.randn(2, 3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        match, mismatch = objective.log_probabilities(samples)
+    slope = math.log1p(math.exp(1.0))
+    for i in range(3):
+        for j in range(3):
+            p = [
+                1 / (1 + math.exp(slope * float((samples[a, i] - samples[b, j]).square().sum())))
+                for a in range(2)
+                for b in range(2)
+            ]
+            assert float(match[i, j]) == pytest.approx(sum(math.log(q) for q in p) / 4, abs=1e-6)
+            assert float(mismatch[i, j]) == pytest.approx(sum(math.log(1 - q) for q in p) / 4, abs=1e-6)
+
+
+@pytest.mark.parametrize("scale", [0.1, 30.0])
+def test_hib_starts_in_proportion_to_the_embeddings(scale):
+    """After the warm start two samples of one image are nearer than the distance at which p = 1/2, at any scale."""
+    objective = hib(TinyEncoder(dim=4))
+    generator = torch.Generator().manual_seed(0)
+    embeddings = scale * torch.randn(200, 4, generator=generator)
+    assert objective.wants_warm_start
+    objective.warm_start(embeddings, torch.zeros(200, dtype=torch.long))
+    std = (0.5 * objective.variance.shift).exp().detach()
+    samples = F.normalize(embeddings + std * torch.randn(2, 200, 4, generator=generator), dim=-1)
+    between = (samples[0] - samples[1]).norm(dim=1).median()
+    threshold = (objective.offset / F.softplus(objective.sharpness)).detach()
+    assert 0.1 < float(between) < float(threshold) < 2**0.5
+    assert not hib(TinyEncoder(), fidelity="as_published").wants_warm_start
+
+
 def test_hib_log_probabilities_survive_certainty():
     objective = hib(TinyEncoder(), train_samples=2)
     with torch.no_grad():

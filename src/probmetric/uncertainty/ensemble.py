@@ -5,12 +5,14 @@ independently live in spaces that differ by an arbitrary rotation, so that avera
 collapses. Two combinations that respect the geometry:
 
     concatenate  mean = (u_1, ..., u_K)/√K. Its cosine similarity is exactly the members' average similarity.
-                 Uncertainty: spread over members of the similarities to the class means of the training set,
-                 √(mean_c var_k(u_kᵀa_kc)), which no rotation of a member changes.
-    aligned      every member is rotated onto the first by orthogonal Procrustes (rotation R_k = UVᵀ of
-                 Σ u_k u_1ᵀ = USVᵀ over the training set), then averaged; uncertainty from the members' spread.
+    aligned      mean of the members rotated onto the first, by orthogonal Procrustes (rotation R_k = UVᵀ of
+                 Σ u_k u_1ᵀ = USVᵀ over the training set).
 
-Symbols: u_k = unit embedding of member k, a_kc = mean direction of class c under member k (`anchors`).
+Both take their uncertainty from the spread of the aligned members, which no rotation of a member changes. (The spread
+of similarities to the class means is as free of rotations, but looks at all classes: how members arrange the classes
+an image has nothing to do with is arbitrary, and differs most where they agree on what the image is.)
+
+Symbols: u_k = unit embedding of member k, R_k = `rotations`.
 """
 
 from __future__ import annotations
@@ -80,26 +82,18 @@ class Ensemble(Uncertainty):
         device: torch.device | str,
         validation: Batches | None = None,
     ) -> Posterior:
-        """Class means (K, C, M) and rotations (K, M, M) of the members on the training set."""
+        """Rotations (K, M, M) of the members onto the first on the training set."""
         ensemble = _as_ensemble(encoder)
-        sums: dict[int, Tensor] = {}
         cross: Tensor | None = None
         with evaluating(ensemble):
-            for images, labels in batches:
+            for images, _ in batches:
                 units = ensemble(images.to(device)).double().cpu()
                 product = units.transpose(1, 2) @ units[0]
                 cross = product if cross is None else cross + product
-                for label in labels.unique().tolist():
-                    rows = units[:, labels.cpu() == label].sum(1)
-                    sums[label] = sums[label] + rows if label in sums else rows
         if cross is None:
             raise ValueError("fit got no batches: the training set is empty.")
         left, _, right = torch.linalg.svd(cross)
-        anchors = torch.stack([sums[label] for label in sorted(sums)], dim=1)
-        return {
-            "anchors": F.normalize(anchors, dim=-1).float(),
-            "rotations": (left @ right).float().contiguous(),
-        }
+        return {"rotations": (left @ right).float().contiguous()}
 
     def embed(
         self,
@@ -116,10 +110,10 @@ class Ensemble(Uncertainty):
             units = ensemble(images.to(device_of(ensemble, images)))
             if self.combine == "average":
                 return self._averaged(units)
-            stored = self.require(posterior, ["anchors", "rotations"])
-            if self.combine == "aligned":
-                return self._averaged(units @ stored["rotations"].to(units))
-            return self._concatenated(units, stored["anchors"].to(units))
+            found = self._averaged(units @ self.require(posterior, ["rotations"])["rotations"].to(units))
+        if self.combine == "concatenate":
+            found.mean = units.transpose(0, 1).flatten(1) / units.shape[0] ** 0.5
+        return found
 
     def _averaged(self, units: Tensor) -> DirectionalBatch:
         """Mean and spread of unit embeddings (K, B, M)."""
@@ -127,13 +121,6 @@ class Ensemble(Uncertainty):
         for member in units:
             summary.add(member - units[0])
         return summary.result()
-
-    def _concatenated(self, units: Tensor, anchors: Tensor) -> DirectionalBatch:
-        """Concatenation of unit embeddings (K, B, M), spread of their similarities to anchors (K, C, M)."""
-        similarities = units @ anchors.transpose(1, 2)
-        spread = similarities.var(dim=0).mean(-1).sqrt()
-        mean = units.transpose(0, 1).flatten(1) / units.shape[0] ** 0.5
-        return DirectionalBatch(mean=mean, uncertainty=spread)
 
 
 def _as_ensemble(encoder: Encoder | EncoderEnsemble) -> EncoderEnsemble:

@@ -4,13 +4,18 @@ An image is N(μ, diag σ²); K samples each, projected onto the sphere, give fo
 
     p(match) = mean over the K×K sample pairs of sigmoid(−softplus(a)·|z_i − z_j| + b)
 
-and the loss is mean_pos(−log p) + mean_neg(−log(1 − p)) + β·KL. Symbols: a, b learnt, β = `kl_weight`,
-K = `train_samples`.
+and the loss is mean_pos(−log p) + mean_neg(−log(1 − p)) + β·KL(N(μ, σ²) ‖ N(0, I)), with
+KL = ½Σ(σ² + μ² − 1 − log σ²). Symbols: a, b learnt, β = `kl_weight`, K = `train_samples`. Both likelihood terms are
+computed in log space, log(1 − p) as the mean of sigmoid(−x).
 
-`corrected` uses KL(N(μ, σ²) ‖ N(0, I)) = ½Σ(σ² + μ² − 1 − log σ²). `as_published` repeats the authors' term
-−½Σ(log σ + (1 + μ²)/σ²), which is not a divergence: it is unbounded below and drives σ to 0. Both likelihood terms
-are computed in log space, log(1 − p) as the mean of sigmoid(−x); the authors add 1e-6 to p, which gives NaN once p
-rounds to 1.
+`as_published` repeats the authors' code: |z_i − z_j|² in the sigmoid, the mean of log p over the sample pairs, μ of
+length 1, and in place of the divergence −½Σ(log σ + (1 + μ²)/σ²), summed over the batch, which is unbounded below and
+drives σ to 0. (Their 1e-6 on p, which gives NaN once p rounds to 1, is not repeated.)
+
+The start differs as well. Published: σ = 1, a = 1, b = 0. In M dimensions that noise is √M long beside a mean of
+length 1, and no distance on the sphere gives p above ½; small networks do not leave that state. Corrected: σ is 0.3
+times the root mean square of μ over the training images (`warm_start`), softplus(a) = 5 and b = 3, so that p = ½ at a
+distance of 0.6, above the 0.4 between two samples of one image and below the √2 of unrelated images.
 """
 
 from __future__ import annotations
@@ -33,6 +38,8 @@ if TYPE_CHECKING:
     from probmetric.models._base import Encoder
 
 _EPS = 1e-6
+_RELATIVE_STD = 0.3
+_SHARPNESS, _OFFSET = 5.0, 3.0
 
 
 class HIBObjective(Objective):
@@ -42,15 +49,23 @@ class HIBObjective(Objective):
         self, inner: Loss, head: nn.Linear, *, train_samples: int, kl_weight: float, as_published: bool
     ) -> None:
         super().__init__(inner)
-        self.wants_groups, self.wants_warm_start = 2, False
+        self.wants_groups, self.wants_warm_start = 2, not as_published
         self.train_samples, self.kl_weight, self.as_published = train_samples, kl_weight, as_published
-        self.variance = LogVarianceHead(head.in_features, head.out_features).to(head.weight.device)
-        self.sharpness = nn.Parameter(torch.zeros((), device=head.weight.device))
-        self.offset = nn.Parameter(torch.zeros((), device=head.weight.device))
+        device = head.weight.device
+        self.variance = LogVarianceHead(head.in_features, head.out_features).to(device)
+        sharpness, offset = (1.0, 0.0) if as_published else (math.log(math.expm1(_SHARPNESS)), _OFFSET)
+        self.sharpness = nn.Parameter(torch.tensor(sharpness, device=device))
+        self.offset = nn.Parameter(torch.tensor(offset, device=device))
+
+    @torch.no_grad()
+    def warm_start(self, embeddings: Tensor, labels: Tensor) -> None:
+        """Start σ at a fixed share of the size of the embeddings (N, M)."""
+        square = embeddings.square().mean().clamp_min(torch.finfo(embeddings.dtype).tiny)
+        self.variance.shift.copy_((_RELATIVE_STD**2 * square).log())
 
     def from_features(self, features: Tensor, head: nn.Linear, labels: Tensor, *, generator: torch.Generator) -> Tensor:
         """Negative log-likelihood of match and mismatch plus the weighted divergence."""
-        mean, log_variance = head(features), self.variance(features)
+        mean, log_variance = _means(head(features), self.as_published), self.variance(features)
         shape = (self.train_samples, *mean.shape)
         noise = torch.randn(shape, generator=generator, device=generator.device).to(mean)
         samples = F.normalize(mean + (0.5 * log_variance).exp() * noise, dim=-1)
@@ -58,13 +73,17 @@ class HIBObjective(Objective):
         same = labels[:, None] == labels[None, :]
         positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
         likelihood = _masked_mean(-log_match, positive) + _masked_mean(-log_mismatch, ~same)
-        return likelihood + self.kl_weight * self.divergence(mean, log_variance).mean()
+        divergence = self.divergence(mean, log_variance)
+        return likelihood + self.kl_weight * (divergence.sum() if self.as_published else divergence.mean())
 
     def log_probabilities(self, samples: Tensor) -> tuple[Tensor, Tensor]:
         """Log p(match) and log(1 − p(match)), each (B, B), of samples (K, B, M)."""
         count, size, dim = samples.shape
         flat = samples.reshape(count * size, dim)
         distance = torch.cdist(flat, flat).reshape(count, size, count, size).permute(1, 3, 0, 2).flatten(2)
+        if self.as_published:
+            logit = self.offset - F.softplus(self.sharpness) * distance.square()
+            return F.logsigmoid(logit).mean(2), F.logsigmoid(-logit).mean(2)
         logit = self.offset - F.softplus(self.sharpness) * distance
         log_count = 2 * math.log(count)
         match = torch.logsumexp(F.logsigmoid(logit), dim=2) - log_count
@@ -82,6 +101,11 @@ class HIBObjective(Objective):
     def posterior(self) -> Posterior:
         """The variance head's tensors."""
         return self.variance.tensors()
+
+
+def _means(embeddings: Tensor, as_published: bool) -> Tensor:
+    """The Gaussian means μ (B, M) of raw embeddings (B, M)."""
+    return F.normalize(embeddings, dim=1) if as_published else embeddings
 
 
 def _masked_mean(values: Tensor, mask: Tensor) -> Tensor:
@@ -112,6 +136,10 @@ class HIB(GaussianHead):
             )
         self.train_samples, self.kl_weight, self.fidelity = train_samples, kl_weight, fidelity
         self.samples, self.score, self.keep_samples = samples, score, keep_samples
+
+    def locate(self, embeddings: Tensor) -> Tensor:
+        """μ is the raw embedding, or as published its direction."""
+        return _means(embeddings, self.fidelity == "as_published")
 
     def objective(self, encoder: Encoder, loss: Loss, *, num_images: int) -> HIBObjective:
         """The soft contrastive objective; `loss` is kept only for its class probabilities."""

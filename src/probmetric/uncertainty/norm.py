@@ -15,24 +15,25 @@ from torch import Tensor
 
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import DirectionalBatch, Posterior, class_probabilities
-from probmetric.uncertainty._embedding import FromEmbedding
+from probmetric.uncertainty._whole_pass import WholePass
 
 if TYPE_CHECKING:
     from probmetric.losses._base import Loss
+    from probmetric.models._base import Encoder
 
 
 @register
-class Norm(FromEmbedding):
+class Norm(WholePass):
     """Concentration = embedding norm; class probabilities where the loss is a classifier."""
 
     def describe(
-        self, embeddings: Tensor, *, posterior: Posterior | None, loss: Loss | None, seed: int
+        self, rows: Tensor, *, encoder: Encoder, posterior: Posterior | None, loss: Loss | None, seed: int
     ) -> DirectionalBatch:
         """Directional distributions of raw embeddings (N, M)."""
-        kappa = embeddings.norm(dim=-1).clamp_min(torch.finfo(embeddings.dtype).eps)
+        kappa = rows.norm(dim=-1).clamp_min(torch.finfo(rows.dtype).eps)
         return DirectionalBatch(
-            mean=embeddings / kappa[:, None],
+            mean=rows / kappa[:, None],
             uncertainty=kappa.reciprocal(),
             concentration=kappa,
-            probabilities=class_probabilities(loss, embeddings, seed),
+            probabilities=class_probabilities(loss, rows, seed),
         )

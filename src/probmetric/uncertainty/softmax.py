@@ -20,16 +20,17 @@ from probmetric.uncertainty._base import (
     Posterior,
     class_probabilities,
 )
-from probmetric.uncertainty._embedding import FromEmbedding
+from probmetric.uncertainty._whole_pass import WholePass
 
 if TYPE_CHECKING:
     from probmetric.losses._base import Loss
+    from probmetric.models._base import Encoder
 
 Doubt = Literal["confidence", "entropy"]
 
 
 @register
-class Softmax(FromEmbedding):
+class Softmax(WholePass):
     """Doubt of the class probabilities at a given temperature."""
 
     def __init__(self, *, score: Literal["confidence", "entropy"] = "confidence", temperature: float = 1.0) -> None:
@@ -39,10 +40,10 @@ class Softmax(FromEmbedding):
         self.temperature = temperature
 
     def describe(
-        self, embeddings: Tensor, *, posterior: Posterior | None, loss: Loss | None, seed: int
+        self, rows: Tensor, *, encoder: Encoder, posterior: Posterior | None, loss: Loss | None, seed: int
     ) -> DirectionalBatch:
         """Directional means and class probabilities of raw embeddings (N, M)."""
-        return classified(embeddings, loss, self.temperature, self.score, seed)
+        return classified(rows, loss, self.temperature, self.score, seed)
 
 
 def classified(embeddings: Tensor, loss: Loss | None, temperature: float, score: Doubt, seed: int) -> DirectionalBatch:

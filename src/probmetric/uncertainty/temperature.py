@@ -22,7 +22,7 @@ from probmetric.uncertainty._base import (
     evaluating,
     seed_from,
 )
-from probmetric.uncertainty._embedding import FromEmbedding
+from probmetric.uncertainty._whole_pass import WholePass
 from probmetric.uncertainty.softmax import class_log_probabilities, classified
 
 if TYPE_CHECKING:
@@ -33,11 +33,12 @@ _LOG_RANGE = (math.log(1e-2), math.log(1e2))
 
 
 @register
-class Temperature(FromEmbedding):
+class Temperature(WholePass):
     """Doubt of the class probabilities at the temperature fitted on validation images."""
 
     fits = True
     closed_set = True
+    needs = ("temperature",)
 
     def __init__(self, *, score: Literal["confidence", "entropy"] = "confidence") -> None:
         self.score: Literal["confidence", "entropy"] = score
@@ -72,11 +73,11 @@ class Temperature(FromEmbedding):
         return {"temperature": torch.tensor(best_temperature(log_probabilities, target))}
 
     def describe(
-        self, embeddings: Tensor, *, posterior: Posterior | None, loss: Loss | None, seed: int
+        self, rows: Tensor, *, encoder: Encoder, posterior: Posterior | None, loss: Loss | None, seed: int
     ) -> DirectionalBatch:
         """Directional means and class probabilities of raw embeddings (N, M)."""
-        stored = self.require(posterior, ["temperature"])
-        return classified(embeddings, loss, float(stored["temperature"]), self.score, seed)
+        stored = self.require(posterior, self.needs)
+        return classified(rows, loss, float(stored["temperature"]), self.score, seed)
 
 
 def best_temperature(log_probabilities: Tensor, target: Tensor) -> float:

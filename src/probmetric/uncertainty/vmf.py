@@ -19,16 +19,17 @@ from torch import Tensor
 from probmetric.directional import VonMisesFisher
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import DirectionalBatch, Posterior, class_probabilities
-from probmetric.uncertainty._embedding import FromEmbedding
+from probmetric.uncertainty._whole_pass import WholePass
 
 if TYPE_CHECKING:
     from probmetric.losses._base import Loss
+    from probmetric.models._base import Encoder
 
 _ROWS = 1024
 
 
 @register
-class VMF(FromEmbedding):
+class VMF(WholePass):
     """Norm as concentration, with samples of the distribution it stands for."""
 
     def __init__(
@@ -43,12 +44,12 @@ class VMF(FromEmbedding):
         self.samples, self.probabilities, self.keep_samples = samples, probabilities, keep_samples
 
     def describe(
-        self, embeddings: Tensor, *, posterior: Posterior | None, loss: Loss | None, seed: int
+        self, rows: Tensor, *, encoder: Encoder, posterior: Posterior | None, loss: Loss | None, seed: int
     ) -> DirectionalBatch:
         """Directional distributions of raw embeddings (N, M), a bounded number of rows at a time."""
-        generator = torch.Generator(device=embeddings.device).manual_seed(seed)
+        generator = torch.Generator(device=rows.device).manual_seed(seed)
         return DirectionalBatch.concatenate(
-            [self._describe_rows(rows, loss, seed, generator) for rows in embeddings.split(_ROWS)]
+            [self._describe_rows(part, loss, seed, generator) for part in rows.split(_ROWS)]
         )
 
     def _describe_rows(

@@ -89,7 +89,7 @@ class OnlineLaplaceObjective(Objective):
 
     def _discount(self, curvature: Tensor, update: Tensor) -> None:
         new = self.memory * curvature + update.clamp_min(0)
-        curvature.copy_(torch.where(torch.isfinite(update).all(), new, curvature))
+        curvature.copy_(torch.where(torch.isfinite(update.sum()), new, curvature))
 
     def diagnostics(self) -> dict[str, float]:
         """Numbers of the inner loss and the posterior's median standard deviation."""

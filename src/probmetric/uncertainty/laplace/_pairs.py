@@ -15,6 +15,7 @@ of the loss averaged over the whole dataset.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Literal
 
@@ -36,8 +37,8 @@ def mined_pairs(
     low, high = _kept_gaps(margin, triplets)
     of_positives = _ranked(distance, ~same)
     of_negatives = _ranked(distance, positive)
-    negatives_of_pair = of_positives(distance + high, True) - of_positives(distance + low, True)
-    positives_of_pair = of_negatives(distance - low, False) - of_negatives(distance - high, False)
+    negatives_of_pair = of_positives(high, True) - of_positives(low, True)
+    positives_of_pair = of_negatives(-low, False) - of_negatives(-high, False)
     counts = positive * negatives_of_pair - ~same * positives_of_pair
     pairs = counts.nonzero()
     target = counts[pairs[:, 0], pairs[:, 1]]
@@ -55,13 +56,15 @@ def _kept_gaps(margin: float, triplets: Triplets) -> tuple[float, float]:
     }[triplets]
 
 
-def _ranked(distance: Tensor, mask: Tensor) -> Callable[[Tensor, bool], Tensor]:
-    """Counts, per anchor (row), the masked distances below thresholds (B, B); `inclusive` counts equal ones too."""
+def _ranked(distance: Tensor, mask: Tensor) -> Callable[[float, bool], Tensor]:
+    """Counts (B, B), per anchor (row), of masked distances below distance + bound, `inclusive` of equal ones."""
     ordered = distance.masked_fill(~mask, float("inf")).sort(dim=1).values
     total = mask.sum(dim=1, keepdim=True)
 
-    def count(thresholds: Tensor, inclusive: bool) -> Tensor:
-        return torch.minimum(torch.searchsorted(ordered, thresholds, right=inclusive), total)
+    def count(bound: float, inclusive: bool) -> Tensor:
+        if math.isinf(bound):
+            return total if bound > 0 else torch.zeros_like(total)
+        return torch.minimum(torch.searchsorted(ordered, distance + bound, right=inclusive), total)
 
     return count
 

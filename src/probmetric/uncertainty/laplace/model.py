@@ -16,7 +16,6 @@ text instead of the sum of standard deviations (`score="std_sum"`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -28,12 +27,11 @@ from probmetric.uncertainty._base import (
     Batches,
     DirectionalBatch,
     Posterior,
-    Uncertainty,
     class_probabilities,
-    device_of,
     evaluating,
     seed_from,
 )
+from probmetric.uncertainty._whole_pass import WholePass
 from probmetric.uncertainty.laplace._curvature import CurvatureRule
 from probmetric.uncertainty.laplace._posterior import linear_head, stored_sampler
 from probmetric.uncertainty.laplace._prior import best_precision, evidence_precision, sparsification_area
@@ -50,10 +48,11 @@ _CANDIDATES = tuple(10.0**power for power in range(-3, 9))
 
 
 @register
-class Laplace(Uncertainty):
+class Laplace(WholePass):
     """Gaussian posterior over the last layer, sampled into directional distributions."""
 
     fits = True
+    needs = ("weight_curvature", "prior_precision")
 
     def __init__(
         self,
@@ -151,42 +150,16 @@ class Laplace(Uncertainty):
             keep_samples=self.keep_samples,
         )
 
-    def embed(
-        self,
-        encoder: Encoder,
-        images: Tensor,
-        *,
-        posterior: Posterior | None = None,
-        loss: Loss | None = None,
-        seed: int,
-    ) -> DirectionalBatch:
-        """Directional distributions of `images` (B, ...). For many batches use `embed_batches`: one set of draws."""
-        return self._embed_features(encoder, [images], posterior, loss, seed)
+    def represent(self, encoder: Encoder, images: Tensor) -> Tensor:
+        """Inputs (B, D) of the last layer."""
+        linear_head(encoder)
+        return encoder.features(images)
 
-    def embed_batches(
-        self,
-        encoder: Encoder,
-        batches: Iterable[Tensor],
-        *,
-        posterior: Posterior | None = None,
-        loss: Loss | None = None,
-        seed: int,
+    def describe(
+        self, rows: Tensor, *, encoder: Encoder, posterior: Posterior | None, loss: Loss | None, seed: int
     ) -> DirectionalBatch:
-        """The backbone runs once over the pass; every weight draw is generated once and applied to all features."""
-        return self._embed_features(encoder, batches, posterior, loss, seed).to("cpu")
-
-    def _embed_features(
-        self,
-        encoder: Encoder,
-        batches: Iterable[Tensor],
-        posterior: Posterior | None,
-        loss: Loss | None,
-        seed: int,
-    ) -> DirectionalBatch:
+        """Directional distributions of features (N, D): every weight draw is generated once and applied to all."""
         head = linear_head(encoder)
-        stored = self.require(posterior, ["weight_curvature", "prior_precision"])
-        with evaluating(encoder, loss):
-            features = torch.cat([encoder.features(images.to(device_of(encoder, images))) for images in batches])
-            result = self._summarise(head, features, stored, seed)
-            result.probabilities = class_probabilities(loss, F.linear(features, head.weight, head.bias), seed)
+        result = self._summarise(head, rows, self.require(posterior, self.needs), seed)
+        result.probabilities = class_probabilities(loss, F.linear(rows, head.weight, head.bias), seed)
         return result

@@ -1,9 +1,12 @@
-"""Uncertainties that are a function of the raw embedding alone."""
+"""Uncertainties that see a whole pass at once: the encoder runs once per image, then all rows are described together.
+
+That way expensive draws are made once, and draws do not depend on the batch size.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,13 +18,20 @@ if TYPE_CHECKING:
     from probmetric.models._base import Encoder
 
 
-class FromEmbedding(Uncertainty):
-    """Base: a pass is embedded first and described as a whole, so that draws do not depend on the batch size."""
+class WholePass(Uncertainty):
+    """Base: `represent` turns images into rows, `describe` turns the rows of a pass into distributions."""
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Tensors the posterior must hold."""
+
+    def represent(self, encoder: Encoder, images: Tensor) -> Tensor:
+        """Rows (B, ·) of images (B, ...): the raw embeddings, unless overridden."""
+        return encoder(images)
 
     def describe(
-        self, embeddings: Tensor, *, posterior: Posterior | None, loss: Loss | None, seed: int
+        self, rows: Tensor, *, encoder: Encoder, posterior: Posterior | None, loss: Loss | None, seed: int
     ) -> DirectionalBatch:
-        """Directional distributions of raw embeddings (N, M)."""
+        """Directional distributions of the rows (N, ·) of a pass."""
         raise NotImplementedError
 
     def embed(
@@ -33,7 +43,7 @@ class FromEmbedding(Uncertainty):
         loss: Loss | None = None,
         seed: int,
     ) -> DirectionalBatch:
-        """Directional distributions of `images` (B, ...)."""
+        """Directional distributions of `images` (B, ...). For many batches use `embed_batches`: one set of draws."""
         return self._describe_pass(encoder, [images], posterior, loss, seed)
 
     def embed_batches(
@@ -56,6 +66,8 @@ class FromEmbedding(Uncertainty):
         loss: Loss | None,
         seed: int,
     ) -> DirectionalBatch:
+        if self.needs:
+            self.require(posterior, self.needs)
         with evaluating(encoder, loss):
-            embeddings = torch.cat([encoder(images.to(device_of(encoder, images))) for images in batches])
-            return self.describe(embeddings, posterior=posterior, loss=loss, seed=seed)
+            rows = torch.cat([self.represent(encoder, images.to(device_of(encoder, images))) for images in batches])
+            return self.describe(rows, encoder=encoder, posterior=posterior, loss=loss, seed=seed)
