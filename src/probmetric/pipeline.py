@@ -16,7 +16,6 @@ from probmetric.io import read_tensors, read_yaml, write_json, write_tensors, wr
 from probmetric.runs import encoder_runs
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
 
     from probmetric.losses._base import Loss
@@ -206,7 +205,7 @@ def evaluate(run: str, encoder_run: str, settings: RunSettings) -> None:
     metrics, curves = evaluate_run(
         folder,
         {"ks": chosen.ks, "clustering": chosen.clustering, "seed": chosen.seed, "bins": chosen.calibration_bins},
-        ambiguity=_ambiguity(_prepared(settings)),
+        **_known(_prepared(settings)),
     )
     if chosen.proxies:
         metrics |= _proxy_metrics(encoder_run, settings)
@@ -243,12 +242,25 @@ def _proxy_metrics(encoder_run: str, settings: RunSettings) -> dict[str, float]:
     return {f"structure/proxy_{name}": value for name, value in distances.items()}
 
 
-def _ambiguity(folder: Path) -> np.ndarray | None:
-    """Known ambiguity of every image of a prepared dataset, where its manifest has that column."""
-    from probmetric.data.manifest import read_table, values_of
+def _known(folder: Path) -> dict[str, Any]:
+    """What a prepared dataset's manifest tells evaluation besides labels: ambiguity, pairs to verify, places."""
+    import numpy as np
 
-    table, _ = read_table(folder)
-    return values_of(table, "ambiguity") if "ambiguity" in table.column_names else None
+    from probmetric.data.manifest import read_table, values_of
+    from probmetric.data.places import COLUMNS
+    from probmetric.evaluation.places import Places
+    from probmetric.evaluation.verification import Pairs
+
+    table, metadata = read_table(folder, ["index"], optional=("ambiguity", *COLUMNS))
+    known: dict[str, Any] = {}
+    if "ambiguity" in table.column_names:
+        known["ambiguity"] = values_of(table, "ambiguity")
+    if set(COLUMNS) <= set(table.column_names):
+        known["places"] = Places({name: values_of(table, name) for name in COLUMNS})
+    if metadata.get("pairs"):
+        pairs = np.array(metadata["pairs"], dtype=np.int64)
+        known["pairs"] = Pairs(pairs[:, :2], pairs[:, 2].astype(bool))
+    return known
 
 
 def _prepared(settings: EncoderSettings) -> Path:

@@ -209,9 +209,20 @@ def _lfw(folder: Path, layout: str) -> None:
     for part, people in (("Train", LFW_TRAIN), ("Test", LFW_TEST)):
         lines = "".join(f"{name}\t{count}\n" for name, count in people.items())
         (folder / f"peopleDev{part}.txt").write_text(f"{len(people)}\n{lines}")
-        (folder / f"pairsDev{part}.txt").write_text("1\nAl_Gore\t1\t2\nAl_Gore\t1\tBob_Dole\t1\n")
+        (folder / f"pairsDev{part}.txt").write_text(_pair_list(people))
     everyone = sorted({**LFW_TRAIN, **LFW_TEST}.items())
     (folder / "lfw-names.txt").write_text("".join(f"{name}\t{count}\n" for name, count in everyone))
+
+
+def _pair_list(people: dict[str, int]) -> str:
+    """As many pairs of one person as of two, in the format of pairsDevTest.txt."""
+    several = [name for name, count in people.items() if count > 1]
+    same = [f"{name}\t{i}\t{i + 1}\n" for name in several for i in range(1, people[name])]
+    other = [f"{name}\t1\t{next_name}\t{1 + i % people[next_name]}\n" for i, (name, next_name) in enumerate(
+        (a, b) for a in people for b in people if a < b for _ in range(3)
+    )]  # fmt: skip
+    count = min(len(same), len(other))
+    return "".join([f"{count}\n", *same[:count], *other[:count]])
 
 
 def _msls(folder: Path, layout: str) -> None:

@@ -76,7 +76,9 @@ def prepare_dataset(
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         size = (work / IMAGES).stat().st_size
-        metadata = {"dataset": name, "protocol": table.protocol, "images": ".", "bytes": size}
+        metadata: dict[str, Any] = {"dataset": name, "protocol": table.protocol, "images": ".", "bytes": size}
+        if table.pairs:
+            metadata["pairs"] = kept_pairs(table, columns["path"])
         write_manifest(folder / MANIFEST, columns, metadata)
         write_json(folder / SUMMARY, summarise(columns, table, notes, {"seed": seed, "options": options}))
         (work / IMAGES).rename(folder / IMAGES)
@@ -169,6 +171,19 @@ def without_repeats(columns: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarra
     kept = {name: values[~leave] for name, values in columns.items()}
     kept["label"] = np.unique(kept["label"], return_inverse=True)[1].astype(np.int64)
     return kept, [note + (" ..." if paths[20:] else "")]
+
+
+def kept_pairs(table: Table, kept: np.ndarray) -> list[tuple[int, int, int]]:
+    """The table's pairs by manifest row; those with an image that was left out are dropped.
+
+    Args:
+        table: the dataset before images were left out.
+        kept: path of every manifest row (N,).
+    """
+    row = {path: i for i, path in enumerate(kept)}
+    paths = table.columns["path"]
+    found = ((row.get(paths[first]), row.get(paths[second]), int(same)) for first, second, same in table.pairs)
+    return [(first, second, same) for first, second, same in found if first is not None and second is not None]
 
 
 def summarise(

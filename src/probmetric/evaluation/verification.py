@@ -2,8 +2,8 @@
 
 Notation: s_p the cosine similarity of pair p, "same" is said where s_p >= threshold.
 
-    accuracy      share of pairs told right; the pairs are cut into 10 parts (in the order given, every tenth pair), and
-                  each part is told with the threshold that is best on the other nine (Huang et al. 2007, view 2)
+    accuracy      share of pairs told right; the pairs are cut into 10 parts (every tenth pair of either kind, in the
+                  order given), each told with the threshold that is best on the other nine (Huang et al. 2007, view 2)
     auroc         chance that a pair of one person is more similar than a pair of two; ties count half
     eer           error rate at the threshold where as many pairs of one person are refused as of two are accepted
     tar_at_far_1  share of pairs of one person accepted at the threshold that accepts at most 1 % of the others
@@ -62,7 +62,7 @@ def verification_metrics(similarity: NDArray[np.floating], same: NDArray[np.bool
     if truth.all() or not truth.any():
         raise ValueError(f"{int(truth.sum())} of {len(truth)} pairs are of one person; both kinds are needed.")
     genuine, impostor = np.sort(scores[truth]), np.sort(scores[~truth])
-    levels = np.r_[np.unique(scores), np.inf]
+    levels: Doubles = np.append(np.unique(scores), np.inf)
     refused = np.searchsorted(genuine, levels) / len(genuine)
     accepted = 1 - np.searchsorted(impostor, levels) / len(impostor)
     crossing = int(np.argmin(np.abs(refused - accepted)))
@@ -76,8 +76,10 @@ def verification_metrics(similarity: NDArray[np.floating], same: NDArray[np.bool
 
 
 def _accuracy(scores: Doubles, truth: NDArray[np.bool_]) -> float:
-    """Share told right, every part with the others' best threshold; fewer parts where there are fewer pairs."""
-    part = np.arange(len(scores)) % min(FOLDS, len(scores))
+    """Share told right, every part with the others' best threshold; fewer parts of few pairs, NaN of a single one."""
+    part = np.where(truth, np.cumsum(truth), np.cumsum(~truth)) % min(FOLDS, truth.sum(), (~truth).sum())
+    if part.max() == 0:
+        return float("nan")
     right = 0
     for fold in np.unique(part):
         own = part == fold
@@ -86,7 +88,7 @@ def _accuracy(scores: Doubles, truth: NDArray[np.bool_]) -> float:
 
 
 def _best_threshold(scores: Doubles, truth: NDArray[np.bool_]) -> float:
-    """Midpoint of the widest-known best cut: the first threshold with the most pairs told right."""
+    """Middle between two scores where most pairs are told right; the lowest such place."""
     order = np.argsort(scores, kind="stable")
     ordered, ones = scores[order], truth[order]
     right = np.r_[ones.sum(), ones.sum() + np.cumsum(np.where(ones, -1, 1))]

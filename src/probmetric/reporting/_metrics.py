@@ -31,6 +31,8 @@ _LABELS: dict[str, tuple[str, Direction]] = {
     "brier": ("Brier score", "lower"),
     "nll": ("NLL", "lower"),
     "fpr_at_95": ("FPR@95", "lower"),
+    "eer": ("Equal error rate", "lower"),
+    "tar_at_far_1": ("TAR at 1 % FAR", "higher"),
     "richness_kl": ("Spectrum KL", "none"),
     "uniformity": ("Uniformity", "none"),
     "cluster_diversity": ("Cluster diversity", "none"),
@@ -42,7 +44,13 @@ _LABELS: dict[str, tuple[str, Direction]] = {
 _AT_K = re.compile(r"(recall|precision|map)_at_(\d+)(?:_(\w+))?")
 _AT_NAMES = {"recall": "Recall", "precision": "Precision", "map": "MAP"}
 _PREFIXES = {"last": "last epoch", "train": "training images", "val": "validation"}
-_DISTANCES = {"retrieval_euclidean": "Euclidean", "retrieval_poincare": "Poincaré"}
+_DISTANCES = {
+    "retrieval_euclidean": "Euclidean",
+    "retrieval_poincare": "Poincaré",
+    "retrieval_day_to_night": "day to night",
+    "retrieval_night_to_day": "night to day",
+    "verification": "pairs",
+}
 
 
 def direction(metric: str) -> Direction:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -28,6 +28,7 @@ class Table:
         description: where the images come from, for summary.json.
         notes: decisions taken while reading (images left out and why), listed in summary.json.
         facts: further entries of summary.json.
+        pairs: rows of two test images and whether they show the same, to be told apart in evaluation.
         parallel: `image` can be pickled and is worth several processes.
     """
 
@@ -37,6 +38,7 @@ class Table:
     description: str
     notes: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
+    pairs: Sequence[tuple[int, int, bool]] = ()
     parallel: bool = False
 
 

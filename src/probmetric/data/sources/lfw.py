@@ -4,8 +4,9 @@ Splits by identity as in view 1: peopleDevTrain.txt (4,038 people, 9,525 images;
 peopleDevTest.txt (1,711 people, 3,708 images). Expected in torchvision's layout, `lfw-py/` with `lfw-funneled.tgz` or
 `lfw_funneled/<Name>/<Name>_0001.jpg` and the two lists (first line: number of people; then `name<TAB>count`).
 
-The manifest's column `identity` holds the name. Training pairs are two random images of one person
-(`samplers.PairBatches`); the released code of the Laplacian metric learner pairs every image with the person's first
+The manifest's column `identity` holds the name. Where `pairsDevTest.txt` is there (500 pairs of one person, 500 of two)
+its pairs are verified in evaluation (`evaluation.verification`). Training pairs are two random images of one person
+(`pairs.PairBatches`); the released code of the Laplacian metric learner pairs every image with the person's first
 image only.
 """
 
@@ -32,6 +33,7 @@ class Lfw(Source):
         RawFile("peopleDevTrain.txt", "54eaac34beb6d042ed3a7d883e247a21"),
         RawFile("peopleDevTest.txt", "e4bf5be0a43b5dcd9dc5ccfcb8fb19c5"),
     )
+    pairs_file = RawFile("pairsDevTest.txt", "5132f7440eb68cf58910c8a45a2ac10b")
     folders = ("lfw_funneled",)
     where = "the original site refuses downloads; figshare and Kaggle (lfw-dataset) carry copies"
     counts: ClassVar[dict[str, int]] = {
@@ -69,6 +71,11 @@ class Lfw(Source):
         split = self.chosen.split(label, train, test, seed)
         check_counts(files, self.counts, open_set_counts(label, np.isin(label, train)))
         names = strings([name for name, _ in rows])
+        listed = files.files(self.pairs_file.name)
+        if listed:
+            files.check(listed[0], self.pairs_file)
+        else:
+            files.notes.append(f"no {self.pairs_file.name}: no pairs to verify")
         return Table(
             {
                 "path": paths,
@@ -80,6 +87,7 @@ class Lfw(Source):
             self.chosen.images(root / "lfw_funneled", paths),
             "open_set",
             "Labeled Faces in the Wild, funneled",
+            pairs=_pairs(listed[0], {row: i for i, row in enumerate(rows)}) if listed else (),
             parallel=True,
         )
 
@@ -93,3 +101,21 @@ def _people(path: Path) -> dict[str, int]:
     if int(lines[0]) != len(rows):
         raise DataError(f"{path} announces {int(lines[0])} people and lists {len(rows)}; it is truncated.")
     return {name: int(count) for name, count in rows}
+
+
+def _pairs(path: Path, row: dict[tuple[str, int], int]) -> list[tuple[int, int, bool]]:
+    """Pairs to verify: rows of the two images, and whether they show one person.
+
+    The first line holds the number n of pairs of each kind; n lines `name<TAB>i<TAB>j` and n lines
+    `name<TAB>i<TAB>other<TAB>j` follow.
+    """
+    lines = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    try:
+        if len(lines[0]) != 1 or len(lines) - 1 != 2 * int(lines[0][0]):
+            raise ValueError(f"{len(lines) - 1} pairs, announced {lines[0][0]} of each kind")
+        return [
+            (row[line[0], int(line[1])], row[line[-2] if len(line) == 4 else line[0], int(line[-1])], len(line) == 3)
+            for line in lines[1:]
+        ]
+    except (KeyError, ValueError, IndexError) as error:
+        raise DataError(f"{path} is no list of pairs of the listed people ({error}); get it again.") from error
