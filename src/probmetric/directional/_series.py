@@ -22,25 +22,36 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.polynomial import chebyshev
+from numpy.polynomial import Polynomial, chebyshev
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Number: TypeAlias = "float | Tensor"
 
 _NODES = 160
 _RECURRENCE_STEPS = 1500
 _MAX_DEGREE = 60
+_DIM_WITHOUT_CENTRE = 4
 
 
 class RatioSeries(NamedTuple):
-    """Constants and polynomials (ascending powers of 1 / s - 1 / (2 a)) for one dimension and precision."""
+    """Constants and polynomials (ascending powers of 1 / s - centre) for one dimension and precision."""
 
-    half: float  # N / 2 = (M - 1) / 2
-    shift: float  # a
-    log_c0: float  # log C_M(0)
-    ratio: tuple[float, ...]  # a^2 h, so that 1 + q^2 h = 1 + ratio / s^2
-    slope: tuple[float, ...]  # a^2 g
-    decay: tuple[float, ...]  # G
+    half: Number  # N / 2 = (M - 1) / 2
+    shift: Number  # a
+    square: Number  # a^2
+    one: Number
+    inverse: float  # 1 / (N / 2 + a)
+    weight: float  # N / 2
+    centre: float
+    ratio: tuple[Number, ...]  # a^2 h, so that 1 + q^2 h = 1 + ratio / s^2
+    slope: tuple[Number, ...]  # a^2 g
+    decay: tuple[Number, ...]  # -G
+    level: tuple[Number, ...]  # log C_M(0) - G
 
 
 def check_dim(dim: int) -> int:
@@ -64,14 +75,30 @@ def ratio_series(dim: int, single: bool) -> RatioSeries:
     integral = chebyshev.chebint(chebyshev.chebfit(x, h / (1 + half * q / shift), _NODES // 2)) * (shift / 2)
     decay = chebyshev.chebval(1.0, integral) - chebyshev.chebval(x, integral)
     tolerance = 1e-7 if single else 1e-14
+    centre = 0.0 if single and dim >= _DIM_WITHOUT_CENTRE else 0.5 / shift
+
+    def powers(values: np.ndarray, weight: np.ndarray, tolerance: float) -> tuple[float, ...]:
+        return _powers(_fit(x, values, weight, tolerance), shift, centre)
+
+    first, *higher = powers(-decay, np.ones_like(q), 100 * tolerance if single else 10 * tolerance)
     return RatioSeries(
         half=half,
         shift=shift,
-        log_c0=math.lgamma(dim / 2) - math.log(2) - dim / 2 * math.log(math.pi),
-        ratio=_powers(shift**2 * _fit(x, q**2 * h, q**2, tolerance), shift),
-        slope=_powers(shift**2 * _fit(x, q * g, q, tolerance), shift),
-        decay=_powers(_fit(x, decay, np.ones_like(q), 10 * tolerance), shift),
+        square=shift**2,
+        one=1.0,
+        inverse=1 / (half + shift),
+        weight=half,
+        centre=centre,
+        ratio=powers(shift**2 * q**2 * h, q**2, shift**2 * tolerance),
+        slope=powers(shift**2 * q * g, q, shift**2 * tolerance),
+        decay=powers(-decay, np.ones_like(q), 10 * tolerance),
+        level=(log_c0(dim) + first, *higher),
     )
+
+
+def log_c0(dim: int) -> float:
+    """Log C_M(0), minus the logarithm of the sphere's area."""
+    return math.lgamma(dim / 2) - math.log(2) - dim / 2 * math.log(math.pi)
 
 
 def _shift(dim: int) -> float:
@@ -109,6 +136,7 @@ def _fit(x: np.ndarray, values: np.ndarray, weight: np.ndarray, tolerance: float
     raise ArithmeticError(f"no polynomial of degree < {_MAX_DEGREE} reaches {tolerance}; this is a defect, report it.")
 
 
-def _powers(coefficients: np.ndarray, shift: float) -> tuple[float, ...]:
-    """Coefficients in powers of x / (2 a) = 1 / s - 1 / (2 a)."""
-    return tuple(float(c) * (2 * shift) ** k for k, c in enumerate(chebyshev.cheb2poly(coefficients)))
+def _powers(coefficients: np.ndarray, shift: float, centre: float) -> tuple[float, ...]:
+    """Coefficients in powers of 1 / s - `centre`, of the series in x = 2 a / s - 1."""
+    argument = Polynomial([2 * shift * centre - 1, 2 * shift])
+    return tuple(map(float, Polynomial(chebyshev.cheb2poly(coefficients))(argument).coef))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ._series import ratio_series
+from ._series import log_c0
 from .normalizer import log_normalizer_of_square, scaled_ratio_of_square
 
 
@@ -39,7 +39,7 @@ def product_kernel(nu_z: Tensor, nu_p: Tensor, *, rho: float) -> Tensor:
     square_z, square_p = _squares(nu_z), _squares(nu_p)
     joint = (square_z.unsqueeze(1) + square_p + 2 * nu_z @ nu_p.T).clamp_min(0) * rho**2
     own = _decay(square_z, dim).unsqueeze(1) + _decay(square_p, dim)
-    return rho * own - _decay(joint, dim) + (2 * rho - 1) * ratio_series(dim, False).log_c0
+    return rho * own - _decay(joint, dim) + (2 * rho - 1) * log_c0(dim)
 
 
 def kl(nu_z: Tensor, nu_p: Tensor) -> Tensor:

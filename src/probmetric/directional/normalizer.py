@@ -9,8 +9,8 @@ derivatives at kappa = 0:
 
     d log C_M / d kappa^2 = -F / 2,      F = A_M / kappa,      F(0) = 1 / M
 
-Evaluation follows `_series`: a square root, a reciprocal and one short polynomial per element, the same code
-on every device. Backward passes are closed forms written with differentiable operations, so higher
+Evaluation follows `_series` and `_formulas`: a square root, a reciprocal and one short polynomial per element, the
+same code on every device. Backward passes are closed forms written with differentiable operations, so higher
 derivatives work; dA/dkappa is not computed as 1 - A^2 - (M-1) A / kappa, which cancels at both ends. Half
 precision is computed and returned in float32. The published code uses quadratics fitted on kappa in 10..50
 (paper 000) or the mean of two bounds (paper 002) instead.
@@ -18,38 +18,37 @@ precision is computed and returned in float32. The published code uses quadratic
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from ._series import RatioSeries, check_dim, ratio_series
-
-_CACHE_BLOCK = 1 << 18  # bytes per thread
+from . import _formulas
+from ._formulas import Formula, evaluate
+from ._series import check_dim, log_c0
 
 
 def log_normalizer(kappa: Tensor, dim: int) -> Tensor:
     """Log C_M(kappa), elementwise; `kappa` (...) >= 0, `dim` = M. Returns (...)."""
-    return _LogNormalizer.apply(_full_precision(kappa), check_dim(dim))
+    return _LogNormalizer.of(_full_precision(kappa), check_dim(dim))
 
 
 def mean_resultant_length(kappa: Tensor, dim: int) -> Tensor:
     """A_M(kappa) = E[mu^T x] in [0, 1), elementwise; `kappa` (...) >= 0, `dim` = M. Returns (...)."""
-    return _MeanResultantLength.apply(_full_precision(kappa), check_dim(dim))
+    return _MeanResultantLength.of(_full_precision(kappa), check_dim(dim))
 
 
 def log_normalizer_of_square(square: Tensor, dim: int, *, constant: bool = True) -> Tensor:
     """Log C_M at kappa^2 = `square` (...) >= 0; without the `constant` log C_M(0) it keeps more digits in float32."""
     square = _full_precision(square)
-    decay = _LogNormalizerOfSquare.apply(square, check_dim(dim))
-    return decay + _series_for(square, dim).log_c0 if constant else decay
+    decay = _LogNormalizerOfSquare.of(square, check_dim(dim))
+    return decay + log_c0(dim) if constant else decay
 
 
 def scaled_ratio_of_square(square: Tensor, dim: int) -> Tensor:
     """A_M(kappa) / kappa at kappa^2 = `square` (...) >= 0; finite (1 / M) at 0. Returns (...)."""
-    return _ScaledRatioOfSquare.apply(_full_precision(square), check_dim(dim))
+    return _ScaledRatioOfSquare.of(_full_precision(square), check_dim(dim))
 
 
 def _full_precision(value: Tensor) -> Tensor:
@@ -59,101 +58,16 @@ def _full_precision(value: Tensor) -> Tensor:
     return value if value.dtype in (torch.float32, torch.float64) else value.float()
 
 
-@torch.compiler.assume_constant_result
-def _series(dim: int, single: bool) -> RatioSeries:
-    return ratio_series(dim, single)
-
-
-def _series_for(value: Tensor, dim: int) -> RatioSeries:
-    return _series(dim, value.dtype == torch.float32)
-
-
-def _polynomial(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
-    """sum_k c_k x^k by Horner's rule; one pass over memory per term where it runs eagerly on CPU."""
-    *rest, last = coefficients
-    if x.device.type != "cpu" or torch.compiler.is_compiling() or x.requires_grad:
-        result = x * last + rest.pop()
-        while rest:
-            result = result * x + rest.pop()
-        return result
-    constants = list(torch.tensor(rest, dtype=x.dtype).unbind())
-    result = torch.add(constants.pop(), x, alpha=last)
-    while constants:
-        torch.addcmul(constants.pop(), result, x, out=result)
-    return result
-
-
-def _slopes(square: Tensor, series: RatioSeries) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """s, 1 / (N/2 + s), 1 + q^2 h and q^2 g at kappa^2 = `square`; differentiable."""
-    shifted = square + series.shift**2
-    root = shifted.sqrt()
-    x = 1 / root - 1 / (2 * series.shift)
-    correction = 1 + _polynomial(x, series.ratio) / shifted
-    return root, 1 / (root + series.half), correction, _polynomial(x, series.slope) / shifted
-
-
-def _ratio_slope(square: Tensor, series: RatioSeries) -> Tensor:
-    """Derivative of F with respect to kappa^2."""
-    root, leading, correction, slope = _slopes(square, series)
-    return -leading / (2 * root) * (leading * correction + slope / root)
-
-
-def _resultant_slope(kappa: Tensor, series: RatioSeries) -> Tensor:
-    """Derivative of A: F0 (F0 (N/2 + a q) (1 + q^2 h) - (1 - q^2) q^2 g) with F0 = 1 / (N/2 + s)."""
-    root, leading, correction, slope = _slopes(kappa * kappa, series)
-    stretch = series.half + series.shift**2 / root
-    return leading * (leading * stretch * correction - (kappa / root) ** 2 * slope)
-
-
-def _plus_square(constant: float, kappa: Tensor) -> Tensor:
-    """`constant` + kappa^2."""
-    if kappa.device.type != "cpu" or torch.compiler.is_compiling():
-        return kappa * kappa + constant
-    return torch.addcmul(torch.tensor(constant, dtype=kappa.dtype), kappa, kappa)
-
-
-def _ratio(shifted: Tensor, series: RatioSeries) -> Tensor:
-    """F at kappa^2 + a^2 = `shifted`; few passes over memory, not differentiable."""
-    root = shifted.sqrt()
-    x = root.reciprocal().sub_(1 / (2 * series.shift))
-    return _polynomial(x, series.ratio).add_(shifted).div_(root.add_(series.half).mul_(shifted))
-
-
-def _log_normalizer(kappa: Tensor, series: RatioSeries) -> Tensor:
-    """Value of log C_M(kappa), as exact as the constant log C_M(0) allows; not differentiable."""
-    root = _plus_square(series.shift**2, kappa).sqrt_()
-    x = root.reciprocal().sub_(1 / (2 * series.shift))
-    first, *higher = series.decay
-    rest = _polynomial(x, (first - series.log_c0, *higher))
-    decrease = root.sub_(series.shift)
-    growth = decrease.mul(1 / (series.half + series.shift)).add_(1).log_().mul_(series.half)
-    return growth.sub_(decrease).sub_(rest)
-
-
-def _decay(square: Tensor, series: RatioSeries) -> Tensor:
-    """Value of log C_M(kappa) - log C_M(0) at kappa^2 = `square`, to its own last digits; not differentiable."""
-    root = (square + series.shift**2).sqrt_()
-    x = root.reciprocal().sub_(1 / (2 * series.shift))
-    decrease = root.add_(series.shift).reciprocal_().mul_(square)
-    growth = decrease.mul(1 / (series.half + series.shift)).log1p_().mul_(series.half)
-    return growth.sub_(decrease).sub_(_polynomial(x, series.decay))
-
-
-def _blockwise(function: Callable[[Tensor], Tensor], value: Tensor) -> Tensor:
-    """`function(value)`; on CPU, where no graph is recorded, a large tensor goes in pieces that stay in cache."""
-    if torch.compiler.is_compiling() or value.device.type != "cpu" or torch.is_grad_enabled():
-        return function(value)
-    block = _CACHE_BLOCK // value.element_size() * torch.get_num_threads()
-    if value.numel() < 2 * block:
-        return function(value)
-    result = torch.empty_like(value, memory_format=torch.contiguous_format)
-    for piece, out in zip(value.reshape(-1).split(block), result.view(-1).split(block), strict=True):
-        out.copy_(function(piece))
-    return result
-
-
 class _Elementwise(Function):
-    """Saves its input and the dimension; subclasses give `forward` and `backward`."""
+    """A function of kappa or kappa^2 in dimension M by its `formula`; subclasses add `forward` and `backward`."""
+
+    formula: ClassVar[Formula]
+
+    @classmethod
+    def of(cls, value: Tensor, dim: int) -> Tensor:
+        """The function at `value` (...); a node of the graph only where one is needed."""
+        result: Tensor = cls.apply(value, dim) if value.requires_grad else evaluate(cls.formula, value, dim)
+        return result
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -162,50 +76,48 @@ class _Elementwise(Function):
 
 
 class _MeanResultantLength(_Elementwise):
+    formula = _formulas.mean_resultant_length
+
     @staticmethod
     def forward(kappa: Tensor, dim: int) -> Tensor:
-        series = _series_for(kappa, dim)
-        return _blockwise(lambda k: _ratio(_plus_square(series.shift**2, k), series).mul_(k), kappa)
+        return evaluate(_formulas.mean_resultant_length, kappa, dim)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (kappa,) = ctx.saved_tensors
-        series = _series_for(kappa, ctx.dim)
-        return grad * _blockwise(lambda k: _resultant_slope(k, series), kappa), None
+        return evaluate(_formulas.resultant_slope, ctx.saved_tensors[0], ctx.dim).mul_(grad), None
 
 
 class _LogNormalizer(_Elementwise):
+    formula = _formulas.log_normalizer
+
     @staticmethod
     def forward(kappa: Tensor, dim: int) -> Tensor:
-        series = _series_for(kappa, dim)
-        return _blockwise(lambda k: _log_normalizer(k, series), kappa)
+        return evaluate(_formulas.log_normalizer, kappa, dim)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (kappa,) = ctx.saved_tensors
-        return -grad * _MeanResultantLength.apply(kappa, ctx.dim), None
+        return _MeanResultantLength.apply(ctx.saved_tensors[0], ctx.dim).mul_(grad).neg_(), None
 
 
 class _ScaledRatioOfSquare(_Elementwise):
+    formula = _formulas.scaled_ratio_of_square
+
     @staticmethod
     def forward(square: Tensor, dim: int) -> Tensor:
-        series = _series_for(square, dim)
-        return _blockwise(lambda x: _ratio(x + series.shift**2, series), square)
+        return evaluate(_formulas.scaled_ratio_of_square, square, dim)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (square,) = ctx.saved_tensors
-        series = _series_for(square, ctx.dim)
-        return grad * _blockwise(lambda x: _ratio_slope(x, series), square), None
+        return evaluate(_formulas.ratio_slope, ctx.saved_tensors[0], ctx.dim).mul_(grad), None
 
 
 class _LogNormalizerOfSquare(_Elementwise):
+    formula = _formulas.decay_of_square
+
     @staticmethod
     def forward(square: Tensor, dim: int) -> Tensor:
-        series = _series_for(square, dim)
-        return _blockwise(lambda x: _decay(x, series), square)
+        return evaluate(_formulas.decay_of_square, square, dim)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (square,) = ctx.saved_tensors
-        return -0.5 * grad * _ScaledRatioOfSquare.apply(square, ctx.dim), None
+        return _ScaledRatioOfSquare.apply(ctx.saved_tensors[0], ctx.dim).mul_(grad).mul_(-0.5), None
