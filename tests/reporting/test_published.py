@@ -100,6 +100,7 @@ def test_every_format_shows_them(context, numbers):
 def test_a_row_is_a_line_and_metrics_stand_side_by_side(context, numbers):
     first, second = layout.blocks(compare_published(context, numbers))
     assert (first.title, second.title) == ("digits", "digits, 20 % label noise")
+    assert (first.measured, second.measured) == (True, False)
     assert first.headings == ("Recall@1 ↑ [%]", "Recall@1 ↑", "MRR ↑")
     assert [line.row for line in first.lines] == ["Deterministic", "PA [22]", "HIST"]
     assert [item is not None for item in first.lines[0].cells] == [True, False, True]
@@ -180,6 +181,7 @@ def test_the_page_and_the_tables_show_the_shipped_numbers(context):
     text = render(context)
     assert "Published and ours" in text
     assert "0.81 ± 0.00" in text
+    assert "<summary>fashion_mnist: not run</summary>" in text
     assert text.count("LAM (online)") == 2
 
 

@@ -53,7 +53,8 @@ def series(context: ReportContext, metrics: Collection[str]) -> dict[tuple[str, 
     for (data, metric, _), seeds in sorted(found.items(), key=lambda item: order[item[0][2]]):
         first = next(iter(seeds.values()))
         values = {seed: record.value for seed, record in sorted(seeds.items()) if record.value is not None}
-        grouped[data, metric].append(Series(first.key, first.fidelity, values))
+        fidelity = AS_PUBLISHED if first.key.method.endswith(f"-{AS_PUBLISHED}") else first.fidelity
+        grouped[data, metric].append(Series(first.key, fidelity, values))
     return dict(grouped)
 
 

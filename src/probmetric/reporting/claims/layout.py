@@ -23,6 +23,7 @@ LEGEND = (
 )
 _SENTENCE = {
     "holds": "{} hold{s} on every dataset tested",
+    "holds on some": "{} hold{s} on some datasets and {are} undecided on others",
     "does not hold": "{} do{es} not hold",
     "differs": "{} depend{s} on the dataset",
     "undecided": "{} {are} undecided",
@@ -78,16 +79,13 @@ def board(context: ReportContext, findings: Sequence[Finding]) -> Board:
 
 
 def overall(findings: Sequence[Finding]) -> str:
-    """`holds` or `does not hold` where all verdicts agree, `differs` where they contradict, else `undecided`.
-
-    A refutation on one dataset is enough for "does not hold" if the claim is confirmed on none.
-    """
+    """One verdict over datasets; refuted on one, a claim "does not hold" unless another dataset confirms it."""
     verdicts = {finding.verdict for finding in findings}
     if verdicts == {"holds"}:
         return "holds"
     if "does not hold" in verdicts:
         return "differs" if "holds" in verdicts else "does not hold"
-    return "undecided"
+    return "holds on some" if "holds" in verdicts else "undecided"
 
 
 def numbers(finding: Finding) -> str:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from probmetric.reporting.published import PublishedComparison, PublishedNumber
 
 LEGEND = (
-    "Published ± is what the paper prints, ours the half-width of the 95 % t-interval over seeds; then the difference "
-    "(ours - published), and whether the published value lies inside our interval. A number of ours stands here only "
-    "if it comes from the same dataset, whole, at the same noise rate."
+    "First number: as the paper prints it, with its ±. Measured: our mean ± half-width of the 95 % t-interval over "
+    "seeds, then measured - published, and whether the published value lies inside our interval. Only runs on the same "
+    "dataset, whole, at the same noise rate stand beside a published number."
 )
 
 
@@ -32,6 +32,11 @@ class Block:
     title: str
     headings: tuple[str, ...]
     lines: tuple[Line, ...]
+
+    @property
+    def measured(self) -> bool:
+        """Whether any of it was measured here."""
+        return any(item is not None and item.ours is not None for line in self.lines for item in line.cells)
 
 
 def blocks(found: Sequence[PublishedComparison]) -> list[Block]:
@@ -83,8 +88,8 @@ def markdown(
 
 
 def _markdown(block: Block, escape: Callable[[str], str], label: Callable[[str], str]) -> str:
-    heads = [text for heading in block.headings for text in (escape(heading), "Ours")]
-    rows = [["Published row", "Our method", *heads], ["---", "---", *["---:"] * len(heads)]]
+    heads = [text for heading in block.headings for text in (escape(heading), "Measured")]
+    rows = [["Published row", "Method run", *heads], ["---", "---", *["---:"] * len(heads)]]
     for line in block.lines:
         cells = [text for item in line.cells for text in _pair(item)]
         rows.append([escape(line.row), escape(label(line.method)) if line.method else "–", *cells])
