@@ -106,13 +106,22 @@ def test_a_row_is_a_line_and_metrics_stand_side_by_side(context, numbers):
     assert [item is not None for item in first.lines[0].cells] == [True, False, True]
 
 
-def test_a_substituted_or_cut_dataset_is_not_compared(context, numbers):
+def test_a_substituted_dataset_is_not_compared(context, numbers):
     for name in ("lam/table2@glyphs", "lam/table2@digits"):
         found = compare_published(dataclasses.replace(context, name=name), numbers)
         assert [item.verdict for item in found] == ["not run"] * 5
     assert compare_published(dataclasses.replace(context, name="demo"), numbers) == []
+
+
+def test_a_dataset_cut_to_some_of_its_images_is_not_compared(context, numbers, tmp_path):
     write_json(context.prepared / "digits" / "summary.json", {"options": {"subset": True}})
     assert {item.verdict for item in compare_published(context, numbers)} == {"not run"}
+    folder = context.results / context.expected[0].run
+    write_yaml(folder / "run.yaml", {"settings": {"prepared": str(tmp_path / "elsewhere")}})
+    again = dataclasses.replace(context)
+    assert compare_published(again, numbers)[0].verdict == "inside"
+    write_json(tmp_path / "elsewhere" / "digits" / "summary.json", {"options": {"subset": True}})
+    assert {item.verdict for item in compare_published(again, numbers)} == {"not run"}
 
 
 def test_every_fidelity_and_override_has_its_own_line(tmp_path, numbers):

@@ -183,8 +183,10 @@ def compare_published(context: ReportContext, numbers: Iterable[PublishedNumber]
 
 
 def _is_subset(context: ReportContext, data: str) -> bool:
-    """Whether a dataset was prepared from some of its images: the miniatures tests make say so in their summary."""
-    folders = (context.prepared / name for name in {data, split_data_name(data)[0]})
+    """Whether a dataset was prepared from some of its images (`subset: true` among its options)."""
+    run = next((run for run in context.runs if run.key.data == data), None)
+    prepared = context.prepared if run is None else Path(run.find("settings.prepared", default=context.prepared))
+    folders = (prepared / name for name in {data, split_data_name(data)[0]})
     summaries = [read_json(folder / "summary.json") for folder in folders if (folder / "summary.json").exists()]
     return any(summary.get("options", {}).get("subset") for summary in summaries)
 
