@@ -23,6 +23,7 @@ from probmetric.errors import ProbMetricError
 T = TypeVar("T", bound=Callable[..., Any])
 
 REQUIRED = object()
+_LISTED, _SHOWN = 50, 8
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,13 @@ class Option:
 
 
 def nearest(value: str, allowed: Iterable[str]) -> str:
-    """Phrase that names what was meant: `did you mean 'x'? Allowed: a, b, c.`"""
+    """Phrase that names what was meant: `did you mean 'x'? Allowed: a, b, c.`; of many names only the nearest."""
     names = sorted(allowed)
     close = difflib.get_close_matches(str(value), names, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
+    if len(names) > _LISTED:
+        shown = difflib.get_close_matches(str(value), names, n=_SHOWN, cutoff=0.0)
+        return f"{hint}Nearest of {len(names)}: {', '.join(shown)}."
     return f"{hint}Allowed: {', '.join(names) or '(nothing)'}."
 
 

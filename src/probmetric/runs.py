@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from probmetric import uncertainty
@@ -76,14 +76,20 @@ class Run:
 
 
 def encoder_runs(encoder: str, chosen: Component) -> tuple[str, ...]:
-    """Runs that train the K encoders uncertainty `chosen` combines: seeds k to k+K-1, starting from run `encoder`.
+    """Runs that train the K encoders uncertainty `chosen` combines, `encoder` first.
 
-    K is the uncertainty's option `members`; without such an option it is 1.
+    K is the uncertainty's option `members`; without such an option it is 1. With `over: seeds` they are seeds k to
+    k+K-1, with `over: folds` the datasets numbered 1 to K (cub-mlrc1 to cub-mlrc4).
     """
-    option = uncertainty.REGISTRY.options(chosen.name).get("members")
-    members = 1 if option is None else int(chosen.options.get("members", option.default))
-    stem, _, seed = encoder.rpartition("/seed")
-    return tuple(f"{stem}/seed{int(seed) + member}" for member in range(members))
+    options = uncertainty.REGISTRY.options(chosen.name)
+    if "members" not in options:
+        return (encoder,)
+    members = range(int(chosen.options.get("members", options["members"].default)))
+    key = RunKey.parse(encoder)
+    if chosen.options.get("over") == "folds":
+        stem = key.dataset.rstrip("0123456789")
+        return tuple(replace(key, dataset=f"{stem}{member + 1}").run for member in members)
+    return tuple(replace(key, seed=key.seed + member).run for member in members)
 
 
 @dataclass(frozen=True)
@@ -93,12 +99,14 @@ class PlannedExperiment:
     Attributes:
         spec: what the file says; with its datasets replaced, if the name asks for that.
         runs: the runs, in the order written, each once.
+        encoders: by name, the runs that train encoders `runs` borrow.
         substitution: set where the datasets were replaced.
         left_out: methods that cannot run on the substitute, and why.
     """
 
     spec: Experiment
     runs: tuple[Run, ...]
+    encoders: Mapping[str, Run]
     substitution: Substitution | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
 
@@ -114,18 +122,26 @@ def plan_experiment(params: Params, name: str) -> PlannedExperiment:
         ConfigError: anything that cannot be run, with the fix.
     """
     substitution = Substitution.parse(name)
+    source = load_experiment(substitution.source if substitution else name)
+    methods = methods_with(params, {substitution.source if substitution else name: source})
     if substitution is None:
-        spec = load_experiment(name)
-        runs = _expand(params, methods_with(params, {name: spec}), spec)
-        return PlannedExperiment(spec, tuple(runs))
-    source = load_experiment(substitution.source)
+        runs = _expand(params, methods, source)
+        return PlannedExperiment(source, tuple(runs), _encoders(params, methods, runs))
     spec = substitution.apply(params, source)
     left_out: dict[str, str] = {}
-    runs = _expand(params, methods_with(params, {substitution.source: source}), spec, left_out)
+    runs = _expand(params, methods, spec, left_out)
     if not runs:
         reasons = "; ".join(f"{method}: {reason}" for method, reason in left_out.items())
         raise ConfigError(f"experiment {name}: nothing of it can run on {substitution.dataset}. {reasons}")
-    return PlannedExperiment(spec, tuple(runs), substitution, left_out)
+    notes = " ".join(f"Left out: {method} ({reason})" for method, reason in left_out.items())
+    spec = spec.model_copy(update={"description": f"{spec.description} {notes}".strip()})
+    return PlannedExperiment(spec, tuple(runs), _encoders(params, methods, runs), substitution, left_out)
+
+
+def _encoders(params: Params, methods: Mapping[str, Method], runs: Iterable[Run]) -> dict[str, Run]:
+    """Runs that train the encoders borrowed by `runs`."""
+    names = dict.fromkeys(name for run in runs if not run.trains for name in run.encoders)
+    return {name: _named(params, methods, name) for name in names}
 
 
 def expand(params: Params, experiment: Experiment) -> list[Run]:
@@ -207,7 +223,7 @@ def resolve(
         encoder=_name(dataset, noise, base, encoder_overrides if base != method else overrides, seed),
         settings=parse(RunSettings, settings, where),
     )
-    _check_uncertainty(run, where)
+    _check_uncertainty(params, run, where)
     _check_suitable(run, data_source(params, split_data_name(dataset)[0]).source, where)
     return run
 
@@ -224,7 +240,7 @@ def _change(params: Params, settings: dict[str, Any], overrides: Mapping[str, An
             override(settings, key, value)
 
 
-def _check_uncertainty(run: Run, where: str) -> None:
+def _check_uncertainty(params: Params, run: Run, where: str) -> None:
     """Raise `ConfigError` where the uncertainty needs more than one trained encoder can give."""
     settings, registry = run.settings, uncertainty.REGISTRY
     name, objective = settings.uncertainty.name, settings.objective
@@ -238,6 +254,13 @@ def _check_uncertainty(run: Run, where: str) -> None:
         raise ConfigError(
             f"{where}: uncertainty {name!r} combines the encoders of {len(run.encoders)} seeds of another method; "
             "name that method as `base`."
+        )
+    folds = [RunKey.parse(encoder).dataset for encoder in run.encoders]
+    missing = [fold for fold in folds if split_data_name(fold)[0] not in dataset_names(params)]
+    if missing:
+        raise UnsuitableError(
+            f"{where}: uncertainty {name!r} combines encoders over folds, but there is no dataset {missing[0]!r}; use "
+            "it on the first of several numbered ones, such as cub-mlrc1."
         )
 
 
@@ -297,21 +320,25 @@ def _short(value: Any) -> str:
 
 def find_run(params: Params, name: str) -> Run:
     """Resolve a run by its name, as in `results/<name>`; overrides are read from the name."""
+    methods = shared_methods(params)
     try:
-        key = RunKey.parse(name)
+        known = RunKey.parse(name).method in methods
     except FileError as error:
         raise ConfigError(str(error)) from None
+    return _named(params, methods if known else every_method(params), name)
+
+
+def _named(params: Params, methods: Mapping[str, Method], name: str) -> Run:
+    key = RunKey.parse(name)
     pairs = [part.partition("=") for part in key.overrides.split("+") if part]
-    overrides = {name: _value(text) for name, _, text in pairs}
-    methods = shared_methods(params)
     return resolve(
         params,
-        methods if key.method in methods else every_method(params),
+        methods,
         dataset=key.dataset,
         noise=key.noise,
         method=key.method,
         seed=key.seed,
-        overrides=overrides,
+        overrides={name: _value(text) for name, _, text in pairs},
     )
 
 

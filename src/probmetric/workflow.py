@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from probmetric.config import ConfigError, Experiment, Method, Params, RunSettings, Tuning, parse
+from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, parse
 from probmetric.io import sha256_file, write_json
 from probmetric.metric_names import check_metrics
 from probmetric.reporting.figures import REGISTRY as FIGURES
@@ -56,10 +56,12 @@ class WorkflowPlan:
         for name, experiment in planned.items():
             _check_report(params, name, experiment)
         runs = {run.name: run for experiment in planned.values() for run in experiment.runs}
-        runs |= {name: find_run(params, name) for name in params.runs if name not in runs}
-        encoders = {name: _encoder_run(run, name) for run in runs.values() if not run.trains for name in run.encoders}
+        named = [find_run(params, name) for name in params.runs]
+        encoders = {name: run for experiment in planned.values() for name, run in experiment.encoders.items()}
+        encoders |= {name: find_run(params, name) for run in named for name in run.encoders}
+        runs = encoders | {run.name: run for run in named} | runs
         _check_archives(params, {name for run in runs.values() for name in run.data})
-        return cls(params, planned, encoders | runs)
+        return cls(params, planned, runs)
 
     @property
     def experiments(self) -> list[str]:
@@ -125,14 +127,6 @@ def _check_report(params: Params, name: str, planned: PlannedExperiment) -> None
             raise ConfigError(f"experiment {name}: figures: {error}") from None
     sets = [other for run in planned.runs for other in run.settings.ood]
     check_metrics(f"experiment {name}", planned.spec.metrics, ks=params.evaluation.ks, ood=sets)
-
-
-def _encoder_run(run: Run, name: str) -> Run:
-    """Run `name`, which trains an encoder `run` borrows."""
-    changes = {"method": run.settings.base, "base": None, "seed": int(name.rpartition("/seed")[2])}
-    plain = RunSettings.model_fields["uncertainty"].default
-    settings = run.settings.model_copy(update=changes | {"uncertainty": plain})
-    return Run(name=name, encoder=name, settings=settings)
 
 
 def write_schemas(folder: Path) -> list[Path]:

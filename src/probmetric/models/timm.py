@@ -5,7 +5,8 @@ weights are loaded, so the digest of the weight file is recorded with the run. T
 linear head (-> M). Convolutional nets can be pooled by average, max, average_max (papers 001 and 004) or GeM
 (paper 003: exponent without weight decay, at 10 times the learning rate); "default" keeps the architecture's own
 pooling, the only choice for transformers. `head_scale` multiplies the head's initial weight, not its bias: paper
-000 sets the starting concentration |z| of its ResNet-50 encoders that way.
+000 sets the starting concentration |z| of its ResNet-50 encoders that way. `head: none` leaves the features as they
+are, for published networks that are measured without training.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Timm(Encoder):
         image_size: int,
         tag: str = "resnet50.tv_in1k",
         pool: Literal["default", "average", "max", "average_max", "gem"] = "default",
+        head: Literal["linear", "none"] = "linear",
         head_scale: float = 1.0,
         drop_rate: float = 0.0,
     ) -> None:
@@ -51,9 +53,12 @@ class Timm(Encoder):
                 f"backbone timm: pool={pool!r} needs a feature map (B, D, H, W), {tag} gives none; use pool='default'."
             )
         self.dropout = nn.Dropout(drop_rate)
-        head = self._attach_head(int(self.backbone.num_features), dim)
-        with torch.no_grad():
-            head.weight.mul_(head_scale)
+        self.num_features, self.dim = int(self.backbone.num_features), dim
+        if head == "linear":
+            with torch.no_grad():
+                self._attach_head(self.num_features, dim).weight.mul_(head_scale)
+        elif dim != self.num_features:
+            raise ValueError(f"backbone timm: without head dim is that of the features of {tag}, {self.num_features}.")
 
     def features(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, D), after pooling and dropout."""

@@ -28,6 +28,8 @@ class ReportContext:
         description: one paragraph below it.
         figures: names of the figures, in the order of the page.
         labels: method -> text shown instead of the method's name.
+        substituted: the experiment whose datasets this one replaces; empty where nothing is replaced.
+        left_out: method of that experiment -> why it cannot run on the substitute.
     """
 
     name: str
@@ -40,6 +42,8 @@ class ReportContext:
     description: str = ""
     figures: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
+    substituted: str = ""
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def create(

@@ -12,6 +12,9 @@ Both take their uncertainty from the spread of the aligned members, which no rot
 of similarities to the class means is as free of rotations, but looks at all classes: how members arrange the classes
 an image has nothing to do with is arbitrary, and differs most where they agree on what the image is.)
 
+Members are seeds of one method or, with `over="folds"`, the models of a protocol's numbered datasets (paper 004,
+tables 6 and 7: four models that each left another quarter of the training classes out).
+
 Symbols: u_k = unit embedding of member k, R_k = `rotations`.
 """
 
@@ -64,13 +67,15 @@ class Ensemble(Uncertainty):
         self,
         *,
         members: int = 5,
+        over: Literal["seeds", "folds"] = "seeds",
         combine: Literal["concatenate", "aligned", "average"] = "concatenate",
         score: Literal["std_sum", "inverse_concentration"] = "inverse_concentration",
         keep_samples: bool = False,
     ) -> None:
         if members < 2:
             raise ValueError(f"members is {members}; an ensemble needs at least 2.")
-        self.members, self.combine, self.score, self.keep_samples = members, combine, score, keep_samples
+        self.members, self.over, self.combine = members, over, combine
+        self.score, self.keep_samples = score, keep_samples
 
     def fit(
         self,
