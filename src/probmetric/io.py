@@ -6,6 +6,7 @@ seconds (120) the read ends in an error that names the file, instead of never.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import errno
 import fcntl
@@ -144,7 +145,7 @@ def check_responds(path: str | Path) -> None:
             file.read(1)
         answered.set()
 
-    threading.Thread(target=ask, name=f"open {path}", daemon=True).start()
+    _thread.start_new_thread(ask, ())  # Thread.start() would wait for the thread without a limit
     if not answered.wait(seconds):
         raise FileError(
             f"{path} cannot be read: no answer from its file system within {seconds:g} s; check the mount and run the "

@@ -45,7 +45,7 @@ def test_a_job_without_a_gpu_goes_to_the_other_partition(workspace):
     """Only the metrics are missing: no GPU is asked for, and the partitions file knows a better place for that."""
     (workspace.folder / "results" / RUNS[2] / "metrics.json").unlink()
     fit_to_one_node(workspace)
-    (job,) = jobs_of(workspace.snakemake(f"results/{RUNS[2]}/metrics.json", *SUBMIT))
+    (job,) = jobs_of(workspace.snakemake(*SUBMIT, f"results/{RUNS[2]}/metrics.json"))
     assert (job.partition, job.limit, job.state) == ("cpu", "2:00:00", "COMPLETED")
 
 
