@@ -88,6 +88,21 @@ def test_every_opponent_must_be_beaten_and_holm_corrects(tmp_path):
     assert finding.missing == ("d",)
 
 
+@pytest.mark.parametrize(
+    ("values", "verdict", "opponent"),
+    [
+        ({"b": [0.85, 0.86, 0.84, 0.85], "c": [0.99, 0.72, 0.98, 0.80]}, "does not hold", "b"),
+        ({"b": [0.40, 0.90, 0.50, 0.70], "c": [0.75, 0.76, 0.74, 0.75]}, "undecided", "b"),
+        ({"b": [0.78, 0.79, 0.771, 0.78], "c": LOW}, "holds", "b"),
+    ],
+)
+def test_the_opponent_named_is_the_one_behind_the_verdict(tmp_path, values, verdict, opponent):
+    context = study(tmp_path, {"digits/a": HIGH} | {f"digits/{name}": found for name, found in values.items()})
+    (finding,) = evaluate_claims(context, [make(tmp_path, against=["b", "c"])])
+    assert (finding.verdict, finding.opponent) == (verdict, opponent)
+    assert finding.difference == pytest.approx(np.subtract(HIGH, values[opponent]).mean())
+
+
 def test_each_dataset_is_judged_by_itself(tmp_path):
     context = study(tmp_path, {"digits/a": HIGH, "digits/b": LOW, "glyphs/a": LOW, "glyphs/b": HIGH})
     found = {f.data: f.verdict for f in evaluate_claims(context, [make(tmp_path)])}

@@ -85,7 +85,7 @@ class Finding:
         data: dataset (noise included) it was tested on; empty where nothing could be tested.
         verdict: `holds`, `does not hold`, `undecided` or `not run`.
         fidelity: `corrected` or `as_published`: of the method the claim is about.
-        opponent: the opponent that decides: the one least favourable to the claim; empty against a threshold.
+        opponent: the one that decides: the least favourable of those behind the verdict; empty against a threshold.
         difference: mean paired difference to it, positive in favour of the claim.
         half_width: half of its 95 % t-interval.
         effect_size: mean difference / standard deviation of the differences.

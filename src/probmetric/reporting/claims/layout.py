@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 LEGEND = (
     "Tested seed by seed: paired t-test, 5 % level, Holm-corrected over the opponents of a claim, not over claims. "
-    "Number: mean difference ± half-width of its 95 % interval to the opponent least favourable to the claim; positive "
-    "speaks for the claim. d: mean difference / standard deviation of the differences. "
+    "Number: mean difference ± half-width of its 95 % interval to the opponent that decides (the least favourable); "
+    "positive speaks for the claim. d: mean difference / standard deviation of the differences. "
     "Undecided: not significant either way with these seeds."
 )
 _SENTENCE = {

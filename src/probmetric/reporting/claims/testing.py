@@ -140,16 +140,17 @@ def _margin(claim: Claim, value: float) -> float:
 
 
 def _finding(claim: Claim, data: str, fidelity: str, tests: Mapping[str, _Test], missing: Names) -> Finding:
-    """Holm over the opponents, and the opponent that decides: the least favourable."""
+    """The verdict, with Holm over the opponents, and the test that decides it: of those, the least favourable."""
     from probmetric.evaluation.statistics import holm
 
     adjusted = dict(zip(tests, holm([test.p_value for test in tests.values()]).tolist(), strict=True))
-    worst = min(tests, key=lambda name: tests[name].difference)
+    verdict, deciding = _verdict(tests, adjusted)
+    worst = min(deciding, key=lambda name: tests[name].difference)
     test, p_value = tests[worst], adjusted[worst]
     return Finding(
         claim=claim,
         data=data,
-        verdict=_verdict(tests, adjusted),
+        verdict=verdict,
         fidelity=fidelity,
         opponent=worst,
         difference=test.difference,
@@ -161,8 +162,11 @@ def _finding(claim: Claim, data: str, fidelity: str, tests: Mapping[str, _Test],
     )
 
 
-def _verdict(tests: Mapping[str, _Test], adjusted: Mapping[str, float]) -> Verdict:
-    significant = [test for name, test in tests.items() if adjusted[name] < LEVEL]
-    if not all(test.favours for test in significant):
-        return "does not hold"
-    return "holds" if len(significant) == len(tests) else "undecided"
+def _verdict(tests: Mapping[str, _Test], adjusted: Mapping[str, float]) -> tuple[Verdict, list[str]]:
+    """The verdict and the opponents behind it."""
+    significant = [name for name in tests if adjusted[name] < LEVEL]
+    if refuting := [name for name in significant if not tests[name].favours]:
+        return "does not hold", refuting
+    if unclear := [name for name in tests if name not in significant]:
+        return "undecided", unclear
+    return "holds", significant
