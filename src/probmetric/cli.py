@@ -15,6 +15,7 @@ from probmetric import __version__
 from probmetric.config import EncoderSettings, Params, RunSettings, load, parse
 from probmetric.errors import ProbMetricError
 from probmetric.io import FileError
+from probmetric.launch import Place, take_place
 
 EXIT_CONFIG = 2
 PARAMS = Path("params.yaml")
@@ -96,10 +97,12 @@ def _data_status(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
+    place = _take_place(options)
     from probmetric.pipeline import train
 
     settings = _settings(options, EncoderSettings)
-    train(options.run, settings, threads=options.threads, store=_params().tracking.store)
+    threads = place.threads(options.threads)
+    train(options.run, settings, threads=threads, store=_params().tracking.store, place=place)
 
 
 def _fit_posterior(options: argparse.Namespace) -> None:
@@ -109,9 +112,11 @@ def _fit_posterior(options: argparse.Namespace) -> None:
 
 
 def _embed(options: argparse.Namespace) -> None:
+    place = _take_place(options)
     from probmetric.pipeline import embed
 
-    embed(options.run, options.encoder or _encoder(options), _settings(options), threads=options.threads)
+    encoder, threads = options.encoder or _encoder(options), place.threads(options.threads)
+    embed(options.run, encoder, _settings(options), threads=threads, place=place)
 
 
 def _evaluate(options: argparse.Namespace) -> None:
@@ -218,6 +223,15 @@ def _schema(options: argparse.Namespace) -> None:
 # ---- shared by the commands --------------------------------------------------------------------------------------
 
 
+def _take_place(options: argparse.Namespace) -> Place:
+    """Start the processes asked for, or find out which of them this one is."""
+    again = [options.command, options.run, "--threads", str(options.threads), "--processes", str(options.processes)]
+    for name in ("settings", "encoder"):
+        if getattr(options, name, None) is not None:
+            again += [f"--{name}", getattr(options, name)]
+    return take_place(options.processes, again)
+
+
 def _params() -> Params:
     params: Params = load(Params, PARAMS)
     return params
@@ -317,6 +331,8 @@ def _add_run_steps(add: Any) -> None:
         command.add_argument("--settings", help="resolved settings as JSON (default: resolve from params.yaml)")
         if name != "evaluate":
             command.add_argument("--threads", type=int, default=1, help="CPU threads")
+        if name in ("train", "embed"):
+            command.add_argument("--processes", type=int, default=1, help="processes that share the work, on any nodes")
         if name != "train":
             command.add_argument("--encoder", help="run that trained the encoder (default: resolve from params.yaml)")
 

@@ -30,6 +30,9 @@ class Place:
         return max(1, of_job // self.neighbours)
 
 
+ALONE = Place()
+
+
 def take_place(processes: int, arguments: Sequence[str]) -> Place:
     """Which of the `processes` this one is; does not return where it has to start them first.
 

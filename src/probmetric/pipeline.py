@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from probmetric.config import ConfigError, EncoderSettings, RunSettings
 from probmetric.io import read_tensors, read_yaml, write_json, write_tensors, write_yaml
+from probmetric.launch import ALONE, Place
 from probmetric.runs import encoder_runs
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from probmetric.losses._base import Loss
     from probmetric.models._base import Encoder
+    from probmetric.training.ranks import Ranks
 
     Trained = tuple[Encoder, Loss | None, EncoderSettings]
 
@@ -29,15 +31,17 @@ RESULTS = Path("results")
 STATE = Path("state/training")
 
 
-def train(run: str, settings: EncoderSettings, *, threads: int = 1, store: str = "") -> None:
+def train(run: str, settings: EncoderSettings, *, threads: int = 1, store: str = "", place: Place = ALONE) -> None:
     """Train the encoder of `run` into `results/<run>`, going on from `state/training/<run>` if it was interrupted.
 
-    If `store` is the address of an MLflow server, the curves appear there while the run trains.
+    If `store` is the address of an MLflow server, the curves appear there while the run trains. `place` says which of
+    several processes that train it together this one is.
     """
     from probmetric.tracking.live import live_curves
     from probmetric.training import train_run
+    from probmetric.training.ranks import joined
 
-    with live_curves(store, run) as on_epoch:
+    with joined(place) as ranks, live_curves(store if ranks.first else "", run) as on_epoch:
         train_run(
             settings,
             prepared_folder=Path(settings.prepared) / settings.data,
@@ -45,6 +49,7 @@ def train(run: str, settings: EncoderSettings, *, threads: int = 1, store: str =
             state_folder=STATE / run,
             threads=threads,
             on_epoch=on_epoch,
+            ranks=ranks,
         )
 
 
@@ -95,20 +100,24 @@ def _fit(settings: RunSettings, loaded: Trained, device: torch.device) -> dict[s
     )
 
 
-def embed(run: str, encoder_run: str, settings: RunSettings, *, threads: int = 1) -> None:
-    """Embed validation, test and OOD images with the selected weights, and test images with the last ones."""
+def embed(run: str, encoder_run: str, settings: RunSettings, *, threads: int = 1, place: Place = ALONE) -> None:
+    """Embed validation, test and OOD images with the selected weights, and test images with the last ones.
+
+    Of several processes each embeds its share of the batches; the first one (`place`) writes them all.
+    """
     import torch
 
     from probmetric.training import claim_device
+    from probmetric.training.ranks import joined
 
     torch.set_num_threads(threads)
     data = _prepared(settings)
-    with claim_device("auto") as device:
-        selected = _Embedder(run, encoder_run, settings, device, which="selected")
+    with joined(place) as ranks, claim_device("auto") as device:
+        selected = _Embedder(run, encoder_run, settings, device, ranks, which="selected")
         selected.write("val", [(data, "val")])
         selected.write("test", [(data, "test")])
         selected.write("ood", [(Path(settings.prepared) / name, "test") for name in settings.ood])
-        _Embedder(run, encoder_run, settings, device, which="last").write("last", [(data, "test")])
+        _Embedder(run, encoder_run, settings, device, ranks, which="last").write("last", [(data, "test")])
 
 
 class _Embedder:
@@ -120,11 +129,13 @@ class _Embedder:
         encoder_run: str,
         settings: RunSettings,
         device: torch.device,
+        ranks: Ranks,
         which: Weights,
     ) -> None:
         from probmetric.uncertainty import create_uncertainty
 
         self.folder, self.settings, self.device, self.dim = RESULTS / run, settings, device, 0
+        self.ranks = ranks
         loaded = _load(encoder_run, settings, device, which)
         self.encoder, self.loss, self.trained = loaded
         facts = read_yaml(RESULTS / encoder_run / "encoder.yaml")["encoder"]
@@ -148,6 +159,8 @@ class _Embedder:
         import torch
 
         parts = [self._embed(folder, split) for folder, split in sources]
+        if not self.ranks.first:
+            return
         if not parts:
             parts = [self._nothing()]
         tensors = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
@@ -172,14 +185,14 @@ class _Embedder:
         from probmetric.data import load_metadata
         from probmetric.data.batches import SplitImages
         from probmetric.training.data import training_transform
+        from probmetric.training.export import embed_together
 
         source = load_metadata(_prepared(self.trained))["dataset"]
         transform = training_transform(self.trained.training.augment, source).evaluation()
         images = SplitImages(folder, split, transform=transform, shape=self.shape, device=self.device)
-        found = self.uncertainty.embed_batches(
-            self.encoder, images.batches(), posterior=self.posterior, loss=self.loss, seed=self.settings.seed
-        )
-        return found.to("cpu").tensors() | {"label": images.labels, "index": images.index}
+        given = {"posterior": self.posterior, "loss": self.loss, "seed": self.settings.seed}
+        found = embed_together(self.uncertainty, self.encoder, images, self.ranks, **given)
+        return found.to("cpu").tensors() | {"label": images.labels, "index": images.index} if found else {}
 
     def _training_classes(self) -> list[int]:
         """Manifest label of each training class, in the order of the loss's classes (columns of `probabilities`)."""

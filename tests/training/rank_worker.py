@@ -6,6 +6,7 @@ As a program: RANK, WORLD_SIZE and the meeting point in the environment, prepare
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -16,12 +17,13 @@ from torch import Tensor, nn
 
 from probmetric.config import Training
 from probmetric.io import write_tensors
+from probmetric.launch import Place
 from probmetric.losses import create_loss
 from probmetric.models._base import Encoder
 from probmetric.training.batch_norm import synchronise_batch_norm
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData
-from probmetric.training.loop import Trainer, weights_of
+from probmetric.training.loop import Trainer, TrainingStoppedError, weights_of
 from probmetric.training.ranks import ALONE, Ranks, joined
 from probmetric.uncertainty import create_uncertainty
 
@@ -50,7 +52,7 @@ class Smooth(Encoder):
 class FirstGradients(Trainer):
     """Keeps the gradients of the first step."""
 
-    gradients: dict[str, Tensor]
+    gradients: dict[str, Tensor] = {}  # noqa: RUF012
 
     def _update(self, norm: Tensor, norm_value: float) -> None:
         if self.progress.step == 0:
@@ -60,7 +62,10 @@ class FirstGradients(Trainer):
         super()._update(norm, norm_value)
 
 
-def train(name: str, prepared: Path, folder: Path, ranks: Ranks = ALONE, **changes: Any) -> FirstGradients:
+def train(
+    name: str, prepared: Path, folder: Path, ranks: Ranks = ALONE, stop_after: int | None = None, **changes: Any
+) -> FirstGradients:
+    """Train with loss `name`; `stop_after` so many steps asks for a stop, which leaves a checkpoint."""
     settings = SETTINGS.model_copy(update=changes)
     data = TrainingData(prepared, settings, seed=0, device=CPU, ranks=ranks)
     torch.manual_seed(0)
@@ -73,7 +78,9 @@ def train(name: str, prepared: Path, folder: Path, ranks: Ranks = ALONE, **chang
         synchronise_batch_norm(encoder, CPU)
     places = {"checkpoints": Checkpoints(folder / "state"), "identity": name, "progress_bar": False}
     trainer = FirstGradients(settings, encoder, loss, data, seed=0, device=CPU, **places)
-    trainer.fit()
+    trainer.should_stop = lambda: trainer.progress.step + 1 == stop_after
+    with contextlib.suppress(TrainingStoppedError):
+        trainer.fit()
     return trainer
 
 
@@ -89,7 +96,9 @@ def facts(trainer: FirstGradients) -> dict[str, Tensor]:
 
 def main(prepared: Path, output: Path) -> None:
     torch.set_num_threads(1)
-    with joined(int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])) as ranks:
+    with joined(Place(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))) as ranks:
+        resumed = train("contrastive", prepared, output / "resumed", ranks)
+        write_tensors(output / f"resumed.{ranks.rank}.safetensors", facts(resumed))
         for name in LOSSES:
             trainer = train(name, prepared, output / name, ranks, warmup_epochs=int(name == "vmf"))
             write_tensors(output / f"{name}.{ranks.rank}.safetensors", facts(trainer))

@@ -53,8 +53,8 @@ class SplitImages:
     def __len__(self) -> int:
         return len(self.index)
 
-    def batches(self, size: int = BATCH) -> Iterator[torch.Tensor]:
-        """Images (B, C, H, W) float32, scaled as in training and not augmented."""
-        for rows in self.index.split(size):
+    def batches(self, size: int = BATCH, *, first: int = 0, step: int = 1) -> Iterator[torch.Tensor]:
+        """Images (B, C, H, W) float32, scaled as in training and not augmented; every `step`-th batch from `first`."""
+        for rows in self.index.split(size)[first::step]:
             views = load_fitted(self._store, rows.numpy(), self._transform, shape=self._shape)
             yield self._transform.normalise(views.to(self._device))

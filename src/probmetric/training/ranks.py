@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from probmetric.errors import ProbMetricError
+from probmetric.launch import Place
 from probmetric.training.diagnosis import TrainingError
 
 T = TypeVar("T")
@@ -130,20 +131,20 @@ ALONE = Ranks()
 
 
 @contextlib.contextmanager
-def joined(count: int, rank: int) -> Iterator[Ranks]:
-    """Meet the other processes at MASTER_ADDR:MASTER_PORT for the block; with `count` 1 there is nobody to meet.
+def joined(place: Place) -> Iterator[Ranks]:
+    """Meet the other processes at MASTER_ADDR:MASTER_PORT for the block; one process has nobody to meet.
 
     Tensors on CUDA devices travel by NCCL, those on the CPU by Gloo.
     """
-    if count == 1:
+    if place.count == 1:
         yield ALONE
         return
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     with losing_nobody():
-        dist.init_process_group(backend, rank=rank, world_size=count)
+        dist.init_process_group(backend, rank=place.rank, world_size=place.count)
     try:
         with losing_nobody():
-            yield Ranks(rank, count)
+            yield Ranks(place.rank, place.count)
     finally:
         dist.destroy_process_group()
 
