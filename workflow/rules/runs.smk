@@ -21,6 +21,7 @@ rule train:
     threads: 1
     resources:
         gpu=0,
+        processes=1,
         mem_mb=4000,
         runtime=1440,
     params:
@@ -29,7 +30,8 @@ rule train:
     message:
         "Train {wildcards.run}"
     shell:
-        "exec probmetric train {wildcards.run} --settings {params.settings:q} --threads {threads} > {log} 2>&1"
+        "exec probmetric train {wildcards.run} --settings {params.settings:q} --threads {threads}"
+        " --processes {resources.processes} > {log} 2>&1"
 
 
 rule fit_posterior:
@@ -80,6 +82,7 @@ rule embed:
     threads: 1
     resources:
         gpu=0,
+        processes=1,
         mem_mb=4000,
         runtime=240,
     params:
@@ -88,7 +91,8 @@ rule embed:
     message:
         "Embed {wildcards.run}"
     shell:
-        "exec probmetric embed {wildcards.run} --settings {params.settings:q} --threads {threads} > {log} 2>&1"
+        "exec probmetric embed {wildcards.run} --settings {params.settings:q} --threads {threads}"
+        " --processes {resources.processes} > {log} 2>&1"
 
 
 rule evaluate:
