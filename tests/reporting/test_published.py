@@ -11,14 +11,17 @@ from fabricated_runs import Workspace, study_metrics, write_run
 
 from probmetric.config import Params, load
 from probmetric.declared import dataset_names
+from probmetric.experiments import load_experiment
 from probmetric.io import FileError, write_json, write_yaml
 from probmetric.metric_names import metric_names
 from probmetric.reporting import _render
 from probmetric.reporting._measured import plays, series
 from probmetric.reporting.aggregate import aggregate
 from probmetric.reporting.html import render
-from probmetric.reporting.published import COLUMNS, compare_published, layout, load_published
+from probmetric.reporting.published import COLUMNS, layout, load_published
+from probmetric.reporting.published.comparing import compare_published
 from probmetric.reporting.tables import build_table, write_tables
+from probmetric.runs import plan_experiment
 
 PARAMS = Path(__file__).parents[2] / "params.yaml"
 HEAD = ",".join(COLUMNS)
@@ -270,6 +273,18 @@ def test_numbers_use_the_words_of_this_project():
     assert {part.split("-")[0] for part in parts if part} == {"nivmf", "nir", "vmf", "lam", "pfml"}
     known = metric_names((1, 2, 4, 5, 8, 10, 100, 1000), ("mnist", "svhn", "cars", "cub"))
     assert {number.metric for number in SHIPPED} <= set(known)
+
+
+def test_every_table_is_an_experiment_that_runs_its_rows_and_shows_its_metrics(monkeypatch):
+    monkeypatch.chdir(PARAMS.parent)
+    params = load(Params, PARAMS)
+    for table in sorted({number.table for number in SHIPPED}):
+        mine = [number for number in SHIPPED if number.table == table and number.method]
+        chosen = [run.settings for run in plan_experiment(params, table).runs]
+        runs = {(settings.dataset, settings.noise, settings.method) for settings in chosen}
+        parts = {(d, n.noise, part) for n in mine for d in n.datasets for part in (n.method, n.relative_to) if part}
+        assert parts <= runs, table
+        assert {number.metric for number in mine} <= set(load_experiment(table).metrics), table
 
 
 @pytest.mark.parametrize(

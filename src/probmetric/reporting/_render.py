@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from probmetric.reporting._comparison import Cell
     from probmetric.reporting.claims.layout import Board
-    from probmetric.reporting.published import PublishedComparison
+    from probmetric.reporting.published.comparing import PublishedComparison
     from probmetric.reporting.tables import Column, Group, Row, Table
 
 NOT_RUN = "not run"

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probmetric.io import read_json, write_text
-from probmetric.reporting import _answers, _render, published
+from probmetric.reporting import _answers, _render
 from probmetric.reporting._runs import flatten
 from probmetric.reporting.claims import layout as claims_layout
 from probmetric.reporting.claims import load_claims
 from probmetric.reporting.claims.testing import evaluate_claims
 from probmetric.reporting.figures._data import group_title
-from probmetric.reporting.published import layout
+from probmetric.reporting.published import layout, load_published
+from probmetric.reporting.published.comparing import compare_published
 from probmetric.reporting.tables import build_table
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def render(context: ReportContext) -> str:
         thresholds=_answers.GOOD,
         claims=claims_layout.board(context, evaluate_claims(context, load_claims())),
         claims_layout=claims_layout,
-        published=layout.blocks(published.compare_published(context, published.load_published())),
+        published=layout.blocks(compare_published(context, load_published())),
         layout=layout,
         figures=_figures(context),
         datasets=_datasets(context),

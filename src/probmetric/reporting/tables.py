@@ -131,7 +131,8 @@ def write_tables(context: ReportContext) -> list[Path]:
     from probmetric.reporting.claims import load_claims
     from probmetric.reporting.claims.testing import evaluate_claims
     from probmetric.reporting.plots import write_plots
-    from probmetric.reporting.published import compare_published, layout, load_published
+    from probmetric.reporting.published import layout, load_published
+    from probmetric.reporting.published.comparing import compare_published
 
     table = build_table(context)
     published = compare_published(context, load_published())

@@ -7,7 +7,8 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from probmetric.reporting.published import PublishedComparison, PublishedNumber
+from probmetric.reporting.published import PublishedNumber
+from probmetric.reporting.published.comparing import PublishedComparison
 
 LEGEND = (
     "First number: as the paper prints it, with its ±. Measured: our mean ± half-width of the 95 % t-interval over "

@@ -1,0 +1,118 @@
+"""Published numbers beside ours: difference, and whether the published value lies in our 95 % interval.
+
+A row of a paper's table is compared with a run of ours on the same dataset, at the same noise rate, with the same
+metric. Nothing else is: an experiment with its dataset substituted (`pfml/table2@glyphs`) and a dataset prepared from a
+subset of its images have nothing to do with published numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Literal
+
+from probmetric.io import read_json
+from probmetric.names import split_data_name
+from probmetric.reporting._comparison import Cell, summarise
+from probmetric.reporting._measured import Series, plays, series
+from probmetric.reporting.published import PublishedNumber
+
+if TYPE_CHECKING:
+    from probmetric.reporting.experiment import ReportContext
+
+_Values = Mapping[int, float]
+Verdict = Literal["not run", "not measured", "one seed", "inside", "outside"]
+
+
+@dataclass(frozen=True)
+class PublishedComparison:
+    """A printed number and ours; `ours` is None where there is none, `method` is then the run that lacks the metric."""
+
+    published: PublishedNumber
+    method: str = ""
+    ours: Cell | None = None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours - published."""
+        return None if self.ours is None else self.ours.mean - self.published.value
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the published value lies in our interval, or why that cannot be said."""
+        if self.ours is None or self.difference is None:
+            return "not measured" if self.method else "not run"
+        if self.ours.half_width is None:
+            return "one seed"
+        return "inside" if abs(self.difference) <= self.ours.half_width else "outside"
+
+
+def compare_published(context: ReportContext, numbers: Iterable[PublishedNumber]) -> list[PublishedComparison]:
+    """The numbers of the table an experiment repeats, beside ours; one comparison for every method that plays the row.
+
+    `pfml/table2@glyphs` repeats `pfml/table2` too, with nothing to compare: all its rows are "not run".
+    """
+    table, _, substitute = context.name.partition("@")
+    asked = [number for number in numbers if number.table == table]
+    found = {} if substitute or not asked else series(context, {number.metric for number in asked})
+    subsets = {data for data, _ in found if _is_subset(context, data)}
+    found = {place: items for place, items in found.items() if place[0] not in subsets}
+    present = set() if substitute else {(record.key.data, record.key.variant) for record in context.records}
+    present = {place for place in present if place[0] not in subsets}
+    return [item for number in asked for item in _compare(number, found, present)]
+
+
+def _is_subset(context: ReportContext, data: str) -> bool:
+    """Whether a dataset was prepared from some of its images (`subset: true` among its options)."""
+    run = next((run for run in context.runs if run.key.data == data), None)
+    prepared = context.prepared if run is None else Path(run.find("settings.prepared", default=context.prepared))
+    folders = (prepared / name for name in {data, split_data_name(data)[0]})
+    summaries = [read_json(folder / "summary.json") for folder in folders if (folder / "summary.json").exists()]
+    return any(summary.get("options", {}).get("subset") for summary in summaries)
+
+
+def _compare(
+    number: PublishedNumber, found: Mapping[tuple[str, str], Sequence[Series]], present: Collection[tuple[str, str]]
+) -> list[PublishedComparison]:
+    mine = _played(found, number, number.method)
+    bases = _played(found, number, number.relative_to)
+    compared = []
+    for variant, (fidelity, values) in mine.items():
+        if number.relative_to:
+            values = _change(values, bases, fidelity, number.unit.change)
+        if values:
+            compared.append(PublishedComparison(number, variant, summarise(list(values.values()))))
+    if compared:
+        return compared
+    here = {variant for data, variant in present if data in number.data}
+    lacking = [variant for variant in here if number.method and plays(variant.partition("+")[0], number.method)]
+    return [PublishedComparison(number, min(lacking, default=""))]
+
+
+def _played(
+    found: Mapping[tuple[str, str], Sequence[Series]], number: PublishedNumber, part: str
+) -> dict[str, tuple[str, _Values]]:
+    """Method -> fidelity and values by seed; with folds, means over them, for seeds that were run on every fold."""
+    by_fold = [
+        {item.variant: item for item in found.get((data, number.metric), ()) if part and plays(item.key.method, part)}
+        for data in number.data
+    ]
+    played: dict[str, tuple[str, _Values]] = {}
+    for variant, first in by_fold[0].items():
+        if all(variant in fold for fold in by_fold):
+            folds = [fold[variant].values for fold in by_fold]
+            seeds = [seed for seed in first.values if all(seed in fold for fold in folds)]
+            played[variant] = (first.fidelity, {seed: fmean(fold[seed] for fold in folds) for seed in seeds})
+    return played
+
+
+def _change(values: _Values, bases: Mapping[str, tuple[str, _Values]], fidelity: str, change: int | None) -> _Values:
+    """Relative change, seed by seed, from the method a number refers to, in the same fidelity where it was run."""
+    order = sorted(bases.values(), key=lambda base: base[0] != fidelity)
+    if not order:
+        return {}
+    base = order[0][1]
+    quotients = {seed: value / base[seed] for seed, value in values.items() if base.get(seed)}
+    return {seed: change * (quotient - 1) if change else quotient for seed, quotient in quotients.items()}
