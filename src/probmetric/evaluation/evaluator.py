@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from probmetric.evaluation.calibration import reliability
+from probmetric.evaluation.calibration import Reliability, reliability
 from probmetric.evaluation.classification import classification_metrics
 from probmetric.evaluation.clustering import clustering_metrics
 from probmetric.evaluation.correlation import spearman
@@ -32,7 +32,7 @@ from probmetric.evaluation.neighbours import nearest_neighbours
 from probmetric.evaluation.ood import auroc, ood_metrics, roc_curve
 from probmetric.evaluation.places import Places, place_metrics, place_retrieval
 from probmetric.evaluation.retrieval import retrieval_per_query, summarize
-from probmetric.evaluation.sampled import retrieval_calibration
+from probmetric.evaluation.sampled import retrieval_reliability
 from probmetric.evaluation.selective import selective_metrics, sparsification
 from probmetric.evaluation.structure import structure_metrics
 from probmetric.evaluation.verification import Pairs, verification_metrics
@@ -151,14 +151,16 @@ def evaluate_test(test: Embeddings, settings: EvaluationSettings) -> tuple[dict[
     """Retrieval, clustering, sparsification and, where there are probabilities, classification of the test split."""
     per_query = retrieval_per_query(test["mean"], test["label"], ks=tuple(dict.fromkeys((1, *settings.ks))))
     metrics = _prefixed("retrieval", summarize(per_query)) | _other_spaces(test, settings)
+    curves: Curves = {}
     if settings.clustering:
         found = clustering_metrics(test["mean"], test["label"], clusters=settings.clusters, seed=settings.seed)
         metrics |= _prefixed("clustering", found)
     if settings.structure:
         metrics |= _prefixed("structure", structure_metrics(test["mean"], test["label"]))
     if "samples" in test.tensors:
-        metrics |= _prefixed("calibration", retrieval_calibration(test["samples"], test["label"]))
-    curves: Curves = {}
+        found, votes = retrieval_reliability(test["samples"], test["label"])
+        metrics |= _prefixed("calibration", found)
+        curves["retrieval_reliability"] = _diagram(votes)
     if np.any(per_query["positives"] > 0):
         found, curve = _sparsification(test, per_query)
         metrics |= _prefixed("sparsification", found)
@@ -260,8 +262,11 @@ def _classification(
         found["error_auroc"] = auroc(test["uncertainty"][correct], test["uncertainty"][~correct])
     groups = {name: "calibration" if name.startswith("ece") else "classification" for name in found}
     diagram = reliability(np.minimum(probabilities.max(axis=1), 1.0), correct, bins=settings.bins)
-    curve = {name: getattr(diagram, name).tolist() for name in ("confidence", "accuracy", "count")}
-    return {f"{groups[name]}/{name}": value for name, value in found.items()}, curve
+    return {f"{groups[name]}/{name}": value for name, value in found.items()}, _diagram(diagram)
+
+
+def _diagram(found: Reliability) -> dict[str, list[float]]:
+    return {name: getattr(found, name).tolist() for name in ("confidence", "accuracy", "count")}
 
 
 def _prefixed(prefix: str, values: Mapping[str, float]) -> dict[str, float]:

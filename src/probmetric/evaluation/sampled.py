@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.evaluation import _arrays
-from probmetric.evaluation.calibration import calibration_error
+from probmetric.evaluation.calibration import Reliability, calibration_error, reliability
 from probmetric.evaluation.neighbours import nearest_neighbours
 from probmetric.evaluation.retrieval import retrieval_metrics
+
+BINS = 10
 
 
 def neighbour_votes(samples: Any, labels: Any) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -47,17 +49,18 @@ def retrieval_calibration(samples: Any, labels: Any) -> dict[str, float]:
     `retrieval_ece` closes the last bin; `retrieval_ece_as_published` leaves it open, as paper 003's code does, and
     thereby drops every unanimous vote (NaN if all are).
     """
+    return retrieval_reliability(samples, labels)[0]
+
+
+def retrieval_reliability(samples: Any, labels: Any) -> tuple[dict[str, float], Reliability]:
+    """`retrieval_calibration` and the reliability diagram behind its `retrieval_ece`."""
     predicted, confidence = neighbour_votes(samples, labels)
     correct = predicted == _arrays.to_numpy(labels)
-    unanimous = bool(np.all(confidence == 1.0))
-    options = {"bins": 10, "scheme": "equal_width"}
+    diagram = reliability(confidence, correct, bins=BINS, scheme="equal_width")
     published = float("nan")
-    if not unanimous:
-        published = calibration_error(confidence, correct, **options, last_bin="open")  # type: ignore[arg-type]
-    return {
-        "retrieval_ece": calibration_error(confidence, correct, **options),  # type: ignore[arg-type]
-        "retrieval_ece_as_published": published,
-    }
+    if not np.all(confidence == 1.0):
+        published = calibration_error(confidence, correct, bins=BINS, scheme="equal_width", last_bin="open")
+    return {"retrieval_ece": diagram.error("l1"), "retrieval_ece_as_published": published}, diagram
 
 
 def sampled_retrieval_metrics(samples: Any, labels: Any, *, ks: Sequence[int] = (1, 2, 4, 8)) -> dict[str, float]:

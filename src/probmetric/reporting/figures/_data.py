@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from probmetric.io import FileError
+from probmetric.reporting import _metrics
+from probmetric.reporting._comparison import summarise
+from probmetric.reporting._runs import RERUN
 
 if TYPE_CHECKING:
     from probmetric.reporting._runs import Run
@@ -36,6 +42,66 @@ def values(context: ReportContext, metric: str) -> dict[str, dict[str, list[floa
         if record.metric == metric and record.value is not None:
             found[record.key.data][record.key.variant].append(record.value)
     return {data: dict(methods) for data, methods in found.items()}
+
+
+def tensors(run: Run, split: str, *names: str) -> dict[str, np.ndarray]:
+    """Those of the tensors `names` that the run's embeddings of `split` hold; samples and the rest stay on disk."""
+    with _embeddings(run, split) as file:
+        held = file.keys() if file else ()
+        return {name: file.get_tensor(name) for name in names if name in held}
+
+
+def metadata(run: Run, split: str) -> dict[str, str]:
+    """Metadata of the run's embeddings of `split`; empty where there is no such file."""
+    with _embeddings(run, split) as file:
+        return (file.metadata() if file else None) or {}
+
+
+@contextlib.contextmanager
+def _embeddings(run: Run, split: str) -> Iterator[Any]:
+    """The open embeddings file, None if it does not exist."""
+    from safetensors import SafetensorError, safe_open
+
+    path = run.folder / "embeddings" / f"{split}.safetensors"
+    if not path.exists():
+        yield None
+        return
+    try:
+        with safe_open(path, framework="numpy") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise FileError(f"{path} is damaged or truncated ({error}); {RERUN}.") from error
+
+
+def first_runs(context: ReportContext, *names: str) -> dict[tuple[str, str], Run]:
+    """(dataset, method) -> its first seed whose test embeddings hold all tensors `names`, in the experiment's order."""
+    found: dict[tuple[str, str], Run] = {}
+    for data, methods in by_group(context).items():
+        for variant, runs in methods.items():
+            held = (run for run in runs if len(tensors(run, "test", *names)) == len(names))
+            if (run := next(held, None)) is not None:
+                found[data, variant] = run
+    return found
+
+
+def best_runs(context: ReportContext, *names: str) -> dict[str, Run]:
+    """Dataset -> first seed of the method with the best mean of the first metric, of those in `first_runs`."""
+    metric = context.metrics[0]
+    measured = values(context, metric)
+    best: dict[str, tuple[float, Run]] = {}
+    for (data, variant), run in first_runs(context, *names).items():
+        if found := measured.get(data, {}).get(variant):
+            mean = summarise(found).mean
+            if data not in best or _metrics.better(metric, mean, best[data][0]):
+                best[data] = (mean, run)
+    return {data: run for data, (_, run) in best.items()}
+
+
+def is_right(mean: np.ndarray, label: np.ndarray) -> np.ndarray:
+    """Whether the nearest neighbour of each of the unit rows `mean` (N, M) has its `label` (N,)."""
+    from probmetric.evaluation.neighbours import nearest_neighbours
+
+    return label[nearest_neighbours(mean, k=1).indices[:, 0]] == label  # type: ignore[no-any-return]
 
 
 def mean_curve(curves: Iterable[Any], x: str, y: str, points: int = 101) -> Curve | None:
@@ -80,6 +146,24 @@ def collect(context: ReportContext, build: Callable[[Sequence[Run]], Curve | Non
         if curves:
             found[data] = curves
     return found
+
+
+def reliability_curves(context: ReportContext, name: str) -> dict[str, dict[str, Curve]]:
+    """Dataset -> method -> mean reliability curve `name`, (confidence (P,), accuracy (P,))."""
+    return collect(
+        context, lambda runs: mean_curve([r.curves.get(name) for r in runs], "confidence", "accuracy", points=41)
+    )
+
+
+def reliability_words(context: ReportContext, found: dict[str, dict[str, Curve]]) -> str:
+    """Text alternative of reliability curves: how far each lies from the diagonal."""
+    parts = []
+    for data, curves in found.items():
+        for variant, (confidence, accuracy) in curves.items():
+            gap = float(np.mean(accuracy - confidence))
+            word = "above" if gap > 0 else "below"
+            parts.append(f"{group_title(data)}, {context.label(variant)}: on average {abs(gap):.2f} {word}")
+    return f"Accuracy against confidence, relative to the diagonal. {'; '.join(parts)}."
 
 
 def listed(names: Sequence[str]) -> str:

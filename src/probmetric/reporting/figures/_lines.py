@@ -47,3 +47,15 @@ def line_panels(
         finish(axis)
     _style.method_legend(figure, context, variants, known)
     return figure
+
+
+def reliability_panels(context: ReportContext, found: Mapping[str, Mapping[str, _data.Curve]]) -> Figure:
+    """Dataset -> method -> (confidence (P,), accuracy (P,)), one panel per dataset, with the diagonal."""
+    panels = {_data.group_title(data): curves for data, curves in found.items()}
+    return line_panels(context, panels, _reliability_axes, panel_height=2.6)
+
+
+def _reliability_axes(axis: Axes) -> None:
+    axis.plot([0, 1], [0, 1], ":", color="#888888", linewidth=1, zorder=1)
+    axis.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel="confidence", ylabel="accuracy")
+    axis.set_box_aspect(1)

@@ -135,10 +135,10 @@ def cells(axes: list[list[Axes]]) -> list[Axes]:
 
 
 def trim(axes: list[list[Axes]], used: int) -> list[Axes]:
-    """Hide the panels after the first `used` ones; return those kept."""
+    """Remove the panels after the first `used` ones; return those kept."""
     flat = cells(axes)
     for axis in flat[used:]:
-        axis.set_visible(False)
+        axis.remove()
     return flat[:used]
 
 

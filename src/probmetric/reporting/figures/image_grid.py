@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probmetric.io import read_tensors
 from probmetric.reporting import _metrics
-from probmetric.reporting._comparison import summarise
-from probmetric.reporting.figures import _data, _style, register
+from probmetric.reporting.figures import _data, _images, _style, register
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,8 +24,9 @@ def draw(context: ReportContext) -> _style.Drawing:
     """Two rows of images per dataset, for the method with the best first metric (its first seed)."""
     from matplotlib.figure import Figure
 
-    chosen = {data: run for data, methods in _data.by_group(context).items() if (run := _choose(context, methods))}
-    strips = {data: strip for data, run in chosen.items() if (strip := _strip(context, run)) is not None}
+    album = _images.Album(context.prepared)
+    chosen = {data: run for data, run in _data.best_runs(context, "uncertainty", "index").items() if album.has(data)}
+    strips = {data: _strip(run, album) for data, run in chosen.items()}
     if not strips:
         return _style.nothing(TITLE, "no finished run has test embeddings whose prepared dataset is present.")
     figure = Figure(figsize=(_style.WIDTH, 1.85 * len(strips)), layout="constrained")
@@ -48,38 +47,20 @@ def draw(context: ReportContext) -> _style.Drawing:
     return _style.Drawing(figure, TITLE, caption, alt)
 
 
-def _choose(context: ReportContext, methods: dict[str, list[Run]]) -> Run | None:
-    metric = context.metrics[0]
-    best: tuple[float, Run] | None = None
-    for runs in methods.values():
-        usable = [run for run in runs if (run.folder / "embeddings" / "test.safetensors").exists()]
-        found = [value for run in usable if (value := run.metrics.get(metric)) is not None]
-        if found and (best is None or _metrics.better(metric, summarise(found).mean, best[0])):
-            best = (summarise(found).mean, usable[0])
-    return best[1] if best else None
-
-
-def _strip(context: ReportContext, run: Run) -> tuple[list[Any], list[Any]] | None:
-    from probmetric.data import open_images
-
-    folder = context.prepared / run.key.data
-    if not (folder / "manifest.parquet").exists():
-        return None
-    tensors, _ = read_tensors(run.folder / "embeddings" / "test.safetensors")
-    order = np.argsort(tensors["uncertainty"], kind="stable")
-    images = open_images(folder)
-    ends = order[:_IMAGES], order[::-1][:_IMAGES]
+def _strip(run: Run, album: _images.Album) -> tuple[list[Any], list[Any]]:
+    """(image, uncertainty) pairs of the most and of the least certain images."""
+    found = _data.tensors(run, "test", "uncertainty", "index")
+    order = np.argsort(found["uncertainty"], kind="stable")
     certain, uncertain = (
-        [(images[int(tensors["index"][i])], float(tensors["uncertainty"][i])) for i in end] for end in ends
+        [(album.tile(run.key.data, int(found["index"][i])), float(found["uncertainty"][i])) for i in end]
+        for end in (order[:_IMAGES], order[::-1][:_IMAGES])
     )
     return certain, uncertain
 
 
 def _row(axes: list[Axes], images: list[Any], name: str) -> None:
     for axis, (image, uncertainty) in zip(axes, images, strict=False):
-        pixels = np.asarray(image)
-        grey = pixels.ndim == 2 or pixels.shape[-1] == 1
-        axis.imshow(pixels.reshape(pixels.shape[:2]) if grey else pixels, cmap="gray" if grey else None)
+        axis.imshow(image)
         axis.set_xlabel(f"{uncertainty:.3g}", fontsize=6.5, labelpad=1.5)
     for axis in axes:
         axis.set(xticks=[], yticks=[])

@@ -1,0 +1,231 @@
+"""Figures that read embeddings, samples and overrides, on runs fabricated to hold them."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import numpy as np
+import pytest
+
+from probmetric.io import read_json, read_tensors, read_yaml, write_json, write_tensors, write_yaml
+from probmetric.reporting.aggregate import aggregate
+from probmetric.reporting.experiment import ReportContext
+from probmetric.reporting.figures import (
+    _data,
+    _histograms,
+    _images,
+    _style,
+    class_norm_grid,
+    draw,
+    embedding_map,
+    norm_histogram,
+    option_sweep,
+    singular_values,
+    uncertainty_grid,
+)
+from probmetric.reporting.figures import list_figures as listed_figures
+
+METHODS = ("contrastive", "proxy_nca")
+DATA = ("digits", "glyphs")
+ALPHAS = (0.0, 0.1, 1.0, 10.0)
+READING_EMBEDDINGS = (
+    *("norm_grid", "class_norm_grid", "norm_histogram", "singular_values", "retrieval_reliability"),
+    *("uncertainty_grid", "uncertainty_histogram", "retrieval_examples", "embedding_map", "sphere", "option_sweep"),
+)
+REASONS = {
+    "norm_grid": "has concentrations",
+    "class_norm_grid": "has concentrations",
+    "norm_histogram": "has concentrations",
+    "singular_values": "test embeddings",
+    "retrieval_reliability": "samples",
+    "uncertainty_grid": "test embeddings",
+    "uncertainty_histogram": "out-of-distribution",
+    "retrieval_examples": "test embeddings",
+    "embedding_map": "test embeddings",
+    "sphere": "dim: 3",
+    "option_sweep": "more than one value",
+}
+
+
+@pytest.fixture
+def paper(workspace) -> ReportContext:
+    """Runs with concentrations, out-of-distribution images, three dimensions, and sweeps of an option of the loss."""
+    sources = workspace.root / "results"
+    runs = [f"{data}/{method}/seed{seed}" for data in DATA for method in METHODS for seed in range(2)]
+    for run in runs:
+        _enrich(sources / run, "glyphs" if run.startswith("digits") else "digits")
+    swept = [f"digits/proxy_nca+loss.alpha={alpha}/seed{seed}" for alpha in ALPHAS for seed in range(2)]
+    for number, run in enumerate(swept):
+        _sweep(sources / run, 0.5 + 0.01 * number)
+    everything = [*runs, *swept]
+    context = workspace.context("paper", runs=everything)
+    folders = [sources / run for run in everything]
+    aggregate(folders, context.folder / "runs.csv", context.folder / "metrics.json")
+    return context
+
+
+def _enrich(folder, other):
+    generator = np.random.default_rng(len(str(folder)))
+    tensors, metadata = read_tensors(folder / "embeddings" / "test.safetensors")
+    count = len(tensors["label"])
+    mean = np.eye(3, dtype=np.float32)[tensors["label"] % 3] + 0.2 * generator.normal(size=(count, 3))
+    tensors["mean"] = (mean / np.linalg.norm(mean, axis=1, keepdims=True)).astype(np.float32)
+    tensors["concentration"] = (1 / tensors["uncertainty"]).astype(np.float32)
+    write_tensors(folder / "embeddings" / "test.safetensors", tensors, metadata)
+    ood = {
+        "uncertainty": generator.random(30).astype(np.float32) + 1,
+        "index": np.arange(30),
+        "source": np.repeat([0, 1], [20, 10]),
+    }
+    sources = {"sources": json.dumps([other, "not_prepared"])}
+    write_tensors(folder / "embeddings" / "ood.safetensors", ood, sources)
+    curves = read_json(folder / "curves.json")
+    curves["retrieval_reliability"] = {"confidence": [0.2, 0.6, 1.0], "accuracy": [0.1, 0.5, 0.9], "count": [5, 5, 5]}
+    write_json(folder / "curves.json", curves)
+
+
+def _sweep(folder, value):
+    loss = {"name": "potential_field", "options": {}}
+    write_yaml(folder / "run.yaml", {"settings": {"loss": loss, "dim": 64}})
+    write_json(folder / "metrics.json", {"retrieval/recall_at_1": value})
+
+
+def png_size(path) -> tuple[int, int]:
+    return struct.unpack(">II", path.read_bytes()[16:24])
+
+
+def test_every_figure_is_tested(study):
+    assert set(READING_EMBEDDINGS) | set(study.figures) == set(listed_figures())
+
+
+@pytest.mark.parametrize("name", READING_EMBEDDINGS)
+def test_a_figure_is_drawn_with_words_and_the_same_bytes(paper, name):
+    paths = draw(name, paper)
+    words = json.loads(paths[2].read_text())
+    assert words["empty"] == ""
+    assert min(len(words[key]) for key in ("title", "caption", "alt")) > 5
+    assert words["alt"].endswith(".")
+    width, height = png_size(paths[0])
+    assert width == pytest.approx(_style.WIDTH * _style.DPI, abs=1)
+    assert 200 < height < 6000
+    before = [path.read_bytes() for path in paths]
+    assert [path.read_bytes() for path in draw(name, paper)] == before
+
+
+@pytest.mark.parametrize("name", READING_EMBEDDINGS)
+def test_without_the_data_it_needs_a_figure_says_so(workspace, name):
+    context = workspace.context("empty", runs=["digits/none/seed0"])
+    aggregate([], context.folder / "runs.csv", context.folder / "metrics.json")
+    assert REASONS[name] in json.loads(draw(name, context)[2].read_text())["empty"]
+
+
+def test_the_methods_with_embeddings_are_found_and_the_best_is_chosen(paper):
+    runs = _data.first_runs(paper, "concentration")
+    assert list(runs) == [(data, method) for data in DATA for method in METHODS]
+    assert all(run.key.seed == 0 for run in runs.values())
+    best = _data.best_runs(paper, "concentration")
+    assert {data: run.key.method for data, run in best.items()} == dict.fromkeys(DATA, "proxy_nca")
+    assert _data.first_runs(paper, "samples") == {}
+
+
+def test_a_damaged_file_is_an_error_that_names_it(paper):
+    from probmetric.io import FileError
+
+    path = paper.results / "digits/contrastive/seed0/embeddings/test.safetensors"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(FileError, match=r"contrastive/seed0/embeddings/test.safetensors is damaged"):
+        draw("norm_grid", paper)
+
+
+def test_out_of_distribution_images_are_pooled_where_their_dataset_is_prepared(paper):
+    run = next(run for run in paper.runs if run.key.run == "digits/contrastive/seed0")
+    doubt, homes, rows = uncertainty_grid.pooled(run, _images.Album(paper.prepared))
+    assert homes == ["digits"] * 40 + ["glyphs"] * 20
+    assert len(doubt) == len(rows) == 60
+    assert doubt[:40].max() < doubt[40:].min()
+
+
+def test_rows_of_a_class_run_from_the_smallest_to_the_largest_concentration():
+    label, concentration = np.repeat([3, 5], 30), np.random.default_rng(0).random(60)
+    rows = class_norm_grid.chosen_rows(label, concentration)
+    assert sorted(int(label[row[0]]) for row in rows) == [3, 5]
+    for row in rows:
+        assert len(set(label[row])) == 1
+        assert np.all(np.diff(concentration[row]) > 0)
+        own = concentration[label == label[row[0]]]
+        assert (concentration[row[0]], concentration[row[-1]]) == (own.min(), own.max())
+
+
+def test_the_first_method_judges_right_and_wrong(paper):
+    first = next(run for run in paper.runs if run.key.run == "digits/contrastive/seed0")
+    tensors, _ = read_tensors(first.folder / "embeddings" / "test.safetensors")
+    similarity = tensors["mean"] @ tensors["mean"].T
+    np.fill_diagonal(similarity, -2)
+    right = tensors["label"][similarity.argmax(axis=1)] == tensors["label"]
+    assert np.array_equal(norm_histogram._judgement(first)[tensors["index"]], right)
+    words = json.loads(draw("norm_histogram", paper)[2].read_text())
+    assert "judgement of contrastive on digits and contrastive on glyphs" in words["caption"]
+
+
+def test_the_chance_of_being_larger_is_counted_over_all_pairs():
+    first, second = np.array([3.0, 1.0]), np.array([2.0, 0.0, 1.0])
+    assert _histograms.chance_larger(first, second) == pytest.approx((3 + 1 + 0.5) / 6)
+    assert np.isnan(_histograms.chance_larger(first, np.array([])))
+
+
+def test_the_spectrum_is_that_of_the_matrix(paper):
+    runs = [run for run in paper.runs if run.key.run.startswith("digits/contrastive/")]
+    rank, share = singular_values._mean_spectrum(runs)
+    spectra = []
+    for run in runs:
+        values = np.linalg.svd(read_tensors(run.folder / "embeddings" / "test.safetensors")[0]["mean"])[1]
+        spectra.append(values / values.sum())
+    assert rank.tolist() == [1, 2, 3]
+    np.testing.assert_allclose(share, np.mean(spectra, axis=0), rtol=1e-6)
+
+
+def test_a_sweep_holds_the_seeds_of_every_value_in_their_order(paper):
+    sweep = option_sweep.collect(paper, "digits")
+    assert list(sweep.lines) == ["loss.alpha"]
+    points = sweep.lines["loss.alpha"]["proxy_nca"]
+    assert list(points) == list(ALPHAS)
+    assert points[0.1] == pytest.approx([0.52, 0.53])
+    assert set(sweep.aside) == {"contrastive"}
+    assert option_sweep.collect(paper, "glyphs").lines == {}
+
+
+def test_a_run_without_the_override_stands_at_the_default(paper):
+    for seed in range(2):
+        path = paper.results / f"digits/proxy_nca/seed{seed}/run.yaml"
+        record = read_yaml(path)
+        record["settings"]["loss"] = {"name": "potential_field", "options": {}}
+        write_yaml(path, record)
+    points = option_sweep.collect(paper, "digits").lines["loss.alpha"]["proxy_nca"]
+    assert list(points) == [0.0, 0.1, 1.0, 4.0, 10.0]
+    run = next(run for run in paper.runs if run.key.run == "digits/proxy_nca/seed0")
+    assert option_sweep.default_text(run, "dim") == "64"
+    assert option_sweep.default_text(run, "loss.energy") == "relative"
+    assert option_sweep.default_text(run, "loss.no_such_option") is None
+
+
+def test_framed_tiles_stand_in_rows():
+    tiles = [np.full((_images.TILE, _images.TILE, 3), 10 * number, dtype=np.uint8) for number in range(3)]
+    picture = _images.montage(tiles, 2, ["#FF0000", None, "#0000FF"])
+    edge = picture.shape[0] // 2 + 5
+    assert picture[0, 0].tolist() == [255, 0, 0]
+    assert picture[0, -1].tolist() == [255, 255, 255]
+    assert picture[edge, 0].tolist() == [0, 0, 255]
+    assert picture[edge + 20, 20].tolist() == [20, 20, 20]
+
+
+def test_the_map_keeps_neighbours_together():
+    generator = np.random.default_rng(0)
+    centres = np.eye(8)[np.repeat([0, 1], 20)]
+    rows = centres + 0.05 * generator.normal(size=centres.shape)
+    places = embedding_map.project((rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32))
+    assert places.min() == 0
+    assert places.max() == 1
+    first, second = places[:20], places[20:]
+    gap = np.linalg.norm(first.mean(axis=0) - second.mean(axis=0))
+    assert gap > 2 * max(part.std(axis=0).max() for part in (first, second))
