@@ -99,5 +99,7 @@ def status(params: Params, names: Iterable[str] | None = None) -> list[DatasetSt
     for name in dataset_names(params) if names is None else names:
         found = data_source(params, name)
         raw = Path(found.raw or params.data.raw)
-        rows.append(dataset_status(name, found.source, raw, Path(params.data.prepared), stage(params, name)))
+        subset = bool(found.options.get("subset", False))
+        prepared = Path(params.data.prepared)
+        rows.append(dataset_status(name, found.source, raw, prepared, stage(params, name), subset=subset))
     return rows

@@ -92,6 +92,12 @@ def checkout(folder: Path) -> Workspace:
 
 
 @pytest.fixture(scope="session")
+def new_workspace():
+    """Makes a workspace in which nothing has run, of a folder."""
+    return checkout
+
+
+@pytest.fixture(scope="session")
 def finished(tmp_path_factory) -> Workspace:
     """A workspace in which `smoke` has run to the end. Do not change it: ask for `workspace`."""
     workspace = checkout(tmp_path_factory.mktemp("finished") / "probmetric")

@@ -72,7 +72,9 @@ def format_status(rows: list[DatasetStatus]) -> str:
     return "\n".join(lines)
 
 
-def dataset_status(name: str, source_name: str, raw: Path, prepared: Path, stage: str) -> DatasetStatus:
+def dataset_status(
+    name: str, source_name: str, raw: Path, prepared: Path, stage: str, *, subset: bool = False
+) -> DatasetStatus:
     """State of one dataset; nothing is unpacked or hashed.
 
     Args:
@@ -81,6 +83,7 @@ def dataset_status(name: str, source_name: str, raw: Path, prepared: Path, stage
         raw: folder with the user's archives and extracted folders.
         prepared: folder with the prepared datasets.
         stage: DVC stage that prepares it.
+        subset: whether a part of the published files will do.
     """
     source = REGISTRY.get(source_name)
     assert isinstance(source, type)
@@ -94,6 +97,8 @@ def dataset_status(name: str, source_name: str, raw: Path, prepared: Path, stage
     size = ", ".join(file.size for file in source.files if file.size and file.name in needs)
     images = int(source.counts.get("images", source.counts.get("train+val", 0) + source.counts.get("test", 0)))
     state, todo = _state(best), f"dvc repro {stage}"
+    if subset and present:
+        state, missing = "ready", ()
     if (prepared / name / MANIFEST).is_file():
         summary = prepared / name / SUMMARY
         images = json.loads(summary.read_text(encoding="utf-8"))["images"] if summary.is_file() else images
