@@ -285,6 +285,33 @@ def test_every_table_is_an_experiment_that_runs_its_rows_and_shows_its_metrics()
         assert {number.metric for number in mine} <= set(experiment.metrics), table
 
 
+SPELLINGS = {
+    "ESPHN": "EPSHN",
+    "N.Softmax": "NormSoft",
+    "CircleLoss": "Circle",
+    "DRML-PA": "DRML",
+    "PA+niV": "PANC + EL-nivMF",
+    "ProxyAnchor (PA)": "Proxy Anchor",
+    "PANC + MemVir": "PA + MemVir",
+    "ResNet-50": "R50/512",
+    "BN-Inception": "IBN/512",
+    "IBN/512 X": "IBN/512",
+}
+
+
+def test_papers_that_quote_the_same_row_print_the_same_numbers():
+    quoted: dict[tuple[object, ...], dict[str, str]] = {}
+    for number in SHIPPED:
+        if number.table in ("nivmf/table2", "nir/table2", "pfml/table1"):
+            name, _, network = number.row.rpartition(", ")
+            row = (SPELLINGS.get(name, name), SPELLINGS.get(network, network))
+            quoted.setdefault((*row, number.title, number.metric), {})[number.table] = layout.printed(number)
+    repeated = {place: found for place, found in quoted.items() if len(found) > 1}
+    differing = {place for place, found in repeated.items() if len(set(found.values())) > 1}
+    assert len(repeated) == 108
+    assert differing == {("Proxy Anchor", "IBN/512", "cars", f"retrieval/recall_at_{k}") for k in (1, 2)}
+
+
 @pytest.mark.parametrize(
     ("table", "row", "dataset", "metric", "printed"),
     [
