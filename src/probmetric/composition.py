@@ -23,7 +23,7 @@ REGISTRIES: dict[str, Registry] = {
     "uncertainty": uncertainty.REGISTRY,
     "backbone": models.REGISTRY,
 }
-_BORROWED = ("uncertainty", "fidelity")
+_BORROWED = ("uncertainty", "fidelity", "evaluation")
 
 
 def lineage(methods: Mapping[str, Method], name: str) -> list[Method]:
@@ -45,7 +45,7 @@ def lineage(methods: Mapping[str, Method], name: str) -> list[Method]:
 
 
 def composed(params: Params, methods: Mapping[str, Method], name: str, dataset: str) -> dict[str, Any]:
-    """Plain settings of method `name` on `dataset`; with `base`, only its own uncertainty and fidelity count.
+    """Plain settings of method `name` on `dataset`; with `base`, its own uncertainty, fidelity and evaluation count.
 
     Raises:
         ConfigError: an unknown method, or a change that reaches nothing.
@@ -57,7 +57,7 @@ def composed(params: Params, methods: Mapping[str, Method], name: str, dataset: 
             if settings["base"] and key.split(".")[0] not in _BORROWED:
                 raise ConfigError(
                     f"methods.{name}: {key!r} belongs to the encoder, which is that of its base {settings['base']!r}; "
-                    f"only {' and '.join(_BORROWED)} can be changed here."
+                    f"only {', '.join(_BORROWED)} can be changed here."
                 )
             override(settings, key, value)
     return settings | {"label": chain[-1].label or name}
@@ -75,6 +75,7 @@ def _settings(params: Params, method: Method) -> dict[str, Any]:
         "dim": method.dim or defaults.dim,
         "pretrained": method.pretrained or defaults.pretrained,
         "training": defaults.training.model_dump(mode="json") | method.training,
+        "evaluation": params.evaluation.model_dump(mode="json"),
     }
 
 

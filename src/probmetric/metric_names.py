@@ -5,7 +5,7 @@ A name is `<group>/<metric>`; docs/evaluation.md defines the metrics. Which of t
 
     evaluation   retrieval, clustering, structure, sparsification, calibration, classification, ambiguity, ood,
                  verification (pairs of faces)
-    reports      training and embedding: times, from a run's history and benchmarks
+    reports      training: times, from a run's history
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ _STRUCTURE = (
     *("richness_kl", "richness_kl_without_first", "density", "uniformity", "cluster_diversity"),
     *("concentration_variance", "concentration_std"),
 )
-_OOD = ("auroc", "auprc", "fpr_at_95")
-_OOD_SET = (*_OOD, "auprc_trapezoid", "base_rate")
+_OOD = ("auroc", "auprc", "fpr_at_95", "auprc_trapezoid", "base_rate")
 _GROUPS: dict[str, tuple[str, ...]] = {
     "clustering": ("nmi", "ami", "f1"),
     "structure": (*_STRUCTURE, "proxy_w1", "proxy_w2"),
@@ -48,7 +47,6 @@ _GROUPS: dict[str, tuple[str, ...]] = {
     "verification": ("accuracy", "auroc", "eer", "tar_at_far_1"),
     "ood": _OOD,
     "training": ("epoch_seconds", "seconds", "epochs"),
-    "embedding": ("test_seconds",),
 }
 _RETRIEVAL_GROUPS = (
     *("retrieval", "val/retrieval", "last/retrieval", "retrieval_euclidean", "retrieval_poincare"),
@@ -60,7 +58,7 @@ _AT_K = re.compile(r"(?:recall|precision)_at_(\d+)")
 def metric_names(ks: Iterable[int], ood: Iterable[str] = ()) -> list[str]:
     """Every name, with recall and precision at `ks` and the out-of-distribution sets `ood`."""
     retrieval = [*_RETRIEVAL, *(f"{kind}_at_{k}" for kind in ("recall", "precision") for k in sorted({1, *ks}))]
-    groups = _GROUPS | dict.fromkeys(_RETRIEVAL_GROUPS, tuple(retrieval)) | {f"ood/{name}": _OOD_SET for name in ood}
+    groups = _GROUPS | dict.fromkeys(_RETRIEVAL_GROUPS, tuple(retrieval)) | {f"ood/{name}": _OOD for name in ood}
     return [f"{group}/{name}" for group, names in groups.items() for name in names]
 
 
@@ -87,7 +85,7 @@ def check_metrics(where: str, metrics: Iterable[str], *, ks: Iterable[int], ood:
             raise ConfigError(
                 f"{where}: metric {name!r}: no run has {group.removeprefix('ood/')!r} as out-of-distribution set or "
                 f"{last!r} is not measured on it (sets: {sets}; see `ood` in params.yaml; metrics: "
-                f"{', '.join(_OOD_SET)})."
+                f"{', '.join(_OOD)})."
             )
         same_group = [other for other in known if other.rpartition("/")[0] == group]
         raise ConfigError(f"{where}: nothing computes metric {name!r}; {nearest(name, same_group or known)}")

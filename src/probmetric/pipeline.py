@@ -220,8 +220,8 @@ def evaluate(run: str, encoder_run: str, settings: RunSettings) -> None:
         {"ks": chosen.ks, "clustering": chosen.clustering, "seed": chosen.seed, "bins": chosen.calibration_bins},
         **_known(_prepared(settings)),
     )
-    if chosen.proxies:
-        metrics |= _proxy_metrics(encoder_run, settings)
+    if chosen.proxies or chosen.training_images:
+        metrics |= _training_metrics(encoder_run, settings)
     write_json(folder / "metrics.json", metrics)
     write_json(folder / "curves.json", curves)
     record = read_yaml(RESULTS / encoder_run / "encoder.yaml")
@@ -232,27 +232,37 @@ def evaluate(run: str, encoder_run: str, settings: RunSettings) -> None:
     write_yaml(folder / "run.yaml", record | whose | {"settings": settings.plain()})
 
 
-def _proxy_metrics(encoder_run: str, settings: RunSettings) -> dict[str, float]:
-    """`structure/proxy_w1` and `proxy_w2`: how near the loss's proxies are to the training images (paper 004)."""
+def _training_metrics(encoder_run: str, settings: RunSettings) -> dict[str, float]:
+    """What is measured on the training images.
+
+    `train/structure/...` (papers 000 and 001); `structure/proxy_w1` and `proxy_w2`, how near the loss's proxies are
+    (paper 004).
+    """
     import torch
     from torch.nn.functional import normalize
 
-    from probmetric.evaluation import proxy_transport
+    from probmetric.evaluation import proxy_transport, structure_metrics
     from probmetric.training import claim_device
     from probmetric.training.data import TrainingData
 
     with claim_device("auto") as device, torch.inference_mode():
         encoder, loss, trained = _load(encoder_run, settings, device, "selected")
+        data = TrainingData(_prepared(settings), trained.training, seed=settings.seed, device=device)
+        rows = torch.cat([normalize(encoder(images)).cpu() for images in data.images_in_order("train")])
         found = loss.class_proxies() if loss is not None else None
+    metrics: dict[str, float] = {}
+    if settings.evaluation.training_images:
+        structure = structure_metrics(rows.numpy(), data.labels.numpy())
+        metrics |= {f"train/structure/{name}": value for name, value in structure.items()}
+    if settings.evaluation.proxies:
         if found is None:
             raise ConfigError(
                 f"evaluation.proxies: the loss of {encoder_run} has no proxies; leave the setting out for this method."
             )
-        data = TrainingData(_prepared(settings), trained.training, seed=settings.seed, device=device)
-        rows = torch.cat([normalize(encoder(images)).cpu() for images in data.images_in_order("train")])
         proxies, owners = (tensor.cpu() for tensor in found)
-    distances = proxy_transport(rows, data.labels, proxies, owners)
-    return {f"structure/proxy_{name}": value for name, value in distances.items()}
+        distances = proxy_transport(rows, data.labels, proxies, owners)
+        metrics |= {f"structure/proxy_{name}": value for name, value in distances.items()}
+    return metrics
 
 
 def _known(folder: Path) -> dict[str, Any]:

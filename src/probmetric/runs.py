@@ -39,11 +39,15 @@ from probmetric.io import FileError
 from probmetric.names import RunKey, data_name, split_data_name
 from probmetric.registry import nearest
 
-_POSTERIOR_KEYS = ("uncertainty",)
+_POSTERIOR_KEYS = ("uncertainty", "evaluation")
 
 
 class UnsuitableError(ConfigError):
-    """A method cannot work on this kind of data."""
+    """A method cannot work on this kind of data; `reason` says why, without the run's name."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"{where}: {reason}")
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -164,7 +168,7 @@ def _expand(
             except UnsuitableError as error:
                 if left_out is None:
                     raise
-                left_out[point["method"]] = str(error)
+                left_out[point["method"]] = error.reason
             else:
                 found[run.name] = run
     return list(found.values())
@@ -209,7 +213,7 @@ def resolve(
         "base": own["base"],
         "uncertainty": own["uncertainty"],
         "ood": _out_of_distribution(params, dataset),
-        "evaluation": params.evaluation.model_dump(mode="json"),
+        "evaluation": own["evaluation"],
         "prepared": params.data.prepared,
     }
     _change(params, settings, overrides)
@@ -259,8 +263,9 @@ def _check_uncertainty(params: Params, run: Run, where: str) -> None:
     missing = [fold for fold in folds if split_data_name(fold)[0] not in dataset_names(params)]
     if missing:
         raise UnsuitableError(
-            f"{where}: uncertainty {name!r} combines encoders over folds, but there is no dataset {missing[0]!r}; use "
-            "it on the first of several numbered ones, such as cub-mlrc1."
+            where,
+            f"uncertainty {name!r} combines encoders over folds, but there is no dataset {missing[0]!r}; use "
+            "it on the first of several numbered ones, such as cub-mlrc1.",
         )
 
 
@@ -271,14 +276,16 @@ def _check_suitable(run: Run, source: str, where: str) -> None:
         return
     if uncertainty.REGISTRY.constant(settings.uncertainty.name, "closed_set", False):
         raise UnsuitableError(
-            f"{where}: uncertainty {settings.uncertainty.name!r} needs validation images of the training classes; "
-            f"{settings.dataset} holds out whole classes."
+            where,
+            f"uncertainty {settings.uncertainty.name!r} needs validation images of the training classes; "
+            f"{settings.dataset} holds out whole classes.",
         )
     trains = settings.loss is not None and settings.training.epochs > 0
     if trains and settings.training.selection_metric == "accuracy":
         raise UnsuitableError(
-            f"{where}: training.selection_metric 'accuracy' needs validation images of the training classes; "
-            f"{settings.dataset} holds out whole classes. Use recall_at_1 or map_at_r."
+            where,
+            f"training.selection_metric 'accuracy' needs validation images of the training classes; "
+            f"{settings.dataset} holds out whole classes. Use recall_at_1 or map_at_r.",
         )
 
 

@@ -34,6 +34,7 @@ class Evaluation(Strict):
     calibration_bins: int = Field(15, ge=2)
     clustering: bool = True
     proxies: bool = Field(False, description="distances of proxies to training embeddings; one more pass over those")
+    training_images: bool = Field(False, description="structure of the training embeddings; one more pass over those")
     seed: Seed = 0
 
 

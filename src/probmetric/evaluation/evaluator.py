@@ -8,7 +8,7 @@ the results. Metric names are legal in MLflow and DVC. Nothing is written.
           samples; ambiguity/spearman where the ambiguity is known; retrieval_euclidean/... of the embeddings before
           normalisation where the concentration is their norm, retrieval_poincare/... where metadata names a curvature
     ood   ood/<name>/..., each set against the test split
-    val   val/retrieval/...    what model selection saw
+    val   val/retrieval/...    what model selection saw; val/sparsification/...
     last  last/retrieval/...   test split with the last epoch's weights, next to the validation-selected ones
 """
 
@@ -120,11 +120,24 @@ def evaluate_run(
         if (place / f"{split}.safetensors").exists():
             other = read_embeddings(place / f"{split}.safetensors")
             metrics |= _prefixed(f"{split}/retrieval", _retrieval(other, places, chosen))
+            if split == "val":
+                metrics |= _prefixed("val", _selection(other, places, chosen))
     if (place / "ood.safetensors").exists():
         found, roc = evaluate_ood(test, read_embeddings(place / "ood.safetensors"), chosen)
         metrics |= found
         curves |= roc
     return {name: _json_number(value) for name, value in metrics.items()}, curves
+
+
+def _selection(val: Embeddings, places: Places | None, settings: EvaluationSettings) -> dict[str, float]:
+    """`sparsification/...` of the validation split."""
+    if places is not None:
+        found, _ = place_metrics(val["mean"], val["uncertainty"], places.of(val["index"]), ks=settings.ks)
+        return {name: value for name, value in found.items() if name.startswith("sparsification/")}
+    per_query = retrieval_per_query(val["mean"], val["label"], ks=(1,))
+    if not np.any(per_query["positives"] > 0):
+        return {}
+    return _prefixed("sparsification", _sparsification(val, per_query)[0])
 
 
 def read_embeddings(path: Path) -> Embeddings:
