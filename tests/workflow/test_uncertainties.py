@@ -101,7 +101,9 @@ def test_the_plan_trains_every_member_as_a_run_of_its_own(monkeypatch):
     made = WorkflowPlan.from_config(raw)
     params = load(Params, "params.yaml")
     members = [name for name in made.runs if name.startswith("digits/contrastive")]
-    assert [name[-5:] for name in sorted(members)] == ["seed0", "seed1", "seed2"]
+    assert [name[-5:] for name in sorted(members)] == [f"seed{seed}" for seed in range(9)], (
+        "ensembles of three, three times"
+    )
     for name in members:
         alone = find_run(params, name).settings.encoder()
         assert made.runs[name].settings.encoder() == alone, "the same training, whoever asks for it"
@@ -113,8 +115,12 @@ def test_snakemake_plans_the_members(fresh):
     command = ("snakemake", "-n", "--cores", "2", "--config", "experiments=lam-demo/table2")
     trained = set(re.findall(r"^Job \d+: Train (.*)$", fresh.command(*command).stdout, flags=re.MULTILINE))
     assert trained == {
-        *(f"digits/contrastive+training.epochs=8/seed{seed}" for seed in range(3)),
-        *(f"digits/{name}+training.epochs=8/seed0" for name in ("hib", "mc_dropout", "lam_online")),
+        *(f"digits/contrastive+training.epochs=8/seed{seed}" for seed in range(9)),
+        *(
+            f"digits/{name}+training.epochs=8/seed{seed}"
+            for name in ("hib", "mc_dropout", "lam_online")
+            for seed in range(3)
+        ),
     }
 
 
