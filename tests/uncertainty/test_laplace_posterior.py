@@ -1,6 +1,7 @@
 """Fitting, prior precision, sampling and the files of the post-hoc Laplace approximation."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -96,6 +97,35 @@ def test_blocks_of_rows_repeat_the_draws(monkeypatch):
     monkeypatch.setattr(_sampling, "_ROWS", 3)
     blocks = uncertainty.embed(encoder, images, posterior=posterior, seed=5)
     assert torch.allclose(blocks.samples, whole.samples, atol=2e-6)
+
+
+def peak_megabytes(work):
+    """Highest resident memory of this process during `work`, above what it had before."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        pytest.skip("needs a resettable peak of resident memory (Linux)")
+    before = resident("VmRSS")
+    work()
+    return resident("VmHWM") - before
+
+
+def resident(field):
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
+    return int(line.split()[1]) / 1024
+
+
+def test_hundred_samples_in_2048_dimensions_need_the_memory_of_a_few():
+    """Kept, the samples of these 300 images would take 235 MB."""
+    encoder = TinyEncoder(dim=2048)
+    images = torch.randn(300, 3, 2, 2, generator=torch.Generator().manual_seed(0))
+    posterior = {"weight_curvature": torch.ones(2048, 6), "prior_precision": torch.tensor(1.0)}
+    found = []
+    laplace = create_uncertainty("laplace", samples=100)
+    peak = peak_megabytes(lambda: found.append(laplace.embed(encoder, images, posterior=posterior, seed=0)))
+    assert found[0].mean.shape == (300, 2048)
+    assert found[0].samples is None
+    assert peak < 80
 
 
 def test_summary_equals_statistics_of_the_kept_samples():
