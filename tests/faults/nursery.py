@@ -131,6 +131,7 @@ def serve() -> None:
         events = int(os.read(reading, 20) or 0)
         os.close(reading)
         print(json.dumps({"status": status, "events": events, "seconds": seconds}), flush=True)
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from probmetric.data.manifest import DIGEST, IMAGES, MANIFEST, DataError, load_metadata, rebuild_advice
-from probmetric.io import sha256_file, write_text
+from probmetric.io import check_responds, sha256_file, write_text
 
 QUICK_LIMIT = 64 * 2**20
 
@@ -37,6 +37,7 @@ def _images_name(folder: Path) -> str:
 def read_digest(folder: str | Path) -> dict[str, str]:
     """File name relative to the folder -> SHA-256."""
     path = Path(folder) / DIGEST
+    check_responds(path)
     try:
         pairs = [line.split("  ", 1) for line in path.read_text(encoding="utf-8").splitlines()]
         known = {name: value for value, name in pairs}
