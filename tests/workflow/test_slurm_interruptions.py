@@ -94,9 +94,9 @@ def test_requeue_cancel_and_time_limit_end_in_the_undisturbed_weights(slowed, tm
     assert (requeued["Restarts"], requeued["JobState"]) == ("1", "COMPLETED"), "the same job, started again by SLURM"
     assert scontrol(numbers[CANCELLED])["JobState"] == "CANCELLED"
     jobs = jobs_of((tmp_path / "output").read_text())
-    limits = {job.number: job.limit for job in jobs if TIMED_OUT.replace("/", "_") in job.about}
-    assert sorted(limits.items())[0] == (numbers[TIMED_OUT], "1:00")
-    assert sorted(limits.items())[1][1] == "2:00", "with the next attempt the time grows"
+    limits = [job.limit for job in jobs if TIMED_OUT.replace("/", "_") in job.about]
+    assert len(limits) >= 2, "Snakemake submitted it again"
+    assert limits == [f"{attempt}:00" for attempt in range(1, len(limits) + 1)], "with every attempt the time grows"
 
 
 def test_a_failing_job_stops_only_its_own_branch_and_is_named(workspace):
