@@ -191,7 +191,7 @@ def test_a_sweep_holds_the_seeds_of_every_value_in_their_order(paper):
     points = sweep.lines["loss.alpha"]["proxy_nca"]
     assert list(points) == list(ALPHAS)
     assert points[0.1] == pytest.approx([0.52, 0.53])
-    assert set(sweep.aside) == {"contrastive"}
+    assert set(sweep.aside) == {"contrastive", "proxy_nca"}  # the plain run's loss has no alpha
     assert option_sweep.collect(paper, "glyphs").lines == {}
 
 
@@ -229,3 +229,45 @@ def test_the_map_keeps_neighbours_together():
     first, second = places[:20], places[20:]
     gap = np.linalg.norm(first.mean(axis=0) - second.mean(axis=0))
     assert gap > 2 * max(part.std(axis=0).max() for part in (first, second))
+
+
+def _swept_by(workspace, overrides: dict[str, float], loss: str) -> ReportContext:
+    """Runs of proxy_nca on digits with the given overrides, and their metric."""
+    for text, value in overrides.items():
+        folder = workspace.root / "results" / f"digits/proxy_nca{text}/seed0"
+        write_yaml(folder / "run.yaml", {"settings": {"loss": {"name": loss, "options": {}}}})
+        write_json(folder / "metrics.json", {"retrieval/recall_at_1": value})
+    runs = [f"digits/proxy_nca{text}/seed0" for text in overrides]
+    context = workspace.context("swept", runs=runs)
+    aggregate(
+        [workspace.root / "results" / run for run in runs], context.folder / "runs.csv", context.folder / "m.json"
+    )
+    return context
+
+
+def test_options_that_change_together_are_one(workspace):
+    pairs = {f"+loss.delta_attraction={v}+loss.delta_repulsion={v}": v for v in (0.1, 0.3)}
+    alone = {f"+loss.delta_repulsion={v}": v for v in (0.25, 0.3)}
+    sweep = option_sweep.collect(_swept_by(workspace, {"": 0.5} | pairs | alone, "potential_field"), "digits")
+    assert sweep.lines == {
+        "loss.delta_attraction = loss.delta_repulsion": {"proxy_nca": {0.1: [0.1], 0.2: [0.5], 0.3: [0.3]}},
+        "loss.delta_repulsion": {"proxy_nca": {0.2: [0.5], 0.25: [0.25], 0.3: [0.3]}},
+    }
+    assert sweep.aside == {}
+
+
+def test_a_grid_of_two_options_keeps_them_apart(workspace):
+    grid = {f"+loss.alpha={a}+loss.min_distance={d}": a + d for a in (0.01, 0.1) for d in (0.01, 0.1)}
+    sweep = option_sweep.collect(_swept_by(workspace, grid, "potential_field"), "digits")
+    assert set(sweep.lines) == {"loss.alpha", "loss.min_distance"}
+    assert set(sweep.lines["loss.alpha"]) == {f"proxy_nca+loss.min_distance={d}" for d in (0.01, 0.1)}
+
+
+def test_a_learned_value_is_a_horizontal_line_beside_the_fixed_ones(workspace):
+    fixed = {f"+loss.learn_scale=false+loss.scale={s}": s / 100 for s in (4.0, 32.0)}
+    sweep = option_sweep.collect(_swept_by(workspace, {"": 0.5} | fixed, "cosine"), "digits")
+    assert sweep.lines == {"loss.scale": {"proxy_nca+loss.learn_scale=false": {4.0: [0.04], 32.0: [0.32]}}}
+    assert sweep.aside == {"proxy_nca": [0.5]}
+    looks = option_sweep._looks([sweep])
+    assert len({look.colour for look in looks.values()}) == 1
+    assert looks["proxy_nca"].dash != looks["proxy_nca+loss.learn_scale=false"].dash

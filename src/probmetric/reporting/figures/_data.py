@@ -51,6 +51,12 @@ def tensors(run: Run, split: str, *names: str) -> dict[str, np.ndarray]:
         return {name: file.get_tensor(name) for name in names if name in held}
 
 
+def holds(run: Run, split: str, *names: str) -> bool:
+    """Whether the run's embeddings of `split` have all tensors `names`."""
+    with _embeddings(run, split) as file:
+        return file is not None and set(names) <= set(file.keys())
+
+
 def metadata(run: Run, split: str) -> dict[str, str]:
     """Metadata of the run's embeddings of `split`; empty where there is no such file."""
     with _embeddings(run, split) as file:
@@ -78,8 +84,7 @@ def first_runs(context: ReportContext, *names: str) -> dict[tuple[str, str], Run
     found: dict[tuple[str, str], Run] = {}
     for data, methods in by_group(context).items():
         for variant, runs in methods.items():
-            held = (run for run in runs if len(tensors(run, "test", *names)) == len(names))
-            if (run := next(held, None)) is not None:
+            if (run := next((run for run in runs if holds(run, "test", *names)), None)) is not None:
                 found[data, variant] = run
     return found
 

@@ -6,6 +6,7 @@ class, delta, alpha, reach of the repulsion).
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections import defaultdict
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 TITLE = "Influence of the options"
 _COLUMNS = 4
+_TOGETHER = " = "
+_DOTTED = (0, (1.2, 1.2))
 _WIDE = 20  # ratio of values from which an axis is logarithmic
 Points = dict[Any, list[float]]  # value of the option -> the metric over seeds
 
@@ -40,12 +43,12 @@ class Sweep:
 
 @register
 def draw(context: ReportContext) -> _style.Drawing:
-    """One panel per dataset and option; a line per method, horizontal for those without any of the options."""
+    """One panel per dataset and option; a line per method, horizontal for what was run with one value only."""
     sweeps = {data: sweep for data in context.data if (sweep := collect(context, data)).lines}
     if not sweeps:
         return _style.nothing(TITLE, "no option was run at more than one value.")
     names = list(dict.fromkeys(name for sweep in sweeps.values() for name in _names(sweep)))
-    known = _style.looks(names)
+    known = _looks(list(sweeps.values()))
     panels = [(data, option) for data, sweep in sweeps.items() for option in sweep.lines]
     columns = min(_COLUMNS, max(len(sweep.lines) for sweep in sweeps.values()))
     height = 2.5 if columns < 3 else 2.1
@@ -62,40 +65,64 @@ def draw(context: ReportContext) -> _style.Drawing:
     _style.method_legend(figure, context, names, known)
     caption = (
         f"{_metrics.label(metric)} against the options that the runs override: mean over seeds with the 95 % "
-        "t-interval, which with few seeds may leave the panel. Horizontal lines: methods that were run without the "
-        "option. A method that was run without an override stands at the option's default."
+        "t-interval, which with few seeds may leave the panel. A method that was run without an override stands at the "
+        "option's default; what belongs to no line is drawn as a horizontal one."
     )
     return _style.Drawing(figure, TITLE, caption, _alt(context, sweeps))
 
 
 def collect(context: ReportContext, data: str) -> Sweep:
-    """The sweeps of one dataset: runs that differ in one option only make a line if it takes several values."""
-    metric = context.metrics[0]
-    found = _data.values(context, metric).get(data, {})
+    """The sweeps of one dataset: runs that differ in one option only make a line if it takes several values.
+
+    Options that always change together, to the same value, count as one: `a = b`.
+    """
+    found = _data.values(context, context.metrics[0]).get(data, {})
     keys = {key.variant: key for key in context.expected if key.data == data}
     runs = {run.key.variant: run for run in context.runs if run.key.data == data}
-    options = {variant: _own_options(context, key) for variant, key in keys.items()}
-    swept = list(dict.fromkeys(option for own in options.values() for option in own))
+    options = _joined({variant: _own_options(context, key) for variant, key in keys.items()})
     lines: dict[str, dict[str, Points]] = {}
-    for option in swept:
-        grouped: dict[str, Points] = defaultdict(dict)
+    drawn: set[str] = set()
+    for option in dict.fromkeys(option for own in options.values() for option in own):
+        grouped: dict[str, dict[str, Any]] = defaultdict(dict)
         for variant in found:
             others = {name: text for name, text in options[variant].items() if name != option}
-            value = options[variant].get(option) or default_text(runs.get(variant), option)
-            if value is not None:
-                grouped[_variant(keys[variant].method, others)][_value(value)] = found[variant]
-        several = {name: dict(_sorted(points)) for name, points in grouped.items() if len(points) > 1}
+            text = options[variant].get(option) or default_text(runs.get(variant), option)
+            if text is not None:
+                grouped[_variant(keys[variant].method, others)][variant] = _value(text)
+        several = {name: chosen for name, chosen in grouped.items() if len(set(chosen.values())) > 1}
         if several:
-            lines[option] = several
-    used = {name.partition("+")[0] for group in lines.values() for name in group}
-    aside = {variant: values for variant, values in found.items() if keys[variant].method not in used}
-    return Sweep(lines, aside)
+            lines[option] = {name: _points(chosen, found) for name, chosen in several.items()}
+            drawn |= {variant for chosen in several.values() for variant in chosen}
+    return Sweep(lines, {variant: values for variant, values in found.items() if variant not in drawn})
+
+
+def _joined(options: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """Options of every method, those that move together under one name."""
+    names = list(dict.fromkeys(name for own in options.values() for name in own))
+    for first, second in itertools.combinations(names, 2):
+        both = [(own[first], own[second]) for own in options.values() if first in own and second in own]
+        if len(set(both)) > 1 and all(one == other for one, other in both):
+            for own in options.values():
+                if first in own and second in own:
+                    own[f"{first}{_TOGETHER}{second}"] = own.pop(first)
+                    del own[second]
+    return options
+
+
+def _points(values: dict[str, Any], found: dict[str, list[float]]) -> Points:
+    """Value of the option -> metric over seeds, numbers ascending, from method -> value and method -> metric."""
+    numbers = all(isinstance(value, float) for value in values.values())
+    order = sorted(values, key=values.__getitem__) if numbers else list(values)
+    return {values[variant]: found[variant] for variant in order}
 
 
 def default_text(run: Run | None, option: str) -> str | None:
     """What a run that does not override `option` uses, as an override would write it; None if it has no such option."""
     if run is None:
         return None
+    if _TOGETHER in option:
+        one, *others = (default_text(run, part) for part in option.split(_TOGETHER))
+        return one if all(other == one for other in others) else None
     parent, _, leaf = option.rpartition(".")
     value = run.find(f"settings.{parent}.options.{leaf}", f"settings.{option}", default=None)
     if value is None:
@@ -130,13 +157,20 @@ def _value(text: str) -> Any:
         return text
 
 
-def _sorted(points: Points) -> list[tuple[Any, list[float]]]:
-    numbers = all(isinstance(value, float) for value in points)
-    return sorted(points.items()) if numbers else list(points.items())
-
-
 def _names(sweep: Sweep) -> list[str]:
     return [*(name for group in sweep.lines.values() for name in group), *sweep.aside]
+
+
+def _looks(sweeps: Sequence[Sweep]) -> dict[str, _style.Look]:
+    """A colour per method, dotted for horizontal lines; a colour per line where a method has several."""
+    lines = {name for sweep in sweeps for group in sweep.lines.values() for name in group}
+    aside = {name for sweep in sweeps for name in sweep.aside} - lines
+    methods = {name: name.partition("+")[0] for name in lines | aside}
+    if len({methods[name] for name in lines}) < len(lines) or len({methods[name] for name in aside}) < len(aside):
+        return _style.looks(lines | aside)
+    known = _style.looks(methods.values())
+    looks = {name: known[methods[name]] for name in lines}
+    return looks | {name: _style.Look(known[methods[name]].colour, _DOTTED) for name in aside}
 
 
 def _panel(axis: Axes, lines: dict[str, Points], aside: dict[str, list[float]], known: dict[str, _style.Look]) -> None:
