@@ -13,7 +13,7 @@ length 1, and in place of the divergence −½Σ(log σ + (1 + μ²)/σ²), summ
 drives σ to 0. (Their 1e-6 on p, which gives NaN once p rounds to 1, is not repeated.)
 
 The start differs as well. Published: σ = 1, a = 1, b = 0. In M dimensions that noise is √M long beside a mean of
-length 1, and no distance on the sphere gives p above ½; small networks do not leave that state. Corrected: σ is 0.3
+length 1, and no distance on the sphere gives p above ½; small networks hardly leave that state. Corrected: σ is 0.3
 times the root mean square of μ over the training images (`warm_start`), softplus(a) = 5 and b = 3, so that p = ½ at a
 distance of 0.6, above the 0.4 between two samples of one image and below the √2 of unrelated images.
 """
