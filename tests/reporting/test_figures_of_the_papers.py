@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -97,6 +99,11 @@ def png_size(path) -> tuple[int, int]:
 
 def test_every_figure_is_tested(study):
     assert set(READING_EMBEDDINGS) | set(study.figures) == set(listed_figures())
+
+
+def test_the_documentation_lists_every_figure():
+    page = (Path(__file__).parents[2] / "docs" / "figures.md").read_text()
+    assert sorted(re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)) == sorted(listed_figures())
 
 
 @pytest.mark.parametrize("name", READING_EMBEDDINGS)

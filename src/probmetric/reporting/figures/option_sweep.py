@@ -58,7 +58,7 @@ def draw(context: ReportContext) -> _style.Drawing:
     for axis, (data, option) in zip(_style.trim(axes, len(panels)), panels, strict=True):
         _panel(axis, sweeps[data].lines[option], sweeps[data].aside, known)
         axis.set_title(_data.group_title(data), fontsize=8)
-        axis.set_xlabel(option)
+        axis.set_xlabel(option.replace(_TOGETHER, "\n= "))
     metric = context.metrics[0]
     for row in axes:
         row[0].set_ylabel(f"{_metrics.label(metric)} {_metrics.arrow(metric)}".strip())

@@ -22,7 +22,7 @@ def draw(context: ReportContext) -> _style.Drawing:
     caption = (
         "Every sample of an image retrieves its nearest neighbour among the samples of the other images; the label "
         "most of them agree on is the prediction, the share that agrees its confidence. Accuracy against confidence in "
-        "ten bins, mean over seeds. On the dotted diagonal confidence means what it says; below it the method is "
-        "overconfident."
+        "ten bins, mean over seeds; bins with few images scatter. On the dotted diagonal confidence means what it "
+        "says; below it the method is overconfident."
     )
     return _style.Drawing(figure, TITLE, caption, _data.reliability_words(context, found))
