@@ -6,7 +6,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo smoke test test-fast lint format ui report benchmark lock schemas
+.PHONY: help env demo smoke test test-fast lint format ui report benchmark gpu lock schemas
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,10 @@ benchmark: env ## speed of the hot paths on this machine, against named peers
 
 lock: env ## pin the dependencies of pyproject.toml in requirements.lock
 	uv pip compile --quiet --universal --extra test --no-emit-index-url --no-annotate --no-header pyproject.toml -o requirements.lock
+
+gpu: env ## what needs a CUDA device: its tests, then training and losses measured on it
+	pytest -n 0 -m gpu
+	python benchmarks/training.py --device cuda && python benchmarks/losses.py --device cuda
 
 schemas: env ## JSON schemas of params.yaml and the experiment files, for editors
 	probmetric schema

@@ -13,7 +13,7 @@ import torch
 from training_helpers import quick_settings
 
 from probmetric.io import read_tensors
-from probmetric.training import train_run
+from probmetric.training import TrainingError, train_run
 from probmetric.training.kernels import kernels
 
 
@@ -33,6 +33,11 @@ def test_switches_hold_for_the_block_only(deterministic: bool) -> None:
     with contextlib.suppress(KeyError), kernels(deterministic=deterministic):
         raise KeyError
     assert switches() == before
+
+
+def test_an_operation_without_such_a_kernel_is_named() -> None:
+    with pytest.raises(TrainingError, match=r"put_.*training\.deterministic to false"), kernels(deterministic=True):
+        torch.zeros(3).put_(torch.tensor([0, 0]), torch.ones(2))
 
 
 def test_the_caller_s_own_choice_returns() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +77,14 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """Read and verify one checkpoint file.
 
     Raises:
-        DamagedCheckpointError: the content does not match its digest.
+        DamagedCheckpointError: the content does not match its digest, or is no checkpoint.
     """
     check_responds(path)
     header, _, content = path.read_bytes().partition(b"\n")
     if not header.startswith(_MAGIC) or hashlib.sha256(content).hexdigest().encode() != header[len(_MAGIC) :]:
         raise DamagedCheckpointError(f"checkpoint {path} is truncated or damaged")
-    state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    try:
+        state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+        raise DamagedCheckpointError(f"checkpoint {path} holds something else than tensors and plain values") from error
     return state

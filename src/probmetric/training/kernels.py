@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from probmetric.config import ConfigError
+from probmetric.training.diagnosis import TrainingError
 
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 _REPEATABLE = ":4096:8"
@@ -21,6 +22,9 @@ def kernels(*, deterministic: bool) -> Iterator[None]:
 
     Deterministic: operations that may give other bits the next time are refused, and cuBLAS gets the fixed workspace
     it needs for that. Otherwise cuDNN tries its convolutions once per shape and takes the fastest.
+
+    Raises:
+        TrainingError: an operation of the run has no deterministic kernel.
     """
     cudnn = torch.backends.cudnn
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
@@ -31,6 +35,13 @@ def kernels(*, deterministic: bool) -> Iterator[None]:
             os.environ.setdefault(_CUBLAS, _REPEATABLE)
             torch.use_deterministic_algorithms(True)
         yield
+    except RuntimeError as error:
+        if "deterministic implementation" not in str(error):
+            raise
+        raise TrainingError(
+            f"training.deterministic is true, but {str(error).splitlines()[0]} "
+            "Set training.deterministic to false, or use another loss or backbone."
+        ) from error
     finally:
         cudnn.deterministic, cudnn.benchmark = flags
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])

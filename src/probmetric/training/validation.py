@@ -36,7 +36,8 @@ def validate(
 def _measure(embeddings: Tensor, loss: Loss, data: TrainingData, metric: SelectionMetric) -> float:
     """`metric` of the validation images' embeddings (N, M)."""
     if metric != "accuracy":
-        values = retrieval_metrics(embeddings.cpu().numpy(), data.val_labels.numpy(), ks=(1,), normalize=True)
+        rows = embeddings if embeddings.is_cuda else embeddings.numpy()
+        values = retrieval_metrics(rows, data.val_labels.numpy(), ks=(1,), normalize=True)
         if math.isnan(values[metric]):
             raise ConfigError(
                 "no validation image has a second one of its class, so nothing can be retrieved; prepare the dataset "
