@@ -1,7 +1,9 @@
 """Distributions on the sphere that depend on x only through the cosine w = mu^T x (von Mises-Fisher, Power Spherical).
 
-A sample is x = w mu + sqrt(1 - w^2) v with v uniform among the unit vectors orthogonal to mu. Families draw the gap
-1 - w, which keeps its digits when the concentration is large. Gradients with respect to it: see `_implicit`.
+A sample is x = w mu + sqrt(1 - w^2) v with v uniform among the unit vectors orthogonal to mu: Gaussian noise without
+its component along mu, normalised. That component over the noise's length is the cosine of a uniform direction,
+independent of v, which a family may use to draw w. It draws the gap 1 - w, which keeps its digits when the
+concentration is large. Gradients with respect to it: see `_implicit`.
 """
 
 from __future__ import annotations
@@ -63,8 +65,9 @@ class RotationallySymmetric(Distribution):
     def rsample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Samples (*sample_shape, ..., M) with gradients to `loc` and `concentration`, drawn with `generator`."""
         shape = Size(sample_shape) + self.batch_shape
-        gap = self._sample_gap(shape, generator).to(self.loc.dtype)
-        return around(self.loc, gap, generator)
+        noise = _Noise(self.loc, shape, generator)
+        gap = self._sample_gap(noise.cosine, generator)
+        return _turn(self.loc, gap.to(self.loc.dtype), noise)
 
     def sample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Samples (*sample_shape, ..., M) without gradients."""
@@ -76,36 +79,67 @@ class RotationallySymmetric(Distribution):
             self._validate_sample(value)
         return (self.loc * value).sum(-1)
 
-    def _sample_gap(self, shape: Size, generator: torch.Generator | None) -> Tensor:
+    def _sample_gap(self, cosine: Tensor, generator: torch.Generator | None) -> Tensor:
+        """1 - w (S..., ...), given the cosines (S..., ...) of uniformly distributed directions."""
         raise NotImplementedError
 
 
 def around(loc: Tensor, gap: Tensor, generator: torch.Generator | None) -> Tensor:
     """Random unit vectors (S..., ..., M) at cosine 1 - `gap` (S..., ...) from `loc` (..., M)."""
-    return _Around.apply(loc, gap, generator)
+    return _turn(loc, gap, _Noise(loc, gap.shape, generator))
+
+
+class _Noise:
+    """Gaussian vectors (*shape, M), their components along `loc` (*shape, 1) and lengths; for one use."""
+
+    def __init__(self, loc: Tensor, shape: Size, generator: torch.Generator | None) -> None:
+        self.vectors = torch.randn((*shape, loc.shape[-1]), generator=generator, dtype=loc.dtype, device=loc.device)
+        self.measure(loc.detach())
+
+    def measure(self, loc: Tensor) -> None:
+        """Components along `loc` and lengths."""
+        self.along, self.length = _along(self.vectors, loc), _length(self.vectors)
+
+    @property
+    def cosine(self) -> Tensor:
+        """Cosines (*shape) of uniformly distributed directions with `loc`."""
+        return (self.along / self.length).squeeze(-1).clamp_(-1.0, 1.0)
+
+
+def _turn(loc: Tensor, gap: Tensor, noise: _Noise) -> Tensor:
+    if torch.is_grad_enabled() and (loc.requires_grad or gap.requires_grad):
+        samples: Tensor = _Around.apply(loc, gap, noise)
+        return samples
+    return _at(loc, gap, noise)
+
+
+def _at(loc: Tensor, gap: Tensor, noise: _Noise) -> Tensor:
+    """Unit vectors at `gap` (S..., ...) from `loc` (..., M), in the noise's memory.
+
+    In low dimension the component along loc is removed twice, which keeps v orthogonal where the noise is nearly
+    parallel to loc.
+    """
+    tiny = torch.finfo(loc.dtype).tiny
+    if loc.shape[-1] < _PROJECT_TWICE_BELOW:
+        noise.vectors.addcmul_(noise.along, loc, value=-1)
+        noise.vectors.div_(_length(noise.vectors))
+        noise.measure(loc)
+    gap = gap.unsqueeze(-1)
+    across = torch.addcmul(noise.length.square(), noise.along, noise.along, value=-1).clamp_min_(tiny)
+    scale = ((2 - gap).mul_(gap).clamp_min_(0) / across).sqrt_()
+    return noise.vectors.mul_(scale).addcmul_((1 - gap).addcmul_(scale, noise.along, value=-1), loc)
 
 
 class _Around(Function):
     """Unit vectors x = (1 - gap) loc + sqrt(gap (2 - gap)) v at given gaps (S..., ...) from `loc` (..., M).
 
-    v is Gaussian noise without its component along loc, normalised; everything happens in the noise's memory. In low
-    dimension the component is removed twice, which keeps v orthogonal where the noise is nearly parallel to loc.
     When loc turns, v turns with it: dx = (1 - gap) dloc - (x^T dloc) loc for dloc orthogonal to loc, a path on which
     the distribution stays right, so its gradient is unbiased.
     """
 
     @staticmethod
-    def forward(ctx: Any, loc: Tensor, gap: Tensor, generator: torch.Generator | None) -> Tensor:
-        shape = (*gap.shape, loc.shape[-1])
-        noise = torch.randn(shape, generator=generator, dtype=loc.dtype, device=loc.device)
-        if loc.shape[-1] < _PROJECT_TWICE_BELOW:
-            noise.addcmul_(_along(noise, loc), loc, value=-1)
-            noise.div_(_length(noise))
-        sine = (gap * (2 - gap)).clamp_min_(0).sqrt_().unsqueeze(-1)
-        along = _along(noise, loc)
-        length = torch.linalg.vector_norm(noise, dim=-1, keepdim=True)
-        scale = sine / (length * length - along * along).clamp_min_(torch.finfo(loc.dtype).tiny).sqrt_()
-        samples = noise.mul_(scale).addcmul_((1 - gap).unsqueeze(-1) - scale * along, loc)
+    def forward(ctx: Any, loc: Tensor, gap: Tensor, noise: _Noise) -> Tensor:
+        samples = _at(loc, gap, noise)
         ctx.save_for_backward(loc, gap, samples)
         return samples
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Size, Tensor
+from torch import Tensor
 from torch.distributions import register_kl
 
 from ._implicit import Reparameterise, gap_derivative
@@ -52,8 +52,8 @@ class PowerSpherical(RotationallySymmetric):
         alpha, beta = self._alpha_beta
         return -self.log_normalizer() - self.concentration * _mean_statistic(alpha, beta)
 
-    def _sample_gap(self, shape: Size, generator: torch.Generator | None) -> Tensor:
-        kappa = self.concentration.expand(shape)
+    def _sample_gap(self, cosine: Tensor, generator: torch.Generator | None) -> Tensor:
+        kappa = self.concentration.expand(cosine.shape)
         dim, beta = self.dim, (self.dim - 1) / 2
         with torch.no_grad():
             far = torch._standard_gamma(kappa + beta, generator=generator)

@@ -1,11 +1,14 @@
 """The von Mises-Fisher distribution: p(x) = C_M(kappa) exp(kappa mu^T x) on the unit sphere of R^M.
 
-The cosine is drawn by Wood's (1994) rejection scheme with the envelope parameter in the form without
-cancellation, b = (M - 1) / (2 kappa + sqrt(4 kappa^2 + (M - 1)^2)), which is right for every kappa and M.
-(The code released with papers 000 and 002 replaces b by (M - 1) / (4 kappa) for kappa > 10; for kappa < M / 4
-its samples are antipodal.) The envelope's symmetric beta variate comes from two uniforms as a coordinate of a
-random direction (Ulrich 1984), so every draw uses the given generator. Gradients: implicit, see
-`_rotational`.
+The cosine w is drawn by the rejection scheme of Ulrich (1984) and Wood (1994). Its proposals come from the cosine t of
+a uniform direction with mu: with n = M - 1 and x = 2 kappa / (n + sqrt(4 kappa^2 + n^2)), the best value,
+
+    1 - w = (1 - x) (1 + t) / (1 - x t),        accepted where log u <= -n (x t / (1 - x t) + log(1 - x t))
+
+for uniform u, which is right for every kappa and M. (The code released with papers 000 and 002 replaces the parameter
+by its limit for large kappa from kappa = 10 on; for kappa < M / 4 its samples are antipodal.) The first t of every
+sample is that of the Gaussian noise that also gives its direction around mu; the few that are rejected draw theirs
+from two uniforms. Gradients: implicit, see `_rotational`.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Size, Tensor
+from torch import Tensor
 from torch.distributions import register_kl
 
 from ._implicit import Reparameterise, gap_derivative
@@ -40,11 +43,16 @@ class VonMisesFisher(RotationallySymmetric):
         kappa = self.concentration
         return -log_normalizer(kappa, self.dim) - kappa * mean_resultant_length(kappa, self.dim)
 
-    def _sample_gap(self, shape: Size, generator: torch.Generator | None) -> Tensor:
-        kappa = self.concentration.expand(shape)
-        gap = _draw_gap(kappa.detach().reshape(-1), self.dim, generator).view(shape)
+    def _sample_gap(self, cosine: Tensor, generator: torch.Generator | None) -> Tensor:
+        kappa = self.concentration
+        gap = _draw_gap(cosine.to(kappa.dtype), kappa.detach(), self.dim, generator)
+        if not (torch.is_grad_enabled() and kappa.requires_grad):
+            return gap
         dim = self.dim
-        return Reparameterise.apply(kappa, gap, lambda gap, kappa: _gap_derivative(gap, kappa, dim))
+        drawn: Tensor = Reparameterise.apply(
+            kappa.expand(gap.shape), gap, lambda gap, kappa: _gap_derivative(gap, kappa, dim)
+        )
+        return drawn
 
 
 @register_kl(VonMisesFisher, VonMisesFisher)
@@ -56,33 +64,48 @@ def _kl(p: VonMisesFisher, q: VonMisesFisher) -> Tensor:
     return difference + mean_resultant_length(p.concentration, p.dim) * projected
 
 
-def _draw_gap(kappa: Tensor, dim: int, generator: torch.Generator | None) -> Tensor:
-    """1 - w for `kappa` (n,), by rejection. Returns (n,)."""
-    gap = torch.empty_like(kappa)
-    pending = torch.arange(kappa.numel(), device=kappa.device)
+def _draw_gap(cosine: Tensor, kappa: Tensor, dim: int, generator: torch.Generator | None) -> Tensor:
+    """1 - w (S..., ...) for `kappa` (...), by rejection; `cosine` (S..., ...) holds the first proposals' t."""
+    n = dim - 1
+    double = 2 * kappa
+    root = (double * double + n * n).sqrt_()
+    tilt, slack = double / (root + n), (n / (root + double) + 1) * (n / (root + n))
+    gap, accepted = _propose(cosine, tilt, slack, n, generator)
+    pending = accepted.logical_not_().view(-1).nonzero().squeeze(1)
+    if pending.numel():
+        owner = pending % max(1, kappa.numel())
+        tilt, slack = tilt.reshape(-1)[owner], slack.reshape(-1)[owner]
     while pending.numel():
-        proposal, accepted = _propose(kappa[pending], dim, generator)
-        chosen = proposal[-1]
-        for k in reversed(range(_PROPOSALS - 1)):
-            chosen = torch.where(accepted[k], proposal[k], chosen)
-        gap[pending] = chosen
-        pending = pending[~accepted.any(0)]
+        fresh = _uniform_cosine((_PROPOSALS, len(pending)), dim, kappa, generator)
+        proposed, accepted = _propose(fresh, tilt, slack, n, generator)
+        chosen = proposed[0]
+        for candidate, fits in zip(proposed[1:], accepted[1:], strict=True):
+            chosen = torch.where(fits, candidate, chosen)
+        gap.view(-1)[pending] = chosen
+        left = accepted.any(dim=0).logical_not_().nonzero().squeeze(1)
+        pending, tilt, slack = pending[left], tilt[left], slack[left]
     return gap
 
 
-def _propose(kappa: Tensor, dim: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-    """Proposals for 1 - w and whether each is accepted, (_PROPOSALS, n) each."""
-    n = dim - 1
-    b = n / (2 * kappa + (4 * kappa**2 + n**2).sqrt())
-    draws = torch.rand((3, _PROPOSALS, kappa.numel()), generator=generator, dtype=kappa.dtype, device=kappa.device)
-    log_u, log_accept = (1 - draws[:2]).log()
-    coordinate = torch.cos(2 * math.pi * draws[2])
-    if dim > 2:
-        coordinate = coordinate * (-torch.expm1(2 / (dim - 2) * log_u)).sqrt()
-    gap = 2 * b * (1 + coordinate) / ((1 - coordinate) + b * (1 + coordinate))
-    tangent = (2 * b + (1 - b) * gap) * (1 + b) / (4 * b)
-    log_ratio = kappa * (2 * b / (1 + b) - gap) + n * tangent.log()
-    return gap, log_ratio >= log_accept
+def _propose(
+    cosine: Tensor,  # (..., n) t
+    tilt: Tensor,  # (n,) x
+    slack: Tensor,  # (n,) 1 - x
+    freedom: int,
+    generator: torch.Generator | None,
+) -> tuple[Tensor, Tensor]:  # (..., n), (..., n)
+    """Proposals for 1 - w and whether each is accepted."""
+    rest = torch.addcmul(1 - cosine, cosine, slack)
+    cost = torch.mul(cosine, tilt).div_(rest).add_(rest.log()).mul_(-freedom)
+    draw = torch.rand(cosine.shape, generator=generator, dtype=cosine.dtype, device=cosine.device)
+    return (cosine + 1).mul_(slack).div_(rest), draw.log_() <= cost
+
+
+def _uniform_cosine(shape: tuple[int, ...], dim: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Cosines of uniform directions with a fixed one, from two uniforms (Ulrich 1984)."""
+    draws = torch.rand((2, *shape), generator=generator, dtype=like.dtype, device=like.device)
+    cosine = torch.cos(2 * math.pi * draws[0])
+    return cosine if dim == 2 else cosine * (-torch.expm1(2 / (dim - 2) * torch.log1p(-draws[1]))).sqrt()
 
 
 def _gap_derivative(gap: Tensor, kappa: Tensor, dim: int) -> Tensor:

@@ -27,7 +27,7 @@ from probmetric.directional import VonMisesFisher
 from probmetric.directional.normalizer import log_normalizer_of_square
 from probmetric.losses import REGISTRY, create_loss, register
 from probmetric.losses._base import Loss, require, unit
-from probmetric.losses._nivmf import nivmf_log_densities
+from probmetric.losses._nivmf import nivmf_log_densities, nivmf_log_likelihoods
 from probmetric.losses._released_vmf import quadratic_log_normalizer, released_samples
 from probmetric.losses._sample_proxy import SampleProxyLoss
 from probmetric.losses.sample_proxy import by_fidelity
@@ -119,18 +119,17 @@ class ELNivMF(SampleProxyLoss):
         return source.rsample((self.samples,), generator=generator)
 
     def _log_mean_density(self, draws: Tensor) -> Tensor:
-        log_c = quadratic_log_normalizer if self.published else log_normalizer_of_square
+        logs = self.log_concentrations()
+        if not self.published:
+            return self.inverse_temperature() * nivmf_log_likelihoods(
+                draws, self.proxies, logs, log_normalizer_of_square, self.normalizer
+            )
+        points = draws.flatten(0, 1)
         densities = nivmf_log_densities(
-            draws.flatten(0, 1),
-            self.proxies,
-            self.log_concentrations(),
-            log_c,
-            self.normalizer,
-            stretch=not self.published,
-        ).unflatten(0, draws.shape[:2])
-        inside = self.inverse_temperature() if self.published else 1.0
-        outside = 1.0 if self.published else self.inverse_temperature()
-        return outside * ((inside * densities).logsumexp(dim=0) - math.log(self.samples))
+            points, self.proxies, logs, quadratic_log_normalizer, self.normalizer, stretch=False
+        )
+        by_draw = self.inverse_temperature() * densities.unflatten(0, draws.shape[:2])
+        return by_draw.logsumexp(dim=0) - math.log(self.samples)
 
     def probabilities(self, embeddings: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Class probabilities (B, C): the softmax over the estimated expected likelihoods."""
