@@ -221,7 +221,9 @@ def evaluate(run: str, encoder_run: str, settings: RunSettings) -> None:
         **_known(_prepared(settings)),
     )
     if chosen.proxies or chosen.training_images:
-        metrics |= _training_metrics(encoder_run, settings)
+        found, spectrum = _training_metrics(encoder_run, settings)
+        metrics |= found
+        curves |= spectrum
     write_json(folder / "metrics.json", metrics)
     write_json(folder / "curves.json", curves)
     record = read_yaml(RESULTS / encoder_run / "encoder.yaml")
@@ -232,16 +234,19 @@ def evaluate(run: str, encoder_run: str, settings: RunSettings) -> None:
     write_yaml(folder / "run.yaml", record | whose | {"settings": settings.plain()})
 
 
-def _training_metrics(encoder_run: str, settings: RunSettings) -> dict[str, float]:
-    """What is measured on the training images.
+def _training_metrics(
+    encoder_run: str, settings: RunSettings
+) -> tuple[dict[str, float], dict[str, dict[str, list[float]]]]:
+    """What is measured on the training images, and curves.
 
-    `train/structure/...` (papers 000 and 001); `structure/proxy_w1` and `proxy_w2`, how near the loss's proxies are
-    (paper 004).
+    `train/structure/...` with the curve `train/singular_values` (papers 000 and 001); `structure/proxy_w1` and
+    `proxy_w2`, how near the loss's proxies are (paper 004).
     """
     import torch
     from torch.nn.functional import normalize
 
     from probmetric.evaluation import proxy_transport, structure_metrics
+    from probmetric.evaluation.structure import singular_values
     from probmetric.training import claim_device
     from probmetric.training.data import TrainingData
 
@@ -251,7 +256,9 @@ def _training_metrics(encoder_run: str, settings: RunSettings) -> dict[str, floa
         rows = torch.cat([normalize(encoder(images)).cpu() for images in data.images_in_order("train")])
         found = loss.class_proxies() if loss is not None else None
     metrics: dict[str, float] = {}
+    curves: dict[str, dict[str, list[float]]] = {}
     if settings.evaluation.training_images:
+        curves["train/singular_values"] = {"value": singular_values(rows.numpy()).tolist()}
         structure = structure_metrics(rows.numpy(), data.labels.numpy())
         metrics |= {f"train/structure/{name}": value for name, value in structure.items()}
     if settings.evaluation.proxies:
@@ -262,7 +269,7 @@ def _training_metrics(encoder_run: str, settings: RunSettings) -> dict[str, floa
         proxies, owners = (tensor.cpu() for tensor in found)
         distances = proxy_transport(rows, data.labels, proxies, owners)
         metrics |= {f"structure/proxy_{name}": value for name, value in distances.items()}
-    return metrics
+    return metrics, curves
 
 
 def _known(folder: Path) -> dict[str, Any]:

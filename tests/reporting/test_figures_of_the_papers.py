@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import struct
@@ -183,13 +184,26 @@ def test_the_chance_of_being_larger_is_counted_over_all_pairs():
 
 def test_the_spectrum_is_that_of_the_matrix(paper):
     runs = [run for run in paper.runs if run.key.run.startswith("digits/contrastive/")]
-    rank, share = singular_values._mean_spectrum(runs)
+    rank, share = singular_values._mean_of_test(runs)
     spectra = []
     for run in runs:
         values = np.linalg.svd(read_tensors(run.folder / "embeddings" / "test.safetensors")[0]["mean"])[1]
         spectra.append(values / values.sum())
     assert rank.tolist() == [1, 2, 3]
     np.testing.assert_allclose(share, np.mean(spectra, axis=0), rtol=1e-6)
+
+
+def test_the_spectrum_is_that_of_the_training_images_if_every_run_has_it(paper):
+    few = ReportContext.create("few", [run.folder for run in paper.runs[:2]], paper.metrics, paper.folder)
+    few = dataclasses.replace(few, results=paper.results)
+    for number, run in enumerate(few.runs):
+        assert "of the test images" in singular_values.draw(few).caption
+        path = run.folder / "curves.json"
+        write_json(path, read_json(path) | {"train/singular_values": {"value": [6.0 + 2 * number, 2.0, 2.0]}})
+        few = dataclasses.replace(few)
+    assert "of the training images" in singular_values.draw(few).caption
+    _, share = singular_values._mean_of_training(few.runs)
+    np.testing.assert_allclose(share, [0.6 + 1 / 30, 0.2 - 1 / 60, 0.2 - 1 / 60])
 
 
 def test_a_sweep_holds_the_seeds_of_every_value_in_their_order(paper):

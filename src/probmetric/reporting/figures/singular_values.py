@@ -1,6 +1,7 @@
-"""Singular values of the test embeddings in descending order (paper 001, figure 4).
+"""Singular values of the embeddings in descending order (paper 001, figure 4).
 
-The paper takes training embeddings; of those we keep none, and the zero-shot test classes are the harder question.
+Of the training images, as in the paper, where the evaluation of every run measured them (`evaluation.training_images`);
+else of the test images.
 """
 
 from __future__ import annotations
@@ -20,21 +21,22 @@ if TYPE_CHECKING:
 
 TITLE = "Singular values of the embeddings"
 _FLOOR = 1e-5
+_TRAINING = "train/singular_values"
 
 
 @register
 def draw(context: ReportContext) -> _style.Drawing:
     """One panel per dataset, one line per method, averaged over seeds."""
-    found = _data.collect(context, _mean_spectrum)
+    trained = bool(context.runs) and all(_TRAINING in run.curves for run in context.runs)
+    found = _data.collect(context, _mean_of_training if trained else _mean_of_test)
     if not found:
         return _style.nothing(TITLE, "no finished run has test embeddings.")
-    figure = _lines.line_panels(
-        context, {_data.group_title(data): curves for data, curves in found.items()}, _finish, panel_height=2.5
-    )
+    panels = {_data.group_title(data): curves for data, curves in found.items()}
+    figure = _lines.line_panels(context, panels, _finish, panel_height=2.5)
     caption = (
-        "Singular values of the (uncentred) matrix of test embeddings in descending order, divided by their sum, mean "
-        f"over seeds; those below {_FLOOR:g} are drawn there. A flat line uses all directions of the space alike; one "
-        "that falls steeply lives in few of them."
+        f"Singular values of the (uncentred) matrix of embeddings of the {'training' if trained else 'test'} images in "
+        f"descending order, divided by their sum, mean over seeds; those below {_FLOOR:g} are drawn there. A flat line "
+        "uses all directions of the space alike; one that falls steeply lives in few of them."
     )
     parts = []
     for data, curves in found.items():
@@ -44,20 +46,29 @@ def draw(context: ReportContext) -> _style.Drawing:
     return _style.Drawing(figure, TITLE, caption, f"Lines of sorted singular values. {'; '.join(parts)}.")
 
 
-def _mean_spectrum(runs: Sequence[Run]) -> _data.Curve | None:
-    from probmetric.evaluation.structure import singular_values
+def _mean_of_training(runs: Sequence[Run]) -> _data.Curve | None:
+    return _mean([np.array(run.curves[_TRAINING]["value"]) for run in runs])
 
-    spectra = []
-    for run in runs:
-        rows = _data.tensors(run, "test", "mean").get("mean")
-        if rows is not None and len(rows):
-            values = singular_values(rows)
-            spectra.append(values / values.sum())
+
+def _mean_of_test(runs: Sequence[Run]) -> _data.Curve | None:
+    return _mean([values for run in runs if len(values := _spectrum(run))])
+
+
+def _mean(spectra: list[np.ndarray]) -> _data.Curve | None:
+    """Rank (K,) and mean share of the sum (K,)."""
     if not spectra:
         return None
     shared = min(map(len, spectra))
-    mean = np.mean([values[:shared] for values in spectra], axis=0)
+    mean = np.mean([values[:shared] / values.sum() for values in spectra], axis=0)
     return np.arange(1, shared + 1), np.maximum(mean, _FLOOR)
+
+
+def _spectrum(run: Run) -> np.ndarray:
+    """Singular values (K,) of the test embeddings; none without such a file."""
+    from probmetric.evaluation.structure import singular_values
+
+    rows = _data.tensors(run, "test", "mean").get("mean", np.empty((0, 0), dtype=np.float32))
+    return singular_values(rows) if len(rows) else np.empty(0)
 
 
 def _effective(values: np.ndarray) -> float:
