@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -156,8 +156,10 @@ def _series(dim: int, single: bool) -> RatioSeries:
 def _constants(dim: int, dtype: torch.dtype) -> RatioSeries:
     """The series with its added and multiplied numbers as scalar tensors, which need no conversion at every use."""
     series = ratio_series(dim, dtype == torch.float32)
-    scalars = {name: torch.tensor(getattr(series, name), dtype=dtype) for name in ("half", "shift", "square", "one")}
-    polynomials = {
+    scalars: dict[str, Any] = {
+        name: torch.tensor(getattr(series, name), dtype=dtype) for name in ("half", "shift", "square", "one")
+    }
+    polynomials: dict[str, Any] = {
         name: (*torch.tensor(value[:-1], dtype=dtype).unbind(), value[-1])
         for name, value in series._asdict().items()
         if isinstance(value, tuple)
