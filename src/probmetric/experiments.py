@@ -10,6 +10,7 @@ same whichever experiment asks for it.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -114,11 +115,13 @@ def every_method(params: Params) -> dict[str, Method]:
 
 
 def _shared(params: Params, folder: Path) -> list[tuple[str, Mapping[str, Method]]]:
-    files = [(str(path), _load_methods(path)) for path in sorted(folder.glob("*.yaml"))]
+    files = [(str(path), _load_methods(path, path.stat().st_mtime_ns)) for path in sorted(folder.glob("*.yaml"))]
     return [("params.yaml", params.methods), *files]
 
 
-def _load_methods(path: Path) -> Mapping[str, Method]:
+@functools.lru_cache
+def _load_methods(path: Path, changed: int) -> Mapping[str, Method]:
+    """Methods of a file last changed at time `changed`; the file is read once, however many experiments ask."""
     try:
         methods: Methods = parse(Methods, {"methods": read_yaml(path) or {}}, str(path))
     except FileError as error:
