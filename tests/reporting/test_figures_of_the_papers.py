@@ -230,6 +230,14 @@ def test_a_run_without_the_override_stands_at_the_default(paper):
     assert option_sweep.default_text(run, "loss.no_such_option") is None
 
 
+def test_a_wide_image_is_cropped_and_not_squeezed(monkeypatch):
+    wide = np.zeros((10, 40, 3), dtype=np.uint8)
+    wide[:, 15:25] = 200
+    album = _images.Album(Path())
+    monkeypatch.setattr(album, "_open", lambda data: [wide])
+    assert np.all(album.tile("any", 0) == 200)
+
+
 def test_framed_tiles_stand_in_rows():
     tiles = [np.full((_images.TILE, _images.TILE, 3), 10 * number, dtype=np.uint8) for number in range(3)]
     picture = _images.montage(tiles, 2, ["#FF0000", None, "#0000FF"])

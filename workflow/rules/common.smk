@@ -29,7 +29,6 @@ wildcard_constraints:
     data=r"[a-z0-9_-]+(\+(noise|uniform|nearest)[0-9.]+(s[0-9]+)?)?",
     run=r"[^/]+/[^/]+/seed[0-9]+",
     experiment=r"[a-z0-9_-]+(/[a-z0-9_-]+)?(@[a-z0-9_+-]+)?",
-    figure=r"[a-z0-9_]+",
     split=r"[a-z]+",
 
 

@@ -33,8 +33,8 @@ class Album:
         return (self.prepared / data / "manifest.parquet").exists()
 
     def tile(self, data: str, index: int) -> np.ndarray:
-        """Image `index` of dataset `data` as (TILE, TILE, 3) bytes; small images keep their pixels' edges."""
-        from PIL import Image
+        """The square middle of image `index` of dataset `data`, (TILE, TILE, 3) bytes; small ones keep hard pixels."""
+        from PIL import Image, ImageOps
 
         pixels = np.asarray(self._open(data)[index])
         if pixels.ndim == 3 and pixels.shape[-1] == 1:
@@ -42,7 +42,7 @@ class Album:
         image = Image.fromarray(pixels).convert("RGB")
         small = max(image.size) < TILE
         filtering = Image.Resampling.NEAREST if small else Image.Resampling.LANCZOS
-        return np.asarray(image.resize((TILE, TILE), filtering))
+        return np.asarray(ImageOps.fit(image, (TILE, TILE), filtering))
 
     def _store(self, data: str) -> Any:
         from probmetric.data import open_images

@@ -22,18 +22,20 @@ def draw(context: ReportContext) -> _style.Drawing:
     Right and wrong are the judgement of the experiment's first method on that dataset, as the paper takes a baseline's;
     where a dataset has a single method, its own.
     """
-    judges = _data.first_runs(context, "mean", "label", "index")
+    judges: dict[str, Run] = {}
+    for (data, _), run in _data.first_runs(context, "mean", "label", "index").items():
+        judges.setdefault(data, run)
+    verdicts = {data: _judgement(judge) for data, judge in judges.items()}
     panels, judged_by, chances = {}, {}, []
     for (data, variant), run in _data.first_runs(context, "concentration", "index").items():
-        judge = next(found for (other, _), found in judges.items() if other == data)
         found = _data.tensors(run, "test", "concentration", "index")
-        verdict = _judgement(judge)[found["index"]]
+        verdict = verdicts[data][found["index"]]
         right, wrong = (found["concentration"][verdict == value] for value in (1, 0))
         chance = _histograms.chance_larger(right, wrong)
         title = f"{_data.group_title(data)}\n{context.label(variant)}"
         panels[title] = _histograms.Groups(right, wrong, f"{chance:.2f}")
         chances.append(f"{title.replace(chr(10), ', ')}: {chance:.2f}")
-        judged_by[data] = context.label(judge.key.variant)
+        judged_by[data] = context.label(judges[data].key.variant)
     if not panels:
         return _style.nothing(TITLE, "no finished run has concentrations.")
     groups = ("nearest neighbour right", "nearest neighbour wrong")
