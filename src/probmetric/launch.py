@@ -73,8 +73,7 @@ def start_command(environment: Mapping[str, str], processes: int, arguments: Seq
         per_task = environment.get("SLURM_CPUS_PER_TASK")
         cpus = [f"--cpus-per-task={per_task}"] if per_task else []
         return ["srun", f"--ntasks={processes}", *cpus, "--kill-on-bad-exit=1", sys.executable, *own]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    return [*launcher, *own]
+    return [sys.executable, "-m", "probmetric.launch", str(processes), *own]
 
 
 def meeting_point(environment: Mapping[str, str]) -> dict[str, str]:
@@ -87,3 +86,30 @@ def first_node(nodes: str) -> str:
     """First host of a SLURM node list such as `gpu[03-05,9],cpu1`."""
     prefix, numbers, suffix = re.match(r"([^\[,]+)(?:\[([^\]]+)\])?([^,]*)", nodes).groups()  # type: ignore[union-attr]
     return prefix + (re.split("[-,]", numbers)[0] if numbers else "") + suffix
+
+
+def torchrun(processes: int, program: Sequence[str]) -> None:
+    """Run `program` as `processes` processes on this machine until all have ended; the first failure ends the others.
+
+    Raises:
+        SystemExit: one of them failed, or a signal asked for the end; the message says which.
+    """
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import parse_args, run
+
+    try:
+        run(parse_args(["--standalone", f"--nproc-per-node={processes}", *program]))
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        how = f"was ended by {failure.signal_name()}" if failure.exitcode < 0 else f"failed (exit {failure.exitcode})"
+        raise SystemExit(
+            f"process {rank} of {processes} {how}, the others were stopped; messages are above. Training goes on from "
+            "its last checkpoint when the command is run again."
+        ) from None
+    except SignalException as error:
+        raise SystemExit(f"ended by {error.sigval.name}.") from None
+
+
+if __name__ == "__main__":
+    torchrun(int(sys.argv[1]), sys.argv[2:])

@@ -121,6 +121,8 @@ def test_a_killed_process_ends_the_run_which_then_goes_on(
     output = launcher.communicate(timeout=120)[0]
     assert launcher.returncode != 0
     assert "another process of this run ended" in output
+    assert "process 1 of 2 was ended by SIGKILL" in output
+    assert "Traceback" not in output
     assert not (tmp_path / "results" / RUN / "encoder.yaml").exists()
     assert Checkpoints(tmp_path / "state" / "training" / RUN).files()
 

@@ -41,16 +41,13 @@ def test_torchrun_starts_the_processes_here(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(launch.shutil, "which", lambda name: "/usr/bin/srun")
     for environment in ({}, {"SLURM_NTASKS": "1"}, {"SLURM_NTASKS": "4"}):
         command = start_command(environment, 2, ["train", "run"])
-        assert command[1:] == [
-            *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
-            *("-m", "probmetric.cli", "train", "run"),
-        ]
+        assert command[1:] == ["-m", "probmetric.launch", "2", "-m", "probmetric.cli", "train", "run"]
 
 
 def test_srun_starts_them_where_as_many_tasks_are_granted(monkeypatch: pytest.MonkeyPatch) -> None:
     granted = {"SLURM_NTASKS": "2", "SLURM_CPUS_PER_TASK": "8"}
     monkeypatch.setattr(launch.shutil, "which", lambda name: None)
-    assert "torch.distributed.run" in start_command(granted, 2, ["train", "run"])
+    assert "probmetric.launch" in start_command(granted, 2, ["train", "run"])
     monkeypatch.setattr(launch.shutil, "which", lambda name: "/usr/bin/srun")
     command = start_command(granted, 2, ["train", "run"])
     assert command[:4] == ["srun", "--ntasks=2", "--cpus-per-task=8", "--kill-on-bad-exit=1"]
