@@ -52,7 +52,7 @@ def test_writing_the_digest_again_changes_nothing(digits_copy):
 def test_a_manifest_edited_by_hand_is_refused(digits_copy):
     verify_digest(digits_copy)
     rewrite(digits_copy, label=at(0, 9))
-    with pytest.raises(DataError, match=r"manifest\.parquet was changed after it was prepared.*prepare@digits"):
+    with pytest.raises(DataError, match=r"manifest\.parquet was changed after it was prepared.*data ensure digits"):
         verify_digest(digits_copy)
     with pytest.raises(DataError, match="was changed"):
         write_digest(digits_copy)
@@ -198,7 +198,7 @@ def test_a_full_disk_or_a_read_only_folder_is_explained(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device", "images.bin")
 
-    monkeypatch.setattr("probmetric.data.cache.shutil.copyfileobj", full)
+    monkeypatch.setattr("probmetric.data.cache._write_segment", full)
     with pytest.raises(DataError, match=r"No space left on device \(images\.bin\)\. Free space"):
         prepare_dataset("digits", tmp_path / "digits", progress=False)
     monkeypatch.undo()

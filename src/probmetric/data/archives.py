@@ -16,6 +16,7 @@ from lzma import LZMAError
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO
 
+from probmetric.data.cache import progress_bar
 from probmetric.data.manifest import DataError
 
 MAX_RATIO, MIN_LIMIT = 200, 256 * 2**20
@@ -30,8 +31,6 @@ def extract(archive: Path, target: Path, *, progress: bool = False) -> Path:
     Raises:
         DataError: the archive is damaged, hostile or too large; names the member and the fix.
     """
-    from tqdm import tqdm
-
     if target.is_dir():
         return target
     partial = target.with_name(target.name + ".unpacking")
@@ -39,7 +38,7 @@ def extract(archive: Path, target: Path, *, progress: bool = False) -> Path:
     partial.mkdir(parents=True)
     limit = min(max(MAX_RATIO * archive.stat().st_size, MIN_LIMIT), shutil.disk_usage(partial).free)
     name, left = "(start)", limit
-    bar = tqdm(desc=f"unpack {archive.name}", unit="B", unit_scale=True, disable=not progress)
+    bar = progress_bar(f"unpack {archive.name}", progress, unit="B", unit_scale=True)
     try:
         for name, size, stream in _members(archive):
             path = _inside(archive, partial, name)

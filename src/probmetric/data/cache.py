@@ -12,18 +12,22 @@ import hashlib
 import itertools
 import json
 import os
-import shutil
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from probmetric.data.manifest import IMAGES, DataError
+from probmetric.data.version import FORMAT
 from probmetric.io import digest_of, write_text
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 CHUNK = 64
 LOG, KEY = "progress.jsonl", "request.txt"
@@ -47,10 +51,17 @@ Reader = Callable[[int], "Stored | np.ndarray"]
 
 
 class Placed(NamedTuple):
-    """Where the images lie: manifest columns (N,), and how often each remark was made, with an example."""
+    """Where the images lie.
+
+    Attributes:
+        columns: manifest columns (N,).
+        notes: how often each remark was made, with an example.
+        sha256: digest of images.bin.
+    """
 
     columns: dict[str, np.ndarray]
     notes: list[str]
+    sha256: str
 
 
 def workers_available() -> int:
@@ -72,20 +83,21 @@ def build_images(
         title: shown by the progress bar.
         progress: whether there is one.
     """
-    from tqdm import tqdm
-
-    key = digest_of([request, len(names), hashlib.sha256("\n".join(map(str, names)).encode()).hexdigest()])
-    log = [_Chunk.of(entry) for entry in _resume(folder, key)]
+    key = digest_of([FORMAT, request, len(names), hashlib.sha256("\n".join(map(str, names)).encode()).hexdigest()])
+    log = _resume(folder, key)
     done = sum(len(chunk.sha256) for chunk in log)
+    whole = _digest_so_far(folder / IMAGES)
     with (
-        tqdm(total=len(names), initial=done, desc=title, unit="image", disable=not progress) as bar,
+        progress_bar(title, progress, total=len(names), initial=done, unit="image") as bar,
         (folder / IMAGES).open("ab") as images,
         (folder / LOG).open("a", encoding="utf-8") as lines,
     ):
         starts = range(done, len(names), CHUNK)
         for segment, entries in _chunks(folder, read, names, starts, workers):
             with segment.open("rb") as part:
-                shutil.copyfileobj(part, images, 2**20)
+                while block := part.read(2**20):
+                    whole.update(block)
+                    images.write(block)
             images.flush()
             entry = {"bytes": images.tell(), "images": entries}
             lines.write(json.dumps(entry) + "\n")
@@ -93,7 +105,22 @@ def build_images(
             segment.unlink()
             log.append(_Chunk.of(entry))
             bar.update(len(entries))
-    return _placed(log, names)
+    columns, notes = _placed(log, names)
+    return Placed(columns, notes, whole.hexdigest())
+
+
+def progress_bar(title: str, shown: bool, **options: Any) -> tqdm[Any]:
+    """A progress bar on standard error; in a log file, a line every half minute for what takes longer."""
+    from tqdm import tqdm
+
+    quiet: dict[str, Any] = {} if sys.stderr.isatty() else {"mininterval": 30, "delay": 30, "ascii": True}
+    return tqdm(desc=title, disable=not shown, **options, **quiet)
+
+
+def _digest_so_far(path: Path) -> hashlib._Hash:
+    """Running SHA-256 of a file that will grow."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256")
 
 
 class _Chunk(NamedTuple):
@@ -110,26 +137,29 @@ class _Chunk(NamedTuple):
         return cls(numbers, [image[4] for image in images], {i: m[5] for i, m in enumerate(images) if m[5]})
 
 
-def _resume(folder: Path, key: str) -> list[dict[str, Any]]:
-    """Log entries whose bytes are in images.bin; everything behind them is cut off."""
+def _resume(folder: Path, key: str) -> list[_Chunk]:
+    """Chunks whose bytes are in images.bin; what is behind them is cut off images.bin and the log."""
     images, lines = folder / IMAGES, folder / LOG
     known = folder / KEY
     if not known.is_file() or known.read_text(encoding="utf-8") != key:
         for path in (images, lines):
             path.unlink(missing_ok=True)
         write_text(known, key)
-    images.touch()
-    size, good = images.stat().st_size, []
-    for line in lines.read_text(encoding="utf-8").splitlines() if lines.is_file() else []:
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            break
-        if entry["bytes"] > size:
-            break
-        good.append(entry)
-    os.truncate(images, good[-1]["bytes"] if good else 0)
-    write_text(lines, "".join(json.dumps(entry) + "\n" for entry in good))
+    for path in (images, lines):
+        path.touch()
+    size, good, log_end, end = images.stat().st_size, [], 0, 0
+    with lines.open("rb") as log:
+        for line in log:
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                break
+            if entry["bytes"] > size:
+                break
+            good.append(_Chunk.of(entry))
+            log_end, end = log_end + len(line), entry["bytes"]
+    os.truncate(images, end)
+    os.truncate(lines, log_end)
     return good
 
 
@@ -191,7 +221,7 @@ def _write_segment(read: Reader, path: Path, rows: range, names: np.ndarray) -> 
     return entries
 
 
-def _placed(log: list[_Chunk], names: np.ndarray) -> Placed:
+def _placed(log: list[_Chunk], names: np.ndarray) -> tuple[dict[str, np.ndarray], list[str]]:
     numbers = np.concatenate([np.empty((0, 4), dtype=np.int64), *(chunk.numbers for chunk in log)])
     length, height, width, channels = numbers.T
     columns = {
@@ -211,4 +241,4 @@ def _placed(log: list[_Chunk], names: np.ndarray) -> Placed:
                 rows_of[remark].append(start + row)
         start += len(chunk.sha256)
     notes = [f"{len(rows)} image(s): {remark} (e.g. {names[rows[0]]})" for remark, rows in sorted(rows_of.items())]
-    return Placed(columns, notes)
+    return columns, notes

@@ -51,7 +51,7 @@ def doctor(folder: str | Path) -> list[Finding]:
 
     Checked: the digest; index and labels 0-based and contiguous; split names; splits disjoint in class (open-set)
     or image (closed-set); no image, by SHA-256, in two splits; every image's stored bytes; label noise in the
-    training split only and at the declared rate; counts as declared in summary.json.
+    training split only and at the declared rate; counts as declared in summary.json; encoded images can be decoded.
 
     Returns:
         What is wrong, empty when the folder is healthy.
@@ -74,7 +74,7 @@ def doctor(folder: str | Path) -> list[Finding]:
         _check_types, _check_labels, _check_splits, _check_repeats, _check_noise, _check_counts,
     ]  # fmt: skip
     problems = [problem for check in checks for problem in check(opened)]
-    problems += _check_pixels(opened, store)
+    problems += [*_check_pixels(opened, store), *_check_decoding(store)]
     return findings + [Finding(str(file), value, advice) for file, value in problems]
 
 
@@ -150,6 +150,15 @@ def _check_counts(folder: _Folder) -> Iterator[tuple[Path, str]]:
     for key, value in found.items():
         if folder.summary.get(key) != value:
             yield folder.path / SUMMARY, f"{key} declared {folder.summary.get(key)}, the manifest has {value}"
+
+
+def _check_decoding(store: ImageStore) -> Iterator[tuple[Path, str]]:
+    """Originals are prepared by their header and their end; here every one is decoded."""
+    for row in range(len(store)) if store.encoded else ():
+        try:
+            store[row]
+        except FileError as error:
+            yield store.path, str(error).rstrip(".")
 
 
 def _check_pixels(folder: _Folder, store: ImageStore) -> Iterator[tuple[Path, str]]:

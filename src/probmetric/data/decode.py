@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import io
+import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -33,7 +34,8 @@ MAX_PIXELS = 80_000_000
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 Mode = Literal["RGB", "L"]
 ORIENTATION = 0x0112
-JPEG = b"\xff\xd8\xff"
+JPEG, END = b"\xff\xd8\xff", b"\xff\xd9"
+APP1, FRAMES, SCAN = 0xE1, (0xC0, 0xC1, 0xC2), 0xDA
 
 
 class Decoded(NamedTuple):
@@ -159,17 +161,37 @@ def _reduced(image: Image.Image, shorter_side: int) -> Image.Image:
 
 
 def plain_jpeg_shape(data: bytes) -> tuple[int, int, int] | None:
-    """(H, W, 3) of a complete, upright RGB JPEG, from its header and its last bytes; None for anything else."""
+    """(H, W, 3) of a complete, upright JPEG of three 8-bit channels; None for anything else.
+
+    Read from the markers before the picture and the one that ends the file, without decoding.
+    """
+    if data[:3] != JPEG or data[-1024:].rstrip(b"\0")[-2:] != END:
+        return None
+    at, shape = 2, None
+    while at + 10 <= len(data) and data[at] == 0xFF:
+        kind, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
+        if kind == APP1 and data[at + 4 : at + 8] == b"Exif" and _turned(data[at + 10 : at + 2 + length]):
+            return None
+        if kind == SCAN:
+            return shape
+        if kind in FRAMES:
+            height, width = (int.from_bytes(data[at + k : at + k + 2], "big") for k in (5, 7))
+            plain = data[at + 4] == 8 and data[at + 9] == 3 and 0 < height * width <= MAX_PIXELS
+            shape = (height, width, 3) if plain else None
+        at += 1 if kind == 0xFF else 2 + length
+    return None
+
+
+def _turned(exif: bytes) -> bool:
+    """Whether EXIF data ask for another orientation than the one stored; so do data that cannot be read."""
     from PIL import Image
 
-    if data[:3] != JPEG or data.rstrip(b"\0")[-2:] != b"\xff\xd9":
-        return None
     try:
-        image = Image.open(io.BytesIO(data), formats=("JPEG",))
-        plain = image.mode == "RGB" and image.getexif().get(ORIENTATION, 1) == 1
-    except (OSError, SyntaxError, ValueError):
-        return None
-    return (image.height, image.width, 3) if plain and image.height * image.width <= MAX_PIXELS else None
+        found = Image.Exif()
+        found.load(exif)
+        return int(found.get(ORIENTATION, 1)) != 1
+    except (OSError, SyntaxError, ValueError, TypeError, KeyError, struct.error):
+        return True
 
 
 def as_png(pixels: np.ndarray) -> bytes:

@@ -20,6 +20,8 @@ from probmetric.data.sources import REGISTRY
 from probmetric.data.sources._base import Table
 from probmetric.io import write_json
 
+WORTH_PROCESSES = 512
+
 
 def prepare_dataset(
     name: str,
@@ -42,7 +44,7 @@ def prepare_dataset(
         raw: folder with the archives the user supplied, for datasets that need them.
         seed: seed of the validation split and of generated images.
         progress: show progress bars on standard error.
-        workers: processes that decode images; by default as many as there are cores to use.
+        workers: processes that decode images; by default as many as there are cores to use, one for a few images.
         **options: options of the dataset's source.
 
     Returns:
@@ -65,7 +67,7 @@ def prepare_dataset(
             table.image,
             table.columns["path"],
             request={"dataset": name, "seed": seed, "options": options},
-            workers=(workers or workers_available()) if table.parallel else 1,
+            workers=_workers(workers, table),
             title=f"prepare {name}",
             progress=progress,
         )
@@ -82,10 +84,16 @@ def prepare_dataset(
         write_manifest(folder / MANIFEST, columns, metadata)
         write_json(folder / SUMMARY, summarise(columns, table, notes, {"seed": seed, "options": options}))
         (work / IMAGES).rename(folder / IMAGES)
-        write_digest(folder, [MANIFEST, IMAGES])
+        write_digest(folder, [MANIFEST, IMAGES], {IMAGES: placed.sha256})
         replace_folder(folder, target)
         shutil.rmtree(work)
     return target
+
+
+def _workers(wanted: int | None, table: Table) -> int:
+    if not table.parallel:
+        return 1
+    return wanted or (workers_available() if len(table.columns["path"]) >= WORTH_PROCESSES else 1)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ Protocols of the open-set datasets with C1 training and C2 test classes:
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,7 +22,7 @@ from typing import Literal
 import numpy as np
 
 from probmetric.data.cache import Stored
-from probmetric.data.decode import Mode, as_png, decode, decode_file, plain_jpeg_shape
+from probmetric.data.decode import Mode, as_png, decode, plain_jpeg_shape
 from probmetric.data.manifest import DataError, OptionError
 from probmetric.data.splits import hold_out_classes
 
@@ -51,22 +52,27 @@ class ImageFiles:
 
     def __call__(self, row: int) -> Stored:
         """Read image `row`."""
-        path = self.root / str(self.paths[row])
-        if self.store == "files":
-            return self._as_file(path)
-        pixels, remarks = decode_file(path, mode=self.mode, shorter_side=self.shorter_side or None)
-        return Stored(pixels, _shape(pixels), remarks)
-
-    def _as_file(self, path: Path) -> Stored:
+        path = f"{self.root}/{self.paths[row]}"  # a Path each costs as much as hashing the file
         try:
-            data = path.read_bytes()
+            data = _content(path)
         except OSError as error:
             raise DataError(f"{path} cannot be read ({error.strerror}); the dataset is incomplete.") from error
-        shape = plain_jpeg_shape(data)
+        if self.store == "files":
+            return self._as_file(data, path)
+        pixels, remarks = decode(data, path, mode=self.mode, shorter_side=self.shorter_side or None)
+        return Stored(pixels, _shape(pixels), remarks)
+
+    def _as_file(self, data: bytes, path: str) -> Stored:
+        shape = plain_jpeg_shape(data) if self.mode == "RGB" else None
         if shape is not None:
             return Stored(np.frombuffer(data, dtype=np.uint8), shape)
-        pixels, remarks = decode(data, str(path), mode=self.mode)
+        pixels, remarks = decode(data, path, mode=self.mode)
         return Stored(np.frombuffer(as_png(pixels), dtype=np.uint8), _shape(pixels), remarks)
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - see above
+        return file.read()
 
 
 def _shape(pixels: np.ndarray) -> tuple[int, int, int]:
@@ -175,9 +181,22 @@ def strings(values: list[str]) -> np.ndarray:
 
 def existing(root: Path, paths: np.ndarray, name: str) -> None:
     """Raise `DataError` if files are missing; lists the first."""
-    absent = [str(path) for path in paths if not (root / str(path)).is_file()]
+    inside: dict[str, set[str]] = {}
+    absent = [path for path in paths if not _is_there(root, path, inside)]
     if absent:
         raise DataError(
             f"{name}: {len(absent):,} of {len(paths):,} images are missing in {root}, e.g. {', '.join(absent[:3])}; "
             "the copy is incomplete, get it again."
         )
+
+
+def _is_there(root: Path, path: str, inside: dict[str, set[str]]) -> bool:
+    """Whether a file exists; `inside` keeps what each folder holds, so that a folder is listed once."""
+    folder, _, name = path.rpartition("/")
+    if folder not in inside:
+        try:
+            with os.scandir(root / folder) as entries:
+                inside[folder] = {entry.name for entry in entries if entry.is_file()}
+        except OSError:
+            inside[folder] = set()
+    return name in inside[folder]
