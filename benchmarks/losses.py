@@ -4,9 +4,10 @@
 
 Every registered loss, the same-named loss of pytorch-metric-learning (PML) and the three matrix products nobody can do
 without are measured in one run, one after the other in every round, so that whatever else loads the machine loads
-them alike. `x PA` is the median over rounds of the time divided by PML's ProxyAnchor in the same round; `x peer` is
-the same against PML's loss of the same mathematics; `% step` relates the time to a ResNet-50 training step at this
-batch size, measured at `--step-batch` images and scaled. Memory is the growth of the peak over the call's start.
+them alike. The least time over the rounds counts, because other work only adds to it. `x PA` divides it by that of
+PML's ProxyAnchor, `x peer` by that of PML's loss of the same mathematics; `% step` relates it to a ResNet-50 training
+step at this batch size, measured at `--step-batch` images and scaled. Memory is the growth of the peak over the call's
+start.
 
 With `--cpu-time` (CPU only) one thread is timed by the processor time it uses: the ratios then hold on a machine that
 is busy with other work.
@@ -59,15 +60,12 @@ class Contender:
         return len(times) < SLOW_ROUNDS or statistics.median(times) < SLOW_SECONDS
 
     def milliseconds(self) -> float:
-        """Median over the rounds."""
-        return 1e3 * statistics.median(self.times.values())
+        """Least over the rounds."""
+        return 1e3 * min(self.times.values())
 
     def ratio(self, other: Contender | None) -> float | None:
-        """Median over the common rounds of this row's time over the other's."""
-        if other is None:
-            return None
-        common = self.times.keys() & other.times.keys()
-        return statistics.median(self.times[r] / other.times[r] for r in common) if common else None
+        """This row's least time over the other's."""
+        return None if other is None else min(self.times.values()) / min(other.times.values())
 
 
 def options_of(name: str, classes: int) -> dict[str, int]:
@@ -285,7 +283,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="CPU threads")
     parser.add_argument("--cpu-time", action="store_true", help="processor time of one thread")
     parser.add_argument("--step-batch", type=int, default=8, help="images of the ResNet-50 step; 0 leaves it out")
-    parser.add_argument("--output", type=Path, default=None, help="JSON file (benchmarks/results/losses-<device>.json)")
+    parser.add_argument("--output", type=Path, default=None, help="JSON file (benchmarks/results/losses-*.json)")
     return parser.parse_args()
 
 
@@ -309,7 +307,8 @@ def main() -> None:
         rows = contenders(classes, arguments.dim, arguments.only, device)
         measure(rows, z, y.contiguous(), arguments.rounds, clock)
         records += table(rows, classes, step_seconds)
-    output = arguments.output or Path(__file__).parent / "results" / f"losses-{device.type}.json"
+    suffix = f"{device.type}-{torch.get_num_threads()}" if device.type == "cpu" else device.type
+    output = arguments.output or Path(__file__).parent / "results" / f"losses-{suffix}.json"
     output.parent.mkdir(parents=True, exist_ok=True)
     settings = {
         "clock": "processor time, one thread" if arguments.cpu_time else "wall time",

@@ -266,6 +266,16 @@ def test_expand_and_broadcast() -> None:
     assert wide.log_prob(unit(4, 2)).shape == (2, 6)
 
 
+@ROTATIONAL
+def test_every_member_of_a_broadcast_batch_is_drawn_from_its_own_distribution(family: type) -> None:
+    loc, kappas = unit(24, 3, 2, 1), torch.tensor([0.0, 6.0, 300.0], dtype=DOUBLE)
+    distribution = family(loc, kappas)
+    cosine = (distribution.sample((3000,), generator=generator()) * loc).sum(-1)
+    exact = (distribution.mean * loc).sum(-1)
+    assert cosine.shape == (3000, 2, 3)
+    assert ((cosine.mean(0) - exact).abs() < 4.5 * cosine.std(0) / 3000**0.5).all()
+
+
 def test_parameters_are_checked() -> None:
     with pytest.raises(ValueError, match="loc"):
         VonMisesFisher(torch.tensor([1.0, 1.0]), torch.tensor(1.0))

@@ -11,7 +11,9 @@ from references_vmf import log_c, log_nivmf, resultant
 from torch import Tensor
 
 from probmetric.directional import log_normalizer, mean_resultant_length
+from probmetric.directional.normalizer import log_normalizer_of_square
 from probmetric.losses import REGISTRY, create_loss
+from probmetric.losses import _nivmf as nivmf
 from probmetric.losses import el_nivmf as el_nivmf_module
 from probmetric.losses._released_vmf import (
     bounds_log_normalizer,
@@ -200,6 +202,28 @@ def test_el_nivmf_in_blocks_equals_the_whole(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(el_nivmf_module, "_LARGEST", 3 * 5 * 4)
     for block, expected in zip(run(), whole, strict=True):
         torch.testing.assert_close(block, expected)
+
+
+@pytest.mark.parametrize("normalizer", ["exact", "paper", "none"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_classes_in_blocks_equal_the_whole(normalizer: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    draws = torch.nn.functional.normalize(torch.randn(count, 5, 6, generator=seeded(1), dtype=DOUBLE), dim=-1)
+    proxies, logs = torch.randn(2, 37, 6, generator=seeded(2), dtype=DOUBLE)
+    inputs = [tensor.requires_grad_() for tensor in (draws, proxies, logs)]
+
+    def run() -> tuple[Tensor, ...]:
+        value = nivmf.nivmf_log_likelihoods(*inputs, log_normalizer_of_square, normalizer)
+        return value, *torch.autograd.grad(value.square().sum(), inputs)
+
+    whole = run()
+    monkeypatch.setattr(nivmf, "_CACHE_BLOCK", 1)
+    for block, expected in zip(run(), whole, strict=True):
+        torch.testing.assert_close(block, expected)
+    classes = list(zip(proxies / proxies.norm(dim=1, keepdim=True), logs.exp(), strict=True))
+    densities = torch.stack([log_nivmf(x, p, k, normalizer) for x in draws[:, 0] for p, k in classes])
+    expected = densities.unflatten(0, (count, 37)).logsumexp(0) - math.log(count)
+    difference = whole[0][0] - expected
+    torch.testing.assert_close(difference, difference[:1].expand(37))
 
 
 @pytest.mark.parametrize("fidelity", ["corrected", "as_published"])
