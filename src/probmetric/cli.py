@@ -16,6 +16,7 @@ from probmetric.config import EncoderSettings, Params, RunSettings, load, parse
 from probmetric.errors import ProbMetricError
 from probmetric.io import FileError
 from probmetric.launch import Place, take_place
+from probmetric.privacy import switch_telemetry_off
 
 EXIT_CONFIG = 2
 PARAMS = Path("params.yaml")
@@ -24,12 +25,16 @@ PARAMS = Path("params.yaml")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; errors meant for people are printed as one paragraph, not as a traceback."""
     options = _parser().parse_args(arguments)
+    switch_telemetry_off()
     logging.basicConfig(format="%(message)s")
     logging.getLogger("probmetric").setLevel(logging.INFO)
     try:
         options.run_command(options)
     except ProbMetricError as error:
         print(f"probmetric {options.command}: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+    except MemoryError:
+        print(f"probmetric {options.command}: out of memory; give it more (mem_mb) and run it again.", file=sys.stderr)
         return EXIT_CONFIG
     except BrokenPipeError:
         sys.stderr.close()

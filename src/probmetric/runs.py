@@ -198,6 +198,11 @@ def resolve(
         ConfigError: an unknown dataset, method or key, or data nobody declared.
     """
     overrides = dict(overrides or {})
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", method):
+        raise ConfigError(
+            f"method {method!r} cannot name a folder; use letters, digits and _.- only, not - or . at the start. "
+            "Its `label` may say anything."
+        )
     _check_data(params, dataset, noise)
     own = composed(params, methods, method, dataset)
     base = own["base"] or method

@@ -20,6 +20,7 @@ from pydantic import TypeAdapter
 from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, parse
 from probmetric.io import sha256_file, write_json
 from probmetric.metric_names import check_metrics
+from probmetric.privacy import switch_telemetry_off
 from probmetric.reporting.figures import REGISTRY as FIGURES
 from probmetric.runs import PlannedExperiment, Run, find_run, plan_experiment
 
@@ -148,6 +149,7 @@ def write_schemas(folder: Path) -> list[Path]:
 
 def put_environment_on_path() -> None:
     """Let jobs find `probmetric` and `dvc` beside this Python, whether or not its environment is activated."""
+    switch_telemetry_off()
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 

@@ -62,7 +62,7 @@ class Method(Strict):
     with some settings changed.
     """
 
-    label: str = ""
+    label: str = Field("", pattern=r"^[^\x00-\x1f\x7f]*$", description="what reports call it; one line")
     like: str | None = Field(None, description="the method this one is, apart from `change` and `per_dataset`")
     base: str | None = None
     loss: Loss | None = None

@@ -82,13 +82,23 @@ def _md_line(cells: list[str]) -> str:
 
 
 def _md(text: str) -> str:
-    return re.sub(r"([\\`*_{}\[\]<>|#])", r"\\\1", text.replace("\n", " "))
+    return re.sub(r"([\\`*_{}\[\]<>|#])", r"\\\1", _one_line(text))
 
 
 _CSV_COLUMNS = (
     *("dataset", "noise", "method", "label", "fidelity", "metric", "direction", "mean", "ci95_half_width"),
     *("seeds", "seeds_expected", "best", "not_significantly_worse", "p_holm", "status"),
 )
+
+
+def _one_line(text: str) -> str:
+    """`text` with every kind of line break as a space."""
+    return " ".join(text.splitlines())
+
+
+def plain_text(text: str) -> str:
+    """`text` for a CSV file, with a quote in front if a spreadsheet would take it for a formula."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def csv_text(table: Table) -> str:
@@ -98,7 +108,7 @@ def csv_text(table: Table) -> str:
     writer.writerow(_CSV_COLUMNS)
     for group in table.groups:
         for row in group.rows:
-            identity = [group.dataset, f"{group.noise:g}", row.method, row.label, row.fidelity]
+            identity = [group.dataset, f"{group.noise:g}", row.method, plain_text(row.label), row.fidelity]
             for column, cell in zip(table.columns, row.cells, strict=True):
                 writer.writerow([*identity, *_csv_cell(row, column, cell)])
     return buffer.getvalue()
@@ -123,7 +133,7 @@ def latex(table: Table) -> str:
     head = ["Method", *fidelity, *(_tex(column.heading) for column in table.columns), "Seeds"]
     columns = "l" * (1 + len(fidelity)) + "r" * (len(table.columns) + 1)
     lines = [
-        f"% {table.title.replace(chr(10), ' ')}",
+        f"% {_one_line(table.title)}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
         " & ".join(head) + r" \\",
@@ -162,5 +172,8 @@ _TEX = {
 
 
 def _tex(text: str) -> str:
-    escaped = (_TEX.get(character) or (f"\\{character}" if character in "&%$#_{}" else character) for character in text)
-    return "".join(escaped).replace("\n", " ")
+    escaped = (
+        _TEX.get(character) or (f"\\{character}" if character in "&%$#_{}" else character)
+        for character in _one_line(text)
+    )
+    return "".join(escaped)

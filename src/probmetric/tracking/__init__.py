@@ -69,5 +69,6 @@ def ui_command(store_uri: str, port: int, artifact_root: str | Path = "mlartifac
         raise FileError(f"{store_uri} is a tracking server; open that address in a browser.")
     settings = ["MLFLOW_DISABLE_TELEMETRY=true", "DO_NOT_TRACK=true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false"]
     server = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    server += ["--allowed-hosts", f"127.0.0.1:{port},localhost:{port}"]  # refuses pages that reach it by other names
     store = ["--backend-store-uri", store_uri, "--artifacts-destination", str(artifact_root)]
     return ["env", *settings, *server, *store]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import zlib
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -156,7 +157,7 @@ def _load(path: Path) -> Any:
 
     try:
         return loadmat(path, squeeze_me=True)
-    except (MatReadError, ValueError, OSError, TypeError) as error:
+    except (MatReadError, ValueError, OSError, TypeError, LookupError, NotImplementedError, zlib.error) as error:
         raise DataError(f"{path} is no readable .mat file ({error}); get it again.") from error
 
 
