@@ -210,7 +210,7 @@ class Trainer:
                 embeddings=seen,
                 modules={"encoder": self.encoder, "loss": self.loss},
             )
-        self._update(norm, norm_value)
+        self._update(state[1], norm_value)
         progress.loss_sum += loss
         return bool(stop)
 
@@ -333,7 +333,8 @@ class Trainer:
         self.loss.load_state_dict(state["loss"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.best = state["best"]
-        log.info("resumed at epoch %d, step %d", self.progress.epoch, self.progress.step)
+        if self.ranks.first:
+            log.info("resumed at epoch %d, step %d", self.progress.epoch, self.progress.step)
         return True
 
 

@@ -1,0 +1,63 @@
+"""A split embedded in shares is the split embedded by one process, to the bit."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from probmetric.losses import create_loss
+from probmetric.models import create_encoder
+from probmetric.training.export import embed_together, in_turn
+from probmetric.training.ranks import Ranks
+from probmetric.uncertainty import create_uncertainty
+
+BATCHES = [torch.rand(size, 1, 32, 32, generator=torch.Generator().manual_seed(size)) for size in (6, 6, 6, 6, 3)]
+
+
+class Images:
+    """Stands for `SplitImages`: five batches, the last one smaller."""
+
+    def batches(self, *, first: int = 0, step: int = 1) -> Iterator[torch.Tensor]:
+        yield from BATCHES[first::step]
+
+
+@dataclasses.dataclass(frozen=True)
+class Noting(Ranks):
+    """A process that collects what the others sent to `shares` before; the first process comes last."""
+
+    shares: list[Any] = dataclasses.field(default_factory=list)
+
+    def collected(self, value: Any) -> list[Any]:
+        self.shares.insert(0, value)
+        return self.shares if self.first else []
+
+
+@pytest.mark.parametrize("count", [2, 3, 7])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("norm", {}), ("vmf", {"samples": 3}), ("mc_dropout", {"samples": 4, "rate": 0.3}), ("softmax", {})],
+)
+def test_shares_make_the_whole(name: str, options: dict[str, Any], count: int) -> None:
+    torch.manual_seed(0)
+    encoder = create_encoder("compact", dim=8, in_channels=1, width=4, dropout=0.2).eval()
+    given = {"posterior": None, "loss": create_loss("vmf", num_classes=5, dim=8), "seed": 3}
+    uncertainty = create_uncertainty(name, **options)
+    alone = embed_together(uncertainty, encoder, Images(), Ranks(), **given)
+    assert alone is not None
+    shares: list[Any] = []
+    for rank in reversed(range(1, count)):
+        assert embed_together(uncertainty, encoder, Images(), Noting(rank, count, shares), **given) is None
+    together = embed_together(uncertainty, encoder, Images(), Noting(0, count, shares), **given)
+    assert together is not None
+    assert together.tensors().keys() == alone.tensors().keys()
+    for key, value in alone.tensors().items():
+        assert torch.equal(together.tensors()[key], value), key
+
+
+def test_items_are_taken_in_turn() -> None:
+    assert in_turn([[0, 3, 6], [1, 4], [2, 5]]) == list(range(7))
+    assert in_turn([[0], [], []]) == [0]
