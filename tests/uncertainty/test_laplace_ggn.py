@@ -5,9 +5,12 @@ import itertools
 import pytest
 import torch
 from ggn_reference import reference_diagonal, reference_ggn
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from probmetric.uncertainty import laplace
 from probmetric.uncertainty.laplace import _ggn
+from probmetric.uncertainty.laplace._sampling import DiagonalSampler
 
 VARIANTS = list(
     itertools.product(
@@ -146,6 +149,30 @@ def test_propositions_f2_f3_euclidean_curvature_is_positive_semidefinite(seed, a
     assert diagonal.min() > -1e-12
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    classes=st.integers(2, 4),
+    per_class=st.integers(2, 4),
+    margin=st.floats(0.05, 2.5),
+    precision=st.floats(1e-3, 1e6),
+)
+def test_propositions_hold_for_any_balanced_batch(seed, classes, per_class, margin, precision):
+    """`positive` and `fixed` (F.2, F.3) have no negative diagonal; after the ReLU (F.1) every variance is proper."""
+    features, weight, labels = balanced(seed, classes, per_class)
+    pairs, target, _ = laplace.dataset_pairs(features @ weight.T, labels, margin=margin)
+    positive, fixed, full = (
+        laplace.diag_ggn(features, weight, None, pairs, target, approximation=approximation)[0]
+        for approximation in ("positive", "fixed", "full")
+    )
+    rounding = 1e-12 * float(positive.max())
+    assert float(positive.min()) > -rounding
+    assert float(fixed.min()) > -rounding
+    for diagonal in (positive, fixed, full):
+        std = DiagonalSampler(diagonal, None, precision).weight_std
+        assert bool(((std > 0) & (std <= precision**-0.5 * (1 + 1e-12))).all())
+
+
 def test_proposition_f3_all_negatives_inside_the_margin_give_zero():
     features, weight, labels = balanced(9)
     pairs, target, _ = laplace.dataset_pairs(features @ weight.T, labels, margin=2.1)
@@ -159,8 +186,6 @@ def test_proposition_f1_relu_makes_the_full_diagonal_a_valid_covariance():
     pairs, target, _ = laplace.dataset_pairs(features @ weight.T, labels, margin=2.1)
     diagonal, _ = laplace.diag_ggn(features, weight, None, pairs, target, approximation="full")
     assert diagonal.min() < 0
-    from probmetric.uncertainty.laplace._sampling import DiagonalSampler
-
     std = DiagonalSampler(diagonal, None, 4.0).weight_std
     assert torch.isfinite(std).all()
     assert std.min() > 0

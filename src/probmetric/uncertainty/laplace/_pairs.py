@@ -74,8 +74,8 @@ def dataset_pairs(embeddings: Tensor, labels: Tensor, *, margin: float) -> tuple
     first, second = torch.triu_indices(len(labels), len(labels), offset=1, device=labels.device)
     positive = labels[first] == labels[second]
     inside = _distances(embeddings)[first, second] < margin
-    negatives = (~positive).sum().clamp_min(1)
-    target = torch.where(positive, 1.0 / positive.sum().clamp_min(1), -1.0 / negatives).to(embeddings.dtype)
+    attracting, repelling = (kind.sum().clamp_min(1).to(embeddings.dtype) for kind in (positive, ~positive))
+    target = torch.where(positive, 1 / attracting, -1 / repelling)
     keep = positive | inside
     return torch.stack([first, second], dim=1)[keep], target[keep], int(keep.sum())
 
