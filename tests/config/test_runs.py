@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 
 from probmetric.config import ConfigError, Experiment, Params, load, parse
+from probmetric.declared import data_source, stage
+from probmetric.io import FileError
+from probmetric.names import LabelNoise
 from probmetric.runs import expand, find_run
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +78,9 @@ def test_runs_wanted_twice_appear_once(params):
     [
         ({"methods": ["cosin"]}, "did you mean 'cosine'"),
         ({"methods": ["cosine"], "datasets": ["glyph"]}, "did you mean 'glyphs'"),
-        ({"methods": ["cosine"], "noise": [0.3]}, "add 'glyphs' to noise.datasets and 0.3 to noise.rates"),
+        ({"methods": ["cosine"], "noise": [0.3]}, "add 'glyphs' to noise.datasets and 'noise0.3' to noise.variants"),
+        ({"methods": ["cosine"], "datasets": ["glyphs+noise0.2"]}, "write 'glyphs.noise0.2' as dataset 'glyphs' with"),
+        ({"methods": ["cosine"], "datasets": ["lfw+nearest0.4"]}, "add 'lfw' to noise.on_request and 'nearest0.4'"),
         ({"methods": ["cosine"], "set": {"training.epoch": 1}}, "did you mean 'epochs'"),
         ({"methods": ["cosine"], "set": {"trainin.epochs": 1}}, "did you mean 'training.<key>'"),
         ({"methods": ["cosine"], "set": {"loss.scal": 1.0}}, "has no option 'scal'"),
@@ -91,3 +96,33 @@ def test_impossible_runs_stop_with_the_fix(params, grid, message):
 def test_a_name_that_is_no_run_is_refused(params, name):
     with pytest.raises(ConfigError, match="is not a run"):
         find_run(params, name)
+
+
+def test_protocols_of_a_dataset_and_kinds_of_noise_are_datasets_by_name(params):
+    chosen = ["cub", "cub-vmf", "glyphs+nearest0.2"]
+    runs = expand(params, experiment(methods=["cosine"], datasets=chosen, noise=[0]))
+    assert [run.name for run in runs] == [f"{name}/cosine/seed0" for name in chosen]
+    assert [run.data for run in runs] == [("cub", "cars"), ("cub-vmf", "cars"), ("glyphs+nearest0.2", "symbols")]
+    for run in runs:
+        assert find_run(params, run.name) == run
+
+
+def test_dvc_stages_by_name(params):
+    names = ["glyphs", "glyphs+noise0.2", "cub-vmf", "cub+nearest0.2"]
+    assert [stage(params, name) for name in names] == [
+        "prepare@glyphs",
+        "noise@glyphs-noise0.2",
+        "data/dvc.yaml:prepare@cub-vmf",
+        "data/dvc.yaml:noise@cub-nearest0.2",
+    ]
+
+
+def test_a_name_stands_for_a_source_and_options(params):
+    assert (data_source(params, "cub-mlrc3").source, data_source(params, "cub-mlrc3").options["fold"]) == ("cub", 2)
+    with pytest.raises(FileError, match="did you mean 'cub-vmf'"):
+        data_source(params, "cub-vfm")
+
+
+@pytest.mark.parametrize("text", ["noise0.2", "nearest0.45", "uniform0.2s1", "nearest0.2s3"])
+def test_label_noise_is_written_as_it_is_read(text):
+    assert str(LabelNoise.parse(text)) == text

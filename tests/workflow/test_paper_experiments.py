@@ -13,6 +13,7 @@ from probmetric.data import prepare_dataset
 from probmetric.declared import dataset_names
 from probmetric.experiments import every_method, experiment_names
 from probmetric.io import read_json, read_yaml, write_yaml
+from probmetric.metric_names import metric_names
 from probmetric.overview import experiment_overview
 from probmetric.runs import find_run, plan_experiment
 from probmetric.workflow import WorkflowPlan
@@ -201,3 +202,4 @@ def check_report(folder: Path, planned: WorkflowPlan, name: str) -> None:
         assert (folder / "figures" / f"{figure}.png").stat().st_size > 0
     measured = {metric for run in planned.run_names(name) for metric in read_json(f"results/{run}/metrics.json")}
     assert {metric for metric in planned.specs[name].metrics if not metric.startswith("ood/")} <= measured
+    assert measured <= set(metric_names(planned.params.evaluation.ks, ["glyphs"]))

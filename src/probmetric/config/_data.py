@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from probmetric.config._components import Seed, Strict
 from probmetric.data.sources import REGISTRY as DATASETS
+from probmetric.io import FileError
 from probmetric.names import LabelNoise
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9_]+(-[a-z0-9_]+)*$")]
@@ -75,5 +76,8 @@ class Noise(Strict):
     @classmethod
     def _variants_are_noise(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for text in value:
-            LabelNoise.parse(text)
+            try:
+                LabelNoise.parse(text)
+            except FileError as error:
+                raise ValueError(str(error)) from None
         return value

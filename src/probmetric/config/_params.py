@@ -169,15 +169,15 @@ class Params(Strict):
     @model_validator(mode="after")
     def _references_exist(self) -> Params:
         declared = (*self.datasets, *self.data.on_request)
+        for name in self.datasets:
+            if name in self.data.on_request:
+                raise ValueError(f"{name!r} is in `datasets` and in `data.on_request`; keep one of them")
         _require(self.data.options, self.datasets, "data.options")
         _require(self.noise.datasets, self.datasets, "noise.datasets")
         _require(self.noise.on_request, self.data.on_request, "noise.on_request")
         _require(self.ood, declared, "ood")
         for dataset, others in self.ood.items():
             _require(others, declared, f"ood.{dataset}")
-        for name in self.datasets:
-            if name in self.data.on_request:
-                raise ValueError(f"{name!r} is in `datasets` and in `data.on_request`; keep one of them")
         for name, method in self.methods.items():
             if method.base:
                 _require([method.base], self.methods, f"methods.{name}.base")

@@ -1,0 +1,152 @@
+"""Methods: inheritance, what holds on one dataset, presets, one namespace over all files; names of metrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from probmetric.config import ConfigError, Experiment, Method, Params, load, parse
+from probmetric.experiments import Substitution, methods_with, shared_methods
+from probmetric.io import write_yaml
+from probmetric.metric_names import check_metrics, metric_names
+from probmetric.runs import resolve
+
+ROOT = Path(__file__).parents[2]
+METHODS = {
+    "parent": {
+        "loss": {"name": "proxy_anchor", "scale": 16.0},
+        "dim": 32,
+        "training": {"epochs": 9, "learning_rate": 0.5},
+        "per_dataset": {"digits": {"training.epochs": 3, "loss.scale": 8.0}},
+    },
+    "child": {"like": "parent", "label": "Child", "change": {"loss.margin": 0.3, "training.learning_rate": 0.25}},
+    "grandchild": {
+        "like": "child",
+        "change": {"fidelity": "as_published", "training.epochs": 5},
+        "per_dataset": {"digits": {"training.epochs": 2}},
+    },
+    "other_loss": {"like": "child", "change": {"loss": {"name": "cosine", "scale": 4.0}, "backbone.width": 8}},
+    "posthoc": {"base": "child", "uncertainty": "laplace", "per_dataset": {"digits": {"uncertainty.samples": 7}}},
+}
+
+
+@pytest.fixture
+def params(monkeypatch) -> Params:
+    monkeypatch.chdir(ROOT)
+    return load(Params, "params.yaml")
+
+
+def methods(**more) -> dict[str, Method]:
+    return {name: parse(Method, spec, name) for name, spec in (METHODS | more).items()}
+
+
+def settings(params, method, dataset="glyphs", **rest):
+    return resolve(params, methods(), dataset=dataset, method=method, **rest).settings
+
+
+def test_a_method_is_like_another_apart_from_what_it_changes(params):
+    child = settings(params, "child")
+    assert child.loss.options == {"scale": 16.0, "margin": 0.3}
+    assert (child.dim, child.training.epochs, child.training.learning_rate) == (32, 9, 0.25)
+    assert child.label == "Child"
+
+
+def test_what_holds_on_one_dataset_holds_there_only(params):
+    assert settings(params, "parent").loss.options["scale"] == 16.0
+    assert settings(params, "child", "digits").loss.options["scale"] == 8.0
+    assert settings(params, "child", "digits").training.epochs == 3
+
+
+def test_a_change_counts_over_what_it_inherits_and_its_own_dataset_over_both(params):
+    assert settings(params, "grandchild").training.epochs == 5
+    assert settings(params, "grandchild", "digits").training.epochs == 2
+    assert settings(params, "grandchild").loss.options["fidelity"] == "as_published"
+
+
+def test_a_component_can_be_replaced_and_the_default_backbone_changed(params):
+    found = settings(params, "other_loss")
+    assert (found.loss.name, found.loss.options) == ("cosine", {"scale": 4.0})
+    assert found.backbone.options == {"width": 8}
+
+
+def test_a_borrowed_encoder_keeps_its_own_settings(params):
+    found = settings(params, "posthoc", "digits")
+    assert found.uncertainty.options == {"samples": 7}
+    assert found.encoder() == settings(params, "child", "digits").encoder()
+
+
+def test_an_override_of_the_fidelity_reaches_the_components(params):
+    found = settings(params, "parent", overrides={"fidelity": "as_published"})
+    assert found.loss.options["fidelity"] == "as_published"
+
+
+def test_a_preset_replaces_backbone_and_training_but_not_the_method(params):
+    found = settings(params, "child", overrides={"preset": "tiny", "loss.scale": 2.0})
+    assert found.backbone.name == "compact"
+    assert found.training.epochs == 1
+    assert found.training.learning_rate == 0.001
+    assert found.loss.options == {"scale": 2.0, "margin": 0.3}
+    assert settings(params, "posthoc", overrides={"preset": "tiny"}).uncertainty.options["samples"] == 4
+
+
+WRONG = {
+    "circle": ({"a": {"like": "b"}, "b": {"like": "a"}}, "a", "leads back to 'a'"),
+    "unknown parent": ({"a": {"like": "chidl"}}, "a", "did you mean 'child'"),
+    "change that reaches nothing": ({"a": {"like": "child", "change": {"los.scale": 1}}}, "a", "reaches nothing"),
+    "change of a borrowed encoder": ({"a": {"like": "posthoc", "change": {"dim": 8}}}, "a", "belongs to the encoder"),
+    "base without encoder": ({"a": {"base": "posthoc"}}, "a", "name 'child'"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_definitions_stop_with_the_fix(params, case):
+    more, name, message = WRONG[case]
+    with pytest.raises(ConfigError, match=message):
+        resolve(params, methods(**more), dataset="glyphs", method=name)
+
+
+def test_with_like_nothing_else_is_given():
+    with pytest.raises(ConfigError, match="write what differs into `change`"):
+        parse(Method, {"like": "child", "dim": 8}, "m.yaml")
+
+
+def test_one_name_means_one_method_in_all_files(params, tmp_path):
+    write_yaml(tmp_path / "first.yaml", {"mine": METHODS["parent"]})
+    write_yaml(tmp_path / "second.yaml", {"mine": METHODS["parent"]})
+    assert shared_methods(params, tmp_path)["mine"].dim == 32
+    write_yaml(tmp_path / "second.yaml", {"mine": METHODS["parent"] | {"dim": 16}})
+    with pytest.raises(ConfigError, match=r"methods.mine: defined differently in .*first.yaml and in .*second.yaml"):
+        shared_methods(params, tmp_path)
+
+
+def test_experiments_cannot_redefine_a_shared_method(params, tmp_path):
+    spec = {"title": "t", "runs": [{"datasets": ["glyphs"], "methods": ["cosine"]}], "methods": {"cosine": {"dim": 8}}}
+    with pytest.raises(ConfigError, match=r"in params.yaml and in workflow/experiments/mine.yaml"):
+        methods_with(params, {"mine": parse(Experiment, spec, "mine.yaml")}, tmp_path)
+
+
+def test_a_substitution_is_read_from_the_name():
+    assert Substitution.parse("demo") is None
+    assert Substitution.parse("pfml/table2@glyphs") == Substitution("pfml/table2", "glyphs", "small")
+    assert Substitution.parse("pfml/table2@glyphs+tiny") == Substitution("pfml/table2", "glyphs", "tiny")
+
+
+MISSPELT = [
+    ("retrieval/recal_at_1", "did you mean 'retrieval/recall_at_1'"),
+    ("retrieval/recall_at_3", "needs 3 in evaluation.ks"),
+    ("clusterin/nmi", "did you mean 'clustering/nmi'"),
+    ("ood/cars/auroc", "sets: symbols"),
+    ("ood/symbols/auroq", "'auroq' is not measured"),
+    ("ausc", "nothing computes metric 'ausc'"),
+]
+
+
+@pytest.mark.parametrize(("name", "message"), MISSPELT)
+def test_a_metric_nothing_computes_is_answered_with_the_nearest(name, message):
+    with pytest.raises(ConfigError, match=message):
+        check_metrics("here", [name], ks=(1, 2), ood=["symbols"])
+
+
+def test_metrics_that_are_computed_pass():
+    check_metrics("here", metric_names((1, 2), ["symbols"]), ks=(1, 2), ood=["symbols"])
