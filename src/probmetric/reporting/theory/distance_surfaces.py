@@ -85,7 +85,8 @@ def nonisotropic_distance(normalizer: Normalizer) -> np.ndarray:
 def expected_nonisotropic_distance() -> np.ndarray:
     """d_EL-nivMF (K, T), with the exact normaliser, over kappa_z and the angle along the broad axis, by Monte Carlo.
 
-    All places share one set of weighted draws from vMFs spread over these angles, so that the surface is smooth.
+    All places share one set of weighted draws, so that the surface is smooth: half from the proxy itself, half from
+    vMFs spread over these angles.
     """
     import torch
 
@@ -94,9 +95,19 @@ def expected_nonisotropic_distance() -> np.ndarray:
     angle = torch.linspace(0, torch.pi, _POINTS, dtype=torch.float64)
     mu_z = _points(angle, torch.zeros_like(angle))
     spread = VonMisesFisher(mu_z[::10], torch.tensor(KAPPA_P, dtype=torch.float64), validate_args=False)
-    draws = spread.sample((_DRAWS // len(mu_z[::10]),), generator=torch.Generator().manual_seed(0)).reshape(-1, DIM)
-    weight = _proxy("exact").log_prob(draws) - spread.log_prob(draws[:, None]).logsumexp(dim=1)
-    weight = weight + np.log(len(mu_z[::10]) / len(draws))
+    proxy, parts = _proxy("exact"), len(mu_z[::10])
+    generator = torch.Generator().manual_seed(0)
+    own = proxy.sample((_DRAWS // 2,), generator=generator)
+    others = spread.sample((_DRAWS // (2 * parts),), generator=generator).reshape(-1, DIM)
+    draws = torch.cat([own, others])
+    density = proxy.log_prob(draws)
+    mixture = torch.stack(
+        [
+            density + np.log(len(own) / len(draws)),
+            spread.log_prob(draws[:, None]).logsumexp(dim=1) + np.log(len(others) / len(draws) / parts),
+        ]
+    ).logsumexp(dim=0)
+    weight = density - mixture - np.log(len(draws))
     cosine = mu_z @ draws.T
     kappa = torch.linspace(0, LARGEST, _POINTS, dtype=torch.float64)
     rows = [log_normalizer(k, DIM) + (k * cosine + weight).logsumexp(dim=1) for k in kappa]
