@@ -131,7 +131,7 @@ def test_the_tuned_methods_can_be_run_as_they_are_written(params, tmp_path):
     search, _ = searched(params, tmp_path / "runs", trials=8, seeds=[0, 1], set={"training.epochs": 3})
     path = report.write_methods(search, "t", folder=tmp_path)
     methods = {name: parse(type(params.methods["cosine"]), value, name) for name, value in read_yaml(path).items()}
-    tuned = resolve(params, methods, dataset="glyphs", method="cosine-tuned-t").settings
+    tuned = resolve(params, params.methods | methods, dataset="glyphs", method="cosine-tuned-t").settings
     assert tuned.training.epochs == 3
     assert tuned.training.learning_rate == search.best("cosine").values["training.learning_rate"]
     assert methods["cosine-tuned-t"].budget == 16

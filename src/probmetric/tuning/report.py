@@ -46,16 +46,12 @@ def tuned_methods(search: Search, name: str) -> dict[str, Any]:
 
 
 def _tuned(search: Search, method: str, best: Trial) -> dict[str, Any]:
-    plain = search.methods[method].model_dump(mode="json", exclude_defaults=True, exclude={"search"})
-    for key, value in (search.spec.set | dict(best.values)).items():
-        part, _, leaf = key.rpartition(".")
-        if not part:
-            plain[leaf] = value
-        elif part == "training":
-            plain.setdefault("training", {})[leaf] = value
-        else:
-            plain[part].setdefault("options", {})[leaf] = value
-    return plain | {"label": f"{_label(search, method)} (tuned)", "budget": search.spec.budget}
+    return {
+        "like": method,
+        "label": f"{_label(search, method)} (tuned)",
+        "change": search.spec.set | dict(best.values),
+        "budget": search.spec.budget,
+    }
 
 
 def table(search: Search) -> str:
