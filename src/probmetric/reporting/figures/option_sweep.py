@@ -29,7 +29,7 @@ TITLE = "Influence of the options"
 _COLUMNS = 4
 _TOGETHER = " = "
 _DOTTED = (0, (1.2, 1.2))
-_WIDE = 20  # ratio of values from which an axis is logarithmic
+_WIDE = 40  # ratio of values from which an axis is logarithmic
 Points = dict[Any, list[float]]  # value of the option -> the metric over seeds
 
 
@@ -50,7 +50,8 @@ def draw(context: ReportContext) -> _style.Drawing:
     names = list(dict.fromkeys(name for sweep in sweeps.values() for name in _names(sweep)))
     known = _looks(list(sweeps.values()))
     panels = [(data, option) for data, sweep in sweeps.items() for option in sweep.lines]
-    columns = min(_COLUMNS, max(len(sweep.lines) for sweep in sweeps.values()))
+    most = max(len(sweep.lines) for sweep in sweeps.values())
+    columns = min(_COLUMNS, most) if most > 1 else min(2, len(panels))
     height = 2.5 if columns < 3 else 2.1
     figure, axes = _style.grid(
         math.ceil(len(panels) / columns), columns, panel_height=height, legend_entries=len(names)
