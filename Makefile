@@ -6,7 +6,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo smoke test test-fast lint format ui report benchmark gpu lock schemas
+.PHONY: audit help env demo smoke test test-fast lint format ui report benchmark gpu lock schemas
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,10 @@ lock: env ## pin the dependencies of pyproject.toml in requirements.lock
 gpu: env ## what needs a CUDA device: its tests, then training and losses measured on it
 	pytest -n 0 -m gpu
 	python benchmarks/training.py --device cuda && python benchmarks/losses.py --device cuda
+
+audit: env ## known vulnerabilities of the pinned packages (asks the package index), secrets in the repository
+	pytest -q -n0 tests/security/test_secrets.py
+	uv tool run pip-audit --requirement requirements.lock --no-deps --disable-pip
 
 schemas: env ## JSON schemas of params.yaml and the experiment files, for editors
 	probmetric schema

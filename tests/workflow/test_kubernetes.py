@@ -1,0 +1,58 @@
+"""The Kubernetes profile: its keys are the executor plugin's, and the whole workflow plans under it."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from probmetric.io import read_yaml
+
+plugin = pytest.importorskip("snakemake_executor_plugin_kubernetes")
+
+PROFILE = "workflow/profiles/kubernetes"
+SLURM = "workflow/profiles/slurm"
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def profile():
+    return read_yaml(ROOT / PROFILE / "profile.yaml")
+
+
+def test_its_keys_are_settings_of_the_plugin(profile):
+    known = {f"kubernetes-{field.name.replace('_', '-')}" for field in fields(plugin.ExecutorSettings)}
+    used = {key for key in profile if key.startswith("kubernetes-")}
+    assert {"kubernetes-namespace", "kubernetes-persistent-volumes"} <= used <= known
+    volumes = plugin.parse_persistent_volumes(profile["kubernetes-persistent-volumes"])
+    assert len({volume.name for volume in volumes}) == len(volumes), "a claim can be mounted once"
+    places = {str(volume.path) for volume in volumes}
+    assert {profile["default-storage-prefix"], "/workdir/data", "/workdir/state"} == places
+
+
+def test_gpu_jobs_name_their_manufacturer(profile):
+    """The plugin refuses a GPU without one."""
+    for rule, resources in profile["set-resources"].items():
+        assert ("gpu" in resources) == ("gpu_manufacturer" in resources), rule
+
+
+def test_it_asks_for_what_the_slurm_profile_asks_for(profile):
+    slurm = read_yaml(ROOT / SLURM / "profile.yaml")
+    for key in ("groups", "set-threads", "retries", "keep-going", "rerun-triggers"):
+        assert profile[key] == slurm[key], key
+    for rule, resources in slurm["set-resources"].items():
+        mine = profile["set-resources"][rule]
+        assert {name: resources.get(name) for name in ("gpu", "mem_mb")} == {
+            name: mine.get(name) for name in ("gpu", "mem_mb")
+        }
+
+
+@pytest.mark.workflow
+@pytest.mark.slow
+def test_the_workflow_plans_under_it(fresh):
+    """The plugin's and the storage plugin's settings are parsed; every file lies below the storage prefix."""
+    output = fresh.command("snakemake", "-n", "--workflow-profile", PROFILE, "--config", "experiments=smoke").stdout
+    assert "Group job measure" in output
+    assert "/store/reports/smoke/index.html (retrieve from storage)" in output
+    assert output.count("Train digits/") == 2
