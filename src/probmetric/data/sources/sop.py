@@ -1,9 +1,9 @@
 """Stanford Online Products: 120,053 images of 22,634 products; Ebay_train (59,551 images, 11,318 products), Ebay_test
 (60,502 images, 11,316 products).
 
-Read from `Stanford_Online_Products.zip`, its folder, or `online_products/` with `images/` and `Info_Files/`. The JPEG files
-are stored as they are (3 GB, prepared at the speed of the disk); `store: pixels` decodes them once (27 GB), for the fastest
-training.
+Read from `Stanford_Online_Products.zip`, its folder, or `online_products/` with `images/` and `Info_Files/`. The JPEG
+files are stored as they are (3 GB, prepared at the speed of the disk); `store: pixels` decodes them once (27 GB), for
+the fastest training.
 """
 
 from __future__ import annotations
