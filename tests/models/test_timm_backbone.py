@@ -88,3 +88,13 @@ def test_published_weights_without_a_network(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(FileError, match=r"cannot be downloaded here.*set `pretrained` to that file"):
         create_encoder("timm", dim=6, image_size=64, tag=TAG, pretrained=True)
+
+
+def test_without_head_the_embedding_is_the_published_features(reference: torch.nn.Module, weights: Path) -> None:
+    dim = reference.num_features
+    encoder = create_encoder("timm", dim=dim, image_size=64, pretrained=weights, tag=TAG, head="none").eval()
+    images = torch.randn(2, 3, 64, 64)
+    expected = reference.forward_head(reference.forward_features(images), pre_logits=True)
+    torch.testing.assert_close(encoder(images), expected)
+    with pytest.raises(ValueError, match=f"features of {TAG}, {dim}"):
+        create_encoder("timm", dim=dim + 1, image_size=64, tag=TAG, head="none")

@@ -12,10 +12,13 @@ from probmetric.config import ConfigError, Params, load
 from probmetric.data import prepare_dataset
 from probmetric.declared import dataset_names
 from probmetric.experiments import every_method, experiment_names
-from probmetric.io import read_json, read_yaml, write_yaml
+from probmetric.io import digest_of, read_json, read_yaml, write_yaml
+from probmetric.losses import create_loss
 from probmetric.metric_names import metric_names
+from probmetric.models import create_encoder
 from probmetric.overview import experiment_overview
 from probmetric.runs import find_run, plan_experiment
+from probmetric.uncertainty import create_uncertainty
 from probmetric.workflow import WorkflowPlan
 
 ROOT = Path(__file__).parents[2]
@@ -104,6 +107,28 @@ def test_ensembles_over_folds_wait_for_every_fold(prepared):
     run = planned.runs["cars-mlrc1/pfml-pfml-mlrc_512/seed0"]
     assert run.encoders == tuple(f"cars-mlrc{fold}/pfml-pfml-mlrc_128/seed0" for fold in (1, 2, 3, 4))
     assert [planned.runs[name].settings.dataset for name in run.encoders] == [f"cars-mlrc{k}" for k in (1, 2, 3, 4)]
+
+
+INPUTS = {"lenet_vmf": (1, 28), "lam_fashion": (1, 28), "lam_cifar": (3, 32), "resnet50_small": (3, 32)}
+
+
+def test_every_loss_uncertainty_and_backbone_can_be_created_as_asked(prepared):
+    params = load(Params, "params.yaml")
+    planned = [plan_experiment(params, name) for name in EXPERIMENTS if name.partition("/")[0] in PAPERS]
+    runs = [run.settings for found in planned for run in (*found.runs, *found.encoders.values())]
+    for name, options, dim in distinct((s.loss, s.dim) for s in runs if s.loss):
+        create_loss(name, num_classes=4, dim=dim, **options)
+    for name, options, _ in distinct((part, 0) for s in runs for part in (s.uncertainty, s.objective) if part):
+        create_uncertainty(name, **options)
+    for name, options, dim in distinct((s.backbone, s.dim) for s in runs):
+        channels, size = INPUTS.get(name, (3, 224))
+        create_encoder(name, dim=dim, in_channels=channels, image_size=size, **options)
+
+
+def distinct(parts):
+    """(name, options, dimension) of every different one of (component, dimension)."""
+    found = {(part.name, digest_of(part.options), dim): (part.name, part.options, dim) for part, dim in parts}
+    return list(found.values())
 
 
 def test_what_cannot_run_on_the_substitute_is_named_with_its_reason(prepared):
