@@ -29,12 +29,12 @@ def plan(described: dict, **grid) -> list[Run]:
 
 @pytest.mark.parametrize("name", uncertainty.list_uncertainties())
 def test_what_the_workflow_reads_from_source_is_what_the_class_says(name):
-    """`fits` and `trains_encoder` decide which jobs exist; they are read without importing PyTorch."""
+    """They decide which jobs exist, and which may; they are read without importing PyTorch."""
     from probmetric.uncertainty._base import Uncertainty
 
     importlib.import_module(f"probmetric.uncertainty.{name}")
     component = uncertainty.REGISTRY.get(name)
-    for constant in ("fits", "trains_encoder"):
+    for constant in ("fits", "trains_encoder", "closed_set"):
         assert uncertainty.REGISTRY.constant(name, constant, False) == getattr(component, constant), constant
     assert component.trains_encoder == (component.objective is not Uncertainty.objective)
 
@@ -79,6 +79,13 @@ def test_fidelity_reaches_the_objective():
 def test_impossible_combinations_stop_with_the_fix(method, message):
     with pytest.raises(ConfigError, match=message):
         plan({"m": method}, methods=["m"])
+
+
+def test_temperature_on_unseen_classes_stops_before_any_job():
+    tempered = {"t": {"loss": "cosine", "uncertainty": "temperature"}}
+    assert plan(tempered, methods=["t"])
+    with pytest.raises(ConfigError, match="needs validation images of the training classes; glyphs holds out"):
+        plan(tempered, methods=["t"], datasets=["glyphs"])
 
 
 def test_an_objective_cannot_be_overridden_where_there_is_none():
