@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from training_helpers import quick_settings
 
+from probmetric.config import ConfigError
 from probmetric.io import read_tensors
 from probmetric.training import TrainingError, train_run
-from probmetric.training.kernels import kernels
+from probmetric.training.kernels import compiled, kernels
 
 
 def switches() -> tuple[object, ...]:
@@ -80,13 +79,13 @@ def test_compiled_training_is_the_plain_one_under_the_same_names(digits: Path, t
 
 
 @pytest.mark.slow
-def test_without_a_compiler_the_message_says_what_to_do(tmp_path: Path) -> None:
-    code = (
-        "import torch; from probmetric.config import ConfigError; from probmetric.training.kernels import compiled\n"
-        "try: compiled(torch.nn.Linear(2, 2), torch.device('cpu'))\n"
-        "except ConfigError as error: print(error)"
-    )
-    without = os.environ | {"CXX": "/nowhere/compiler", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-    answer = subprocess.run([sys.executable, "-c", code], env=without, check=True, capture_output=True, text=True)
-    assert "torch.compile fails on cpu here" in answer.stdout
-    assert "set training.compile to false" in answer.stdout
+def test_without_a_compiler_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from torch import _dynamo
+    from torch._inductor import config
+
+    monkeypatch.setattr(config.cpp, "cxx", (None, "/nowhere/compiler"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    _dynamo.reset()
+    with pytest.raises(ConfigError, match=r"torch\.compile fails on cpu here: .*set training\.compile to false"):
+        compiled(torch.nn.Linear(2, 2), torch.device("cpu"))
+    _dynamo.reset()
