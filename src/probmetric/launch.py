@@ -43,6 +43,8 @@ def take_place(processes: int, arguments: Sequence[str]) -> Place:
     Raises:
         ConfigError: another number of processes was started than asked for.
     """
+    if processes < 1:
+        raise ConfigError(f"--processes {processes}; give at least 1.")
     place = place_of(os.environ, processes)
     if place is None:
         command = start_command(os.environ, processes, arguments)

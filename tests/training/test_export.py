@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from probmetric.config import ConfigError, Training
 from probmetric.losses import create_loss
 from probmetric.models import create_encoder
+from probmetric.training.data import TrainingData
 from probmetric.training.export import embed_together, in_turn
 from probmetric.training.ranks import Ranks
 from probmetric.uncertainty import create_uncertainty
 
+CPU = torch.device("cpu")
 BATCHES = [torch.rand(size, 1, 32, 32, generator=torch.Generator().manual_seed(size)) for size in (6, 6, 6, 6, 3)]
 
 
@@ -61,3 +65,12 @@ def test_shares_make_the_whole(name: str, options: dict[str, Any], count: int) -
 def test_items_are_taken_in_turn() -> None:
     assert in_turn([[0, 3, 6], [1, 4], [2, 5]]) == list(range(7))
     assert in_turn([[0], [], []]) == [0]
+
+
+def test_more_processes_than_images_of_a_batch_are_refused(digits: Path) -> None:
+    settings = Training(batch_size=20, steps_per_epoch=2)
+    shares = [TrainingData(digits, settings, seed=0, device=CPU, ranks=Ranks(rank, 20)) for rank in (0, 19)]
+    assert [len(next(data.epoch_batches(0))[1]) for data in shares] == [1, 1]
+    data = TrainingData(digits, settings, seed=0, device=CPU, ranks=Ranks(0, 21))
+    with pytest.raises(ConfigError, match=r"a batch has 20 image\(s\), but 21 processes share it"):
+        next(data.epoch_batches(0))

@@ -81,6 +81,8 @@ def test_another_number_than_asked_for_is_an_error(monkeypatch: pytest.MonkeyPat
     assert take_place(4, []) == Place(3, 4, 2)
     with pytest.raises(ConfigError, match="--processes 2, but 4 were started"):
         take_place(2, [])
+    with pytest.raises(ConfigError, match="--processes 0; give at least 1"):
+        take_place(0, [])
 
 
 def test_starting_replaces_this_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

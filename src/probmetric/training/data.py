@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probmetric.config import Training
+from probmetric.config import ConfigError, Training
 from probmetric.data import DataError, ImageStore, load_columns, load_metadata, open_images, verify_digest
 from probmetric.data.batching import Batches, create_batches
 from probmetric.data.large import LargeImages
@@ -126,6 +126,12 @@ class TrainingData:
         b is B, or this process's share of it.
         """
         chosen = self.batches(epoch)[start:]
+        smallest = min(map(len, chosen), default=self.ranks.count)
+        if smallest < self.ranks.count:
+            raise ConfigError(
+                f"a batch has {smallest} image(s), but {self.ranks.count} processes share it; start fewer processes or "
+                "raise training.batch_size."
+            )
         loaded = self._ahead(lambda positions: self.batch(self.ranks.own(positions), epoch=epoch)[0], chosen)
         for positions, images in zip(chosen, loaded, strict=True):
             yield positions, images, self.labels[positions].to(self.device)

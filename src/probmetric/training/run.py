@@ -110,7 +110,6 @@ def train_run(
         if loss is None or settings.training.epochs == 0:
             last = selected = weights_of(encoder, loss)
         else:
-            _check_share(settings, ranks)
             if ranks.several and settings.training.batch_norm == "train":
                 synchronise_batch_norm(encoder, chosen)
             trainer = Trainer(
@@ -137,14 +136,6 @@ def train_run(
     if ranks.first:
         with contextlib.suppress(OSError):
             state_folder.rmdir()
-
-
-def _check_share(settings: EncoderSettings, ranks: Ranks) -> None:
-    if settings.training.batch_size < ranks.count:
-        raise ConfigError(
-            f"training.batch_size is {settings.training.batch_size}, but {ranks.count} processes share every batch; "
-            "start at most that many processes."
-        )
 
 
 def _record(settings: EncoderSettings, data: TrainingData, encoder: Encoder, done: Progress) -> dict[str, Any]:
