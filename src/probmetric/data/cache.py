@@ -83,7 +83,10 @@ def build_images(
         title: shown by the progress bar.
         progress: whether there is one.
     """
-    key = digest_of([FORMAT, request, len(names), hashlib.sha256("\n".join(map(str, names)).encode()).hexdigest()])
+    listed = hashlib.sha256()
+    for name in names:
+        listed.update(f"{name}\n".encode())
+    key = digest_of([FORMAT, request, len(names), listed.hexdigest()])
     log = _resume(folder, key)
     done = sum(len(chunk.sha256) for chunk in log)
     whole = _digest_so_far(folder / IMAGES)
@@ -127,14 +130,15 @@ class _Chunk(NamedTuple):
     """What is kept of a chunk: (length, H, W, C) (n, 4), digests, and the remarks on its rows."""
 
     numbers: np.ndarray
-    sha256: list[str]
+    sha256: np.ndarray
     remarks: dict[int, list[str]]
 
     @classmethod
     def of(cls, entry: dict[str, Any]) -> _Chunk:
         images = entry["images"]
         numbers = np.array([image[:4] for image in images], dtype=np.int64)
-        return cls(numbers, [image[4] for image in images], {i: m[5] for i, m in enumerate(images) if m[5]})
+        digests = np.array([image[4] for image in images], dtype="S64")
+        return cls(numbers, digests, {i: m[5] for i, m in enumerate(images) if m[5]})
 
 
 def _resume(folder: Path, key: str) -> list[_Chunk]:
@@ -225,7 +229,7 @@ def _placed(log: list[_Chunk], names: np.ndarray) -> tuple[dict[str, np.ndarray]
     numbers = np.concatenate([np.empty((0, 4), dtype=np.int64), *(chunk.numbers for chunk in log)])
     length, height, width, channels = numbers.T
     columns = {
-        "sha256": np.array([digest for chunk in log for digest in chunk.sha256], dtype=object),
+        "sha256": np.concatenate([np.empty(0, dtype="S64"), *(chunk.sha256 for chunk in log)]),
         "offset": np.cumsum(length) - length,
         "height": height.astype(np.int32),
         "width": width.astype(np.int32),

@@ -76,6 +76,11 @@ def _arrow(values: np.ndarray, kind: str | None) -> pa.Array:
     if values.dtype.kind in "iuf":
         data = np.ascontiguousarray(values, dtype=kind)
         return pa.Array.from_buffers(pa.from_numpy_dtype(data.dtype), len(data), [None, pa.py_buffer(data)])
+    if values.dtype.kind == "S":  # as long as its width allows: digests, which are all of one length
+        width = values.dtype.itemsize
+        ends = np.arange(len(values) + 1, dtype=np.int64) * width
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(values))]
+        return pa.Array.from_buffers(pa.large_string(), len(values), buffers).cast(pa.string())
     return pa.array(values.tolist(), type=kind)
 
 

@@ -17,8 +17,9 @@ see `places.positives`.
 from __future__ import annotations
 
 import csv
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -62,7 +63,6 @@ CITIES = {
 REACH = {"train": TRAIN_RADIUS, "val": RADIUS, "test": RADIUS}
 CELL = 25.0
 ROLES = ("query", "database")
-_Row = tuple[str, str, str, str, int, float, float, str, bool, bool]
 
 
 @register
@@ -104,10 +104,10 @@ class Msls(Source):
         if absent and not files.subset:
             raise DataError(f"msls: no folder for {', '.join(absent)} in {root}; get all volumes or set subset: true.")
         counts: Counter[str] = Counter()
-        rows = [row for split, city in present for row in _city(root, split, city, counts)]
-        if not rows:
+        parts = [part for split, city in present for part in _city(root, split, city, counts)]
+        if not any(len(part["path"]) for part in parts):
             raise DataError(f"msls: no image with a position in {root}; postprocessed.csv needs easting and northing.")
-        columns = _columns(rows)
+        columns = {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
         if self.drop_unmatched:
             keep = _with_positive(columns)
             counts["queries without a database image within the radius"] = int((~keep).sum())
@@ -146,61 +146,69 @@ def _merged(files: RawFiles) -> Path:
     return merged
 
 
-def _city(root: Path, split: str, city: str, counts: Counter[str]) -> Iterator[_Row]:
+def _city(root: Path, split: str, city: str, counts: Counter[str]) -> Iterator[dict[str, np.ndarray]]:
+    """Columns of the city's queries, then of its database."""
     for role in ROLES:
         folder = root / _part(split) / city / role
         if not (folder / "postprocessed.csv").is_file() and split == "test":
             counts[f"images of {city}, whose positions are not public"] += 1
             continue
-        post, raw = _table(folder / "postprocessed.csv"), _table(folder / "raw.csv")
-        sequences = {row["key"]: row for row in _table(folder / "seq_info.csv", optional=True)}
-        panorama = {row["key"]: _true(row["pano"]) for row in raw}
-        for row in post:
-            key = row["key"]
-            if panorama.get(key, False):
-                counts["panoramas"] += 1
-                continue
-            frame = sequences.get(key, {})
-            yield (
-                f"{_part(split)}/{city}/{role}/images/{key}.jpg",
-                split,
-                city,
-                frame.get("sequence_key", ""),
-                int(frame.get("frame_number", -1)),
-                float(row["easting"]),
-                float(row["northing"]),
-                role,
-                _true(row.get("night", "")),
-                row.get("view_direction", "") == "Sideways",
-            )
+        post = _table(folder / "postprocessed.csv", ("key", "easting", "northing"), ("night", "view_direction"))
+        raw = _table(folder / "raw.csv", ("key", "pano"))
+        panoramas = {key for key, pano in zip(raw["key"], raw["pano"], strict=True) if _true(pano)}
+        keep = np.array([key not in panoramas for key in post["key"]], dtype=bool)
+        counts["panoramas"] += int((~keep).sum())
+        stem = f"{_part(split)}/{city}/{role}/images/"
+        columns = {
+            "path": strings([f"{stem}{key}.jpg" for key in post["key"]]),
+            **{name: strings([value] * len(keep)) for name, value in (("split", split), ("city", city))},
+            **_frames(folder, post["key"]),
+            "easting": np.array(post["easting"], dtype=np.float64),
+            "northing": np.array(post["northing"], dtype=np.float64),
+            "role": strings([role] * len(keep)),
+            "night": np.array([_true(text) for text in post["night"]], dtype=bool),
+            "sideways": np.array([text == "Sideways" for text in post["view_direction"]], dtype=bool),
+        }
+        yield {name: values[keep] for name, values in columns.items()}
 
 
-def _table(path: Path, optional: bool = False) -> list[dict[str, str]]:
+def _frames(folder: Path, keys: list[str]) -> dict[str, np.ndarray]:
+    """Sequence and frame number of the images `keys`, "" and -1 where none is known."""
+    path = folder / "seq_info.csv"
     if not path.is_file():
-        if optional:
-            return []
+        return {"sequence": strings([""] * len(keys)), "frame": np.full(len(keys), -1, dtype=np.int64)}
+    listed = _table(path, ("key", "sequence_key", "frame_number"))
+    row = {key: i for i, key in enumerate(listed["key"])}
+    rows = [row.get(key, -1) for key in keys]
+    sequences, frames = ([*listed[name], other] for name, other in (("sequence_key", ""), ("frame_number", "-1")))
+    return {
+        "sequence": strings([sys.intern(sequences[i]) for i in rows]),
+        "frame": np.array([int(frames[i]) for i in rows], dtype=np.int64),
+    }
+
+
+def _table(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> dict[str, list[str]]:
+    """Columns of a CSV file by name, those of `optional` empty where it lacks them."""
+    if not path.is_file():
         raise DataError(f"{path} is missing; the metadata of this city are incomplete (metadata.zip holds them).")
     with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    needed = {"postprocessed.csv": ("key", "easting", "northing"), "raw.csv": ("key", "pano")}.get(path.name, ("key",))
-    lacking = [name for name in needed if rows and name not in rows[0]]
-    if lacking:
-        raise DataError(f"{path} has no column {lacking}; found {list(rows[0])}.")
-    return rows
+        lines = csv.reader(file)
+        head = next(lines, [])
+        lacking = [name for name in needed if name not in head]
+        if lacking:
+            raise DataError(f"{path} has no column {lacking}; found {head}.")
+        there = [(name, head.index(name)) for name in (*needed, *optional) if name in head]
+        found: dict[str, list[str]] = {name: [] for name, _ in there}
+        for number, line in enumerate(lines, start=2):
+            if line and len(line) < len(head):
+                raise DataError(f"{path}, line {number}: {len(line)} of {len(head)} columns; the file is truncated.")
+            for name, place in there if line else ():
+                found[name].append(line[place])
+    return found | {name: [""] * len(found[needed[0]]) for name in optional if name not in found}
 
 
 def _true(text: str) -> bool:
     return text.strip().lower() in ("true", "1", "1.0")
-
-
-def _columns(rows: list[_Row]) -> dict[str, np.ndarray]:
-    names = ("path", "split", "city", "sequence", "frame", "easting", "northing", "role", "night", "sideways")
-    kinds = (str, str, str, str, np.int64, np.float64, np.float64, str, bool, bool)
-    values = zip(*rows, strict=True)
-    return {
-        name: strings(list(column)) if kind is str else np.array(column, dtype=kind)
-        for name, kind, column in zip(names, kinds, values, strict=True)
-    }
 
 
 def _with_positive(columns: dict[str, np.ndarray]) -> np.ndarray:
@@ -220,6 +228,7 @@ def _cells(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     cell = np.stack([np.floor(columns[name] / CELL).astype(np.int64) for name in ("easting", "northing")], axis=1)
     order = {city: i for i, city in enumerate(c for cities in CITIES.values() for c in cities)}
     key = np.concatenate([np.array([[order[city]] for city in columns["city"]]), cell], axis=1)
-    _, label = np.unique(key, axis=0, return_inverse=True)
-    names = [f"{city} {x} {y}" for city, (x, y) in zip(columns["city"], cell.tolist(), strict=True)]
-    return {"label": label.reshape(-1).astype(np.int64), "class_name": strings(names)}
+    cells, label = np.unique(key, axis=0, return_inverse=True)
+    cities = list(order)
+    names = strings([f"{cities[city]} {x} {y}" for city, x, y in cells.tolist()])
+    return {"label": label.reshape(-1).astype(np.int64), "class_name": names[label.reshape(-1)]}
