@@ -83,6 +83,8 @@ def _draw_gap(cosine: Tensor, kappa: Tensor, dim: int, generator: torch.Generato
             chosen = torch.where(fits, candidate, chosen)
         gap.view(-1)[pending] = chosen
         left = accepted.any(dim=0).logical_not_().nonzero().squeeze(1)
+        if not left.numel():
+            break
         pending, tilt, slack = pending[left], tilt[left], slack[left]
     return gap
 
