@@ -19,6 +19,7 @@ from probmetric.reporting.figures import (
     _histograms,
     _images,
     _style,
+    _sweeps,
     class_norm_grid,
     draw,
     embedding_map,
@@ -207,13 +208,13 @@ def test_the_spectrum_is_that_of_the_training_images_if_every_run_has_it(paper):
 
 
 def test_a_sweep_holds_the_seeds_of_every_value_in_their_order(paper):
-    sweep = option_sweep.collect(paper, "digits")
+    sweep = _sweeps.collect(paper, "digits")
     assert list(sweep.lines) == ["loss.alpha"]
     points = sweep.lines["loss.alpha"]["proxy_nca"]
     assert list(points) == list(ALPHAS)
     assert points[0.1] == pytest.approx([0.52, 0.53])
     assert set(sweep.aside) == {"contrastive", "proxy_nca"}  # the plain run's loss has no alpha
-    assert option_sweep.collect(paper, "glyphs").lines == {}
+    assert _sweeps.collect(paper, "glyphs").lines == {}
 
 
 def test_a_run_without_the_override_stands_at_the_default(paper):
@@ -222,12 +223,12 @@ def test_a_run_without_the_override_stands_at_the_default(paper):
         record = read_yaml(path)
         record["settings"]["loss"] = {"name": "potential_field", "options": {}}
         write_yaml(path, record)
-    points = option_sweep.collect(paper, "digits").lines["loss.alpha"]["proxy_nca"]
+    points = _sweeps.collect(paper, "digits").lines["loss.alpha"]["proxy_nca"]
     assert list(points) == [0.0, 0.1, 1.0, 4.0, 10.0]
     run = next(run for run in paper.runs if run.key.run == "digits/proxy_nca/seed0")
-    assert option_sweep.default_text(run, "dim") == "64"
-    assert option_sweep.default_text(run, "loss.energy") == "relative"
-    assert option_sweep.default_text(run, "loss.no_such_option") is None
+    assert _sweeps.default_text(run, "dim") == "64"
+    assert _sweeps.default_text(run, "loss.energy") == "relative"
+    assert _sweeps.default_text(run, "loss.no_such_option") is None
 
 
 def test_a_wide_image_is_cropped_and_not_squeezed(monkeypatch):
@@ -277,7 +278,7 @@ def _swept_by(workspace, overrides: dict[str, float], loss: str) -> ReportContex
 def test_options_that_change_together_are_one(workspace):
     pairs = {f"+loss.delta_attraction={v}+loss.delta_repulsion={v}": v for v in (0.1, 0.3)}
     alone = {f"+loss.delta_repulsion={v}": v for v in (0.25, 0.3)}
-    sweep = option_sweep.collect(_swept_by(workspace, {"": 0.5} | pairs | alone, "potential_field"), "digits")
+    sweep = _sweeps.collect(_swept_by(workspace, {"": 0.5} | pairs | alone, "potential_field"), "digits")
     assert sweep.lines == {
         "loss.delta_attraction = loss.delta_repulsion": {"proxy_nca": {0.1: [0.1], 0.2: [0.5], 0.3: [0.3]}},
         "loss.delta_repulsion": {"proxy_nca": {0.2: [0.5], 0.25: [0.25], 0.3: [0.3]}},
@@ -287,14 +288,14 @@ def test_options_that_change_together_are_one(workspace):
 
 def test_a_grid_of_two_options_keeps_them_apart(workspace):
     grid = {f"+loss.alpha={a}+loss.min_distance={d}": a + d for a in (0.01, 0.1) for d in (0.01, 0.1)}
-    sweep = option_sweep.collect(_swept_by(workspace, grid, "potential_field"), "digits")
+    sweep = _sweeps.collect(_swept_by(workspace, grid, "potential_field"), "digits")
     assert set(sweep.lines) == {"loss.alpha", "loss.min_distance"}
     assert set(sweep.lines["loss.alpha"]) == {f"proxy_nca+loss.min_distance={d}" for d in (0.01, 0.1)}
 
 
 def test_a_learned_value_is_a_horizontal_line_beside_the_fixed_ones(workspace):
     fixed = {f"+loss.learn_scale=false+loss.scale={s}": s / 100 for s in (4.0, 32.0)}
-    sweep = option_sweep.collect(_swept_by(workspace, {"": 0.5} | fixed, "cosine"), "digits")
+    sweep = _sweeps.collect(_swept_by(workspace, {"": 0.5} | fixed, "cosine"), "digits")
     assert sweep.lines == {"loss.scale": {"proxy_nca+loss.learn_scale=false": {4.0: [0.04], 32.0: [0.32]}}}
     assert sweep.aside == {"proxy_nca": [0.5]}
     looks = option_sweep._looks([sweep])

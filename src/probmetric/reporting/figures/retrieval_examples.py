@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 TITLE = "Queries and their nearest images"
 _QUERIES, _NEAREST = 6, 5
-_FRAMES = {"#333333": "query", _images.RIGHT: "of the same class", _images.WRONG: "of another class"}
+_QUERY = "#333333"
+_FRAMES = {_QUERY: "query", _images.RIGHT: "of the same class", _images.WRONG: "of another class"}
 
 
 @register
@@ -26,7 +27,7 @@ def draw(context: ReportContext) -> _style.Drawing:
         return _style.nothing(TITLE, "no finished run has test embeddings whose prepared dataset is present.")
     bands, parts = {}, []
     for data, run in runs.items():
-        lines = [_line(run, album, query) for query in _queries(run)]
+        lines = _lines(run, album)
         blocks = []
         for half in (lines[0::2], lines[1::2]):
             tiles = [tile for line in half for tile in line[0]]
@@ -44,17 +45,18 @@ def draw(context: ReportContext) -> _style.Drawing:
     return _style.Drawing(figure, TITLE, caption, f"Rows of images. {'; '.join(parts)}.")
 
 
-def _queries(run: Run) -> np.ndarray:
-    count = len(_data.tensors(run, "test", "label")["label"])
-    return np.random.default_rng(0).permutation(count)[:_QUERIES]
+def _lines(run: Run, album: _images.Album) -> list[tuple[list[np.ndarray], list[str]]]:
+    """Tiles and frame colours of each query and its nearest images."""
+    from probmetric.evaluation.neighbours import nearest_neighbours
 
-
-def _line(run: Run, album: _images.Album, query: int) -> tuple[list[np.ndarray], list[str]]:
-    """Tiles and frame colours of a query and its nearest images."""
     found = _data.tensors(run, "test", "mean", "label", "index")
-    similarity = found["mean"] @ found["mean"][query]
-    similarity[query] = -np.inf
-    nearest = np.argsort(-similarity, kind="stable")[:_NEAREST]
-    tiles = [album.tile(run.key.data, int(found["index"][row])) for row in (query, *nearest)]
-    same = found["label"][nearest] == found["label"][query]
-    return tiles, ["#333333", *(_images.RIGHT if right else _images.WRONG for right in same)]
+    label = found["label"]
+    queries = np.random.default_rng(0).permutation(len(label))[:_QUERIES]
+    listed = nearest_neighbours(found["mean"][queries], found["mean"], k=min(len(label), _NEAREST + 1)).indices
+    lines = []
+    for query, row in zip(queries, listed, strict=True):
+        nearest = row[row != query][:_NEAREST]
+        tiles = [album.tile(run.key.data, int(found["index"][place])) for place in (query, *nearest)]
+        right = label[nearest] == label[query]
+        lines.append((tiles, [_QUERY, *(_images.RIGHT if same else _images.WRONG for same in right)]))
+    return lines
