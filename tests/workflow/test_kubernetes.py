@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import fields
 from pathlib import Path
 
@@ -56,3 +57,22 @@ def test_the_workflow_plans_under_it(fresh):
     assert "Group job measure" in output
     assert "/store/reports/smoke/index.html (retrieve from storage)" in output
     assert output.count("Train digits/") == 2
+
+
+@pytest.mark.workflow
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("rsync") is None, reason="Snakemake's fs storage needs rsync")
+def test_the_workflow_runs_on_such_storage(fresh, finished, tmp_path):
+    """What the profile assumes, on one machine: files in a store, local copies in the working folder through a link."""
+    store, local = tmp_path / "store", tmp_path / "local"
+    (local / "fs" / store.relative_to("/")).parent.mkdir(parents=True)
+    (local / "fs" / store.relative_to("/")).symlink_to(fresh.folder)
+    run = "results/digits/cosine+training.epochs=2/seed0"
+    places = ["--default-storage-prefix", str(store), "--local-storage-prefix", str(local)]
+    options = ["--default-storage-provider", "fs", *places, "--keep-storage-local-copies"]
+    fresh.edit_smoke(methods=["cosine"])
+    fresh.edit_yaml("params.yaml", lambda params: params.update(ood={}))
+    fresh.snakemake(*options)
+    for name in ("model.safetensors", "embeddings/test.safetensors"):
+        assert (store / run / name).read_bytes() == (finished.folder / run / name).read_bytes()
+    assert (store / "reports/smoke/index.html").exists()

@@ -117,3 +117,33 @@ def test_a_failing_job_stops_only_its_own_branch_and_is_named(workspace):
     assert "not finite" in (workspace.folder / log).read_text()
     assert "job(s) that need their results were not run" in summary
     assert "logs/slurm/rule_train" in output, "SLURM's own log is named in the failed job's message"
+
+
+def test_equal_jobs_as_one_array(slowed):
+    """`--slurm-array-jobs train`: one submission for the three seeds; an array task that fails is submitted again."""
+    fit_to_one_node(slowed, gpu=0)
+    runs = [REQUEUED, CANCELLED, TIMED_OUT]
+    broken = slowed.folder / "state/training" / TIMED_OUT
+    broken.parent.mkdir(parents=True)
+    broken.touch()  # a file where a folder must be: this task's first attempt fails
+    targets = [f"results/{run}/model.safetensors" for run in runs]
+    command = ["snakemake", *targets, "--config", "experiments=smoke", "--workflow-profile", PROFILE]
+    command += ["--slurm-array-jobs", "train", "--retries", "1"]
+    environment = os.environ | own_source(slowed.folder)
+    with subprocess.Popen(
+        command, cwd=slowed.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as workflow:
+        assert workflow.stdout
+        lines = []
+        for line in workflow.stdout:
+            lines.append(line)
+            if "Submitted array job" in line:
+                first = line
+                log = slowed.folder / "logs/train" / f"{TIMED_OUT}.log"
+                wait_for(lambda: log.exists() and "state" in log.read_text(), "the failure", 120)  # noqa: B023
+                broken.unlink()
+    output = "".join(lines)
+    assert workflow.returncode == 0, output[-6000:]
+    assert "individual task IDs are 1-3" in first
+    for run in runs:
+        assert (slowed.folder / "results" / run / "model.safetensors").exists()
