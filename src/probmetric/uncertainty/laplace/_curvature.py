@@ -44,10 +44,19 @@ class CurvatureRule:
         return pairs, weigh_negatives(target, self.negative_weight), count
 
     def curvature(
-        self, weight: Tensor, bias: Tensor | None, features: Tensor, labels: Tensor
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        features: Tensor,
+        labels: Tensor,
+        embeddings: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None, int]:
-        """Curvature (Z, D), (Z,) of a batch of features (B, D) and labels (B,), and the number of terms in it."""
-        pairs, target, count = self.select(F.linear(features, weight, bias), labels)
+        """Curvature (Z, D), (Z,) of a batch of features (B, D) and labels (B,), and the number of terms in it.
+
+        `embeddings` (B, Z) are the layer's outputs, where they are known already.
+        """
+        outputs = F.linear(features, weight, bias) if embeddings is None else embeddings
+        pairs, target, count = self.select(outputs, labels)
         weight_diag, bias_diag = diag_ggn(
             features,
             weight,
@@ -57,6 +66,7 @@ class CurvatureRule:
             geometry=self.geometry,
             approximation=self.approximation,
             fidelity=self.fidelity,
+            outputs=outputs,
         )
         return weight_diag, bias_diag, count
 

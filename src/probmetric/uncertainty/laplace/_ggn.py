@@ -57,11 +57,13 @@ def diag_ggn(
     geometry: Geometry = "euclidean",
     approximation: Approximation = "fixed",
     fidelity: Fidelity = "corrected",
+    outputs: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Σ_p y_p (pair term) of the last layer's diagonal Gauss-Newton matrix, before any ReLU.
 
     features (N, D): inputs of the linear layer. weight (Z, D), bias (Z,) or None. pairs (P, 2): row indices into
-    `features`; repeated pairs add up. target (P,): y, positive attracts, negative repels.
+    `features`; repeated pairs add up. target (P,): y, positive attracts, negative repels. outputs (N, Z): Wh + b, where
+    it is known already.
     Returns the diagonal for the weight (Z, D) and the bias (Z,) (None without a bias).
     """
     _check(features, weight, bias, pairs, target, geometry, approximation, fidelity)
@@ -71,18 +73,23 @@ def diag_ggn(
     total: Tensor | None = None
     for block, values in _blocks(pairs, target, len(features)):
         images, local = _compress(block, len(features))
-        inputs = features[images]
-        outputs = F.linear(inputs, weight, bias)
+        inputs = _rows(features, images)
+        embeddings = F.linear(inputs, weight, bias) if outputs is None else _rows(outputs, images)
         if bias is not None:
             inputs = F.pad(inputs, (0, 1), value=1.0)
         adjacency = _adjacency(local, values, len(images))
-        for left, right in _factors(inputs, outputs, adjacency, geometry, approximation, fidelity):
+        for left, right in _factors(inputs, embeddings, adjacency, geometry, approximation, fidelity):
             total = _add_product(total, left, right)
     if total is None:
         total = features.new_zeros(weight.shape[0], features.shape[1] + (bias is not None))
     if bias is None:
         return total, None
     return total[:, :-1].contiguous(), total[:, -1].contiguous()
+
+
+def _rows(matrix: Tensor, rows: Tensor) -> Tensor:
+    """The given `rows` (K,) of `matrix` (N, ·), ascending; the matrix itself where those are all."""
+    return matrix if len(rows) == len(matrix) else matrix[rows]
 
 
 def _add_product(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from probmetric.losses._base import Loss
 from probmetric.uncertainty._objective import Objective
 
 Weights = tuple[Tensor, Tensor | None]
-Curvature = Callable[[Tensor, Tensor | None, Tensor, Tensor], tuple[Tensor, Tensor | None, int]]
+Curvature = Callable[[Tensor, Tensor | None, Tensor, Tensor, Tensor], tuple[Tensor, Tensor | None, int]]
 
 
 class OnlineLaplaceObjective(Objective):
@@ -60,10 +60,12 @@ class OnlineLaplaceObjective(Objective):
     def from_features(self, features: Tensor, head: nn.Linear, labels: Tensor, *, generator: torch.Generator) -> Tensor:
         """Mean loss over the weight draws; in training mode, also one discounted curvature update."""
         draws = [self._draw(head, generator) for _ in range(self.train_samples)] or [(head.weight, head.bias)]
-        losses = [self.inner(F.linear(features, *draw), labels, generator=generator) for draw in draws]
+        embeddings = [F.linear(features, *draw) for draw in draws]
+        losses = [self.inner(rows, labels, generator=generator) for rows in embeddings]
         if self.training:
             with torch.no_grad():
-                self._update([self._curvature(*draw, features.detach(), labels) for draw in draws])
+                seen = zip(draws, embeddings, strict=True)
+                self._update([self._curvature(*draw, features.detach(), labels, rows.detach()) for draw, rows in seen])
         return torch.stack(losses).mean()
 
     def _draw(self, head: nn.Linear, generator: torch.Generator) -> Weights:
