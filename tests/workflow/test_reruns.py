@@ -23,7 +23,7 @@ def run_jobs(jobs):
 def only_smoke(params):
     """Configure what `smoke` needs and nothing else."""
     params.update(experiments=["smoke"], datasets=["digits", "glyphs"], ood={"digits": ["glyphs"]})
-    params["noise"].update(datasets=[], rates=[])
+    params["noise"].update(datasets=[], variants=[])
 
 
 def test_everything_promised_is_there(finished):
