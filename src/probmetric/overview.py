@@ -16,7 +16,7 @@ from pathlib import Path
 
 from probmetric.config import ConfigError, Params
 from probmetric.data.sources import REGISTRY as DATASETS
-from probmetric.declared import data_source
+from probmetric.declared import data_source, status
 from probmetric.experiments import experiment_names
 from probmetric.io import read_json
 from probmetric.names import split_data_name
@@ -25,6 +25,11 @@ from probmetric.runs import Run, find_run, plan_experiment
 RESULTS = Path("results")
 JOBS = Path("benchmarks/jobs/train")
 THROUGHPUT = Path("benchmarks/results/throughput.json")
+_LEGEND = (
+    "datasets: * not prepared yet, ! archives missing (`probmetric data status`)",
+    "hours: training still to do, one run after the other, at the speed of the jobs recorded here "
+    "(benchmarks/results/throughput.json, benchmarks/jobs); >= some runs are of a kind never timed",
+)
 _TRAINS = 0.85  # share of the training images that does not validate
 
 
@@ -42,19 +47,33 @@ class Estimate:
 
 
 def experiment_overview(params: Params) -> str:
-    """A line per experiment: runs, finished ones, hours, data needed (* = not prepared yet), title."""
-    speeds = recorded_speeds(params)
-    rows = [("experiment", "runs", "finished", "hours", "datasets (* = not prepared yet)", "title")]
+    """A line per experiment: runs, finished ones, hours, data needed and whether they are there, title."""
+    speeds, marks = recorded_speeds(params), _Marks(params)
+    rows = [("experiment", "runs", "finished", "hours", "datasets", "title")]
     for name in experiment_names():
         planned = plan_experiment(params, name)
         finished = sum((RESULTS / run.name / "metrics.json").exists() for run in planned.runs)
         hours = str(estimate(params, planned.runs, speeds))
         data = dict.fromkeys(data for run in planned.runs for data in run.data)
-        shown = " ".join(entry + ("" if _prepared(params, entry) else "*") for entry in data)
+        shown = " ".join(entry + marks.of(entry) for entry in data)
         rows.append((name, str(len(planned.runs)), str(finished), hours, shown, planned.spec.title))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *_LEGEND])
+
+
+class _Marks:
+    """What is said behind a dataset's name."""
+
+    def __init__(self, params: Params) -> None:
+        self.prepared = Path(params.data.prepared)
+        self.lacking = {row.name for row in status(params) if row.missing}
+
+    def of(self, data: str) -> str:
+        """Nothing if prepared, `*` if it will be when asked for, `!` if its archives are missing."""
+        if (self.prepared / data / "digest").exists():
+            return ""
+        return "!" if split_data_name(data)[0] in self.lacking else "*"
 
 
 def estimate(params: Params, runs: Iterable[Run], speeds: dict[str, float]) -> Estimate:
@@ -127,7 +146,3 @@ def _training_images(params: Params, dataset: str) -> int | None:
     counts = DATASETS.constant(data_source(params, dataset).source, "counts", {})
     published = counts.get("train+val") if isinstance(counts, dict) else None
     return None if published is None else round(_TRAINS * published)
-
-
-def _prepared(params: Params, data: str) -> bool:
-    return (Path(params.data.prepared) / data / "digest").exists()

@@ -16,7 +16,7 @@ from probmetric.io import digest_of, read_json, read_yaml, write_yaml
 from probmetric.losses import create_loss
 from probmetric.metric_names import metric_names
 from probmetric.models import create_encoder
-from probmetric.overview import experiment_overview
+from probmetric.overview import estimate, experiment_overview, recorded_speeds
 from probmetric.runs import find_run, plan_experiment
 from probmetric.uncertainty import create_uncertainty
 from probmetric.workflow import WorkflowPlan
@@ -159,7 +159,34 @@ def test_the_overview_lists_every_experiment_with_its_data(prepared):
     assert row.split()[1:3] == ["100", "0"]
     assert "no estimate" in row
     assert "cub cars cub+noise0.2 cars+noise0.2" in row
-    assert len(lines) == len(EXPERIMENTS) + 1
+    assert lines[len(EXPERIMENTS) + 1] == ""
+
+
+def test_the_overview_tells_missing_archives_from_what_is_only_to_be_prepared(prepared):
+    shutil.rmtree(prepared / "data/prepared")
+    row = next(
+        line for line in experiment_overview(load(Params, "params.yaml")).splitlines() if line.startswith("demo ")
+    )
+    assert "digits* glyphs* symbols* glyphs+noise0.2*" in row
+    row = next(
+        line for line in experiment_overview(load(Params, "params.yaml")).splitlines() if line.startswith("lam/t")
+    )
+    assert "lfw! cub!" in row
+
+
+def test_hours_follow_from_the_jobs_recorded_here(prepared):
+    params = load(Params, "params.yaml")
+    run = "cub/pfml-pfml/seed0"
+    record = prepared / f"benchmarks/jobs/train/{run}.tsv"
+    record.parent.mkdir(parents=True)
+    record.write_text("s\th:m:s\n3600.0\t1:00:00\n")
+    (prepared / "data/prepared/cub/summary.json").write_text('{"splits": {"train": {"images": 5000}}}')
+    speeds = recorded_speeds(params)
+    assert speeds == {"timm resnet50.tv_in1k, cub": pytest.approx(200 * 5000 / 3600)}
+    runs = plan_experiment(params, "pfml/table3").runs
+    assert estimate(params, runs, speeds).hours == pytest.approx(len(runs))
+    assert str(estimate(params, runs, {})) == "no estimate"
+    assert str(estimate(params, plan_experiment(params, "pfml/figure4").runs, speeds)) == ">= 1.0"
 
 
 @pytest.mark.workflow
