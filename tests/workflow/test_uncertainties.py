@@ -94,11 +94,11 @@ def test_an_objective_cannot_be_overridden_where_there_is_none():
 
 
 def test_an_ensemble_needs_the_following_seeds_of_its_base():
-    methods = {"ensemble": {"base": "contrastive", "uncertainty": {"name": "ensemble", "members": 3}}}
-    (run,) = plan(methods, methods=["ensemble"], seeds=[4], set={"training.epochs": 2})
+    methods = {"three": {"base": "contrastive", "uncertainty": {"name": "ensemble", "members": 3}}}
+    (run,) = plan(methods, methods=["three"], seeds=[4], set={"training.epochs": 2})
     assert run.encoder == "digits/contrastive+training.epochs=2/seed4"
     assert run.encoders == tuple(f"digits/contrastive+training.epochs=2/seed{seed}" for seed in (4, 5, 6))
-    (fewer,) = plan(methods, methods=["ensemble"], seeds=[4], set={"uncertainty.members": 2})
+    (fewer,) = plan(methods, methods=["three"], seeds=[4], set={"uncertainty.members": 2})
     assert fewer.encoders == ("digits/contrastive/seed4", "digits/contrastive/seed5")
 
 
