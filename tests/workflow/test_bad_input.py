@@ -24,7 +24,7 @@ def stop(workspace, *arguments):
 WRONG = {
     "misspelt key": (lambda params: params.update(methodz={}), "did you mean 'methods'"),
     "unknown loss": (lambda params: params["methods"]["cosine"].update(loss="cosin"), "did you mean 'cosine'"),
-    "noise rate": (lambda params: params["noise"].update(rates=[1.4]), "1.4"),
+    "noise rate": (lambda params: params["noise"].update(variants=["noise1.4"]), "noise1.4"),
     "unknown dataset": (lambda params: params.update(datasets=["digits", "glyfs"]), "did you mean 'glyphs'"),
     "unknown experiment": (lambda params: params.update(experiments=["dmo"]), "did you mean 'demo'"),
     "dataset not prepared": (lambda params: params["datasets"].remove("glyphs"), "'glyphs' is not declared"),
@@ -44,7 +44,6 @@ def test_wrong_configuration_stops_before_any_job(fresh, case):
 
 
 def test_a_dataset_whose_archives_are_missing_stops_before_any_job(fresh):
-    fresh.edit_yaml("params.yaml", lambda params: params["datasets"].append("cub"))
     fresh.edit_smoke(datasets=["digits", "cub"])
     output, _ = stop(fresh, "--config", "experiments=smoke")
     assert "dataset 'cub' is missing: CUB_200_2011.tgz" in output
