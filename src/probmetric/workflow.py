@@ -111,12 +111,11 @@ def _check_archives(params: Params, names: Iterable[str]) -> None:
         return
     from probmetric.declared import status
 
-    for row in status(params, sorted(wanted)):
-        if row.missing:
-            raise ConfigError(
-                f"dataset {row.name!r} is {row.state}: {', '.join(row.missing)} not found; {row.next_command}. "
-                "`probmetric data status` shows all datasets; a set that is only needed as `ood` can be left out there."
-            )
+    absent = [row for row in status(params, sorted(wanted)) if row.missing]
+    lines = [f"dataset {r.name!r} is {r.state}: {', '.join(r.missing)} not found; {r.next_command}." for r in absent]
+    if lines:
+        hint = "`probmetric data status` shows all datasets; a set that is only needed as `ood` can be left out there."
+        raise ConfigError("\n".join([*lines, hint]))
 
 
 def _check_report(params: Params, name: str, planned: PlannedExperiment) -> None:
