@@ -145,7 +145,7 @@ def test_what_cannot_run_on_the_substitute_is_named_with_its_reason(prepared):
         ("pfml/tabel2@glyphs", "did you mean 'pfml/table2'"),
         ("pfml/table2@glyphs+smal", "did you mean 'small'"),
         ("pfml/table2@glyphs@small", "write <experiment>@<dataset>"),
-        ("pfml/table2@digits", "'digits' to noise.datasets"),
+        ("pfml/table2@digits_open", "'digits_open' to noise.on_request"),
     ],
 )
 def test_impossible_substitutions_are_answered_with_the_fix(prepared, name, message):
