@@ -203,6 +203,15 @@ def _experiments(options: argparse.Namespace) -> None:
     print(experiment_overview(_params()))
 
 
+def _search(options: argparse.Namespace) -> None:
+    from probmetric.runs import find_run
+    from probmetric.search import as_csv, as_text, image_files, search
+
+    run = find_run(_params(), options.run)
+    answers = search(run, image_files(options.images), k=options.k, withhold=options.withhold)
+    print(as_csv(answers) if options.csv else as_text(answers))
+
+
 def _tune(options: argparse.Namespace) -> None:
     from probmetric.runs import every_method
     from probmetric.tuning import load_tuning, report
@@ -315,6 +324,14 @@ def _parser() -> argparse.ArgumentParser:
     _add_run_steps(add)
     _add_report_steps(add)
     add("experiments", _experiments, "list the experiments with their runs and the data they need")
+    command = add("search", _search, "find the images of a run's dataset nearest to yours, and how sure it is")
+    command.add_argument("run", help="a finished run: <dataset>/<method>/seed<k>")
+    command.add_argument("images", nargs="+", type=Path, help="image files, or folders with images")
+    command.add_argument("-k", type=int, default=5, help="matches per image (default: 5)")
+    command.add_argument(
+        "--withhold", type=float, default=1.0, help="no answer for images less sure than this share, e.g. 0.95"
+    )
+    command.add_argument("--csv", action="store_true", help="one row per match, for programs")
     command = add("tune", _tune, "search a method's settings on validation data; started again it goes on")
     command.add_argument("search", help="name of a file below workflow/tuning")
     command.add_argument("snakemake", nargs=argparse.REMAINDER, help="options for snakemake, e.g. --profile slurm")

@@ -1,0 +1,183 @@
+"""A run's encoder with its uncertainty: images to directional distributions, splits to embeddings files."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from probmetric.config import EncoderSettings, RunSettings
+from probmetric.io import read_tensors, read_yaml, write_tensors
+from probmetric.runs import encoder_runs
+
+if TYPE_CHECKING:
+    import torch
+
+    from probmetric.data import ImageStore
+    from probmetric.data.recipes import Transform
+    from probmetric.losses._base import Loss
+    from probmetric.models._base import Encoder
+    from probmetric.search import FileImages
+    from probmetric.training.ranks import Ranks
+    from probmetric.uncertainty._base import DirectionalBatch
+
+    Trained = tuple[Encoder, Loss | None, EncoderSettings]
+
+Weights = Literal["selected", "last"]
+
+RESULTS = Path("results")
+
+
+def load_trained(encoder_run: str, settings: RunSettings, device: torch.device, which: Weights) -> Trained:
+    """The encoder of `encoder_run`, or all that the run's uncertainty combines as one, loss and training settings."""
+    from probmetric.training import load_encoder
+
+    names = encoder_runs(encoder_run, settings.uncertainty)
+    loaded = [load_encoder(RESULTS / name, device, which) for name in names]
+    if len(loaded) == 1:
+        return loaded[0]
+    from probmetric.uncertainty.ensemble import EncoderEnsemble
+
+    _, loss, trained = loaded[0]
+    return cast("Encoder", EncoderEnsemble([encoder for encoder, _, _ in loaded])), loss, trained
+
+
+def fit_uncertainty(settings: RunSettings, loaded: Trained, device: torch.device) -> dict[str, torch.Tensor]:
+    """The posterior of the run's uncertainty for loaded weights."""
+    import torch
+
+    from probmetric.training.data import TrainingData
+    from probmetric.training.passes import TrainingPass, ValidationPass
+    from probmetric.uncertainty import create_uncertainty
+
+    encoder, loss, trained = loaded
+    uncertainty = create_uncertainty(settings.uncertainty.name, **settings.uncertainty.options)
+    data = TrainingData(prepared_folder(settings), trained.training, seed=settings.seed, device=device)
+    return uncertainty.fit(
+        encoder,
+        TrainingPass(data),
+        loss=loss,
+        generator=torch.Generator(device=device).manual_seed(settings.seed),
+        device=device,
+        validation=ValidationPass(data) if data.has_validation else None,
+    )
+
+
+class Embedder:
+    """Turns splits of prepared datasets into embeddings files of one run."""
+
+    def __init__(
+        self,
+        run: str,
+        encoder_run: str,
+        settings: RunSettings,
+        device: torch.device,
+        ranks: Ranks,
+        which: Weights,
+    ) -> None:
+        from probmetric.uncertainty import create_uncertainty
+
+        self.folder, self.settings, self.device, self.dim = RESULTS / run, settings, device, 0
+        self.ranks = ranks
+        loaded = load_trained(encoder_run, settings, device, which)
+        self.encoder, self.loss, self.trained = loaded
+        facts = read_yaml(RESULTS / encoder_run / "encoder.yaml")["encoder"]
+        self.shape: tuple[int, int] = facts["in_channels"], facts["image_size"]
+        combined = len(encoder_runs(encoder_run, settings.uncertainty)) > 1
+        # The last weights are compared by their mean alone, which needs no posterior unless encoders are combined.
+        chosen = settings.uncertainty
+        if which == "last" and not combined:
+            chosen = RunSettings.model_fields["uncertainty"].default
+        self.uncertainty = create_uncertainty(chosen.name, **chosen.options)
+        self.posterior = None
+        if self.uncertainty.fits:
+            self.posterior = (
+                self._stored_posterior() if which == "selected" else fit_uncertainty(settings, loaded, device)
+            )
+
+    def _stored_posterior(self) -> dict[str, torch.Tensor]:
+        tensors, _ = read_tensors(self.folder / "posterior.safetensors", framework="torch")
+        return {name: tensor.to(self.device) for name, tensor in tensors.items()}
+
+    def write(self, name: str, sources: Sequence[tuple[Path, str]]) -> None:
+        """Write `embeddings/<name>.safetensors` for the given (prepared folder, split) pairs."""
+        import torch
+
+        parts = [self._embed(folder, split) for folder, split in sources]
+        if not self.ranks.first:
+            return
+        if not parts:
+            parts = [self._nothing()]
+        tensors = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+        self.dim = tensors["mean"].shape[1]
+        if name == "ood":
+            sizes = torch.tensor([len(part["label"]) for part in parts[: len(sources)]], dtype=torch.int64)
+            tensors["source"] = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
+            tensors["label"] = torch.full_like(tensors["label"], -1)
+        metadata = {
+            "split": name,
+            "dataset": self.settings.data,
+            "uncertainty": self.settings.uncertainty.name,
+            "sources": json.dumps([folder.name for folder, _ in sources]),
+            "classes": json.dumps(self._training_classes()),
+        }
+        curvature = getattr(self.loss, "curvature", None)
+        if curvature is not None:
+            metadata["curvature"] = str(curvature)
+        write_tensors(self.folder / "embeddings" / f"{name}.safetensors", tensors, metadata)
+
+    def _embed(self, folder: Path, split: str) -> dict[str, torch.Tensor]:
+        from probmetric.data.batches import SplitImages
+        from probmetric.training.export import embed_together
+
+        images = SplitImages(folder, split, transform=self.transform, shape=self.shape, device=self.device)
+        found = embed_together(self.uncertainty, self.encoder, images, self.ranks, **self._given)
+        return found.to("cpu").tensors() | {"label": images.labels, "index": images.index} if found else {}
+
+    def directional(self, store: ImageStore | FileImages) -> DirectionalBatch:
+        """Directional distributions of all images of `store`, on the CPU; they are converted as OOD images are."""
+        import numpy as np
+
+        from probmetric.data.batches import BATCH
+        from probmetric.data.fitted import load_fitted
+
+        parts = np.array_split(np.arange(len(store)), -(-len(store) // BATCH))
+        pixels = cast("ImageStore", store)  # only its length, shape and items are read
+        views = (load_fitted(pixels, rows, self.transform, shape=self.shape) for rows in parts)
+        batches = (self.transform.normalise(images.to(self.device)) for images in views)
+        return self.uncertainty.embed_batches(self.encoder, batches, **self._given).to("cpu")
+
+    @property
+    def _given(self) -> dict[str, Any]:
+        return {"posterior": self.posterior, "loss": self.loss, "seed": self.settings.seed}
+
+    @functools.cached_property
+    def transform(self) -> Transform:
+        """Evaluation view of the dataset the encoder was trained on."""
+        from probmetric.data import load_metadata
+        from probmetric.training.data import training_transform
+
+        source = load_metadata(prepared_folder(self.trained))["dataset"]
+        return training_transform(self.trained.training.augment, source).evaluation()
+
+    def _training_classes(self) -> list[int]:
+        """Manifest label of each training class, in the order of the loss's classes (columns of `probabilities`)."""
+        import numpy as np
+
+        from probmetric.data import load_columns
+
+        columns = load_columns(prepared_folder(self.settings), ["label", "split"])
+        return np.unique(columns["label"][columns["split"] == "train"]).tolist()
+
+    def _nothing(self) -> dict[str, torch.Tensor]:
+        import torch
+
+        none = torch.empty(0, dtype=torch.int64)
+        return {"mean": torch.empty(0, self.dim), "uncertainty": torch.empty(0), "label": none, "index": none}
+
+
+def prepared_folder(settings: EncoderSettings) -> Path:
+    """Folder of the dataset a run is about."""
+    return Path(settings.prepared) / settings.data
