@@ -18,12 +18,12 @@ from pathlib import Path
 import torch
 
 from probmetric.config import Params, load
-from probmetric.experiments import experiment_names
 from probmetric.io import write_json
 from probmetric.losses import create_loss
 from probmetric.models import create_encoder
-from probmetric.overview import THROUGHPUT, kind
-from probmetric.runs import Run, plan_experiment
+from probmetric.planning.experiments import experiment_names
+from probmetric.planning.overview import THROUGHPUT, kind
+from probmetric.planning.runs import Run, plan_experiment
 from probmetric.training.forward import embed, resolve_precision
 from probmetric.training.optimizer import create_optimizer, update_parameters
 from probmetric.training.provenance import hardware

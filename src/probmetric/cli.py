@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _prepare(options: argparse.Namespace) -> None:
-    from probmetric.declared import prepare
+    from probmetric.planning.declared import prepare
 
     folder = prepare(_params(), options.dataset, output=options.output, raw=options.raw, progress=True)
     _copy_digest(folder, options.digest)
@@ -56,7 +56,7 @@ def _prepare(options: argparse.Namespace) -> None:
 
 def _noise(options: argparse.Namespace) -> None:
     from probmetric.data import add_noise
-    from probmetric.names import LabelNoise, split_data_name
+    from probmetric.planning.names import LabelNoise, split_data_name
 
     folder = options.prepared or Path(_params().data.prepared)
     dataset, text = split_data_name(options.name)
@@ -89,14 +89,14 @@ def _doctor(options: argparse.Namespace) -> None:
 
 
 def _data_ensure(options: argparse.Namespace) -> None:
-    from probmetric.declared import ensure
+    from probmetric.planning.declared import ensure
 
     ensure(_params(), options.name)
 
 
 def _data_status(options: argparse.Namespace) -> None:
     from probmetric.data.status import format_status
-    from probmetric.declared import status
+    from probmetric.planning.declared import status
 
     print(format_status(status(_params())))
 
@@ -198,13 +198,13 @@ def _ui(options: argparse.Namespace) -> None:
 
 
 def _experiments(options: argparse.Namespace) -> None:
-    from probmetric.overview import experiment_overview
+    from probmetric.planning.overview import experiment_overview
 
     print(experiment_overview(_params()))
 
 
 def _search(options: argparse.Namespace) -> None:
-    from probmetric.runs import find_run
+    from probmetric.planning.runs import find_run
     from probmetric.search import as_csv, as_text, image_files, search
 
     run = find_run(_params(), options.run)
@@ -213,7 +213,7 @@ def _search(options: argparse.Namespace) -> None:
 
 
 def _tune(options: argparse.Namespace) -> None:
-    from probmetric.runs import every_method
+    from probmetric.planning.runs import every_method
     from probmetric.tuning import load_tuning, report
     from probmetric.tuning.search import Search
     from probmetric.tuning.snakemake import train_runs
@@ -228,7 +228,7 @@ def _tune(options: argparse.Namespace) -> None:
 
 
 def _schema(options: argparse.Namespace) -> None:
-    from probmetric.workflow import write_schemas
+    from probmetric.planning.workflow import write_schemas
 
     for path in write_schemas(options.output):
         print(path)
@@ -252,7 +252,7 @@ def _params() -> Params:
 
 
 def _encoder(options: argparse.Namespace) -> str:
-    from probmetric.runs import find_run
+    from probmetric.planning.runs import find_run
 
     return find_run(_params(), options.run).encoder
 
@@ -261,7 +261,7 @@ def _settings(options: argparse.Namespace, model: type[EncoderSettings] = RunSet
     """Settings given as JSON (as the workflow does), else those params.yaml resolves for the run."""
     if options.settings is not None:
         return parse(model, json.loads(options.settings), "--settings")
-    from probmetric.runs import find_run
+    from probmetric.planning.runs import find_run
 
     found = find_run(_params(), options.run).settings
     return found.encoder() if model is EncoderSettings else found
@@ -269,8 +269,8 @@ def _settings(options: argparse.Namespace, model: type[EncoderSettings] = RunSet
 
 def _report(options: argparse.Namespace) -> Any:
     """The report's context: given as JSON (as the workflow does), else what params.yaml says of the experiment."""
+    from probmetric.planning.workflow import WorkflowPlan
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.workflow import WorkflowPlan
 
     text = options.settings
     if text is None:

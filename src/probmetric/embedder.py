@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from probmetric.config import EncoderSettings, RunSettings
 from probmetric.io import read_tensors, read_yaml, write_tensors
-from probmetric.runs import encoder_runs
+from probmetric.planning.runs import encoder_runs
 
 if TYPE_CHECKING:
     import torch

@@ -13,7 +13,7 @@ from probmetric.config import ConfigError, EncoderSettings, RunSettings
 from probmetric.embedder import RESULTS, Embedder, fit_uncertainty, load_trained, prepared_folder
 from probmetric.io import read_yaml, write_json, write_tensors, write_yaml
 from probmetric.launch import ALONE, Place
-from probmetric.runs import encoder_runs
+from probmetric.planning.runs import encoder_runs
 
 STATE = Path("state/training")
 

@@ -22,7 +22,7 @@ from probmetric.io import read_tensors
 
 if TYPE_CHECKING:
     from probmetric.data.decode import Mode
-    from probmetric.runs import Run
+    from probmetric.planning.runs import Run
 
 IMAGE_FILES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 

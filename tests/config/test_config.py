@@ -9,7 +9,7 @@ import pytest
 
 from probmetric.config import ConfigError, EncoderSettings, Experiment, Params, RunSettings, load, parse
 from probmetric.io import read_yaml
-from probmetric.workflow import write_schemas
+from probmetric.planning.workflow import write_schemas
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from probmetric.config import ConfigError, Experiment, Method, Params, load, parse
-from probmetric.experiments import Substitution, methods_with, shared_methods
 from probmetric.io import write_yaml
-from probmetric.metric_names import check_metrics, metric_names
-from probmetric.runs import resolve
+from probmetric.planning.experiments import Substitution, methods_with, shared_methods
+from probmetric.planning.metric_names import check_metrics, metric_names
+from probmetric.planning.runs import resolve
 
 ROOT = Path(__file__).parents[2]
 METHODS = {

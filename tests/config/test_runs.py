@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from probmetric.config import ConfigError, Experiment, Params, load, parse
-from probmetric.declared import data_source, stage
 from probmetric.io import FileError
-from probmetric.names import LabelNoise
-from probmetric.runs import expand, find_run
+from probmetric.planning.declared import data_source, stage
+from probmetric.planning.names import LabelNoise
+from probmetric.planning.runs import expand, find_run
 
 ROOT = Path(__file__).parents[2]
 

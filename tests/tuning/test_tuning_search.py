@@ -11,7 +11,7 @@ import pytest
 
 from probmetric.config import ConfigError, Params, Tuning, load, parse
 from probmetric.io import read_yaml
-from probmetric.runs import every_method, resolve
+from probmetric.planning.runs import every_method, resolve
 from probmetric.tuning import load_tuning, report, tuning_names
 from probmetric.tuning.search import Search, TuningError, validation_metric
 

@@ -10,8 +10,8 @@ from probmetric import pipeline, uncertainty
 from probmetric.config import ConfigError, Experiment, Params, RunSettings, load, parse
 from probmetric.data import prepare_dataset
 from probmetric.io import read_tensors, read_yaml
-from probmetric.runs import Run, expand, find_run
-from probmetric.workflow import WorkflowPlan
+from probmetric.planning.runs import Run, expand, find_run
+from probmetric.planning.workflow import WorkflowPlan
 
 ROOT = Path(__file__).parents[2]
 ONLINE = {"loss": "contrastive", "objective": "laplace_online", "uncertainty": "laplace_online"}

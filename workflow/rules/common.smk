@@ -5,7 +5,7 @@ import sys
 import time
 
 import psutil
-from probmetric.workflow import (
+from probmetric.planning.workflow import (
     WorkflowPlan,
     closing_summary,
     failure_summary,

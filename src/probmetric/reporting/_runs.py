@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from probmetric.io import FileError, read_json, read_yaml
-from probmetric.names import RunKey
+from probmetric.planning.names import RunKey
 
 RERUN = "delete the run folder and run the workflow again"
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from probmetric.config import ConfigError, Method, Params, SearchRange, Tuning
 from probmetric.errors import ProbMetricError
-from probmetric.runs import Run, resolve
+from probmetric.planning.runs import Run, resolve
 from probmetric.tuning._space import present_values, suggest
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from probmetric.names import split_data_name
+from probmetric.planning.names import split_data_name
 from probmetric.reporting._comparison import LEVEL
 from probmetric.reporting._measured import AS_PUBLISHED, Series, plays, series
 from probmetric.reporting.claims import Claim, Finding, Names, Verdict

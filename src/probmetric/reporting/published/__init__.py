@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from probmetric.io import FileError
-from probmetric.names import data_name
+from probmetric.planning.names import data_name
 from probmetric.reporting import _metrics
 
 FOLDER = Path(__file__).parent

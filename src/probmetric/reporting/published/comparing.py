@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
 from probmetric.io import read_json
-from probmetric.names import split_data_name
+from probmetric.planning.names import split_data_name
 from probmetric.reporting._comparison import Cell, summarise
 from probmetric.reporting._measured import Series, plays, series
 from probmetric.reporting.published import PublishedNumber

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probmetric.io import FileError
-from probmetric.names import split_data_name
+from probmetric.planning.names import split_data_name
 from probmetric.registry import nearest
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from probmetric.config import ConfigError, Params
 from probmetric.data.sources import REGISTRY as DATASETS
-from probmetric.declared import data_source, status
-from probmetric.experiments import experiment_names
 from probmetric.io import read_json
-from probmetric.names import split_data_name
-from probmetric.runs import Run, find_run, plan_experiment
+from probmetric.planning.declared import data_source, status
+from probmetric.planning.experiments import experiment_names
+from probmetric.planning.names import split_data_name
+from probmetric.planning.runs import Run, find_run, plan_experiment
 
 RESULTS = Path("results")
 JOBS = Path("benchmarks/jobs/train")

@@ -19,10 +19,10 @@ from pydantic import TypeAdapter
 
 from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, parse
 from probmetric.io import sha256_file, write_json
-from probmetric.metric_names import check_metrics
+from probmetric.planning.metric_names import check_metrics
+from probmetric.planning.runs import PlannedExperiment, Run, find_run, plan_experiment
 from probmetric.privacy import switch_telemetry_off
 from probmetric.reporting.figures import REGISTRY as FIGURES
-from probmetric.runs import PlannedExperiment, Run, find_run, plan_experiment
 
 RESULTS = Path("results")
 _PLACES = {"report": "index.html", "table": "table.md"}
@@ -109,7 +109,7 @@ def _check_archives(params: Params, names: Iterable[str]) -> None:
     wanted = {name.partition("+")[0] for name in names if not (folder / name / "digest").exists()}
     if not wanted:
         return
-    from probmetric.declared import status
+    from probmetric.planning.declared import status
 
     absent = [row for row in status(params, sorted(wanted)) if row.missing]
     lines = [f"dataset {r.name!r} is {r.state}: {', '.join(r.missing)} not found; {r.next_command}." for r in absent]

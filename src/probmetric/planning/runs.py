@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from probmetric import uncertainty
-from probmetric.composition import apply_preset, composed, override, tell_fidelity
 from probmetric.config import (
     Component,
     ConfigError,
@@ -26,8 +25,10 @@ from probmetric.config import (
     parse,
 )
 from probmetric.data.sources import REGISTRY as DATASETS
-from probmetric.declared import data_source, dataset_names
-from probmetric.experiments import (
+from probmetric.io import FileError
+from probmetric.planning.composition import apply_preset, composed, override, tell_fidelity
+from probmetric.planning.declared import data_source, dataset_names
+from probmetric.planning.experiments import (
     PRESET,
     Substitution,
     every_method,
@@ -35,8 +36,7 @@ from probmetric.experiments import (
     methods_with,
     shared_methods,
 )
-from probmetric.io import FileError
-from probmetric.names import RunKey, data_name, split_data_name
+from probmetric.planning.names import RunKey, data_name, split_data_name
 from probmetric.registry import nearest
 
 _POSTERIOR_KEYS = ("uncertainty", "evaluation")

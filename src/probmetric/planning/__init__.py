@@ -1,0 +1,13 @@
+"""What is to be run: from names and definition files to runs, and what Snakemake is told of them.
+
+    names          what runs and prepared datasets are called
+    metric_names   what can stand in a table
+    declared       the datasets of params.yaml: source, DVC stage, what is there
+    experiments    the definition files: experiments, methods, substitutions
+    composition    a method's definition -> plain settings
+    runs           experiments -> runs, each with its folder and resolved settings
+    workflow       runs -> each step's settings, for the Snakefile
+    overview       every experiment at a glance
+
+Configuration is read and checked here without importing PyTorch.
+"""
