@@ -212,3 +212,19 @@ def test_overrides_that_all_runs_share_are_not_repeated_in_every_name(workspace)
     assert [context.label(variant) for variant in context.variants] == ["Method A, dim=8", "b"]
     alone = workspace.context(runs=runs[:1])
     assert alone.label(alone.variants[0]) == "a"
+
+
+def test_tuned_methods_show_what_their_settings_cost(study):
+    import dataclasses
+
+    first = study.expected[0].method
+    tuned = dataclasses.replace(study, budgets={first: 24})
+    plain, shown = build_table(study), build_table(tuned)
+    assert not plain.show_budget
+    assert shown.show_budget
+    assert {row.budget for group in shown.groups for row in group.rows} == {0, 24}
+    for render in (_render.markdown, _render.latex):
+        assert "Tuning runs" not in render(plain)
+        assert "Tuning runs" in render(shown)
+    rows = list(csv.DictReader(io.StringIO(_render.csv_text(shown))))
+    assert {row["tuning_runs"] for row in rows if row["method"].partition("+")[0] == first} == {"24"}

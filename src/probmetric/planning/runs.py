@@ -106,6 +106,7 @@ class PlannedExperiment:
         encoders: by name, the runs that train encoders `runs` borrow.
         substitution: set where the datasets were replaced.
         left_out: methods that cannot run on the substitute, and why.
+        budgets: training runs spent on choosing a method's settings, where any were.
     """
 
     spec: Experiment
@@ -113,6 +114,7 @@ class PlannedExperiment:
     encoders: Mapping[str, Run]
     substitution: Substitution | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
+    budgets: Mapping[str, int] = field(default_factory=dict)
 
 
 def plan_experiment(params: Params, name: str) -> PlannedExperiment:
@@ -130,7 +132,7 @@ def plan_experiment(params: Params, name: str) -> PlannedExperiment:
     methods = methods_with(params, {substitution.source if substitution else name: source})
     if substitution is None:
         runs = _expand(params, methods, source)
-        return PlannedExperiment(source, tuple(runs), _encoders(params, methods, runs))
+        return PlannedExperiment(source, tuple(runs), _encoders(params, methods, runs), budgets=_budgets(methods, runs))
     spec = substitution.apply(params, source)
     left_out: dict[str, str] = {}
     runs = _expand(params, methods, spec, left_out)
@@ -139,7 +141,14 @@ def plan_experiment(params: Params, name: str) -> PlannedExperiment:
         raise ConfigError(f"experiment {name}: nothing of it can run on {substitution.dataset}. {reasons}")
     notes = " ".join(f"Left out: {method} ({reason})" for method, reason in left_out.items())
     spec = spec.model_copy(update={"description": f"{spec.description} {notes}".strip()})
-    return PlannedExperiment(spec, tuple(runs), _encoders(params, methods, runs), substitution, left_out)
+    encoders, budgets = _encoders(params, methods, runs), _budgets(methods, runs)
+    return PlannedExperiment(spec, tuple(runs), encoders, substitution, left_out, budgets)
+
+
+def _budgets(methods: Mapping[str, Method], runs: Iterable[Run]) -> dict[str, int]:
+    """Method -> its tuning budget or that of the base it borrows, where there is one."""
+    spent = {run.settings.method: methods[run.settings.base or run.settings.method].budget for run in runs}
+    return {method: budget for method, budget in spent.items() if budget}
 
 
 def _encoders(params: Params, methods: Mapping[str, Method], runs: Iterable[Run]) -> dict[str, Run]:

@@ -88,6 +88,8 @@ class WorkflowPlan:
         settings = planned.spec.model_dump(mode="json", include={"title", "description", "metrics", "figures"})
         settings["labels"] = {run.settings.method: run.settings.label for run in planned.runs}
         settings["runs"] = list(self.run_names(experiment))
+        if planned.budgets:
+            settings["budgets"] = dict(planned.budgets)
         if planned.substitution:
             settings["substituted"] = planned.substitution.source
             settings["left_out"] = dict(planned.left_out)

@@ -23,6 +23,8 @@ LEGEND = (
     "↑ higher is better, ↓ lower is better. –: not defined for this method."
 )
 
+BUDGET = "Tuning runs"
+
 
 def number(column: Column, cell: Cell) -> tuple[str, str]:
     """(mean, half-width) with the digits of the column; no half-width with a single seed."""
@@ -58,6 +60,7 @@ def _markdown_group(table: Table, group: Group) -> str:
     head = [
         "Method",
         *(["Fidelity"] if table.show_fidelity else []),
+        *([BUDGET] if table.show_budget else []),
         *(_md(column.heading) for column in table.columns),
         "Seeds",
     ]
@@ -65,7 +68,8 @@ def _markdown_group(table: Table, group: Group) -> str:
     for row in group.rows:
         cells = [_markdown_cell(row, *pair) for pair in zip(table.columns, row.cells, strict=True)]
         fidelity = [_md(row.fidelity.replace("_", " ") or NOT_MEASURED)] if table.show_fidelity else []
-        lines.append(_md_line([_md(row.label), *fidelity, *cells, seeds_text(row)]))
+        budget = [str(row.budget)] if table.show_budget else []
+        lines.append(_md_line([_md(row.label), *fidelity, *budget, *cells, seeds_text(row)]))
     return "\n".join(lines)
 
 
@@ -86,7 +90,18 @@ def _md(text: str) -> str:
 
 
 _CSV_COLUMNS = (
-    *("dataset", "noise", "method", "label", "fidelity", "metric", "direction", "mean", "ci95_half_width"),
+    *(
+        "dataset",
+        "noise",
+        "method",
+        "label",
+        "fidelity",
+        "tuning_runs",
+        "metric",
+        "direction",
+        "mean",
+        "ci95_half_width",
+    ),
     *("seeds", "seeds_expected", "best", "not_significantly_worse", "p_holm", "status"),
 )
 
@@ -108,7 +123,8 @@ def csv_text(table: Table) -> str:
     writer.writerow(_CSV_COLUMNS)
     for group in table.groups:
         for row in group.rows:
-            identity = [group.dataset, f"{group.noise:g}", row.method, plain_text(row.label), row.fidelity]
+            about = [row.method, plain_text(row.label), row.fidelity, row.budget]
+            identity = [group.dataset, f"{group.noise:g}", *about]
             for column, cell in zip(table.columns, row.cells, strict=True):
                 writer.writerow([*identity, *_csv_cell(row, column, cell)])
     return buffer.getvalue()
@@ -130,8 +146,9 @@ def _optional(value: float | None) -> str:
 def latex(table: Table) -> str:
     r"""A `tabular` in the booktabs style (`\usepackage{booktabs}`), one block of rows per dataset and noise rate."""
     fidelity = ["Fidelity"] if table.show_fidelity else []
-    head = ["Method", *fidelity, *(_tex(column.heading) for column in table.columns), "Seeds"]
-    columns = "l" * (1 + len(fidelity)) + "r" * (len(table.columns) + 1)
+    budget = [BUDGET] if table.show_budget else []
+    head = ["Method", *fidelity, *budget, *(_tex(column.heading) for column in table.columns), "Seeds"]
+    columns = "l" * (1 + len(fidelity)) + "r" * (len(budget) + len(table.columns) + 1)
     lines = [
         f"% {_one_line(table.title)}",
         rf"\begin{{tabular}}{{{columns}}}",
@@ -142,6 +159,7 @@ def latex(table: Table) -> str:
         lines += [r"\midrule", rf"\multicolumn{{{len(columns)}}}{{l}}{{\textit{{{_tex(group.title)}}}}} \\"]
         for row in group.rows:
             shown = [_tex(row.fidelity.replace("_", " ") or NOT_MEASURED)] if fidelity else []
+            shown += [str(row.budget)] if budget else []
             cells = [_latex_cell(row, *pair) for pair in zip(table.columns, row.cells, strict=True)]
             lines.append(" & ".join([_tex(row.label), *shown, *cells, seeds_text(row)]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", f"% {LEGEND}"]) + "\n"

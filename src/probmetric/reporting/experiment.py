@@ -28,6 +28,7 @@ class ReportContext:
         description: one paragraph below it.
         figures: names of the figures, in the order of the page.
         labels: method -> text shown instead of the method's name.
+        budgets: method -> training runs spent on choosing its settings; others had none.
         substituted: the experiment whose datasets this one replaces; empty where nothing is replaced.
         left_out: method of that experiment -> why it cannot run on the substitute.
     """
@@ -42,6 +43,7 @@ class ReportContext:
     description: str = ""
     figures: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
+    budgets: Mapping[str, int] = field(default_factory=dict)
     substituted: str = ""
     left_out: Mapping[str, str] = field(default_factory=dict)
 

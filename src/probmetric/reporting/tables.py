@@ -33,7 +33,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """One method of a group; `cells` holds None where a metric was not measured."""
+    """One method of a group; `cells` holds None where a metric was not measured, `budget` the runs spent on tuning."""
 
     method: str
     label: str
@@ -41,6 +41,7 @@ class Row:
     seeds: int
     expected_seeds: int
     cells: tuple[Cell | None, ...]
+    budget: int = 0
 
     @property
     def not_run(self) -> bool:
@@ -74,6 +75,11 @@ class Table:
     def show_fidelity(self) -> bool:
         """Whether any method ran as published, so that the reader must be told."""
         return any(row.fidelity not in ("", "corrected") for group in self.groups for row in group.rows)
+
+    @property
+    def show_budget(self) -> bool:
+        """Whether any method was tuned, so that the reader must see that all were, and equally."""
+        return any(row.budget for group in self.groups for row in group.rows)
 
 
 def build_table(context: ReportContext) -> Table:
@@ -118,6 +124,7 @@ def _group(context: ReportContext, data: str) -> Group:
             seeds=len(seeds[name]),
             expected_seeds=sum(key.variant == name for key in expected),
             cells=tuple(compared[metric].get(name) for metric in context.metrics),
+            budget=context.budgets.get(name.partition("+")[0], 0),
         )
         for name in variants
     )
