@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ENCODER, STEPS, Tiny
+from deadly import Deadly
+from fault_helpers import ENCODER, STEPS, Tiny
 from test_kills import check_whole, tracked
 
 from probmetric.data import DataError
@@ -48,19 +49,6 @@ def test_the_same_step_twice_at_once(step, tiny, whole):
     if codes == [0, 2]:
         assert any("another process" in output for output in outputs), outputs
     check_whole(tiny, whole)
-
-
-class Deadly:
-    """Reads images; the process that reads row 100 for the first time is killed, as by the kernel's OOM killer."""
-
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
-
-    def __call__(self, row: int) -> np.ndarray:
-        if row == 100 and not self.marker.exists():
-            self.marker.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return np.full((2, 2, 1), row % 256, dtype=np.uint8)
 
 
 def test_a_decoding_process_is_killed(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import ENCODER, PREPARED, RUN, STEPS, TIMED, Tiny
+from fault_helpers import ENCODER, PREPARED, RUN, STEPS, TIMED, Tiny
 from test_kills import comparable
 
 from probmetric.io import FileError, read_tensors, write_tensors

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ENCODER, RUN, STEPS, Tiny
+from fault_helpers import ENCODER, RUN, STEPS, Tiny
 from test_kills import check_nothing_half_written, check_whole
 
 from probmetric.io import FileError, read_json, read_tensors, read_yaml, sha256_file, write_text

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from conftest import STEPS, TIMED, Tiny
+from fault_helpers import STEPS, TIMED, Tiny
 
 pytestmark = pytest.mark.slow
 
