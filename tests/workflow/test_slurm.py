@@ -50,9 +50,10 @@ def test_a_job_without_a_gpu_goes_to_the_other_partition(workspace):
 
 
 def test_gpu_jobs_are_given_distinct_devices(tmp_path):
-    script = "echo $CUDA_VISIBLE_DEVICES; sleep 2"
+    both = f"[ $(ls {tmp_path} | wc -l) = 2 ]"
+    script = f"echo $CUDA_VISIBLE_DEVICES; touch {tmp_path}/$SLURM_JOB_ID; until {both}; do sleep 0.2; done"
     jobs = [
         subprocess.Popen(["srun", "--gpus=1", "--mem=100", "bash", "-c", script], stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    assert sorted(job.communicate(timeout=60)[0].strip() for job in jobs) == ["0", "1"]
+    assert sorted(job.communicate(timeout=180)[0].strip() for job in jobs) == ["0", "1"]
