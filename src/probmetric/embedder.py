@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -101,13 +102,19 @@ class Embedder:
         tensors, _ = read_tensors(self.folder / "posterior.safetensors", framework="torch")
         return {name: tensor.to(self.device) for name, tensor in tensors.items()}
 
-    def write(self, name: str, sources: Sequence[tuple[Path, str]]) -> None:
-        """Write `embeddings/<name>.safetensors` for the given (prepared folder, split) pairs."""
+    def write(self, name: str, sources: Sequence[tuple[Path, str]]) -> tuple[float, int]:
+        """Write `embeddings/<name>.safetensors` for the given (prepared folder, split) pairs.
+
+        Returns:
+            Seconds from images on disk to distributions on the CPU, and the number of images; files not included.
+        """
         import torch
 
+        started = time.perf_counter()
         parts = [self._embed(folder, split) for folder, split in sources]
+        seconds = time.perf_counter() - started
         if not self.ranks.first:
-            return
+            return seconds, 0
         if not parts:
             parts = [self._nothing()]
         tensors = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
@@ -127,6 +134,7 @@ class Embedder:
         if curvature is not None:
             metadata["curvature"] = str(curvature)
         write_tensors(self.folder / "embeddings" / f"{name}.safetensors", tensors, metadata)
+        return seconds, len(tensors["label"])
 
     def _embed(self, folder: Path, split: str) -> dict[str, torch.Tensor]:
         from probmetric.data.batches import SplitImages

@@ -55,6 +55,7 @@ def fit_posterior(run: str, encoder_run: str, settings: RunSettings, *, threads:
 def embed(run: str, encoder_run: str, settings: RunSettings, *, threads: int = 1, place: Place = ALONE) -> None:
     """Embed validation, test and OOD images with the selected weights, and test images with the last ones.
 
+    What the test images took, after the validation images have warmed everything up, goes into `timing.json`.
     Of several processes each embeds its share of the batches; the first one (`place`) writes them all.
     """
     import torch
@@ -67,9 +68,12 @@ def embed(run: str, encoder_run: str, settings: RunSettings, *, threads: int = 1
     with joined(place) as ranks, claim_device("auto") as device:
         selected = Embedder(run, encoder_run, settings, device, ranks, which="selected")
         selected.write("val", [(data, "val")])
-        selected.write("test", [(data, "test")])
+        taken, images = selected.write("test", [(data, "test")])
         selected.write("ood", [(Path(settings.prepared) / name, "test") for name in settings.ood])
         Embedder(run, encoder_run, settings, device, ranks, which="last").write("last", [(data, "test")])
+        if ranks.first:
+            timing = {"embedding/test_seconds": taken, "embedding/images_per_second": images / taken}
+            write_json(RESULTS / run / "embeddings" / "timing.json", timing)
 
 
 def evaluate(run: str, encoder_run: str, settings: RunSettings) -> None:

@@ -293,6 +293,22 @@ def test_a_grid_of_two_options_keeps_them_apart(workspace):
     assert set(sweep.lines["loss.alpha"]) == {f"proxy_nca+loss.min_distance={d}" for d in (0.01, 0.1)}
 
 
+def test_every_dataset_is_drawn_by_the_first_metric_it_has(workspace):
+    runs = [f"{data}/proxy_nca{text}/seed0" for data in DATA for text in ("", "+loss.scale=4.0")]
+    for run in runs:
+        folder = workspace.root / "results" / run
+        write_yaml(folder / "run.yaml", {"settings": {"loss": {"name": "cosine", "options": {"scale": 8.0}}}})
+        accuracy = 0.5 if run.startswith("digits") else None
+        write_json(folder / "metrics.json", {"classification/accuracy": accuracy, "retrieval/recall_at_1": 0.25})
+    metrics = ("classification/accuracy", "retrieval/recall_at_1")
+    context = workspace.context("swept", runs=runs, metrics=metrics)
+    folders = [workspace.root / "results" / run for run in runs]
+    aggregate(folders, context.folder / "runs.csv", context.folder / "m.json")
+    assert [_sweeps.collect(context, data).metric for data in DATA] == list(metrics)
+    axes = option_sweep.draw(context).figure.axes
+    assert [axis.get_ylabel() for axis in axes[:2]] == ["Accuracy ↑", "Recall@1 ↑"]
+
+
 def test_a_learned_value_is_a_horizontal_line_beside_the_fixed_ones(workspace):
     fixed = {f"+loss.learn_scale=false+loss.scale={s}": s / 100 for s in (4.0, 32.0)}
     sweep = _sweeps.collect(_swept_by(workspace, {"": 0.5} | fixed, "cosine"), "digits")

@@ -181,7 +181,7 @@ def test_digits_follow_the_size_of_the_column(workspace):
 
 def test_the_three_files_are_written(study):
     paths = write_tables(study)
-    assert [path.name for path in paths[:5]] == ["table.md", "table.csv", "table.tex", "claims.csv", "means.csv"]
+    assert [path.name for path in paths[:5]] == ["table.md", "table.csv", "table.tex", "claims.csv", "published.csv"]
     before = [path.read_bytes() for path in paths]
     assert [path.read_bytes() for path in write_tables(study)] == before
     assert all(b"ProxyNCA++" in text for text in before[:3])

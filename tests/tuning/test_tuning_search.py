@@ -56,6 +56,11 @@ def searched(params, folder, fails=0.0, **changes) -> tuple[Search, Trainer]:
     return search, trainer
 
 
+def test_a_preset_is_refused_because_the_tuned_methods_could_not_have_it(params, tmp_path):
+    with pytest.raises(ConfigError, match="preset is no setting"):
+        searched(params, tmp_path, set={"preset": "tiny"})
+
+
 def test_every_method_gets_the_same_number_of_runs_and_a_good_rate(params, tmp_path):
     search, trainer = searched(params, tmp_path, trials=20, seeds=[0, 1])
     assert {len(trials) for trials in search.trials.values()} == {20}

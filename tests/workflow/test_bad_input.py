@@ -26,6 +26,10 @@ WRONG = {
     "unknown loss": (lambda params: params["methods"]["cosine"].update(loss="cosin"), "did you mean 'cosine'"),
     "noise rate": (lambda params: params["noise"].update(variants=["noise1.4"]), "noise1.4"),
     "unknown dataset": (lambda params: params.update(datasets=["digits", "glyfs"]), "did you mean 'glyphs'"),
+    "experiment DVC cannot name": (
+        lambda params: params.update(experiments=["smoke@glyphs"]),
+        "snakemake --config experiments=smoke@glyphs",
+    ),
     "unknown experiment": (lambda params: params.update(experiments=["dmo"]), "did you mean 'demo'"),
     "dataset not prepared": (lambda params: params["datasets"].remove("glyphs"), "'glyphs' is not declared"),
 }

@@ -1,5 +1,6 @@
 """What is run again, and what is not: real `snakemake -n` and real DVC on a finished workspace."""
 
+import csv
 import os
 import shutil
 import time
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from probmetric.io import read_yaml
+from probmetric.io import read_tensors, read_yaml
 
 pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 
@@ -45,6 +46,17 @@ def test_everything_promised_is_there(finished):
         assert (run / "posterior.safetensors").exists() == (name == "laplace")
     assert (finished.folder / "mlflow.db").exists()
     assert not list((finished.folder / "state/training").rglob("*.safetensors"))
+
+
+def test_what_embedding_took_is_measured_and_reported(finished):
+    with (finished.folder / "reports/smoke/runs.csv").open(newline="") as file:
+        taken = [row for row in csv.DictReader(file) if row["metric"].startswith("embedding/")]
+    assert {row["metric"] for row in taken} == {"embedding/test_seconds", "embedding/images_per_second"}
+    times = {(row["run"], row["metric"]): float(row["value"]) for row in taken}
+    for run in {run for run, _ in times}:
+        images = times[run, "embedding/test_seconds"] * times[run, "embedding/images_per_second"]
+        embedded, _ = read_tensors(finished.folder / f"results/{run}/embeddings/test.safetensors")
+        assert round(images, 6) == len(embedded["label"])
 
 
 def test_a_second_call_runs_nothing(finished):

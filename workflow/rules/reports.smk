@@ -42,6 +42,8 @@ rule tables:
             labels={"kind": "table", "format": "CSV"},
         ),
         tex="reports/{experiment}/table.tex",
+        claims="reports/{experiment}/claims.csv",
+        published="reports/{experiment}/published.csv",
         plots=directory("reports/{experiment}/plots"),
     log:
         "logs/tables/{experiment}.log",

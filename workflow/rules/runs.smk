@@ -73,6 +73,7 @@ rule embed:
             "results/{{run}}/embeddings/{split}.safetensors",
             split=["val", "test", "ood", "last"],
         ),
+        timing="results/{run}/embeddings/timing.json",
     log:
         "logs/embed/{run}.log",
     benchmark:

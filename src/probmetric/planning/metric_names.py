@@ -5,7 +5,7 @@ A name is `<group>/<metric>`; docs/evaluation.md defines the metrics. Which of t
 
     evaluation   retrieval, clustering, structure, sparsification, calibration, classification, ambiguity, ood,
                  verification (pairs of faces)
-    reports      training: times, from a run's history
+    reports      training: times, from a run's history; embedding: times, from its embed step
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ _GROUPS: dict[str, tuple[str, ...]] = {
     "verification": ("accuracy", "auroc", "eer", "tar_at_far_1"),
     "ood": _OOD,
     "training": ("epoch_seconds", "seconds", "epochs"),
+    "embedding": ("test_seconds", "images_per_second"),
 }
 _RETRIEVAL_GROUPS = (
     *("retrieval", "val/retrieval", "last/retrieval", "retrieval_euclidean", "retrieval_poincare"),

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, parse
-from probmetric.io import sha256_file, write_json
+from probmetric.io import read_yaml, sha256_file, write_json
 from probmetric.planning.metric_names import check_metrics
 from probmetric.planning.runs import PlannedExperiment, Run, find_run, plan_experiment
 from probmetric.privacy import switch_telemetry_off
@@ -53,6 +53,7 @@ class WorkflowPlan:
             ConfigError: where, the value, what is allowed and the nearest match.
         """
         params: Params = parse(Params, dict(config), "params.yaml")
+        _check_stage_names(Path("params.yaml"))
         planned = {name: plan_experiment(params, name) for name in params.experiments}
         for name, experiment in planned.items():
             _check_report(params, name, experiment)
@@ -103,6 +104,17 @@ class WorkflowPlan:
     def data_identity(digests: Iterable[str]) -> str:
         """First digits of every digest file's hash; a dataset that is not prepared yet is named so."""
         return " ".join(sha256_file(path)[:16] if Path(path).exists() else "not prepared" for path in digests)
+
+
+def _check_stage_names(path: Path) -> None:
+    """Stop where the file names an experiment on other data: DVC could then not read any of its stages."""
+    named = read_yaml(path).get("experiments", []) if path.exists() else []
+    for name in [named] if isinstance(named, str) else named:
+        if "@" in str(name):
+            raise ConfigError(
+                f"{path}: experiments: {name!r} cannot be the name of a DVC stage; ask for it by "
+                f"`snakemake --config experiments={name}`."
+            )
 
 
 def _check_archives(params: Params, names: Iterable[str]) -> None:

@@ -6,20 +6,18 @@ A part `pfml-proxy_anchor` is played by the method of that name and by `pfml-pro
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 from probmetric.reporting.aggregate import Record
 from probmetric.reporting.experiment import ood_means
 
 if TYPE_CHECKING:
-    from probmetric.reporting._runs import Run, RunKey
+    from probmetric.reporting._runs import RunKey
     from probmetric.reporting.experiment import ReportContext
 
 AS_PUBLISHED = "as_published"
-TIMES = ("training/epoch_seconds", "training/seconds", "training/epochs")
 
 
 def plays(method: str, part: str) -> bool:
@@ -45,7 +43,7 @@ def series(context: ReportContext, metrics: Collection[str]) -> dict[tuple[str, 
     """(dataset with its noise, metric) -> series, in the experiment's order; a method without values has none."""
     found: dict[tuple[str, str, str], dict[int, Record]] = defaultdict(dict)
     records = context.records + ood_means(context.records, metrics)
-    for record in [*records, *_times(context.runs, metrics)]:
+    for record in records:
         if record.metric in metrics and record.value is not None:
             found[record.key.data, record.metric, record.key.variant][record.key.seed] = record
     order = {variant: place for place, variant in enumerate(context.variants)}
@@ -56,17 +54,3 @@ def series(context: ReportContext, metrics: Collection[str]) -> dict[tuple[str, 
         fidelity = AS_PUBLISHED if first.key.method.endswith(f"-{AS_PUBLISHED}") else first.fidelity
         grouped[data, metric].append(Series(first.key, fidelity, values))
     return dict(grouped)
-
-
-def _times(runs: Iterable[Run], metrics: Collection[str]) -> list[Record]:
-    """What training took, from `history.csv`: the first epoch, which starts workers and compiles, is no typical one."""
-    wanted = [name for name in TIMES if name in metrics]
-    if not wanted:
-        return []
-    records = []
-    for run in runs:
-        seconds = [taken for row in run.history if (taken := row.get("seconds")) is not None]
-        if seconds:
-            values = dict(zip(TIMES, (fmean(seconds[1:] or seconds), sum(seconds), float(len(seconds))), strict=True))
-            records += [Record(run.key, run.fidelity, name, values[name]) for name in wanted]
-    return records

@@ -40,6 +40,8 @@ _LABELS: dict[str, tuple[str, Direction]] = {
     "w2": ("W2", "lower"),
     "epoch_seconds": ("Seconds per epoch", "lower"),
     "seconds": ("Seconds", "lower"),
+    "test_seconds": ("Seconds to embed the test images", "lower"),
+    "images_per_second": ("Images/s", "higher"),
 }
 _AT_K = re.compile(r"(recall|precision|map)_at_(\d+)(?:_(\w+))?")
 _AT_NAMES = {"recall": "Recall", "precision": "Precision", "map": "MAP"}

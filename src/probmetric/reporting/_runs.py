@@ -10,6 +10,7 @@ import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from probmetric.io import FileError, read_json, read_yaml
@@ -64,6 +65,21 @@ class Run:
             return []
         with path.open(newline="", encoding="utf-8") as file:
             return [{name: _number(text, path) for name, text in row.items()} for row in csv.DictReader(file)]
+
+    @property
+    def times(self) -> dict[str, float]:
+        """What training and embedding took; empty where the run did not train, or was embedded before it was timed.
+
+        The first epoch, which starts workers and compiles, is no typical one and left out of the mean.
+        """
+        found: dict[str, float] = {}
+        seconds = [taken for row in self.history if (taken := row.get("seconds")) is not None]
+        if seconds:
+            found["training/epoch_seconds"] = fmean(seconds[1:] or seconds)
+            found["training/seconds"] = sum(seconds)
+            found["training/epochs"] = float(len(seconds))
+        path = self.folder / "embeddings" / "timing.json"
+        return found | (read_json(path, fix=RERUN) if path.exists() else {})
 
     def find(self, *names: str, default: Any = None) -> Any:
         """First setting found under one of the dotted `names`."""

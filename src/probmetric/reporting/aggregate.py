@@ -1,4 +1,4 @@
-"""metrics.json and run.yaml of every run -> one tidy table, and the means DVC compares between revisions."""
+"""What every run measured and the time it took -> one tidy table, and the means DVC compares between revisions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def aggregate(
     """
     runs = finished_runs(run_folders)
     records = [
-        Record(run.key, run.fidelity, metric, value) for run in runs for metric, value in sorted(run.metrics.items())
+        Record(run.key, run.fidelity, metric, value)
+        for run in runs
+        for metric, value in sorted({**run.metrics, **run.times}.items())
     ]
     _write_records(output_csv, records)
     write_json(summary_json, summarise(records, metrics))

@@ -198,4 +198,9 @@ def _links(context: ReportContext) -> list[tuple[str, str]]:
         ("metrics.json", "means, as compared by dvc metrics diff"),
         *((f"figures/{name}.pdf", f"figure {name.replace('_', ' ')} as PDF") for name in context.figures),
     ]
-    return [(name, text) for name, text in known if (context.folder / name).exists()]
+    return [(name, text) for name, text in known if _says_something(context.folder / name)]
+
+
+def _says_something(path: Path) -> bool:
+    """Whether the file is there and holds more than a table's head."""
+    return path.exists() and (path.suffix != ".csv" or path.read_text(encoding="utf-8").count("\n") > 1)

@@ -132,7 +132,7 @@ def _group(context: ReportContext, data: str) -> Group:
 
 
 def write_tables(context: ReportContext) -> list[Path]:
-    """Write table.md, table.csv, table.tex, claims.csv and the CSV files `dvc plots` reads into the report folder."""
+    """Write table.md, .csv and .tex, claims.csv, published.csv and the CSV files `dvc plots` reads."""
     from probmetric.reporting import _render
     from probmetric.reporting.claims import layout as claims_layout
     from probmetric.reporting.claims import load_claims
@@ -150,9 +150,8 @@ def write_tables(context: ReportContext) -> list[Path]:
         "table.csv": _render.csv_text(table),
         "table.tex": _render.latex(table),
         "claims.csv": claims_layout.csv_text(findings),
+        "published.csv": layout.csv_text(published),
     }
-    if published:
-        texts["published.csv"] = layout.csv_text(published)
     for name, text in texts.items():
         write_text(context.folder / name, text)
     return [context.folder / name for name in texts] + write_plots(context)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from probmetric.config import ConfigError, Method, Params, SearchRange, Tuning
 from probmetric.errors import ProbMetricError
+from probmetric.planning.experiments import PRESET
 from probmetric.planning.runs import Run, resolve
 from probmetric.tuning._space import present_values, suggest
 
@@ -54,8 +55,11 @@ class Search:
             results: folder of the runs.
 
         Raises:
-            ConfigError: a method is unknown, has nothing to search or trains nothing; a range names no setting.
+            ConfigError: a method is unknown, has nothing to search or trains nothing; a range names no setting; a
+                preset is asked for.
         """
+        if PRESET in spec.set:
+            raise ConfigError("set: a preset is no setting of the tuned methods; write its settings out instead.")
         self.params, self.methods, self.spec, self.results = params, methods, spec, results
         self.ranges = {name: self._ranges_of(name) for name in spec.methods}
         self.trials: dict[str, list[Trial]] = {name: [] for name in spec.methods}

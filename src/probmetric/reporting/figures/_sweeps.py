@@ -24,14 +24,18 @@ class Sweep:
 
     lines: dict[str, dict[str, Points]]
     aside: dict[str, list[float]]
+    metric: str
 
 
 def collect(context: ReportContext, data: str) -> Sweep:
     """The sweeps of one dataset: runs that differ in one option only make a line if it takes several values.
 
-    Options that always change together, to the same value, count as one: `a = b`.
+    Options that always change together, to the same value, count as one: `a = b`. The metric is the experiment's first
+    that was measured on the dataset: accuracy needs known classes, where others are retrieved.
     """
-    found = _data.values(context, context.metrics[0]).get(data, {})
+    measured = {metric: _data.values(context, metric).get(data, {}) for metric in context.metrics}
+    metric = next((name for name, found in measured.items() if found), context.metrics[0])
+    found = measured[metric]
     keys = {key.variant: key for key in context.expected if key.data == data}
     runs = {run.key.variant: run for run in context.runs if run.key.data == data}
     options = _joined({variant: _own_options(context, key) for variant, key in keys.items()})
@@ -48,7 +52,7 @@ def collect(context: ReportContext, data: str) -> Sweep:
         if several:
             lines[option] = {name: _points(chosen, found) for name, chosen in several.items()}
             drawn |= {variant for chosen in several.values() for variant in chosen}
-    return Sweep(lines, {variant: values for variant, values in found.items() if variant not in drawn})
+    return Sweep(lines, {variant: values for variant, values in found.items() if variant not in drawn}, metric)
 
 
 def _joined(options: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:

@@ -42,18 +42,19 @@ def draw(context: ReportContext) -> _style.Drawing:
     figure, axes = _style.grid(
         math.ceil(len(panels) / columns), columns, panel_height=height, legend_entries=len(names)
     )
+    metrics = dict.fromkeys(sweep.metric for sweep in sweeps.values())
+    first_column = [row[0] for row in axes]
     for axis, (data, option) in zip(_style.trim(axes, len(panels)), panels, strict=True):
         _panel(axis, sweeps[data].lines[option], sweeps[data].aside, known)
         axis.set_title(_data.group_title(data), fontsize=8)
+        if axis in first_column or len(metrics) > 1:
+            axis.set_ylabel(f"{_metrics.label(sweeps[data].metric)} {_metrics.arrow(sweeps[data].metric)}".strip())
         axis.set_xlabel(option.replace(TOGETHER, "\n= "))
-    metric = context.metrics[0]
-    for row in axes:
-        row[0].set_ylabel(f"{_metrics.label(metric)} {_metrics.arrow(metric)}".strip())
     _style.method_legend(figure, context, names, known)
     caption = (
-        f"{_metrics.label(metric)} against the options that the runs override: mean over seeds with the 95 % "
-        "t-interval, which with few seeds may leave the panel. A method that was run without an override stands at the "
-        "option's default; what belongs to no line is drawn as a horizontal one."
+        f"{' and '.join(map(_metrics.label, metrics))} against the options that the runs override: mean over seeds "
+        "with the 95 % t-interval, which with few seeds may leave the panel. A method that was run without an override "
+        "stands at the option's default; what belongs to no line is drawn as a horizontal one."
     )
     return _style.Drawing(figure, TITLE, caption, _alt(context, sweeps))
 
@@ -121,14 +122,15 @@ def _scale(axis: Axes, values: Sequence[float]) -> None:
 
 
 def _alt(context: ReportContext, sweeps: dict[str, Sweep]) -> str:
-    metric = context.metrics[0]
     parts = []
     for data, sweep in sweeps.items():
         for option, lines in sweep.lines.items():
             for name, points in lines.items():
-                sign = -1 if _metrics.direction(metric) == "lower" else 1
+                sign = -1 if _metrics.direction(sweep.metric) == "lower" else 1
                 best = max(points, key=lambda value, points=points, sign=sign: sign * fmean(points[value]))  # type: ignore[misc]
                 shown = f"{best:g}" if isinstance(best, float) else best
                 where = f"{_data.group_title(data)}, {context.label(name)}"
-                parts.append(f"{where}: best {option} {shown} ({fmean(points[best]):.3f})")
-    return f"{_metrics.label(metric)} against options. {'; '.join(parts)}."
+                parts.append(
+                    f"{where}: best {_metrics.label(sweep.metric)} at {option} {shown} ({fmean(points[best]):.3f})"
+                )
+    return f"A metric against options. {'; '.join(parts)}."
