@@ -14,15 +14,15 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from probmetric.data.manifest import IMAGES, DataError
+from probmetric.data.manifest import IMAGES, DataError, text
 from probmetric.data.version import FORMAT
 from probmetric.io import digest_of, write_text
 
@@ -50,11 +50,19 @@ class Stored(NamedTuple):
 Reader = Callable[[int], "Stored | np.ndarray"]
 
 
+@runtime_checkable
+class Divisible(Protocol):
+    """A reader that knows all paths: a process that reads some rows is sent those."""
+
+    def part(self, rows: range) -> Reader:
+        """The reader whose row 0 is the first of `rows`."""
+
+
 class Placed(NamedTuple):
     """Where the images lie.
 
     Attributes:
-        columns: manifest columns (N,).
+        columns: manifest columns (N,); sha256 as 32 raw bytes.
         notes: how often each remark was made, with an example.
         sha256: digest of images.bin.
     """
@@ -85,17 +93,17 @@ def build_images(
     """
     listed = hashlib.sha256()
     for name in names:
-        listed.update(f"{name}\n".encode())
+        listed.update(f"{text(name)}\n".encode())
     key = digest_of([FORMAT, request, len(names), listed.hexdigest()])
-    log = _resume(folder, key)
-    done = sum(len(chunk.sha256) for chunk in log)
+    log = _Log(len(names))
+    _resume(folder, key, log)
     whole = _digest_so_far(folder / IMAGES)
     with (
-        progress_bar(title, progress, total=len(names), initial=done, unit="image") as bar,
+        progress_bar(title, progress, total=len(names), initial=log.done, unit="image") as bar,
         (folder / IMAGES).open("ab") as images,
         (folder / LOG).open("a", encoding="utf-8") as lines,
     ):
-        starts = range(done, len(names), CHUNK)
+        starts = range(log.done, len(names), CHUNK)
         for segment, entries in _chunks(folder, read, names, starts, workers):
             with segment.open("rb") as part:
                 while block := part.read(2**20):
@@ -106,10 +114,9 @@ def build_images(
             lines.write(json.dumps(entry) + "\n")
             lines.flush()
             segment.unlink()
-            log.append(_Chunk.of(entry))
+            log.add(entries)
             bar.update(len(entries))
-    columns, notes = _placed(log, names)
-    return Placed(columns, notes, whole.hexdigest())
+    return Placed(log.columns(), log.notes(names), whole.hexdigest())
 
 
 def progress_bar(title: str, shown: bool, **options: Any) -> tqdm[Any]:
@@ -126,23 +133,45 @@ def _digest_so_far(path: Path) -> hashlib._Hash:
         return hashlib.file_digest(file, "sha256")
 
 
-class _Chunk(NamedTuple):
-    """What is kept of a chunk: (length, H, W, C) (n, 4), digests, and the remarks on its rows."""
+class _Log:
+    """What is kept of the images stored so far: (length, H, W, C), the digest, how often and where first a remark."""
 
-    numbers: np.ndarray
-    sha256: np.ndarray
-    remarks: dict[int, list[str]]
+    def __init__(self, count: int) -> None:
+        self.done = 0
+        self._numbers = np.empty((count, 4), dtype=np.int32)
+        self._sha256 = np.empty((count, 32), dtype=np.uint8)
+        self._remarks: dict[str, tuple[int, int]] = {}
 
-    @classmethod
-    def of(cls, entry: dict[str, Any]) -> _Chunk:
-        images = entry["images"]
-        numbers = np.array([image[:4] for image in images], dtype=np.int64)
-        digests = np.array([image[4] for image in images], dtype="S64")
-        return cls(numbers, digests, {i: m[5] for i, m in enumerate(images) if m[5]})
+    def add(self, images: list[Any]) -> None:
+        """The entries of a chunk, as `_write_segment` makes them."""
+        rows = slice(self.done, self.done + len(images))
+        self._numbers[rows] = [image[:4] for image in images]
+        digests = bytes.fromhex("".join(image[4] for image in images))
+        self._sha256[rows] = np.frombuffer(digests, dtype=np.uint8).reshape(-1, 32)
+        for row, image in enumerate(images, start=self.done):
+            for remark in image[5]:
+                number, first = self._remarks.get(remark, (0, row))
+                self._remarks[remark] = (number + 1, first)
+        self.done = rows.stop
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Manifest columns."""
+        length, height, width, channels = self._numbers.T
+        ends = np.cumsum(length, dtype=np.int64)
+        columns = {"sha256": self._sha256.view("V32").reshape(-1), "offset": ends - length}
+        columns |= {"height": height.copy(), "width": width.copy(), "channels": channels.copy()}
+        if not np.array_equal(length, height * width * channels):
+            columns["length"] = length.astype(np.int64)
+        return columns
+
+    def notes(self, names: np.ndarray) -> list[str]:
+        """Remarks for summary.json."""
+        found = sorted(self._remarks.items())
+        return [f"{number} image(s): {remark} (e.g. {text(names[row])})" for remark, (number, row) in found]
 
 
-def _resume(folder: Path, key: str) -> list[_Chunk]:
-    """Chunks whose bytes are in images.bin; what is behind them is cut off images.bin and the log."""
+def _resume(folder: Path, key: str, log: _Log) -> None:
+    """Fill `log` with the chunks whose bytes are in images.bin; what is behind them is cut off it and its log file."""
     images, lines = folder / IMAGES, folder / LOG
     known = folder / KEY
     if not known.is_file() or known.read_text(encoding="utf-8") != key:
@@ -151,20 +180,19 @@ def _resume(folder: Path, key: str) -> list[_Chunk]:
         write_text(known, key)
     for path in (images, lines):
         path.touch()
-    size, good, log_end, end = images.stat().st_size, [], 0, 0
-    with lines.open("rb") as log:
-        for line in log:
+    size, log_end, end = images.stat().st_size, 0, 0
+    with lines.open("rb") as file:
+        for line in file:
             try:
                 entry = json.loads(line)
             except ValueError:
                 break
             if entry["bytes"] > size:
                 break
-            good.append(_Chunk.of(entry))
+            log.add(entry["images"])
             log_end, end = log_end + len(line), entry["bytes"]
     os.truncate(images, end)
     os.truncate(lines, log_end)
-    return good
 
 
 def _chunks(
@@ -174,20 +202,17 @@ def _chunks(
     jobs = ((folder / f"segment-{start}.bin", range(start, min(start + CHUNK, len(names)))) for start in starts)
     if workers == 1 or len(starts) < 2:
         for path, rows in jobs:
-            yield path, _write_segment(read, path, rows, names)
+            yield path, _write_segment(path, read, rows, names[rows.start : rows.stop])
         return
     context = get_context("spawn")
-    with ProcessPoolExecutor(workers, context, initializer=_set_reader, initargs=(read, names)) as pool:
-        queue: collections.deque[tuple[Path, Future[list[Any]]]] = collections.deque()
+    with ProcessPoolExecutor(workers, context) as pool:
+        submitted = ((path, pool.submit(_write_segment, path, *_portion(read, rows, names))) for path, rows in jobs)
         try:
-            for path, rows in itertools.islice(jobs, 2 * workers):
-                queue.append((path, pool.submit(_work, path, rows)))
+            queue = collections.deque(itertools.islice(submitted, 2 * workers))
             while queue:
                 path, future = queue.popleft()
-                entries = future.result()
-                yield path, entries
-                for path, rows in itertools.islice(jobs, 1):
-                    queue.append((path, pool.submit(_work, path, rows)))
+                yield path, future.result()
+                queue.extend(itertools.islice(submitted, 1))
         except BrokenProcessPool as error:
             raise DataError(
                 f"a process decoding images for {folder} was killed (out of memory?); free memory, then run the same "
@@ -197,52 +222,22 @@ def _chunks(
             pool.shutdown(cancel_futures=True)
 
 
-_WORKER: dict[str, Any] = {}
+def _portion(read: Reader, rows: range, names: np.ndarray) -> tuple[Reader, range, np.ndarray]:
+    """What a process needs to read `rows`, with the rows' numbers in it: not the paths of all images."""
+    own = names[rows.start : rows.stop]
+    return (read.part(rows), range(len(rows)), own) if isinstance(read, Divisible) else (read, rows, own)
 
 
-def _set_reader(read: Reader, names: np.ndarray) -> None:
-    _WORKER.update(read=read, names=names)
-
-
-def _work(path: Path, rows: range) -> list[Any]:
-    return _write_segment(_WORKER["read"], path, rows, _WORKER["names"])
-
-
-def _write_segment(read: Reader, path: Path, rows: range, names: np.ndarray) -> list[Any]:
-    """Read the images `rows` into a segment file; (length, H, W, C, sha256, remarks) of each."""
+def _write_segment(path: Path, read: Reader, rows: range, names: np.ndarray) -> list[Any]:
+    """Read the images `rows`, called `names`, into a segment file; (length, H, W, C, sha256, remarks) of each."""
     entries = []
     with path.open("wb") as file:
-        for row in rows:
+        for row, name in zip(rows, names, strict=True):
             found = read(row)
             stored = found if isinstance(found, Stored) else Stored(found, found.shape)
             if stored.data.dtype != np.uint8 or len(stored.shape) != 3 or not all(stored.shape):
-                raise DataError(
-                    f"image {row} ({names[row]}) is {stored.data.dtype} {stored.shape}; expected uint8 (H, W, C)."
-                )
+                raise DataError(f"{text(name)} is {stored.data.dtype} {stored.shape}; expected uint8 (H, W, C).")
             data = np.ascontiguousarray(stored.data).data
             file.write(data)
             entries.append([data.nbytes, *map(int, stored.shape), hashlib.sha256(data).hexdigest(), stored.remarks])
     return entries
-
-
-def _placed(log: list[_Chunk], names: np.ndarray) -> tuple[dict[str, np.ndarray], list[str]]:
-    numbers = np.concatenate([np.empty((0, 4), dtype=np.int64), *(chunk.numbers for chunk in log)])
-    length, height, width, channels = numbers.T
-    columns = {
-        "sha256": np.concatenate([np.empty(0, dtype="S64"), *(chunk.sha256 for chunk in log)]),
-        "offset": np.cumsum(length) - length,
-        "height": height.astype(np.int32),
-        "width": width.astype(np.int32),
-        "channels": channels.astype(np.int32),
-    }
-    if not np.array_equal(length, height * width * channels):
-        columns["length"] = length
-    rows_of: dict[str, list[int]] = collections.defaultdict(list)
-    start = 0
-    for chunk in log:
-        for row, remarks in chunk.remarks.items():
-            for remark in remarks:
-                rows_of[remark].append(start + row)
-        start += len(chunk.sha256)
-    notes = [f"{len(rows)} image(s): {remark} (e.g. {names[rows[0]]})" for remark, rows in sorted(rows_of.items())]
-    return columns, notes

@@ -30,6 +30,7 @@ TYPES: dict[str, str] = {
     "width": "int32",
     "channels": "int32",
 }
+GROUP = 2**17
 _KEY = b"probmetric"
 
 
@@ -48,11 +49,12 @@ def rebuild_advice(folder: Path) -> str:
 
 
 def write_manifest(path: Path, columns: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
-    """Write the manifest atomically.
+    """Write the manifest atomically, `GROUP` rows at a time.
 
     Args:
         path: the file.
-        columns: name -> array (N,); the names in `TYPES` are required, the rest is stored after them.
+        columns: name -> array (N,); the names in `TYPES` are required, the rest is stored after them. Text is an array
+            of `str`, or of UTF-8 bytes (`S`); digests may be raw bytes (`V`), and are written in hexadecimal.
         metadata: JSON-able facts kept in the file's schema (`images`: folder that owns images.bin).
     """
     import pyarrow as pa
@@ -62,26 +64,48 @@ def write_manifest(path: Path, columns: Mapping[str, np.ndarray], metadata: Mapp
     if missing:
         raise ValueError(f"manifest {path} lacks the columns {missing}; required: {list(TYPES)}.")
     order = [*TYPES, *(name for name in columns if name not in TYPES)]
-    arrays = [_arrow(columns[name], TYPES.get(name)) for name in order]
     encoded = {_KEY: json.dumps(metadata, sort_keys=True).encode()}
-    table = pa.Table.from_arrays(arrays, names=order).replace_schema_metadata(encoded)
-    with atomic_path(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd")
+
+    def rows(start: int) -> pa.Table:
+        arrays = [_arrow(columns[name][start : start + GROUP], TYPES.get(name)) for name in order]
+        return pa.Table.from_arrays(arrays, names=order).replace_schema_metadata(encoded)
+
+    table = rows(0)
+    with atomic_path(path) as temporary, pq.ParquetWriter(temporary, table.schema, compression="zstd") as writer:
+        writer.write_table(table)
+        for start in range(GROUP, len(columns["path"]), GROUP):
+            table = rows(start)
+            writer.write_table(table)
+
+
+def text(value: str | bytes) -> str:
+    """An element of a column of text."""
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _arrow(values: np.ndarray, kind: str | None) -> pa.Array:
     """Column for pyarrow, made without `pa.array(ndarray)`, which imports pandas."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     if values.dtype.kind in "iuf":
         data = np.ascontiguousarray(values, dtype=kind)
         return pa.Array.from_buffers(pa.from_numpy_dtype(data.dtype), len(data), [None, pa.py_buffer(data)])
-    if values.dtype.kind == "S":  # as long as its width allows: digests, which are all of one length
-        width = values.dtype.itemsize
-        ends = np.arange(len(values) + 1, dtype=np.int64) * width
-        buffers = [None, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(values))]
-        return pa.Array.from_buffers(pa.large_string(), len(values), buffers).cast(pa.string())
+    width = values.dtype.itemsize
+    if values.dtype.kind == "V":
+        return _of_one_width(values.tobytes().hex().encode(), len(values), 2 * width)
+    if values.dtype.kind == "S":
+        return pc.ascii_rtrim(_of_one_width(np.ascontiguousarray(values), len(values), width), "\0")
     return pa.array(values.tolist(), type=kind)
+
+
+def _of_one_width(data: bytes | np.ndarray, count: int, width: int) -> pa.Array:
+    """Strings of `width` bytes each."""
+    import pyarrow as pa
+
+    ends = np.arange(count + 1, dtype=np.int64) * width
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.large_string(), count, buffers).cast(pa.string())
 
 
 def read_table(
@@ -122,6 +146,10 @@ def values_of(table: pa.Table, name: str) -> np.ndarray:
     column = table.column(name).combine_chunks()
     array = column.chunk(0) if isinstance(column, pa.ChunkedArray) and column.num_chunks else column
     kind = array.type
+    if pa.types.is_string(kind):  # repeated values share their memory
+        coded = array.dictionary_encode()
+        values = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
+        return np.array(values[np.array(coded.indices.fill_null(-1).to_pylist(), dtype=np.int64)])
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)) or array.null_count or not len(array):
         values = array.to_pylist()
         return np.array(values, dtype=None if pa.types.is_boolean(kind) else object)

@@ -6,15 +6,15 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from probmetric.data.cache import build_images, workers_available
 from probmetric.data.digest import write_digest
-from probmetric.data.manifest import IMAGES, MANIFEST, SPLITS, SUMMARY, DataError, write_manifest
+from probmetric.data.manifest import IMAGES, MANIFEST, SPLITS, SUMMARY, DataError, text, write_manifest
 from probmetric.data.raw import RawFiles
 from probmetric.data.sources import REGISTRY
 from probmetric.data.sources._base import Table
@@ -61,33 +61,47 @@ def prepare_dataset(
             progress=progress,
             homes=source.homes,
         )
-        table: Table = source.read(files, seed=seed)
-        placed = build_images(
-            work,
-            table.image,
-            table.columns["path"],
-            request={"dataset": name, "seed": seed, "options": options},
-            workers=_workers(workers, table),
-            title=f"prepare {name}",
-            progress=progress,
-        )
-        columns, repeats = without_repeats({**table.columns, **placed.columns})
-        columns["index"] = np.arange(len(columns["offset"]))
-        notes = [*files.notes, *table.notes, *placed.notes, *repeats]
+        request = {"seed": seed, "options": options}
+        content = _stored(work, source.read(files, seed=seed), files, request, workers)
         folder = work / "folder"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        size = (work / IMAGES).stat().st_size
-        metadata: dict[str, Any] = {"dataset": name, "protocol": table.protocol, "images": ".", "bytes": size}
-        if table.pairs:
-            metadata["pairs"] = kept_pairs(table, columns["path"])
-        write_manifest(folder / MANIFEST, columns, metadata)
-        write_json(folder / SUMMARY, summarise(columns, table, notes, {"seed": seed, "options": options}))
+        write_manifest(folder / MANIFEST, content.columns, {"dataset": name, **content.metadata})
+        write_json(folder / SUMMARY, content.summary)
         (work / IMAGES).rename(folder / IMAGES)
-        write_digest(folder, [MANIFEST, IMAGES], {IMAGES: placed.sha256})
+        write_digest(folder, [MANIFEST, IMAGES], {IMAGES: content.sha256})
         replace_folder(folder, target)
         shutil.rmtree(work)
     return target
+
+
+class _Content(NamedTuple):
+    """What goes into the folder beside images.bin, whose digest is `sha256`."""
+
+    columns: dict[str, np.ndarray]
+    metadata: dict[str, Any]
+    summary: dict[str, Any]
+    sha256: str
+
+
+def _stored(work: Path, table: Table, files: RawFiles, request: dict[str, Any], workers: int | None) -> _Content:
+    """Store the images of `table`, whose columns move to the result: with a million images each copy counts."""
+    placed = build_images(
+        work,
+        table.image,
+        table.columns["path"],
+        request={"dataset": files.name, **request},
+        workers=_workers(workers, table),
+        title=f"prepare {files.name}",
+        progress=files.progress,
+    )
+    keep, repeats = repeated({**table.columns, **placed.columns})
+    columns = taken([table.columns, placed.columns], keep)
+    metadata: dict[str, Any] = {"protocol": table.protocol, "images": ".", "bytes": (work / IMAGES).stat().st_size}
+    if table.pairs:
+        metadata["pairs"] = kept_pairs(table.pairs, keep)
+    summary = summarise(columns, table, [*files.notes, *table.notes, *placed.notes, *repeats], request)
+    return _Content(columns, metadata, summary, placed.sha256)
 
 
 def _workers(wanted: int | None, table: Table) -> int:
@@ -158,47 +172,49 @@ def replace_folder(new: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def without_repeats(columns: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Leave out images that occur in two splits: the test copy stays, then the validation copy.
+def repeated(columns: dict[str, np.ndarray]) -> tuple[np.ndarray, list[str]]:
+    """Which images stay: of one that occurs in two splits the test copy, then the validation copy.
 
-    Copies within one split stay. The bytes remain in images.bin; only the rows go. Labels stay contiguous.
+    Copies within one split stay. The bytes remain in images.bin; only the rows go.
 
     Returns:
-        (columns, notes): the notes name the images left out.
+        (mask (N,), notes): the notes name the images left out.
     """
-    split, digest = np.asarray(columns["split"], dtype=str), columns["sha256"]
-    rank = np.array([SPLITS.index(name) for name in split])
-    _, key = np.unique(digest.astype("S32"), return_inverse=True)  # 128 bits tell images apart
-    best = np.full(key.max(initial=-1) + 1, -1)
+    rank = np.zeros(len(columns["split"]), dtype=np.int8)
+    for number, name in enumerate(SPLITS):
+        rank[columns["split"] == name] = number
+    halves = columns["sha256"].view(np.uint8).reshape(len(rank), -1)[:, :16]  # 128 bits tell images apart
+    _, key = np.unique(np.ascontiguousarray(halves).view("S16").reshape(-1), return_inverse=True)
+    best = np.full(key.max(initial=-1) + 1, -1, dtype=np.int8)
     np.maximum.at(best, key, rank)
-    leave = rank < best[key]
-    if not leave.any():
-        return columns, []
-    paths = [str(path) for path in columns["path"][leave]]
-    note = f"{len(paths)} image(s) left out because a copy is in a later split: {', '.join(paths[:20])}"
-    kept = {name: values[~leave] for name, values in columns.items()}
-    kept["label"] = np.unique(kept["label"], return_inverse=True)[1].astype(np.int64)
-    return kept, [note + (" ..." if paths[20:] else "")]
+    keep = rank == best[key]
+    paths = columns["path"][~keep]
+    if not len(paths):
+        return keep, []
+    shown = ", ".join(map(text, paths[:20])) + (" ..." if len(paths) > 20 else "")
+    return keep, [f"{len(paths)} image(s) left out because a copy is in a later split: {shown}"]
 
 
-def kept_pairs(table: Table, kept: np.ndarray) -> list[tuple[int, int, int]]:
-    """The table's pairs by manifest row; those with an image that was left out are dropped.
+def taken(parts: Sequence[dict[str, np.ndarray]], keep: np.ndarray) -> dict[str, np.ndarray]:
+    """Rows of the columns where `keep` (N,) holds, labels contiguous; the columns are removed from `parts`."""
+    rows = slice(None) if keep.all() else keep
+    columns = {name: part.pop(name)[rows] for part in parts for name in list(part)}
+    if not keep.all():
+        columns["label"] = np.unique(columns["label"], return_inverse=True)[1].astype(np.int64)
+    return columns | {"index": np.arange(len(columns["label"]))}
 
-    Args:
-        table: the dataset before images were left out.
-        kept: path of every manifest row (N,).
-    """
-    row = {path: i for i, path in enumerate(kept)}
-    paths = table.columns["path"]
-    found = ((row.get(paths[first]), row.get(paths[second]), int(same)) for first, second, same in table.pairs)
-    return [(first, second, same) for first, second, same in found if first is not None and second is not None]
+
+def kept_pairs(pairs: Sequence[tuple[int, int, bool]], keep: np.ndarray) -> list[tuple[int, int, int]]:
+    """The pairs by manifest row; those with an image that was left out, by the mask `keep` (N,), are dropped."""
+    row = (np.cumsum(keep) - 1).tolist()
+    return [(row[first], row[second], int(same)) for first, second, same in pairs if keep[first] and keep[second]]
 
 
 def summarise(
     columns: dict[str, np.ndarray], table: Table, notes: list[str], request: dict[str, Any]
 ) -> dict[str, Any]:
     """Counts and facts for summary.json."""
-    label, split = np.asarray(columns["label"]), np.asarray(columns["split"], dtype=str)
+    label, split = columns["label"], columns["split"]
     sizes = np.unique(np.stack([columns["height"], columns["width"]]), axis=1).T.tolist()
     return {
         "protocol": table.protocol,
@@ -210,7 +226,7 @@ def summarise(
             for name in SPLITS
         },
         "image_size": sizes[0] if len(sizes) == 1 else None,
-        "channels": sorted({int(channels) for channels in columns["channels"]}),
+        "channels": np.unique(columns["channels"]).tolist(),
         "notes": notes,
         **table.facts,
         **request,

@@ -14,8 +14,9 @@ Protocols of the open-set datasets with C1 training and C2 test classes:
 
 from __future__ import annotations
 
+import itertools
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -23,7 +24,7 @@ import numpy as np
 
 from probmetric.data.cache import Stored
 from probmetric.data.decode import Mode, as_png, decode, plain_jpeg_shape
-from probmetric.data.manifest import DataError, OptionError
+from probmetric.data.manifest import DataError, OptionError, text
 from probmetric.data.splits import hold_out_classes
 
 SplitProtocol = Literal["standard", "mlrc", "vmf", "lam"]
@@ -37,7 +38,7 @@ class ImageFiles:
 
     Attributes:
         root: folder the paths are relative to.
-        paths: file of every row.
+        paths: file of every row, as text or UTF-8 bytes.
         mode: RGB or L.
         shorter_side: reduce the shorter side to this; 0 keeps the size.
         store: `pixels`, or `files`: JPEG files as they are (decoded when read; `shorter_side` is not applied).
@@ -52,7 +53,7 @@ class ImageFiles:
 
     def __call__(self, row: int) -> Stored:
         """Read image `row`."""
-        path = f"{self.root}/{self.paths[row]}"  # a Path each costs as much as hashing the file
+        path = f"{self.root}/{text(self.paths[row])}"  # a Path each costs as much as hashing the file
         try:
             data = _content(path)
         except OSError as error:
@@ -61,6 +62,10 @@ class ImageFiles:
             return self._as_file(data, path)
         pixels, remarks = decode(data, path, mode=self.mode, shorter_side=self.shorter_side or None)
         return Stored(pixels, _shape(pixels), remarks)
+
+    def part(self, rows: range) -> ImageFiles:
+        """The reader of these rows alone."""
+        return replace(self, paths=self.paths[rows.start : rows.stop])
 
     def _as_file(self, data: bytes, path: str) -> Stored:
         shape = plain_jpeg_shape(data) if self.mode == "RGB" else None
@@ -181,22 +186,23 @@ def strings(values: list[str]) -> np.ndarray:
 
 def existing(root: Path, paths: np.ndarray, name: str) -> None:
     """Raise `DataError` if files are missing; lists the first."""
-    inside: dict[str, set[str]] = {}
-    absent = [path for path in paths if not _is_there(root, path, inside)]
+    order = np.argsort(paths, kind="stable")
+    absent, number = [], 0
+    for folder, rows in itertools.groupby(order, lambda row: text(paths[row]).rpartition("/")[0]):
+        inside = _names(root / folder)
+        lacking = [path for path in (text(paths[row]) for row in rows) if path.rpartition("/")[2] not in inside]
+        absent, number = [*absent, *lacking[:3]], number + len(lacking)
     if absent:
         raise DataError(
-            f"{name}: {len(absent):,} of {len(paths):,} images are missing in {root}, e.g. {', '.join(absent[:3])}; "
+            f"{name}: {number:,} of {len(paths):,} images are missing in {root}, e.g. {', '.join(absent[:3])}; "
             "the copy is incomplete, get it again."
         )
 
 
-def _is_there(root: Path, path: str, inside: dict[str, set[str]]) -> bool:
-    """Whether a file exists; `inside` keeps what each folder holds, so that a folder is listed once."""
-    folder, _, name = path.rpartition("/")
-    if folder not in inside:
-        try:
-            with os.scandir(root / folder) as entries:
-                inside[folder] = {entry.name for entry in entries if entry.is_file()}
-        except OSError:
-            inside[folder] = set()
-    return name in inside[folder]
+def _names(folder: Path) -> set[str]:
+    """The files of a folder, none if there is no such folder."""
+    try:
+        with os.scandir(folder) as entries:
+            return {entry.name for entry in entries if entry.is_file()}
+    except OSError:
+        return set()

@@ -16,8 +16,10 @@ see `places.positives`.
 
 from __future__ import annotations
 
+import contextlib
 import csv
-import sys
+import itertools
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -63,6 +65,8 @@ CITIES = {
 REACH = {"train": TRAIN_RADIUS, "val": RADIUS, "test": RADIUS}
 CELL = 25.0
 ROLES = ("query", "database")
+BLOCK = 2**12
+_Columns = dict[str, np.ndarray]
 
 
 @register
@@ -104,15 +108,10 @@ class Msls(Source):
         if absent and not files.subset:
             raise DataError(f"msls: no folder for {', '.join(absent)} in {root}; get all volumes or set subset: true.")
         counts: Counter[str] = Counter()
-        parts = [part for split, city in present for part in _city(root, split, city, counts)]
-        if not any(len(part["path"]) for part in parts):
+        cities = [_city(root, split, city, counts, drop_unmatched=self.drop_unmatched) for split, city in present]
+        if not any(len(part["path"]) for part in cities if part):
             raise DataError(f"msls: no image with a position in {root}; postprocessed.csv needs easting and northing.")
-        columns = {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
-        if self.drop_unmatched:
-            keep = _with_positive(columns)
-            counts["queries without a database image within the radius"] = int((~keep).sum())
-            columns = {name: values[keep] for name, values in columns.items()}
-        columns |= _cells(columns)
+        columns = _joined([part for part in cities if part])
         paths = columns["path"]
         existing(root, paths, files.name)
         notes = [f"{number:,} left out: {reason}" for reason, number in sorted(counts.items()) if number]
@@ -138,57 +137,78 @@ def _merged(files: RawFiles) -> Path:
     merged = files.work / "msls"
     for path, archive in archives:
         tree = files.unpack(path, archive)
-        for source in sorted(tree.rglob("*")):
-            target = merged / source.relative_to(tree)
-            if source.is_file() and not target.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.hardlink_to(source)
+        for folder, _, names in os.walk(tree):
+            target = merged / Path(folder).relative_to(tree)
+            target.mkdir(parents=True, exist_ok=True)
+            for name in names:
+                with contextlib.suppress(FileExistsError):
+                    os.link(f"{folder}/{name}", f"{target}/{name}")
     return merged
 
 
-def _city(root: Path, split: str, city: str, counts: Counter[str]) -> Iterator[dict[str, np.ndarray]]:
-    """Columns of the city's queries, then of its database."""
-    for role in ROLES:
-        folder = root / _part(split) / city / role
-        if not (folder / "postprocessed.csv").is_file() and split == "test":
-            counts[f"images of {city}, whose positions are not public"] += 1
-            continue
-        post = _table(folder / "postprocessed.csv", ("key", "easting", "northing"), ("night", "view_direction"))
-        raw = _table(folder / "raw.csv", ("key", "pano"))
-        panoramas = {key for key, pano in zip(raw["key"], raw["pano"], strict=True) if _true(pano)}
-        keep = np.array([key not in panoramas for key in post["key"]], dtype=bool)
-        counts["panoramas"] += int((~keep).sum())
-        stem = f"{_part(split)}/{city}/{role}/images/"
-        columns = {
-            "path": strings([f"{stem}{key}.jpg" for key in post["key"]]),
-            **{name: strings([value] * len(keep)) for name, value in (("split", split), ("city", city))},
-            **_frames(folder, post["key"]),
-            "easting": np.array(post["easting"], dtype=np.float64),
-            "northing": np.array(post["northing"], dtype=np.float64),
-            "role": strings([role] * len(keep)),
-            "night": np.array([_true(text) for text in post["night"]], dtype=bool),
-            "sideways": np.array([text == "Sideways" for text in post["view_direction"]], dtype=bool),
-        }
-        yield {name: values[keep] for name, values in columns.items()}
+def _city(root: Path, split: str, city: str, counts: Counter[str], *, drop_unmatched: bool) -> _Columns:
+    """Columns of the city's queries, then of its database; labels count the city's cells. Empty without positions."""
+    columns = _joined([part for role in ROLES if (part := _images(root, split, city, role, counts))])
+    if not columns:
+        return {}
+    if drop_unmatched:
+        keep = _with_positive(columns, REACH[split])
+        counts["queries without a database image within the radius"] += int((~keep).sum())
+        columns = {name: values[keep] for name, values in columns.items()}
+    return columns | _cells(columns, city)
 
 
-def _frames(folder: Path, keys: list[str]) -> dict[str, np.ndarray]:
+def _joined(parts: list[_Columns]) -> _Columns:
+    """The parts one after the other, which are emptied: two copies of one column exist at a time, not of all."""
+    first = 0
+    for part in parts:
+        if "label" in part:
+            part["label"] += first
+            first = part["label"].max(initial=first - 1) + 1
+    return {name: np.concatenate([part.pop(name) for part in parts]) for part in parts[:1] for name in list(part)}
+
+
+def _images(root: Path, split: str, city: str, role: str, counts: Counter[str]) -> _Columns:
+    folder = root / _part(split) / city / role
+    if not (folder / "postprocessed.csv").is_file() and split == "test":
+        counts[f"images of {city}, whose positions are not public"] += 1
+        return {}
+    post = _table(folder / "postprocessed.csv", ("key", "easting", "northing"), ("night", "view_direction"))
+    raw = _table(folder / "raw.csv", ("key", "pano"))
+    keep = ~np.isin(post["key"], raw["key"][_true(raw["pano"])])
+    counts["panoramas"] += int((~keep).sum())
+    stem = f"{_part(split)}/{city}/{role}/images/"
+    columns = {
+        "path": _bytes([f"{stem}{key.decode()}.jpg" for key in post["key"].tolist()]),
+        **{name: np.full(len(keep), value, dtype=object) for name, value in (("split", split), ("city", city))},
+        **_frames(folder, post["key"]),
+        "easting": post["easting"].astype(np.float64),
+        "northing": post["northing"].astype(np.float64),
+        "role": np.full(len(keep), role, dtype=object),
+        "night": _true(post["night"]),
+        "sideways": post["view_direction"] == b"Sideways",
+    }
+    return {name: values[keep] for name, values in columns.items()}
+
+
+def _frames(folder: Path, keys: np.ndarray) -> _Columns:
     """Sequence and frame number of the images `keys`, "" and -1 where none is known."""
     path = folder / "seq_info.csv"
     if not path.is_file():
-        return {"sequence": strings([""] * len(keys)), "frame": np.full(len(keys), -1, dtype=np.int64)}
+        return {"sequence": np.full(len(keys), "", dtype=object), "frame": np.full(len(keys), -1, dtype=np.int64)}
     listed = _table(path, ("key", "sequence_key", "frame_number"))
-    row = {key: i for i, key in enumerate(listed["key"])}
-    rows = [row.get(key, -1) for key in keys]
-    sequences, frames = ([*listed[name], other] for name, other in (("sequence_key", ""), ("frame_number", "-1")))
+    row = {key: i for i, key in enumerate(listed["key"].tolist())}
+    rows = np.array([row.get(key, -1) for key in keys.tolist()], dtype=np.int64)
+    names, which = np.unique(listed["sequence_key"], return_inverse=True)
+    sequences = strings([*(name.decode() for name in names.tolist()), ""])
     return {
-        "sequence": strings([sys.intern(sequences[i]) for i in rows]),
-        "frame": np.array([int(frames[i]) for i in rows], dtype=np.int64),
+        "sequence": sequences[np.append(which, -1)[rows]],
+        "frame": np.append(listed["frame_number"].astype(np.int64), -1)[rows],
     }
 
 
-def _table(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> dict[str, list[str]]:
-    """Columns of a CSV file by name, those of `optional` empty where it lacks them."""
+def _table(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> _Columns:
+    """Columns of a CSV file by name, as UTF-8 bytes, those of `optional` empty where it lacks them."""
     if not path.is_file():
         raise DataError(f"{path} is missing; the metadata of this city are incomplete (metadata.zip holds them).")
     with path.open(newline="", encoding="utf-8") as file:
@@ -197,38 +217,47 @@ def _table(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> d
         lacking = [name for name in needed if name not in head]
         if lacking:
             raise DataError(f"{path} has no column {lacking}; found {head}.")
-        there = [(name, head.index(name)) for name in (*needed, *optional) if name in head]
-        found: dict[str, list[str]] = {name: [] for name, _ in there}
-        for number, line in enumerate(lines, start=2):
-            if line and len(line) < len(head):
-                raise DataError(f"{path}, line {number}: {len(line)} of {len(head)} columns; the file is truncated.")
-            for name, place in there if line else ():
-                found[name].append(line[place])
-    return found | {name: [""] * len(found[needed[0]]) for name in optional if name not in found}
+        places = [head.index(name) if name in head else None for name in (*needed, *optional)]
+        blocks = list(_blocks(path, lines, len(head), places))
+    columns = [np.concatenate(parts) for parts in zip(*blocks, strict=True)]
+    return dict(zip((*needed, *optional), columns, strict=True))
 
 
-def _true(text: str) -> bool:
-    return text.strip().lower() in ("true", "1", "1.0")
+def _blocks(path: Path, lines: Iterator[list[str]], width: int, places: list[int | None]) -> Iterator[list[np.ndarray]]:
+    """Columns `places` of some thousand lines at a time; there is always a block."""
+    numbered = enumerate(lines, start=2)
+    while True:
+        rows = []
+        for number, line in itertools.islice(numbered, BLOCK):
+            if line and len(line) < width:
+                raise DataError(f"{path}, line {number}: {len(line)} of {width} columns; the file is truncated.")
+            rows.append(line)
+        full = [line for line in rows if line]
+        yield [_bytes(["" if place is None else line[place] for line in full]) for place in places]
+        if len(rows) < BLOCK:
+            return
 
 
-def _with_positive(columns: dict[str, np.ndarray]) -> np.ndarray:
-    """Mask (N,) of database images and of queries that have one within the radius of their split."""
+def _bytes(values: list[str]) -> np.ndarray:
+    """UTF-8, for as many bytes as the longest has: a `str` each takes twice the memory."""
+    return np.array([value.encode() for value in values], dtype="S")
+
+
+def _true(values: np.ndarray) -> np.ndarray:
+    return np.isin(np.char.lower(np.char.strip(values)), (b"true", b"1", b"1.0"))
+
+
+def _with_positive(columns: _Columns, radius: float) -> np.ndarray:
+    """Mask (N,) of a city's database images and of its queries that have one within the radius."""
     keep = columns["role"] == "database"
-    for city in dict.fromkeys(columns["city"].tolist()):
-        rows = np.flatnonzero(columns["city"] == city)
-        position = np.stack([columns["easting"][rows], columns["northing"][rows]], axis=1)
-        query = columns["role"][rows] == "query"
-        near = matched(position[query], position[~query], REACH[columns["split"][rows[0]]])
-        keep[rows[query]] = near
+    position = np.stack([columns["easting"], columns["northing"]], axis=1)
+    keep[~keep] = matched(position[~keep], position[keep], radius)
     return keep
 
 
-def _cells(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Grid cells as labels and class names; cities come in the order of the splits."""
+def _cells(columns: _Columns, city: str) -> _Columns:
+    """Grid cells of a city as labels and class names."""
     cell = np.stack([np.floor(columns[name] / CELL).astype(np.int64) for name in ("easting", "northing")], axis=1)
-    order = {city: i for i, city in enumerate(c for cities in CITIES.values() for c in cities)}
-    key = np.concatenate([np.array([[order[city]] for city in columns["city"]]), cell], axis=1)
-    cells, label = np.unique(key, axis=0, return_inverse=True)
-    cities = list(order)
-    names = strings([f"{cities[city]} {x} {y}" for city, x, y in cells.tolist()])
+    cells, label = np.unique(cell, axis=0, return_inverse=True)
+    names = strings([f"{city} {x} {y}" for x, y in cells.tolist()])
     return {"label": label.reshape(-1).astype(np.int64), "class_name": names[label.reshape(-1)]}
