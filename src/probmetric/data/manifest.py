@@ -146,16 +146,19 @@ def values_of(table: pa.Table, name: str) -> np.ndarray:
     column = table.column(name).combine_chunks()
     array = column.chunk(0) if isinstance(column, pa.ChunkedArray) and column.num_chunks else column
     kind = array.type
-    if pa.types.is_string(kind):  # repeated values share their memory
+    whole = len(array) > 0 and not array.null_count
+    if whole and pa.types.is_string(kind):  # repeated values share their memory
         coded = array.dictionary_encode()
-        values = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
-        return np.array(values[np.array(coded.indices.fill_null(-1).to_pylist(), dtype=np.int64)])
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)) or array.null_count or not len(array):
-        values = array.to_pylist()
-        return np.array(values, dtype=None if pa.types.is_boolean(kind) else object)
-    dtype = np.dtype(str(kind).replace("double", "float64"))
-    data = np.frombuffer(array.buffers()[1], dtype=dtype)
-    return np.array(data[array.offset : array.offset + len(array)])
+        return np.array(coded.dictionary.to_pylist(), dtype=object)[_numbers(coded.indices)]
+    if whole and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        return np.array(_numbers(array))
+    return np.array(array.to_pylist(), dtype=None if pa.types.is_boolean(kind) else object)
+
+
+def _numbers(array: pa.Array) -> np.ndarray:
+    """View of a column of numbers (N,), N > 0."""
+    data = np.frombuffer(array.buffers()[1], dtype=np.dtype(str(array.type).replace("double", "float64")))
+    return data[array.offset : array.offset + len(array)]
 
 
 def load_columns(folder: str | Path, columns: Sequence[str]) -> dict[str, np.ndarray]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from probmetric.data.decode import Mode, decode, decode_jpeg
-from probmetric.data.manifest import IMAGES, DataError, read_table, rebuild_advice, values_of
+from probmetric.data.manifest import IMAGES, DataError, load_metadata, read_table, rebuild_advice, values_of
 from probmetric.io import check_responds
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import torch
 
-_PLACE = ("path", "offset", "height", "width", "channels")
+_PLACE = ("offset", "height", "width", "channels")
 _LENGTH = "length"
 _MODES: dict[int, Mode] = {1: "L", 3: "RGB"}
 
@@ -33,9 +35,9 @@ class ImageStore:
         folder = Path(folder)
         table, metadata = read_table(folder, _PLACE, optional=(_LENGTH,))
         self.path = folder / metadata.get("images", ".") / IMAGES
-        self._names = table.column("path")
+        self._folder = folder
         self._offset = values_of(table, "offset")
-        self._size = np.stack([values_of(table, name) for name in _PLACE[2:]], axis=1).astype(np.int64)
+        self._size = np.stack([values_of(table, name) for name in _PLACE[1:]], axis=1)
         self.encoded = _LENGTH in table.column_names
         self._length = values_of(table, _LENGTH) if self.encoded else self._size.prod(axis=1)
         self._map = _map_file(self.path)
@@ -43,6 +45,11 @@ class ImageStore:
         uniform = len(self._size) > 0 and bool((self._size == self._size[0]).all())
         self.shape: tuple[int, int, int] | None = tuple(self._size[0].tolist()) if uniform else None
         self._dense = self._as_dense()
+
+    @functools.cached_property
+    def _names(self) -> pa.ChunkedArray:
+        """Path of every image, read when one is named: the longest column, seldom needed."""
+        return read_table(self._folder, ["path"])[0].column("path")
 
     def _check_bounds(self) -> None:
         end = self._offset + self._length
@@ -74,9 +81,11 @@ class ImageStore:
         size, data = self._size[index], self.stored(index)
         if not self.encoded:
             return data.reshape(size)
-        name = f"{self.path}: image {index} ({self._names[index]})"
         pixels = decode_jpeg(data) if size[2] == 3 else None
-        return decode(data.tobytes(), name, mode=_MODES[int(size[2])]).pixels if pixels is None else pixels
+        if pixels is not None:
+            return pixels
+        name = f"{self.path}: image {index} ({self._names[index]})"
+        return decode(data.tobytes(), name, mode=_MODES[int(size[2])]).pixels
 
     def stored(self, index: int) -> np.ndarray:
         """Bytes (L,) uint8 of image `index` as they lie in the file: pixels, or an encoded image."""
@@ -117,10 +126,11 @@ def open_images(folder: str | Path) -> ImageStore:
 
 def stored_bytes(folder: str | Path) -> int:
     """Size images.bin must have: as the manifest's header says, or where its last image ends."""
-    table, metadata = read_table(folder, _PLACE[1:])
+    metadata = load_metadata(folder)
     if "bytes" in metadata:
         return int(metadata["bytes"])
-    offset, *size = (values_of(table, name).astype(np.int64) for name in _PLACE[1:])
+    table, _ = read_table(folder, _PLACE)
+    offset, *size = (values_of(table, name).astype(np.int64) for name in _PLACE)
     return int((offset + np.prod(size, axis=0)).max(initial=0))
 
 
