@@ -11,7 +11,7 @@ def test_an_empty_disk(tmp_path):
     assert list(rows) == list_datasets()
     for name in ("digits", "digits_open", "glyphs", "symbols"):
         assert rows[name].state == "embedded"
-        assert rows[name].next_command == f"dvc repro prepare@{name}"
+        assert rows[name].next_command == f"probmetric data ensure {name}"
     for name in miniatures.NAMES:
         assert rows[name].state == "missing"
         assert rows[name].missing
@@ -29,7 +29,7 @@ def test_an_empty_disk(tmp_path):
 def test_every_layout_is_recognised_as_ready(tmp_path, name, layout):
     miniatures.build(name, tmp_path / "raw" / name, layout)
     (row,) = data_status(tmp_path / "raw", tmp_path / "prepared", [name])
-    assert (row.state, row.missing, row.next_command) == ("ready", (), f"dvc repro prepare@{name}")
+    assert (row.state, row.missing, row.next_command) == ("ready", (), f"probmetric data ensure {name}")
 
 
 def test_half_of_a_dataset_is_incomplete(tmp_path):

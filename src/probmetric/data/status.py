@@ -51,7 +51,7 @@ def data_status(
         names: datasets to look at.
     """
     chosen = names or list_datasets()
-    return [dataset_status(name, name, Path(raw), Path(prepared), f"prepare@{name}") for name in chosen]
+    return [dataset_status(name, name, Path(raw), Path(prepared)) for name in chosen]
 
 
 def format_status(rows: list[DatasetStatus]) -> str:
@@ -72,9 +72,7 @@ def format_status(rows: list[DatasetStatus]) -> str:
     return "\n".join(lines)
 
 
-def dataset_status(
-    name: str, source_name: str, raw: Path, prepared: Path, stage: str, *, subset: bool = False
-) -> DatasetStatus:
+def dataset_status(name: str, source_name: str, raw: Path, prepared: Path, *, subset: bool = False) -> DatasetStatus:
     """State of one dataset; nothing is unpacked or hashed.
 
     Args:
@@ -82,7 +80,6 @@ def dataset_status(
         source_name: the source it is read by.
         raw: folder with the user's archives and extracted folders.
         prepared: folder with the prepared datasets.
-        stage: DVC stage that prepares it.
         subset: whether a part of the published files will do.
     """
     source = REGISTRY.get(source_name)
@@ -96,7 +93,7 @@ def dataset_status(
     needs = [name for need, found in best if not found for name in need.split("|")]
     size = ", ".join(file.size for file in source.files if file.size and file.name in needs)
     images = int(source.counts.get("images", source.counts.get("train+val", 0) + source.counts.get("test", 0)))
-    state, todo = _state(best), f"dvc repro {stage}"
+    state, todo = _state(best), f"probmetric data ensure {name}"
     if subset and present:
         state, missing = "ready", ()
     if (prepared / name / MANIFEST).is_file():

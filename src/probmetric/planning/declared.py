@@ -101,5 +101,5 @@ def status(params: Params, names: Iterable[str] | None = None) -> list[DatasetSt
         raw = Path(found.raw or params.data.raw)
         subset = bool(found.options.get("subset", False))
         prepared = Path(params.data.prepared)
-        rows.append(dataset_status(name, found.source, raw, prepared, stage(params, name), subset=subset))
+        rows.append(dataset_status(name, found.source, raw, prepared, subset=subset))
     return rows
