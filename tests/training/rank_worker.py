@@ -9,14 +9,16 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from probmetric.config import Training
-from probmetric.io import write_tensors
+from probmetric.io import read_tensors, write_tensors
 from probmetric.launch import Place
 from probmetric.losses import create_loss
 from probmetric.models._base import Encoder
@@ -50,34 +52,48 @@ class Smooth(Encoder):
 
 
 class FirstGradients(Trainer):
-    """Keeps the gradients of the first step."""
+    """Keeps the gradients of the first step, and finds their norm to be that of all of them together."""
 
     gradients: dict[str, Tensor] = {}  # noqa: RUF012
 
     def _update(self, norm: Tensor, norm_value: float) -> None:
         if self.progress.step == 0:
             parts = {"encoder": self.encoder, "loss": self.loss}
-            named = {f"{part}.{name}": p for part, module in parts.items() for name, p in module.named_parameters()}
-            self.gradients = {name: p.grad.clone() for name, p in named.items() if p.grad is not None}
+            with self.shards.whole():
+                named = {f"{part}.{name}": p for part, module in parts.items() for name, p in module.named_parameters()}
+                self.gradients = {name: p.grad.clone() for name, p in named.items() if p.grad is not None}
+            everything = torch.cat([gradient.flatten() for gradient in self.gradients.values()])
+            torch.testing.assert_close(norm, everything.norm(), rtol=1e-5, atol=0)
         super()._update(norm, norm_value)
 
 
 def train(
-    name: str, prepared: Path, folder: Path, ranks: Ranks = ALONE, stop_after: int | None = None, **changes: Any
+    name: str,
+    prepared: Path,
+    folder: Path,
+    ranks: Ranks = ALONE,
+    stop_after: int | None = None,
+    options: Mapping[str, Any] = MappingProxyType({}),
+    kind: type[FirstGradients] = FirstGradients,
+    **changes: Any,
 ) -> FirstGradients:
-    """Train with loss `name`; `stop_after` so many steps asks for a stop, which leaves a checkpoint."""
+    """Train with loss `name`; `stop_after` so many steps asks for a stop, which leaves a checkpoint.
+
+    `options` are the loss's, `changes` those of the training settings.
+    """
     settings = SETTINGS.model_copy(update=changes)
     data = TrainingData(prepared, settings, seed=0, device=CPU, ranks=ranks)
     torch.manual_seed(0)
     encoder = Smooth(8)
-    loss = create_loss("contrastive" if name == "laplace_online" else name, num_classes=data.num_classes, dim=8)
+    chosen = "contrastive" if name == "laplace_online" else name
+    loss = create_loss(chosen, num_classes=data.num_classes, dim=8, **options)
     if name == "laplace_online":
         shaping = create_uncertainty(name, initial_curvature=1.0, scale=1.0)
         loss = shaping.objective(encoder, loss, num_images=len(data.labels))
     if ranks.several:
         synchronise_batch_norm(encoder, CPU)
     places = {"checkpoints": Checkpoints(folder / "state"), "identity": name, "progress_bar": False}
-    trainer = FirstGradients(settings, encoder, loss, data, seed=0, device=CPU, **places)
+    trainer = kind(settings, encoder, loss, data, seed=0, device=CPU, **places)
     trainer.should_stop = lambda: trainer.progress.step + 1 == stop_after
     with contextlib.suppress(TrainingStoppedError):
         trainer.fit()
@@ -94,9 +110,29 @@ def facts(trainer: FirstGradients) -> dict[str, Tensor]:
     return found
 
 
+def result(folder: Path, name: str, rank: int) -> dict[str, Tensor]:
+    """What process `rank` wrote about `name`."""
+    return read_tensors(folder / f"{name}.{rank}.safetensors", framework="torch")[0]
+
+
+def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """To 1e-5: of the steepest gradient for gradients, of the largest entry or of 1 for the rest."""
+    steepest = max(
+        (float(value.abs().max()) for key, value in expected.items() if key.startswith("gradient/")), default=1
+    )
+    for key, value in expected.items():
+        scale = steepest if key.startswith("gradient/") else max(1.0, float(value.abs().max()))
+        torch.testing.assert_close(found[key], value, rtol=0, atol=1e-5 * scale, msg=lambda m, k=key: f"{k}: {m}")
+
+
+def own_place() -> Place:
+    """This program's, as its environment says."""
+    return Place(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+
+
 def main(prepared: Path, output: Path) -> None:
     torch.set_num_threads(1)
-    with joined(Place(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))) as ranks:
+    with joined(own_place()) as ranks:
         resumed = train("contrastive", prepared, output / "resumed", ranks)
         write_tensors(output / f"resumed.{ranks.rank}.safetensors", facts(resumed))
         for name in LOSSES:

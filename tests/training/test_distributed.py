@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,17 +15,17 @@ import psutil
 import pytest
 import rank_worker
 import torch
-from training_helpers import quick_settings
+from rank_worker import assert_same, result
+from training_helpers import quick_settings, run_as_ranks
 
 from probmetric import pipeline
 from probmetric.config import RunSettings
-from probmetric.io import read_tensors, read_yaml
+from probmetric.io import read_yaml
 from probmetric.training.checkpoint import Checkpoints
 
 pytestmark = pytest.mark.slow
 
 PROCESSES = 2
-WORKER = Path(rank_worker.__file__)
 PARAMS = Path(__file__).parents[2] / "params.yaml"
 RUN = "digits/quick/seed0"
 STOPPED_AFTER = 7
@@ -39,32 +37,8 @@ def together(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("together")
     rank_worker.train("contrastive", digits, folder / "resumed", stop_after=STOPPED_AFTER)
     assert [path.stem for path in Checkpoints(folder / "resumed" / "state").files()] == ["step-000000007"]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {"WORLD_SIZE": str(PROCESSES), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    command = [sys.executable, str(WORKER), str(digits), str(folder)]
-    running = [
-        subprocess.Popen(command, env=os.environ | shared | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
-        for rank in range(PROCESSES)
-    ]
-    messages = [process.communicate(timeout=300)[1] for process in running]
-    assert [process.returncode for process in running] == [0] * PROCESSES, messages
+    run_as_ranks(PROCESSES, Path(rank_worker.__file__), digits, folder)
     return folder
-
-
-def result(folder: Path, name: str, rank: int) -> dict[str, torch.Tensor]:
-    return read_tensors(folder / f"{name}.{rank}.safetensors", framework="torch")[0]
-
-
-def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
-    """To 1e-5: of the steepest gradient for gradients, of the largest entry or of 1 for the rest."""
-    steepest = max(
-        (float(value.abs().max()) for key, value in expected.items() if key.startswith("gradient/")), default=1
-    )
-    for key, value in expected.items():
-        scale = steepest if key.startswith("gradient/") else max(1.0, float(value.abs().max()))
-        torch.testing.assert_close(found[key], value, rtol=0, atol=1e-5 * scale, msg=lambda m, k=key: f"{k}: {m}")
 
 
 @pytest.mark.parametrize("name", rank_worker.LOSSES)
@@ -137,7 +111,7 @@ def test_a_killed_process_ends_the_run_which_then_goes_on(
     output = embedding.communicate(timeout=120)[0]
     assert embedding.returncode == 0, output
     folder = tmp_path / "results" / RUN / "embeddings"
-    together = {path.name: path.read_bytes() for path in folder.iterdir()}
+    together = {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
     pipeline.embed(RUN, RUN, run)
-    assert together == {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert together == {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
     assert sorted(together) == [f"{name}.safetensors" for name in ("last", "ood", "test", "val")]

@@ -46,10 +46,15 @@ class EncoderSettings(Strict):
     def plain(self) -> dict[str, Any]:
         """Plain values for YAML and JSON; the class called with them gives equal settings.
 
-        A run without an objective is described without that key, as before there were any: it is not repeated.
+        A run without an objective, or that leaves the sharding of its proxies to us, is described without that key, as
+        before there were any: it is not repeated.
         """
         values = self.model_dump(mode="json")
-        return {key: value for key, value in values.items() if key != "objective" or value is not None}
+        if values["objective"] is None:
+            del values["objective"]
+        if values["training"]["shard_proxies"] == "auto":
+            del values["training"]["shard_proxies"]
+        return values
 
 
 class RunSettings(EncoderSettings):

@@ -40,6 +40,11 @@ class Training(Strict):
     channels_last: bool = True
     compile: bool = Field(False, description="torch.compile the encoder")
     deterministic: bool = Field(False, description="only kernels that give the same bits again; slower on CUDA")
+    shard_proxies: Literal["auto", "always", "never"] = Field(
+        "auto",
+        description="in a run on several processes each keeps only its rows of the loss's matrices; auto: of those "
+        "with 16,777,216 entries and more. Changes no result",
+    )
     batch_norm: Literal["train", "frozen"] = "train"
     augment: Literal["none", "standard", "vmf", "lam"] = "standard"
     validate_every: int = Field(1, ge=1)

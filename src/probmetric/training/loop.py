@@ -9,7 +9,8 @@ checkpoint holds; random numbers are derived from the step (`seeds.py`). On the 
 ends in the same bits as one that was not, given the same number of threads (sums are split by thread).
 
 Several processes may share the work (`ranks.py`): each computes the embeddings of its images, all evaluate the loss of
-the whole batch and hold the same weights; the first one alone validates, records and writes.
+the whole batch and hold the same weights, or their rows of the loss's largest (`shards.py`); the first one alone
+validates, records and writes.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from probmetric.training.optimizer import create_optimizer, gradient_norm, set_l
 from probmetric.training.ranks import losing_nobody
 from probmetric.training.schedule import learning_rate_factor
 from probmetric.training.seeds import derive_seed, generator_for
+from probmetric.training.shards import SMALLEST, Shards
 from probmetric.training.validation import validate
 
 log = logging.getLogger(__name__)
@@ -131,6 +133,7 @@ class Trainer:
         self.progress_bar = progress_bar if self.ranks.first else False
         self.on_epoch, self.should_stop = on_epoch if self.ranks.first else None, should_stop
         self.precision = resolve_precision(settings.precision, device)
+        self.shards = Shards(loss, self.ranks, SMALLEST[settings.shard_proxies])
         self.optimizer = create_optimizer(settings, encoder, loss)
         self.progress = Progress()
         self.best: Weights = {}
@@ -155,6 +158,7 @@ class Trainer:
             while not progress.finished:
                 self._train_epoch(bar)
                 self._end_epoch(bar)
+            self.shards.dissolve()
         return progress
 
     def _train_epoch(self, bar: tqdm) -> None:
@@ -166,7 +170,7 @@ class Trainer:
         steps = self.data.steps_per_epoch
         started = time.perf_counter()
         for positions, images, labels in self.data.epoch_batches(progress.epoch, progress.step_in_epoch):
-            stop = self._step(positions, images, labels)
+            stop, due = self._step(positions, images, labels)
             progress.step_in_epoch += 1
             progress.step += 1
             now = time.perf_counter()
@@ -176,11 +180,11 @@ class Trainer:
             if stop:
                 self._save()
                 raise TrainingStoppedError(progress.epoch, progress.step)
-            if progress.step_in_epoch < steps and self._checkpoint_is_due():
+            if progress.step_in_epoch < steps and due:
                 self._save()
 
-    def _step(self, positions: Tensor, images: Tensor, labels: Tensor) -> bool:
-        """One optimiser step; returns whether any process was asked to stop.
+    def _step(self, positions: Tensor, images: Tensor, labels: Tensor) -> tuple[bool, bool]:
+        """One optimiser step; returns whether any process was asked to stop, and whether a checkpoint is due in any.
 
         Args:
             positions: places of the whole batch's images in the training split (B,).
@@ -194,38 +198,40 @@ class Trainer:
         set_learning_rates(self.optimizer, factor)
         mine = (self.ranks.rank,) if not self.ranks.first else ()
         torch.manual_seed(derive_seed(self.seed, "layers", progress.step, *mine))
-        value, seen = self._loss_of(images, labels)
-        value.backward()
-        self.ranks.average_gradients(self.loss.parameters())
-        norm = gradient_norm([self.encoder, self.loss])
-        asked = torch.full((), float(self.should_stop()), device=self.device)
-        state = self.ranks.averaged(torch.stack([value.detach().float(), norm.float(), asked]))
-        loss, norm_value, stop = state.tolist()  # the only synchronisation
+        outputs = self.ranks.gathered(self.network(images), len(labels))
+        with self.shards.whole():
+            value = self._loss_of(outputs, labels)
+            value.backward()
+            value = value.detach()
+        replicated = [parameter for parameter in self.loss.parameters() if parameter not in self.shards]
+        self.ranks.average_gradients(replicated)
+        norm = self.shards.norm(gradient_norm([*self.encoder.parameters(), *replicated]))
+        asked = [torch.full((), float(flag), device=self.device) for flag in (self.should_stop(), self._is_due(1))]
+        state = self.ranks.averaged(torch.stack([value.float(), norm.float(), *asked]))
+        loss, norm_value, stop, due = state.tolist()  # the only synchronisation
         if not math.isfinite(loss):
-            raise non_finite_loss(
-                loss=loss,
-                epoch=progress.epoch,
-                step=progress.step,
-                index=self.data.index[positions],
-                embeddings=seen,
-                modules={"encoder": self.encoder, "loss": self.loss},
-            )
+            with self.shards.whole():
+                raise non_finite_loss(
+                    loss=loss,
+                    epoch=progress.epoch,
+                    step=progress.step,
+                    index=self.data.index[positions],
+                    embeddings=outputs,
+                    modules={"encoder": self.encoder, "loss": self.loss},
+                )
         self._update(state[1], norm_value)
         progress.loss_sum += loss
-        return bool(stop)
+        return bool(stop), bool(due)
 
-    def _loss_of(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss of the whole batch, labels (B,), and what it was computed from, (B, M) or (B, D).
-
-        `images` (b, C, H, W) are this process's share of the batch.
-        """
+    def _loss_of(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Loss of the whole batch, labels (B,), from the network's outputs, (B, M) or (B, D)."""
         generator = generator_for(self.device, self.seed, "loss", self.progress.step)
-        outputs, head = self.ranks.gathered(self.network(images), len(labels)), self.encoder.head
         if not self.loss.wants_features:
-            return self.loss(outputs, labels, generator=generator), outputs
-        if head is None:
+            value: Tensor = self.loss(outputs, labels, generator=generator)
+            return value
+        if self.encoder.head is None:
             raise TrainingError("an objective perturbs the last layer, but the encoder has none; use another backbone.")
-        return self.loss.from_features(outputs, head, labels, generator=generator), outputs
+        return self.loss.from_features(outputs, self.encoder.head, labels, generator=generator)
 
     def _update(self, norm: Tensor, norm_value: float) -> None:
         progress = self.progress
@@ -240,33 +246,39 @@ class Trainer:
             progress.skipped += 1
             progress.skipped_in_a_row += 1
             if progress.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
-                raise non_finite_gradients(
-                    epoch=progress.epoch,
-                    step=progress.step,
-                    skipped=progress.skipped_in_a_row,
-                    modules={"encoder": self.encoder, "loss": self.loss},
-                )
+                with self.shards.whole():
+                    raise non_finite_gradients(
+                        epoch=progress.epoch,
+                        step=progress.step,
+                        skipped=progress.skipped_in_a_row,
+                        modules={"encoder": self.encoder, "loss": self.loss},
+                    )
         self.optimizer.zero_grad()
 
     def _end_epoch(self, bar: tqdm) -> None:
         """Validate, write the epoch's row, select weights, decide whether to go on, checkpoint."""
         progress, settings = self.progress, self.settings
         last = progress.epoch + 1 == settings.epochs
-        metric = None
+        with self.shards.whole():
+            self._record(self._select(last=last), bar)
+        stopped = 0 < settings.patience <= progress.waited
+        progress.finished = last or stopped
+        progress.epoch += 1
+        progress.step_in_epoch = progress.skipped = 0
+        progress.loss_sum = progress.norm_sum = progress.seconds = 0.0
+        if progress.finished or progress.epoch % settings.checkpoint_every == 0 or self.ranks.once(self._is_due):
+            self._save()
+
+    def _select(self, *, last: bool) -> float | None:
+        """Validate if it is time to, and keep the weights if they are the best; returns the metric measured."""
+        progress, settings, metric = self.progress, self.settings, None
         if self.data.has_validation and (last or (progress.epoch + 1) % settings.validate_every == 0):
             metric = validate(self.encoder, self.loss, self.data, settings.selection_metric, self.precision)
             progress.metrics.append(metric)
         improved = metric is not None and progress.waited == 0
         if improved or not self.data.has_validation:
             self.best, progress.best_epoch = weights_of(self.encoder, self.loss), progress.epoch
-        self._record(metric, bar)
-        stopped = 0 < settings.patience <= progress.waited
-        progress.finished = last or stopped
-        progress.epoch += 1
-        progress.step_in_epoch = progress.skipped = 0
-        progress.loss_sum = progress.norm_sum = progress.seconds = 0.0
-        if progress.finished or progress.epoch % settings.checkpoint_every == 0 or self._checkpoint_is_due():
-            self._save()
+        return metric
 
     def _record(self, metric: float | None, bar: tqdm) -> None:
         progress = self.progress
@@ -299,30 +311,35 @@ class Trainer:
 
     def _warm_start(self) -> None:
         """Let the loss initialise itself from the embeddings of the training images, without augmentation."""
-        if self.loss.wants_warm_start:
-            embeddings = embed_split(self.encoder, self.data, "train", self.precision)
-            with torch.no_grad():
-                self.loss.warm_start(embeddings, self.data.labels.to(self.device))
-        self.ranks.align(self.loss)
+        with self.shards.whole():
+            if self.loss.wants_warm_start:
+                embeddings = embed_split(self.encoder, self.data, "train", self.precision)
+                with torch.no_grad():
+                    self.loss.warm_start(embeddings, self.data.labels.to(self.device))
+            self.ranks.align(self.loss)
 
-    def _checkpoint_is_due(self) -> bool:
+    def _is_due(self, steps: int = 0) -> bool:
+        """Whether a checkpoint is due in this process after so many more steps."""
         if self.checkpoint_steps is not None:
-            return self.progress.step % self.checkpoint_steps == 0
+            return (self.progress.step + steps) % self.checkpoint_steps == 0
         return time.monotonic() - self._saved_at > SECONDS_BETWEEN_CHECKPOINTS
 
     def _save(self) -> None:
+        """Write a checkpoint; all processes call this after the same step."""
         self._saved_at = time.monotonic()
-        if not self.ranks.first:
-            return
-        state = {
-            "identity": self.identity,
-            "progress": dataclasses.asdict(self.progress),
-            "encoder": self.encoder.state_dict(),
-            "loss": self.loss.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "best": self.best,
-        }
-        self.checkpoints.save(self.progress.step, state)
+        optimizer = self.shards.optimizer_state(self.optimizer)
+        with self.shards.whole():
+            if not self.ranks.first:
+                return
+            state = {
+                "identity": self.identity,
+                "progress": dataclasses.asdict(self.progress),
+                "encoder": self.encoder.state_dict(),
+                "loss": self.loss.state_dict(),
+                "optimizer": optimizer,
+                "best": self.best,
+            }
+            self.checkpoints.save(self.progress.step, state)
 
     def _restore(self) -> bool:
         state = self.ranks.once(lambda: self.checkpoints.load(self.identity))
@@ -330,8 +347,9 @@ class Trainer:
             return False
         self.progress = Progress(**state["progress"])
         self.encoder.load_state_dict(state["encoder"])
-        self.loss.load_state_dict(state["loss"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        with self.shards.whole():
+            self.loss.load_state_dict(state["loss"])
+        self.shards.load_optimizer(self.optimizer, state["optimizer"])
         self.best = state["best"]
         if self.ranks.first:
             log.info("resumed at epoch %d, step %d", self.progress.epoch, self.progress.step)

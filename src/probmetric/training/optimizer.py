@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -102,7 +103,6 @@ def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> float
     return float(optimizer.param_groups[0]["lr"])
 
 
-def gradient_norm(modules: list[nn.Module]) -> Tensor:
-    """Euclidean norm, a scalar tensor, of all gradients together; not finite if any gradient is not."""
-    gradients = [p.grad for module in modules for p in module.parameters() if p.grad is not None]
-    return torch.nn.utils.get_total_norm(gradients)
+def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """Euclidean norm, a scalar tensor, of the gradients of `parameters`; not finite if any gradient is not."""
+    return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])

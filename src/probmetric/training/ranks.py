@@ -7,7 +7,8 @@ the encoder's gradients over the processes, ends at their sum,
     dL/dtheta = sum_r dL/dz_r dz_r/dtheta,
 
 the gradient that flows back into a process's own rows is multiplied by W. The loss's own gradients are the same
-everywhere up to rounding and are averaged, which keeps the copies of its parameters equal to the bit.
+everywhere up to rounding and are averaged, which keeps the copies of its parameters equal to the bit; of very large
+parameters there are no copies (`shards.py`).
 
 With one process every operation here is the identity: the training loop has no second path.
 """
@@ -175,7 +176,11 @@ class _Gather(torch.autograd.Function):
         padded[: len(rows)] = rows
         parts = [torch.empty_like(padded) for _ in range(ranks.count)]
         dist.all_gather(parts, padded)
-        return torch.stack(parts, dim=1).flatten(0, 1)[:total]
+        whole = rows.new_empty(total, *rows.shape[1:])
+        for rank, part in enumerate(parts):
+            place = whole[rank :: ranks.count]
+            place.copy_(part[: len(place)])
+        return whole
 
     @staticmethod
     @once_differentiable

@@ -242,6 +242,7 @@ def _identity(settings: EncoderSettings, data: TrainingData, encoder: Encoder) -
     """Digest of everything that decides the weights; a checkpoint of another identity is not continued."""
     decisive = settings.plain()
     decisive.pop("prepared")
+    decisive["training"].pop("shard_proxies", None)
     facts = {"data": data.digest, "pretrained": encoder.pretrained_digest, "torch": torch.__version__}
     return digest_of({"settings": decisive, **facts})
 
