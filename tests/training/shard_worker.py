@@ -59,6 +59,13 @@ class Watched(FirstGradients):
                 self.held[name] = torch.tensor([(len(part), part.untyped_storage().nbytes()) for part in tensors])
 
 
+class Impatient(FirstGradients):
+    """Process 1 alone wants a checkpoint, after the fifth step."""
+
+    def _is_due(self, steps: int = 0) -> bool:
+        return self.ranks.rank == 1 and self.progress.step + steps == 5
+
+
 class Poisoned(FirstGradients):
     """In the third step process 1 finds one of its proxies to be NaN."""
 
@@ -106,6 +113,7 @@ def main(prepared: Path, output: Path) -> None:
         for choice in ("always", "never"):
             place = output / f"stopped-{choice}"
             train_sharded("potential_field", prepared, place, ranks, stop_after=STOPPED_AFTER, shard_proxies=choice)
+        train_sharded("nir", prepared, output / "impatient", ranks, stop_after=STOPPED_AFTER, kind=Impatient)
         for kind in (Poisoned, Exploding):
             said = complaint(kind, prepared, output / kind.__name__, ranks)
             write_text(output / f"{kind.__name__}.{ranks.rank}.txt", said)

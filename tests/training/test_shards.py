@@ -87,6 +87,13 @@ def test_checkpoints_do_not_tell_how_they_were_made(together: Path, digits_open:
     assert outline(always) == outline(never) == outline(one)
 
 
+@pytest.mark.slow
+def test_a_checkpoint_one_process_wants_is_made_by_all(together: Path) -> None:
+    """Their clocks differ, and none may wait for rows that the others do not send."""
+    files = Checkpoints(together / "impatient" / "state").files()
+    assert [path.stem for path in files] == ["step-000000005", "step-000000007"]
+
+
 def tensors_of(state: object, name: str = "") -> dict[str, torch.Tensor]:
     if isinstance(state, torch.Tensor):
         return {name: state}
