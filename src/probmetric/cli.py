@@ -13,7 +13,7 @@ from typing import Any
 
 from probmetric import __version__
 from probmetric.config import EncoderSettings, Params, RunSettings, load, parse
-from probmetric.errors import ProbMetricError
+from probmetric.errors import OUT_OF_MEMORY, ProbMetricError, is_out_of_memory
 from probmetric.io import FileError
 from probmetric.launch import Place, take_place
 from probmetric.privacy import switch_telemetry_off
@@ -33,8 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ProbMetricError as error:
         print(f"probmetric {options.command}: {error}", file=sys.stderr)
         return EXIT_CONFIG
-    except MemoryError:
-        print(f"probmetric {options.command}: out of memory; give it more (mem_mb) and run it again.", file=sys.stderr)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        print(f"probmetric {options.command}: {OUT_OF_MEMORY}", file=sys.stderr)
         return EXIT_CONFIG
     except BrokenPipeError:
         sys.stderr.close()

@@ -1,5 +1,20 @@
-"""The base of errors meant for people."""
+"""Errors meant for people."""
 
 
 class ProbMetricError(Exception):
     """Something a person can mend: the message says what is wrong, where, and the fix. Commands print it alone."""
+
+
+OUT_OF_MEMORY = (
+    "out of memory; give the job more (mem_mb, or a larger device) or make training.batch_size smaller, "
+    "and run it again."
+)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether Python's, PyTorch's or CUDA's allocator raised `error`; PyTorch's for the CPU has no class of its own."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or any(sign in str(error) for sign in ("can't allocate memory", "out of memory"))
+    )

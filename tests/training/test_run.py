@@ -335,7 +335,7 @@ def test_photographs_are_cropped_by_their_recipe(digits: Path, tmp_path: Path, m
     one, two = (torch.cat(list(data.images_in_order("val"))) for _ in range(2))
     assert torch.equal(one, two)
     several = train(quick_settings(), digits, tmp_path / "threads")
-    monkeypatch.setattr(TrainingData, "_threads", 0)
+    monkeypatch.setattr("probmetric.training.data.loading_threads", lambda _device: 0)
     single = train(quick_settings(), digits, tmp_path / "single")
     assert (several / "model.safetensors").read_bytes() == (single / "model.safetensors").read_bytes()
 

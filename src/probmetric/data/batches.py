@@ -1,4 +1,4 @@
-"""The images of one split, in manifest order, as the batches an encoder reads."""
+"""The images of one split, in manifest order, as the batches an encoder reads, loaded ahead by threads."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from probmetric.data.ahead import ahead_of, loading_threads, sent
 from probmetric.data.digest import verify_digest
 from probmetric.data.fitted import load_fitted
 from probmetric.data.manifest import load_columns
@@ -48,13 +49,17 @@ class SplitImages:
         rows = np.flatnonzero(columns["split"] == split)
         self.index = torch.from_numpy(rows)
         self.labels = torch.from_numpy(columns["label"][rows])
-        self._store, self._transform, self._shape, self._device = open_images(folder), transform, shape, device
+        self._store, self._transform, self._shape = open_images(folder), transform, shape
+        self._device = torch.device(device)
 
     def __len__(self) -> int:
         return len(self.index)
 
     def batches(self, size: int = BATCH, *, first: int = 0, step: int = 1) -> Iterator[torch.Tensor]:
         """Images (B, C, H, W) float32, scaled as in training and not augmented; every `step`-th batch from `first`."""
-        for rows in self.index.split(size)[first::step]:
-            views = load_fitted(self._store, rows.numpy(), self._transform, shape=self._shape)
-            yield self._transform.normalise(views.to(self._device))
+        chosen = self.index.split(size)[first::step]
+        for views in ahead_of(self._load, chosen, loading_threads(self._device), self._device):
+            yield self._transform.normalise(views)
+
+    def _load(self, rows: torch.Tensor) -> torch.Tensor:
+        return sent(load_fitted(self._store, rows.numpy(), self._transform, shape=self._shape), self._device)

@@ -7,14 +7,10 @@ neither the threads nor a resumed run change it.
 
 from __future__ import annotations
 
-import os
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,6 +18,7 @@ from torch import Tensor
 
 from probmetric.config import ConfigError, Training
 from probmetric.data import DataError, ImageStore, load_columns, load_metadata, open_images, verify_digest
+from probmetric.data.ahead import ahead_of, loading_threads, sent
 from probmetric.data.batching import Batches, create_batches
 from probmetric.data.large import LargeImages
 from probmetric.data.manifest import read_table, values_of
@@ -32,11 +29,8 @@ from probmetric.training.ranks import ALONE, Ranks
 
 EMBED_BATCH = 256
 IN_MEMORY_BYTES = 2 * 2**30
-AHEAD = 4
 
 Split = Literal["train", "val"]
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 class TrainingData:
@@ -141,7 +135,7 @@ class TrainingData:
         index = self.index[positions]
         if isinstance(self._augment, LargeImages):
             stored = self._augment.load(self._store, index.numpy(), seed=self.seed, epoch=epoch)
-            stored = self._sent(stored)
+            stored = sent(stored, self.device)
         else:
             stored = self._stored("train", positions)
         images = self._augment(stored, index, seed=self.seed, epoch=epoch)
@@ -165,58 +159,25 @@ class TrainingData:
         return len(self._rows[split])
 
     def _ahead(self, load: Callable[[Tensor], Tensor], batches: Sequence[Tensor]) -> Iterator[Tensor]:
-        """`map(load, batches)`; threads start loading on this process's own device."""
-        device = self.device if self.device.type == "cuda" else None
-        return ahead_of(load, batches, self._threads, partial(torch.cuda.set_device, device) if device else None)
+        """`map(load, batches)`, by threads unless the images are in memory."""
+        return ahead_of(load, batches, 0 if self._held else loading_threads(self.device), self.device)
 
     def _plain_images(self, split: Split, positions: Tensor) -> Tensor:
         if isinstance(self._plain, LargeImages):
-            stored = self._sent(self._plain.load_plain(self._store, self._rows[split][positions.numpy()]))
+            stored = sent(self._plain.load_plain(self._store, self._rows[split][positions.numpy()]), self.device)
         else:
             stored = self._stored(split, positions)
         return self._laid_out(self._plain.normalise(stored))
-
-    @property
-    def _threads(self) -> int:
-        """Threads that load ahead: none where the images are in memory, as many as the job has beside a CUDA device."""
-        if self._held:
-            return 0
-        spare = torch.get_num_threads() if self.device.type == "cuda" else 1
-        return max(min(len(os.sched_getaffinity(0)), AHEAD), spare)
 
     def _stored(self, split: Split, positions: Tensor) -> Tensor:
         """Stored images (B, C, H, W) uint8 on the device."""
         if split in self._held:
             return self._held[split][positions.to(self.device)]
-        return self._sent(self._store.batch(self._rows[split][positions.numpy()]))
-
-    def _sent(self, images: Tensor) -> Tensor:
-        """Images (B, C, H, W) on the device, copied while it computes."""
-        return images.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else images
+        return sent(self._store.batch(self._rows[split][positions.numpy()]), self.device)
 
     def _laid_out(self, images: Tensor) -> Tensor:
         layout = torch.channels_last if self.settings.channels_last else torch.contiguous_format
         return images.contiguous(memory_format=layout)
-
-
-def ahead_of(
-    load: Callable[[T], R], items: Sequence[T], threads: int, prepare: Callable[[], None] | None = None
-) -> Iterator[R]:
-    """`map(load, items)` in order, computed a few items ahead by `threads` threads; 0 computes when asked.
-
-    Each thread calls `prepare` once: a CUDA device is made current per thread, and pinning memory elsewhere would open
-    a context on device 0.
-    """
-    if not threads:
-        yield from map(load, items)
-        return
-    with ThreadPoolExecutor(threads, thread_name_prefix="images", initializer=prepare) as pool:
-        rest = iter(items)
-        waiting = deque(pool.submit(load, item) for item in islice(rest, max(AHEAD, threads + 1)))
-        while waiting:
-            result = waiting.popleft().result()
-            waiting.extend(pool.submit(load, item) for item in islice(rest, 1))
-            yield result
 
 
 def training_transform(augment: str, dataset: str) -> Transform:
