@@ -65,7 +65,7 @@ CITIES = {
 REACH = {"train": TRAIN_RADIUS, "val": RADIUS, "test": RADIUS}
 CELL = 25.0
 ROLES = ("query", "database")
-BLOCK = 2**12
+BLOCK = 2**10
 _Columns = dict[str, np.ndarray]
 
 
@@ -180,11 +180,11 @@ def _images(root: Path, split: str, city: str, role: str, counts: Counter[str]) 
     stem = f"{_part(split)}/{city}/{role}/images/"
     columns = {
         "path": _bytes([f"{stem}{key.decode()}.jpg" for key in post["key"].tolist()]),
-        **{name: np.full(len(keep), value, dtype=object) for name, value in (("split", split), ("city", city))},
+        **{name: strings([value] * len(keep)) for name, value in (("split", split), ("city", city))},
         **_frames(folder, post["key"]),
         "easting": post["easting"].astype(np.float64),
         "northing": post["northing"].astype(np.float64),
-        "role": np.full(len(keep), role, dtype=object),
+        "role": strings([role] * len(keep)),
         "night": _true(post["night"]),
         "sideways": post["view_direction"] == b"Sideways",
     }
@@ -195,7 +195,7 @@ def _frames(folder: Path, keys: np.ndarray) -> _Columns:
     """Sequence and frame number of the images `keys`, "" and -1 where none is known."""
     path = folder / "seq_info.csv"
     if not path.is_file():
-        return {"sequence": np.full(len(keys), "", dtype=object), "frame": np.full(len(keys), -1, dtype=np.int64)}
+        return {"sequence": strings([""] * len(keys)), "frame": np.full(len(keys), -1, dtype=np.int64)}
     listed = _table(path, ("key", "sequence_key", "frame_number"))
     row = {key: i for i, key in enumerate(listed["key"].tolist())}
     rows = np.array([row.get(key, -1) for key in keys.tolist()], dtype=np.int64)
