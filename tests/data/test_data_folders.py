@@ -2,6 +2,7 @@
 
 import dataclasses
 import fcntl
+import hashlib
 import shutil
 import subprocess
 
@@ -131,6 +132,26 @@ def test_load_columns_agrees_with_the_frame(prepared):
     assert frame.attrs["protocol"] == "closed_set"
     with pytest.raises(DataError, match="colour"):
         load_columns(prepared / "digits", ["colour"])
+
+
+def test_text_and_digests_as_bytes_are_written_like_text_whatever_the_groups_of_rows(tmp_path, monkeypatch):
+    paths = [f"{'x' * row}/städte {row}.jpg" for row in range(10)]
+    digests = [hashlib.sha256(path.encode()) for path in paths]
+    numbers = {name: np.arange(10) for name in ("index", "label", "offset", "height", "width", "channels")}
+    words = {"class_name": np.array(list("abcdefghij"), dtype=object), "split": np.array(["train"] * 10)}
+    text = {"path": np.array(paths, dtype=object), "sha256": np.array([d.hexdigest() for d in digests])}
+    data = {
+        "path": np.array([path.encode() for path in paths]),
+        "sha256": np.frombuffer(b"".join(d.digest() for d in digests), dtype="V32"),
+    }
+    files = [tmp_path / name / MANIFEST for name in ("text", "data", "groups")]
+    write_manifest(files[0], {**numbers, **words, **text}, {})
+    write_manifest(files[1], {**numbers, **words, **data}, {})
+    monkeypatch.setattr("probmetric.data.manifest.GROUP", 3)
+    write_manifest(files[2], {**numbers, **words, **data}, {})
+    assert files[0].read_bytes() == files[1].read_bytes() != files[2].read_bytes()
+    assert load_manifest(files[0].parent).equals(load_manifest(files[2].parent))
+    assert load_columns(files[2].parent, ["path"])["path"].tolist() == paths
 
 
 def test_batches_are_the_images(prepared):
