@@ -41,6 +41,10 @@ rule all:
         collect("state/tracked/{experiment}.json", experiment=EXPERIMENTS),
 
 
+onstart:
+    start()
+
+
 onsuccess:
     finish()
 

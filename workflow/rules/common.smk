@@ -86,6 +86,16 @@ def report_settings(wildcards):
     return PLAN.report_json(wildcards.experiment)
 
 
+def start():
+    """On this machine no queue needs sparing, and what limits the rate of submissions costs ever more.
+
+    After every finished job Snakemake's limiter has the ready jobs weighed once more per second, for as long as any
+    are ready: with a thousand jobs the main process is busy with nothing else.
+    """
+    if workflow.local_exec and workflow.scheduler is not None:
+        workflow.scheduler.job_rate_limiter = None
+
+
 def finish():
     """After a successful run: DVC is told, and people where to look and what the orchestration cost."""
     if not EXPERIMENTS:
