@@ -71,7 +71,7 @@ class Poisoned(FirstGradients):
 
     def _loss_of(self, outputs: Tensor, labels: Tensor) -> Tensor:
         if self.progress.step == 2 and self.ranks.rank == 1:
-            self.loss.proxies.data[1] = float("nan")
+            self.loss.proxies.data[-1] = float("nan")
         return super()._loss_of(outputs, labels)
 
 
@@ -80,8 +80,8 @@ class Exploding(FirstGradients):
 
     def _loss_of(self, outputs: Tensor, labels: Tensor) -> Tensor:
         if self.ranks.rank == 1:
-            own = torch.arange(len(self.loss.proxies)) == 1
-            self.loss.proxies.register_hook(lambda gradient: gradient.masked_fill(own[:, None], float("inf")))
+            last = torch.arange(len(self.loss.proxies)) == len(self.loss.proxies) - 1
+            self.loss.proxies.register_hook(lambda gradient: gradient.masked_fill(last[:, None], float("inf")))
         return super()._loss_of(outputs, labels)
 
 

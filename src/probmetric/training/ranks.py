@@ -66,6 +66,23 @@ class Ranks:
         whole: Tensor = _Gather.apply(rows, self, total)
         return whole
 
+    def own_block(self, rows: Tensor) -> Tensor:
+        """This process's share of `rows` (N, ...), adjacent ones, of which `assembled` makes all again."""
+        return rows.tensor_split(self.count)[self.rank]
+
+    def assembled(self, block: Tensor, total: int) -> Tensor:
+        """All processes' blocks (b, ...) of `total` rows, one after the other, (total, ...); without gradients.
+
+        Blocks go to their place in the result one by one, which takes no memory besides.
+        """
+        whole = block.new_empty(total, *block.shape[1:])
+        for rank, place in enumerate(whole.tensor_split(self.count)):
+            if rank == self.rank:
+                place.copy_(block)
+            if len(place):
+                dist.broadcast(place, src=rank)
+        return whole
+
     def added(self, values: Tensor) -> Tensor:
         """Sum of the processes' `values` (...), in place."""
         if self.several:
@@ -176,11 +193,7 @@ class _Gather(torch.autograd.Function):
         padded[: len(rows)] = rows
         parts = [torch.empty_like(padded) for _ in range(ranks.count)]
         dist.all_gather(parts, padded)
-        whole = rows.new_empty(total, *rows.shape[1:])
-        for rank, part in enumerate(parts):
-            place = whole[rank :: ranks.count]
-            place.copy_(part[: len(place)])
-        return whole
+        return torch.stack(parts, dim=1).flatten(0, 1)[:total]
 
     @staticmethod
     @once_differentiable

@@ -1,7 +1,7 @@
 """Large matrices of a loss, such as proxies (K C, M), of which each process keeps only its own rows.
 
-Between steps process r of W holds rows r, r + W, ... as a parameter, with their gradient and the optimiser's moments.
-For the loss the matrix is gathered; every process evaluates the loss of the whole batch (`ranks.py`), so afterwards it
+Between steps process r of W holds the r-th of W blocks of rows as a parameter, with the optimiser's moments of it. For
+the loss the matrix is put together; every process evaluates the loss of the whole batch (`ranks.py`), so afterwards it
 has its own rows' gradient already and nothing is sent back. The loss meets an ordinary parameter and knows of none of
 this; with one process, or without a large matrix, everything here is the identity.
 
@@ -71,7 +71,7 @@ class Shards:
             yield
         finally:
             for matrix, whole in zip(self._matrices, wholes, strict=True):
-                matrix.rows.data.copy_(self.ranks.own(whole.data))
+                matrix.rows.data.copy_(self.ranks.own_block(whole.data))
                 matrix.rows.grad = None if whole.grad is None else self._own(whole.grad)
             self._put([matrix.rows for matrix in self._matrices])
             self._whole = False
@@ -96,7 +96,7 @@ class Shards:
         """
 
         def gathered(moment: Tensor, matrix: _Matrix) -> Tensor:
-            whole = self.ranks.gathered(moment, matrix.length)
+            whole = self.ranks.assembled(moment, matrix.length)
             return whole.cpu() if self.ranks.first else moment
 
         return self._with_moments(optimizer, optimizer.state_dict(), gathered)
@@ -112,7 +112,7 @@ class Shards:
         moments = dict(state["state"])
         numbers = {p: number for number, p in enumerate(p for g in optimizer.param_groups for p in g["params"])}
         for matrix in self._matrices:
-            number = numbers[matrix.rows]
+            number = numbers.get(matrix.rows)
             if number in moments:
                 moments[number] = {
                     name: change(value, matrix) if isinstance(value, Tensor) and value.ndim == 2 else value
@@ -122,14 +122,14 @@ class Shards:
 
     def _gathered(self, matrix: _Matrix) -> nn.Parameter:
         rows = matrix.rows
-        whole = nn.Parameter(self.ranks.gathered(rows.detach(), matrix.length), rows.requires_grad)
+        whole = nn.Parameter(self.ranks.assembled(rows.detach(), matrix.length), rows.requires_grad)
         if rows.grad is not None:
-            whole.grad = self.ranks.gathered(rows.grad, matrix.length)
+            whole.grad = self.ranks.assembled(rows.grad, matrix.length)
         return whole
 
     def _own(self, whole: Tensor) -> Tensor:
         """Copy of this process's rows, so that the others can be freed."""
-        return self.ranks.own(whole).clone(memory_format=torch.contiguous_format)
+        return self.ranks.own_block(whole).clone()
 
     def _put(self, parameters: list[nn.Parameter]) -> None:
         for matrix, parameter in zip(self._matrices, parameters, strict=True):
