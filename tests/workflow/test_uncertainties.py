@@ -102,6 +102,14 @@ def test_an_ensemble_needs_the_following_seeds_of_its_base():
     assert fewer.encoders == ("digits/contrastive/seed4", "digits/contrastive/seed5")
 
 
+def test_ensembles_apart_share_no_member():
+    methods = {"three": {"base": "contrastive", "uncertainty": {"name": "ensemble", "members": 3, "apart": 5}}}
+    runs = plan(methods, methods=["three"], seeds=[0, 1, 2, 3, 4])
+    members = [name for run in runs for name in run.encoders]
+    assert runs[1].encoders == tuple(f"digits/contrastive/seed{seed}" for seed in (1, 6, 11))
+    assert len(set(members)) == 15
+
+
 def test_the_plan_trains_every_member_as_a_run_of_its_own(monkeypatch):
     monkeypatch.chdir(ROOT)
     raw = read_yaml("params.yaml") | {"experiments": ["lam-demo/table2"]}

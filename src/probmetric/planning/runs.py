@@ -82,18 +82,18 @@ class Run:
 def encoder_runs(encoder: str, chosen: Component) -> tuple[str, ...]:
     """Runs that train the K encoders uncertainty `chosen` combines, `encoder` first.
 
-    K is the uncertainty's option `members`; without such an option it is 1. With `over: seeds` they are seeds k to
-    k+K-1, with `over: folds` the datasets numbered 1 to K (cub-mlrc1 to cub-mlrc4).
+    K is the uncertainty's option `members`; without such an option it is 1. With `over: seeds` they are seeds k, k+d,
+    ..., k+(K-1)d, d its option `apart`; with `over: folds` the datasets numbered 1 to K (cub-mlrc1 to cub-mlrc4).
     """
     options = uncertainty.REGISTRY.options(chosen.name)
     if "members" not in options:
         return (encoder,)
-    members = range(int(chosen.options.get("members", options["members"].default)))
+    count, apart = (int(chosen.options.get(name, options[name].default)) for name in ("members", "apart"))
     key = RunKey.parse(encoder)
     if chosen.options.get("over") == "folds":
         stem = key.dataset.rstrip("0123456789")
-        return tuple(replace(key, dataset=f"{stem}{member + 1}").run for member in members)
-    return tuple(replace(key, seed=key.seed + member).run for member in members)
+        return tuple(replace(key, dataset=f"{stem}{member + 1}").run for member in range(count))
+    return tuple(replace(key, seed=key.seed + apart * member).run for member in range(count))
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ Both take their uncertainty from the spread of the aligned members, which no rot
 of similarities to the class means is as free of rotations, but looks at all classes: how members arrange the classes
 an image has nothing to do with is arbitrary, and differs most where they agree on what the image is.)
 
-Members are seeds of one method or, with `over="folds"`, the models of a protocol's numbered datasets (paper 004,
-tables 6 and 7: four models that each left another quarter of the training classes out).
+Members are seeds of one method, `apart` from each other (if that is d, the ensembles of seeds 0 to d-1 share none), or,
+with `over="folds"`, the models of a protocol's numbered datasets (paper 004, tables 6 and 7: four models that each left
+another quarter of the training classes out).
 
 Symbols: u_k = unit embedding of member k, R_k = `rotations`.
 """
@@ -67,6 +68,7 @@ class Ensemble(Uncertainty):
         self,
         *,
         members: int = 5,
+        apart: int = 1,
         over: Literal["seeds", "folds"] = "seeds",
         combine: Literal["concatenate", "aligned", "average"] = "concatenate",
         score: Literal["std_sum", "inverse_concentration"] = "inverse_concentration",
@@ -74,7 +76,9 @@ class Ensemble(Uncertainty):
     ) -> None:
         if members < 2:
             raise ValueError(f"members is {members}; an ensemble needs at least 2.")
-        self.members, self.over, self.combine = members, over, combine
+        if apart < 1:
+            raise ValueError(f"apart is {apart}; the seeds of the members lie at least 1 apart.")
+        self.members, self.apart, self.over, self.combine = members, apart, over, combine
         self.score, self.keep_samples = score, keep_samples
 
     def fit(
