@@ -46,9 +46,9 @@ def main() -> None:
         root = Path(temporary)
         size = write_streets(root / "raw", options.images)
         rows = [measured(root, options.images, size, store, options.workers) for store in options.store]
-    if options.output:
-        found = {"cores": os.cpu_count(), "load_1_min": os.getloadavg()[0], "results": rows}
-        options.output.write_text(json.dumps(found, indent=1) + "\n")
+        if options.output:
+            found = {"cores": os.cpu_count(), "load_1_min": os.getloadavg()[0], "results": rows}
+            options.output.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def write_streets(root: Path, count: int) -> int:
