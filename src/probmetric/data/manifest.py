@@ -78,8 +78,8 @@ def write_manifest(path: Path, columns: Mapping[str, np.ndarray], metadata: Mapp
             writer.write_table(table)
 
 
-def text(value: str | bytes) -> str:
-    """An element of a column of text."""
+def text(value: Any) -> str:
+    """An element of a column of text, `str` or UTF-8 bytes."""
     return value.decode() if isinstance(value, bytes) else str(value)
 
 

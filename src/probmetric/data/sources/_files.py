@@ -187,7 +187,8 @@ def strings(values: list[str]) -> np.ndarray:
 def existing(root: Path, paths: np.ndarray, name: str) -> None:
     """Raise `DataError` if files are missing; lists the first."""
     order = np.argsort(paths, kind="stable")
-    absent, number = [], 0
+    absent: list[str] = []
+    number = 0
     for folder, rows in itertools.groupby(order, lambda row: text(paths[row]).rpartition("/")[0]):
         inside = _names(root / folder)
         lacking = [path for path in (text(paths[row]) for row in rows) if path.rpartition("/")[2] not in inside]
