@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from probmetric.reporting.aggregate import aggregate
 from probmetric.reporting.plots import write_plots
 
 ENVIRONMENT = os.environ | {"DVC_NO_ANALYTICS": "true", "DVC_STUDIO_OFFLINE": "true"}
@@ -75,3 +76,13 @@ def test_the_plots_hold_means_over_seeds(study, workspace):
     assert float(means["digits/laplace"]["sparsification_ausc"]) == pytest.approx(
         summary["digits/laplace/sparsification/ausc"]
     )
+
+
+def test_files_of_a_report_can_be_checked_out_anywhere(workspace, study):
+    run_of = workspace.root / "results" / "digits/proxy_nca+loss.scale=4.0/seed0"
+    shutil.copytree(workspace.root / "results" / "digits/proxy_nca/seed0", run_of)
+    context = workspace.context("swept", runs=["digits/proxy_nca+loss.scale=4.0/seed0"])
+    aggregate([run_of], context.folder / "runs.csv", context.folder / "metrics.json")
+    names = [path.name for path in write_plots(context)]
+    assert "digits--proxy_nca-loss.scale=4.0.csv" in names
+    assert not any(set(name) & set('<>:"/\\|?*') for name in names)

@@ -28,12 +28,17 @@ def write_plots(context: ReportContext) -> list[Path]:
     paths = [_write(folder / "means.csv", *_means(context))]
     groups: dict[str, list[Run]] = defaultdict(list)
     for run in context.runs:
-        groups[legal_name(f"{run.key.data}--{run.key.variant}").replace("/", "-").replace(" ", "_")].append(run)
+        groups[_file_name(f"{run.key.data}--{run.key.variant}")].append(run)
     for name, runs in groups.items():
         for kind, (head, rows) in {"validation": _validation(runs), "sparsification": _sparsification(runs)}.items():
             if rows:
                 paths.append(_write(folder / kind / f"{name}.csv", head, rows))
     return paths
+
+
+def _file_name(text: str) -> str:
+    """A name every file system takes, Windows' included: `glyphs--contrastive-dim=32`."""
+    return legal_name(text).replace("/", "-").replace(" ", "_").replace(":", "=")
 
 
 def _means(context: ReportContext) -> tuple[list[str], list[list[object]]]:
