@@ -34,7 +34,7 @@ STEPS: dict[str, tuple[list[str], list[str]]] = {
     "track": (["track", "tiny", "--receipt", "state/tracked.json"], ["state/tracked.json"]),
 }
 # What differs between two undisturbed runs: seconds, throughput and memory.
-TIMED = ("history.csv", "encoder.yaml", "run.yaml", "tracked.json")
+TIMED = ("history.csv", "encoder.yaml", "run.yaml", "tracked.json", "timing.json")
 
 
 @dataclass(frozen=True)
