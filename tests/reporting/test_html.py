@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import base64
+import io
 import itertools
 import math
 import re
@@ -9,12 +11,13 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 from fabricated_runs import LABELS, Workspace
+from PIL import Image
 
-from probmetric.io import write_json
+from probmetric.io import FileError, write_json
 from probmetric.reporting import _answers
 from probmetric.reporting.aggregate import aggregate
 from probmetric.reporting.figures import draw
-from probmetric.reporting.html import render, write_report
+from probmetric.reporting.html import LONGEST_WEBP, _embedded, render, write_report
 from probmetric.reporting.tables import build_table, write_tables
 
 VOID = {"meta", "img", "br", "link", "input"}
@@ -76,7 +79,29 @@ def test_the_page_is_self_contained(page):
             assert not re.match(r"(https?:)?//", address), address
     images = [attributes for tag, attributes in page.tags if tag == "img"]
     assert len(images) == 2
-    assert all(image["src"].startswith("data:image/png;base64,") and len(image["alt"]) > 40 for image in images)
+    assert all(image["src"].startswith("data:image/webp;base64,") and len(image["alt"]) > 40 for image in images)
+
+
+def test_figures_lose_no_pixel_on_the_page(page, study):
+    shown = [attributes["src"] for tag, attributes in page.tags if tag == "img"]
+    for source, name in zip(shown, ("sparsification", "noise_robustness"), strict=True):
+        packed = base64.b64decode(source.partition("base64,")[2])
+        drawn = Image.open(study.folder / "figures" / f"{name}.png").convert("RGB")
+        assert Image.open(io.BytesIO(packed)).convert("RGB").tobytes() == drawn.tobytes()
+        assert len(packed) < (study.folder / "figures" / f"{name}.png").stat().st_size
+
+
+def test_a_damaged_figure_is_named_with_the_fix(tmp_path):
+    (tmp_path / "cut.png").write_bytes(b"\x89PNG")
+    with pytest.raises(FileError, match=r"cut.png is damaged .*draw the figures again"):
+        _embedded(tmp_path / "cut.png")
+
+
+def test_a_figure_too_long_for_webp_stays_as_it_is(tmp_path):
+    Image.new("RGB", (1, LONGEST_WEBP + 1)).save(tmp_path / "long.png")
+    kind, _, content = _embedded(tmp_path / "long.png").partition(";base64,")
+    assert kind == "data:image/png"
+    assert base64.b64decode(content) == (tmp_path / "long.png").read_bytes()
 
 
 def test_internal_links_and_files_exist(page, study):
@@ -138,7 +163,7 @@ def test_text_from_outside_is_escaped(workspace):
     aggregate(workspace.folders, context.folder / "runs.csv", context.folder / "metrics.json")
     drawing = dict.fromkeys(("title", "caption", "alt"), nasty) | {"empty": ""}
     write_json(context.folder / "figures" / "sparsification.json", drawing)
-    (context.folder / "figures" / "sparsification.png").write_bytes(b"x")
+    Image.new("RGB", (2, 2)).save(context.folder / "figures" / "sparsification.png")
     text = render(context)
     assert "<script" not in text
     page = Page(text)
