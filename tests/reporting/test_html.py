@@ -125,9 +125,8 @@ def test_the_page_is_accessible(page):
 
 def test_the_page_opens_with_the_answer(page, study):
     words = page.words
-    glance = words[
-        words.index("At a glance", words.index("Files") if False else 0) : words.index("Can the uncertainty")
-    ]
+    end = words.index("Can the uncertainty")
+    glance = words[words.rindex("At a glance", 0, end) : end]
     for answer in _answers.answers(build_table(study)):
         assert answer.best in glance
         assert answer.value in glance
@@ -222,3 +221,27 @@ def test_trust_needs_an_interval_above_chance_and_a_useful_size(study):
     assert nca.evidence["AUROC (symbols)"].grade == "weak"
     assert _answers._grade("AUROC (a)", [0.4, 0.41, 0.39]).grade == "inverted"
     assert _answers._grade("AUROC (a)", [0.2, 0.9, 0.5]).grade == "none"
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "sentence"),
+    [
+        ({"best": "yes"}, "Its uncertainty can be trusted."),
+        ({"best": "yes", "a": "yes"}, "Its uncertainty can be trusted. So can that of a."),
+        (
+            {"best": "partly", "a": "yes", "b": "yes", "c": "no"},
+            "Its uncertainty can be trusted in part. The uncertainty of a and b can be trusted.",
+        ),
+        (
+            {"best": "no", "a": "weakly"},
+            "Its uncertainty cannot be trusted. No method's uncertainty is good by every measure.",
+        ),
+        ({"a": "partly"}, "No method's uncertainty is good by every measure."),
+        ({"best": "undecided", "a": "undecided"}, "Whether its uncertainty can be trusted, one seed cannot tell."),
+        (dict.fromkeys("abcdef", "yes"), "The uncertainty of a, b, c, d and 2 others can be trusted."),
+        (dict.fromkeys("abcde", "yes"), "The uncertainty of a, b, c, d and e can be trusted."),
+    ],
+)
+def test_a_card_says_whether_the_best_is_sure_of_itself(verdicts, sentence):
+    judged = [_answers.Trust(label, verdict, {}) for label, verdict in verdicts.items()]
+    assert _answers.trust_sentence(judged, "best") == sentence

@@ -179,21 +179,33 @@ def _grade(name: str, values: Sequence[float]) -> Evidence:
     return Evidence(name, text, "inverted" if high < CHANCE[kind] else "none")
 
 
-def trust_sentence(judged: Sequence[Trust]) -> str:
-    """One sentence on whose uncertainty can be trusted."""
-    groups = {verdict: [item.label for item in judged if item.verdict == verdict] for verdict in VERDICTS}
-    parts = [f"{VERDICTS[verdict]} {_listed(labels)}" for verdict, labels in groups.items() if labels]
-    return f"Uncertainty can be trusted: {'; '.join(parts)}."
+def trust_sentence(judged: Sequence[Trust], best: str) -> str:
+    """Whether the uncertainty of the method labelled `best` can be trusted, and whose can on every measurement."""
+    own = next((item.verdict for item in judged if item.label == best), None)
+    others = [item.label for item in judged if item.verdict == "yes" and item.label != best]
+    if own == "yes":
+        return f"{OWN[own]} So can that of {_listed(others)}." if others else OWN[own]
+    if others:
+        rest = f"The uncertainty of {_listed(others)} can be trusted."
+    else:
+        rest = "" if own == "undecided" else "No method's uncertainty is good by every measure."
+    return " ".join(sentence for sentence in (OWN[own] if own else "", rest) if sentence)
 
 
-VERDICTS = {
-    "yes": "yes for",
-    "partly": "partly for",
-    "weakly": "hardly (better than chance, of little use) for",
-    "no": "no for",
-    "undecided": "undecided (one seed) for",
+OWN = {
+    "yes": "Its uncertainty can be trusted.",
+    "partly": "Its uncertainty can be trusted in part.",
+    "weakly": "Its uncertainty is better than chance, but of little use.",
+    "no": "Its uncertainty cannot be trusted.",
+    "undecided": "Whether its uncertainty can be trusted, one seed cannot tell.",
 }
+NAMED = 4
 
 
 def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    """Names as a sentence has them; of many the first four and how many more there are."""
+    if len(names) == 1:
+        return names[0]
+    if len(names) <= NAMED + 1:
+        return f"{', '.join(names[:-1])} and {names[-1]}"
+    return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} others"
