@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from probmetric.config import EncoderSettings, RunSettings
 from probmetric.io import read_tensors, read_yaml, write_tensors
+from probmetric.planning.names import RESULTS
 from probmetric.planning.runs import encoder_runs
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     Trained = tuple[Encoder, Loss | None, EncoderSettings]
 
 Weights = Literal["selected", "last"]
-
-RESULTS = Path("results")
 
 
 def load_trained(encoder_run: str, settings: RunSettings, device: torch.device, which: Weights) -> Trained:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from probmetric.config import ConfigError, EncoderSettings, RunSettings
-from probmetric.embedder import RESULTS, Embedder, fit_uncertainty, load_trained, prepared_folder
+from probmetric.embedder import Embedder, fit_uncertainty, load_trained, prepared_folder
 from probmetric.io import read_yaml, write_json, write_tensors, write_yaml
 from probmetric.launch import ALONE, Place
+from probmetric.planning.names import RESULTS
 from probmetric.planning.runs import encoder_runs
 
 STATE = Path("state/training")

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from probmetric.embedder import RESULTS, Embedder, prepared_folder
+from probmetric.embedder import Embedder, prepared_folder
 from probmetric.errors import ProbMetricError
 from probmetric.io import read_tensors
+from probmetric.planning.names import RESULTS
 
 if TYPE_CHECKING:
     from probmetric.data.decode import Mode

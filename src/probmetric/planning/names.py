@@ -1,4 +1,4 @@
-"""What runs and prepared datasets are called, and nothing else.
+"""What runs and prepared datasets are called and where runs lie, and nothing else.
 
     results/<dataset>[+noise<rate>]/<method>[+key=value...]/seed<k>/
 
@@ -14,6 +14,7 @@ from typing import Literal
 
 from probmetric.io import FileError
 
+RESULTS = Path("results")
 _SEED = re.compile(r"seed(\d+)")
 _NOISE = re.compile(r"(?P<dataset>.+?)(?:\+noise(?P<rate>\d*\.?\d+))?")
 NoiseKind = Literal["uniform", "nearest"]

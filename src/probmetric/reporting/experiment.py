@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
-from probmetric.reporting._runs import Run, RunKey
+from probmetric.planning.names import RESULTS, RunKey
+from probmetric.reporting._runs import Run
 from probmetric.reporting.aggregate import Record, read_records
 
 
@@ -37,7 +38,7 @@ class ReportContext:
     expected: tuple[RunKey, ...]
     metrics: tuple[str, ...]
     folder: Path
-    results: Path = Path("results")
+    results: Path = RESULTS
     prepared: Path = Path("data/prepared")
     title: str = ""
     description: str = ""

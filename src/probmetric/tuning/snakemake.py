@@ -7,7 +7,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from probmetric.tuning.search import RESULTS, TuningError
+from probmetric.planning.names import RESULTS
+from probmetric.tuning.search import TuningError
 
 
 def train_runs(runs: Sequence[str], options: Sequence[str] = ()) -> None:
