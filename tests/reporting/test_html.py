@@ -237,7 +237,11 @@ def test_trust_needs_an_interval_above_chance_and_a_useful_size(study):
             "Its uncertainty cannot be trusted. No method's uncertainty is good by every measure.",
         ),
         ({"a": "partly"}, "No method's uncertainty is good by every measure."),
-        ({"best": "undecided", "a": "undecided"}, "Whether its uncertainty can be trusted, one seed cannot tell."),
+        ({"best": "undecided", "a": "undecided"}, "Whose uncertainty can be trusted, one seed cannot tell."),
+        (
+            {"best": "undecided", "a": "yes"},
+            "Whether its uncertainty can be trusted, one seed cannot tell. The uncertainty of a can be trusted.",
+        ),
         (dict.fromkeys("abcdef", "yes"), "The uncertainty of a, b, c, d and 2 others can be trusted."),
         (dict.fromkeys("abcde", "yes"), "The uncertainty of a, b, c, d and e can be trusted."),
     ],

@@ -181,6 +181,8 @@ def _grade(name: str, values: Sequence[float]) -> Evidence:
 
 def trust_sentence(judged: Sequence[Trust], best: str) -> str:
     """Whether the uncertainty of the method labelled `best` can be trusted, and whose can on every measurement."""
+    if all(item.verdict == "undecided" for item in judged):
+        return "Whose uncertainty can be trusted, one seed cannot tell."
     own = next((item.verdict for item in judged if item.label == best), None)
     others = [item.label for item in judged if item.verdict == "yes" and item.label != best]
     if own == "yes":
@@ -188,8 +190,8 @@ def trust_sentence(judged: Sequence[Trust], best: str) -> str:
     if others:
         rest = f"The uncertainty of {_listed(others)} can be trusted."
     else:
-        rest = "" if own == "undecided" else "No method's uncertainty is good by every measure."
-    return " ".join(sentence for sentence in (OWN[own] if own else "", rest) if sentence)
+        rest = "No method's uncertainty is good by every measure."
+    return f"{OWN[own]} {rest}" if own else rest
 
 
 OWN = {
