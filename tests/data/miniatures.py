@@ -85,8 +85,14 @@ def build(name: str, folder: Path, layout: str = "archive") -> Path:
 
 def _extract_all(folder: Path) -> None:
     for path in list(folder.iterdir()):
-        if path.name.endswith((".tgz", ".tar.gz", ".zip")):
-            shutil.unpack_archive(path, folder, **({"filter": "data"} if path.suffix != ".zip" else {}))
+        if path.name.endswith((".tgz", ".tar.gz")):
+            with tarfile.open(path) as archive:
+                # Python 3.11.0 to 3.11.3, Debian 12's among them, know no filters; later ones warn without.
+                archive.extraction_filter = getattr(tarfile, "data_filter", None)
+                archive.extractall(folder)
+            path.unlink()
+        elif path.suffix == ".zip":
+            shutil.unpack_archive(path, folder)
             path.unlink()
         elif path.suffix == ".gz":
             path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
