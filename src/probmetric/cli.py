@@ -58,7 +58,7 @@ def _prepare(options: argparse.Namespace) -> None:
 
 def _noise(options: argparse.Namespace) -> None:
     from probmetric.data import add_noise
-    from probmetric.planning.names import LabelNoise, split_data_name
+    from probmetric.run_names import LabelNoise, split_data_name
 
     folder = options.prepared or Path(_params().data.prepared)
     dataset, text = split_data_name(options.name)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from probmetric.config import EncoderSettings, RunSettings
 from probmetric.io import read_tensors, read_yaml, write_tensors
-from probmetric.planning.names import RESULTS
 from probmetric.planning.runs import encoder_runs
+from probmetric.run_names import RESULTS
 
 if TYPE_CHECKING:
     import torch

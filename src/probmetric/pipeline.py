@@ -13,8 +13,8 @@ from probmetric.config import ConfigError, EncoderSettings, RunSettings
 from probmetric.embedder import Embedder, fit_uncertainty, load_trained, prepared_folder
 from probmetric.io import read_yaml, write_json, write_tensors, write_yaml
 from probmetric.launch import ALONE, Place
-from probmetric.planning.names import RESULTS
 from probmetric.planning.runs import encoder_runs
+from probmetric.run_names import RESULTS
 
 STATE = Path("state/training")
 

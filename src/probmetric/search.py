@@ -19,7 +19,7 @@ import numpy as np
 from probmetric.embedder import Embedder, prepared_folder
 from probmetric.errors import ProbMetricError
 from probmetric.io import read_tensors
-from probmetric.planning.names import RESULTS
+from probmetric.run_names import RESULTS
 
 if TYPE_CHECKING:
     from probmetric.data.decode import Mode

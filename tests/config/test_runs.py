@@ -7,8 +7,8 @@ import pytest
 from probmetric.config import ConfigError, Experiment, Params, load, parse
 from probmetric.io import FileError
 from probmetric.planning.declared import data_source, stage
-from probmetric.planning.names import LabelNoise
 from probmetric.planning.runs import expand, find_run
+from probmetric.run_names import LabelNoise
 
 ROOT = Path(__file__).parents[2]
 

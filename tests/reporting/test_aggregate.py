@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from probmetric.io import FileError, write_json
-from probmetric.reporting._runs import RunKey
 from probmetric.reporting.aggregate import aggregate, legal_name, read_records
+from probmetric.run_folder import RunKey
 
 
 @pytest.mark.parametrize(

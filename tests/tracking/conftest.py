@@ -18,11 +18,11 @@ sys.path.append(str(Path(__file__).parents[1] / "reporting"))
 
 from fabricated_runs import RUNS, Workspace, study_metrics, write_prepared, write_run
 
-from probmetric.reporting._runs import RunKey
 from probmetric.reporting.aggregate import aggregate
 from probmetric.reporting.figures import draw
 from probmetric.reporting.html import write_report
 from probmetric.reporting.tables import write_tables
+from probmetric.run_folder import RunKey
 
 TRACKED = tuple(run for run in RUNS if "arcface" not in run and "raw_pixels" not in run and "seed2" not in run)
 MIGRATED = "mlflow.db"

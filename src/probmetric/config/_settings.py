@@ -19,7 +19,7 @@ from probmetric.config._components import (
 )
 from probmetric.config._params import Evaluation
 from probmetric.config._training import Training
-from probmetric.planning.names import data_name
+from probmetric.run_names import data_name
 
 
 class EncoderSettings(Strict):

@@ -1,6 +1,5 @@
 """What is to be run: from names and definition files to runs, and what Snakemake is told of them.
 
-    names          what runs and prepared datasets are called
     metric_names   what can stand in a table
     declared       the datasets of params.yaml: source, DVC stage, what is there
     experiments    the definition files: experiments, methods, substitutions

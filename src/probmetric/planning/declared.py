@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probmetric.io import FileError
-from probmetric.planning.names import split_data_name
 from probmetric.registry import nearest
+from probmetric.run_names import split_data_name
 
 if TYPE_CHECKING:
     from probmetric.config import Params

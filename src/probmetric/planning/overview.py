@@ -19,8 +19,8 @@ from probmetric.data.sources import REGISTRY as DATASETS
 from probmetric.io import read_json
 from probmetric.planning.declared import data_source, status
 from probmetric.planning.experiments import experiment_names
-from probmetric.planning.names import RESULTS, split_data_name
 from probmetric.planning.runs import Run, find_run, plan_experiment
+from probmetric.run_names import RESULTS, split_data_name
 
 JOBS = Path("benchmarks/jobs/train")
 THROUGHPUT = Path("benchmarks/results/throughput.json")

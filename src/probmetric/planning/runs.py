@@ -36,8 +36,8 @@ from probmetric.planning.experiments import (
     methods_with,
     shared_methods,
 )
-from probmetric.planning.names import RunKey, data_name, split_data_name
 from probmetric.registry import nearest
+from probmetric.run_names import RunKey, data_name, split_data_name
 
 _POSTERIOR_KEYS = ("uncertainty", "evaluation")
 

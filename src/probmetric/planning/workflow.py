@@ -20,10 +20,10 @@ from pydantic import TypeAdapter
 from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, parse
 from probmetric.io import read_yaml, sha256_file, write_json
 from probmetric.planning.metric_names import check_metrics
-from probmetric.planning.names import RESULTS
 from probmetric.planning.runs import PlannedExperiment, Run, find_run, plan_experiment
 from probmetric.privacy import switch_telemetry_off
 from probmetric.reporting.figures import REGISTRY as FIGURES
+from probmetric.run_names import RESULTS
 
 _PLACES = {"report": "index.html", "table": "table.md"}
 

@@ -14,8 +14,8 @@ from probmetric.reporting.aggregate import Record
 from probmetric.reporting.experiment import ood_means
 
 if TYPE_CHECKING:
-    from probmetric.reporting._runs import RunKey
     from probmetric.reporting.experiment import ReportContext
+    from probmetric.run_folder import RunKey
 
 AS_PUBLISHED = "as_published"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 
 from probmetric.io import FileError, atomic_path, write_json
-from probmetric.reporting._runs import RunKey, finished_runs
+from probmetric.run_folder import RunKey, finished_runs
 
 COLUMNS = ("run", "dataset", "noise", "method", "overrides", "seed", "fidelity", "metric", "value")
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
-from probmetric.planning.names import RESULTS, RunKey
-from probmetric.reporting._runs import Run
 from probmetric.reporting.aggregate import Record, read_records
+from probmetric.run_folder import Run
+from probmetric.run_names import RESULTS, RunKey
 
 
 @dataclass(frozen=True)

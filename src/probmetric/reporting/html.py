@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from probmetric.io import FileError, read_json, write_text
 from probmetric.reporting import _answers, _render
-from probmetric.reporting._runs import flatten
 from probmetric.reporting.claims import layout as claims_layout
 from probmetric.reporting.claims import load_claims
 from probmetric.reporting.claims.testing import evaluate_claims
@@ -22,10 +21,11 @@ from probmetric.reporting.figures._data import group_title
 from probmetric.reporting.published import layout, load_published
 from probmetric.reporting.published.comparing import compare_published
 from probmetric.reporting.tables import build_table
+from probmetric.run_folder import flatten
 
 if TYPE_CHECKING:
-    from probmetric.reporting._runs import Run
     from probmetric.reporting.experiment import ReportContext
+    from probmetric.run_folder import Run
 
 TEMPLATES = Path(__file__).parent / "templates"
 LONGEST_WEBP = 16383

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from probmetric.io import FileError, write_json
-from probmetric.reporting._runs import Run
+from probmetric.run_folder import Run
 
 TRAINING = ("train",)
 REPORTING = ("aggregate", "tables", "table", "figures", "figure", "report", "html", "track")

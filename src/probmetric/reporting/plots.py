@@ -18,8 +18,8 @@ from probmetric.io import atomic_path
 from probmetric.reporting.aggregate import legal_name
 
 if TYPE_CHECKING:
-    from probmetric.reporting._runs import Run
     from probmetric.reporting.experiment import ReportContext
+    from probmetric.run_folder import Run
 
 
 def write_plots(context: ReportContext) -> list[Path]:

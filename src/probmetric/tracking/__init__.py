@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from probmetric.io import FileError
-from probmetric.reporting._runs import finished_runs
+from probmetric.run_folder import finished_runs
 from probmetric.tracking import _store
 from probmetric.tracking._entries import report_entry, run_entry
 from probmetric.tracking.live import live_curves

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from probmetric.io import digest_of, read_json, sha256_file
-from probmetric.reporting._runs import Run, flatten
 from probmetric.reporting.aggregate import legal_name
+from probmetric.run_folder import Run, flatten
 
 REPORTS = "reports"
 _RUN_FILES = ("run.yaml", "metrics.json", "curves.json", "history.csv")

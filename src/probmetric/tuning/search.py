@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from probmetric.config import ConfigError, Method, Params, SearchRange, Tuning
 from probmetric.errors import ProbMetricError
 from probmetric.planning.experiments import PRESET
-from probmetric.planning.names import RESULTS
 from probmetric.planning.runs import Run, resolve
+from probmetric.run_names import RESULTS
 from probmetric.tuning._space import present_values, suggest
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from probmetric.planning.names import RESULTS
+from probmetric.run_names import RESULTS
 from probmetric.tuning.search import TuningError
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from probmetric.planning.names import split_data_name
 from probmetric.reporting._comparison import LEVEL
 from probmetric.reporting._measured import AS_PUBLISHED, Series, plays, series
 from probmetric.reporting.claims import Claim, Finding, Names, Verdict
+from probmetric.run_names import split_data_name
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext

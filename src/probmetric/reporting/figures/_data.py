@@ -12,11 +12,11 @@ import numpy as np
 from probmetric.io import FileError
 from probmetric.reporting import _metrics
 from probmetric.reporting._comparison import summarise
-from probmetric.reporting._runs import RERUN
+from probmetric.run_folder import RERUN
 
 if TYPE_CHECKING:
-    from probmetric.reporting._runs import Run
     from probmetric.reporting.experiment import ReportContext
+    from probmetric.run_folder import Run
 
 Curve = tuple[np.ndarray, np.ndarray]
 

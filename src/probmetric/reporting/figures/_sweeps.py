@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from probmetric.reporting.figures import _data
 
 if TYPE_CHECKING:
-    from probmetric.reporting._runs import Run, RunKey
     from probmetric.reporting.experiment import ReportContext
+    from probmetric.run_folder import Run, RunKey
 
 TOGETHER = " = "
 Points = dict[Any, list[float]]  # value of the option -> the metric over seeds

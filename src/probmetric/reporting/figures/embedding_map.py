@@ -11,8 +11,8 @@ from probmetric.reporting.figures import _data, _images, _style, register
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from probmetric.reporting._runs import Run
     from probmetric.reporting.experiment import ReportContext
+    from probmetric.run_folder import Run
 
 TITLE = "Map of the embedding space"
 _POINTS = 800

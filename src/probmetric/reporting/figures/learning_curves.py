@@ -12,8 +12,8 @@ from probmetric.reporting.figures import _data, _style, register
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from probmetric.reporting._runs import Run
     from probmetric.reporting.experiment import ReportContext
+    from probmetric.run_folder import Run
 
 TITLE = "Learning curves"
 _Band = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]

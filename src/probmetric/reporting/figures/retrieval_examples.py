@@ -9,8 +9,8 @@ import numpy as np
 from probmetric.reporting.figures import _data, _images, _style, register
 
 if TYPE_CHECKING:
-    from probmetric.reporting._runs import Run
     from probmetric.reporting.experiment import ReportContext
+    from probmetric.run_folder import Run
 
 TITLE = "Queries and their nearest images"
 _QUERIES, _NEAREST = 6, 5

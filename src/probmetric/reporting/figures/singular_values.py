@@ -16,8 +16,8 @@ from probmetric.reporting.figures import _data, _lines, _style, register
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from probmetric.reporting._runs import Run
     from probmetric.reporting.experiment import ReportContext
+    from probmetric.run_folder import Run
 
 TITLE = "Singular values of the embeddings"
 _FLOOR = 1e-5

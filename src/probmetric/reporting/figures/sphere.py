@@ -12,8 +12,8 @@ from probmetric.reporting.figures import _data, _style, register
 if TYPE_CHECKING:
     from mpl_toolkits.mplot3d import Axes3D
 
-    from probmetric.reporting._runs import Run
     from probmetric.reporting.experiment import ReportContext
+    from probmetric.run_folder import Run
 
 TITLE = "Embeddings in three dimensions"
 _POINTS = 2000

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from probmetric.io import FileError
-from probmetric.planning.names import data_name
 from probmetric.reporting import _metrics
+from probmetric.run_names import data_name
 
 FOLDER = Path(__file__).parent
 COLUMNS = ("table", "row", "method", "relative_to", "dataset", "noise", "metric", "value", "spread", "unit")

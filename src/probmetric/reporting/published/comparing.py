@@ -14,10 +14,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
 from probmetric.io import read_json
-from probmetric.planning.names import split_data_name
 from probmetric.reporting._comparison import Cell, summarise
 from probmetric.reporting._measured import Series, plays, series
 from probmetric.reporting.published import PublishedNumber
+from probmetric.run_names import split_data_name
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext

@@ -1,4 +1,4 @@
-"""A run as the report sees it: what its folder is called, what it measured, how it was made.
+"""A run on disk: what its folder is called, what it measured, how it was made.
 
 results/<dataset>[+noise<rate>]/<method>[+key=value...]/seed<k>/
 """
@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from probmetric.io import FileError, read_json, read_yaml
-from probmetric.planning.names import RunKey
+from probmetric.run_names import RunKey
 
 RERUN = "delete the run folder and run the workflow again"
 
