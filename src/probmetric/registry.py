@@ -96,6 +96,10 @@ class Registry:
             raise UnknownNameError(f"unknown {self.kind} {name!r}: {nearest(name, self._sources)}")
         return name
 
+    def module(self, name: str) -> str:
+        """Dotted name of the module (or package) that defines component `name`; imports nothing."""
+        return f"{self.package}.{self.check(name)}"
+
     def options(self, name: str) -> dict[str, Option]:
         """Options of component `name` with defaults and choices, read from its source, not by importing it."""
         found = _component_options(self._sources[self.check(name)])
@@ -120,7 +124,7 @@ class Registry:
 
     def get(self, name: str) -> Callable[..., Any]:
         """Import the module of component `name` and return what it registered."""
-        importlib.import_module(f"{self.package}.{self.check(name)}")
+        importlib.import_module(self.module(name))
         if name not in self._objects:
             raise ValueError(f"{self._sources[name]} registers no {self.kind}; decorate it with @register.")
         return self._objects[name]

@@ -63,6 +63,12 @@ def test_names_options_and_constants_come_from_the_source(package: Registry):
     assert "sample_components.flat" not in sys.modules
 
 
+def test_the_module_of_a_component_is_known_without_importing_it(package: Registry):
+    assert package.module("flat") == "sample_components.flat"
+    assert package.module("deep") == "sample_components.deep"
+    assert not {"sample_components.flat", "sample_components.deep"} & set(sys.modules)
+
+
 def test_create_passes_context_and_options(package: Registry):
     assert package.create("flat", size=3, rate=1).values == (3, 1, "a", False)
     assert package.create("deep") is not None
