@@ -7,11 +7,11 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from probmetric.config import EncoderSettings, RunSettings
-from probmetric.io import read_tensors, read_yaml, write_tensors
 from probmetric.planning.runs import encoder_runs
+from probmetric.run_folder import RunFolder, Split, Which
 from probmetric.run_names import RESULTS
 
 if TYPE_CHECKING:
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 
     Trained = tuple[Encoder, Loss | None, EncoderSettings]
 
-Weights = Literal["selected", "last"]
 
-
-def load_trained(encoder_run: str, settings: RunSettings, device: torch.device, which: Weights) -> Trained:
+def load_trained(encoder_run: str, settings: RunSettings, device: torch.device, which: Which) -> Trained:
     """The encoder of `encoder_run`, or all that the run's uncertainty combines as one, loss and training settings."""
     from probmetric.training import load_encoder
 
@@ -75,15 +73,15 @@ class Embedder:
         settings: RunSettings,
         device: torch.device,
         ranks: Ranks,
-        which: Weights,
+        which: Which,
     ) -> None:
         from probmetric.uncertainty import create_uncertainty
 
-        self.folder, self.settings, self.device, self.dim = RESULTS / run, settings, device, 0
+        self.folder, self.settings, self.device, self.dim = RunFolder.named(run), settings, device, 0
         self.ranks = ranks
         loaded = load_trained(encoder_run, settings, device, which)
         self.encoder, self.loss, self.trained = loaded
-        facts = read_yaml(RESULTS / encoder_run / "encoder.yaml")["encoder"]
+        facts = RunFolder.named(encoder_run).encoder["encoder"]
         self.shape: tuple[int, int] = facts["in_channels"], facts["image_size"]
         combined = len(encoder_runs(encoder_run, settings.uncertainty)) > 1
         # The last weights are compared by their mean alone, which needs no posterior unless encoders are combined.
@@ -98,11 +96,10 @@ class Embedder:
             )
 
     def _stored_posterior(self) -> dict[str, torch.Tensor]:
-        tensors, _ = read_tensors(self.folder / "posterior.safetensors", framework="torch")
-        return {name: tensor.to(self.device) for name, tensor in tensors.items()}
+        return {name: tensor.to(self.device) for name, tensor in self.folder.posterior().items()}
 
-    def write(self, name: str, sources: Sequence[tuple[Path, str]]) -> tuple[float, int]:
-        """Write `embeddings/<name>.safetensors` for the given (prepared folder, split) pairs.
+    def write(self, name: Split, sources: Sequence[tuple[Path, str]]) -> tuple[float, int]:
+        """Write the embeddings `name` of the given (prepared folder, split) pairs.
 
         Returns:
             Seconds from images on disk to distributions on the CPU, and the number of images; files not included.
@@ -132,7 +129,7 @@ class Embedder:
         curvature = getattr(self.loss, "curvature", None)
         if curvature is not None:
             metadata["curvature"] = str(curvature)
-        write_tensors(self.folder / "embeddings" / f"{name}.safetensors", tensors, metadata)
+        self.folder.write_embeddings(name, tensors, metadata)
         return seconds, len(tensors["label"])
 
     def _embed(self, folder: Path, split: str) -> dict[str, torch.Tensor]:

@@ -1,7 +1,6 @@
 """The steps of one run, on folders: each reads what the step before it wrote and writes its own files whole.
 
-results/<run>/   model.safetensors  encoder.yaml  posterior.safetensors  embeddings/  metrics.json  run.yaml
-state/<run>/     training checkpoints, gone when training is finished
+Which files these are: `probmetric.run_folder`.
 """
 
 from __future__ import annotations
@@ -11,12 +10,10 @@ from typing import Any
 
 from probmetric.config import ConfigError, EncoderSettings, RunSettings
 from probmetric.embedder import Embedder, fit_uncertainty, load_trained, prepared_folder
-from probmetric.io import read_yaml, write_json, write_tensors, write_yaml
 from probmetric.launch import ALONE, Place
 from probmetric.planning.runs import encoder_runs
-from probmetric.run_names import RESULTS
-
-STATE = Path("state/training")
+from probmetric.run_folder import RunFolder
+from probmetric.run_names import RESULTS, STATE
 
 
 def train(run: str, settings: EncoderSettings, *, threads: int = 1, store: str = "", place: Place = ALONE) -> None:
@@ -42,7 +39,7 @@ def train(run: str, settings: EncoderSettings, *, threads: int = 1, store: str =
 
 
 def fit_posterior(run: str, encoder_run: str, settings: RunSettings, *, threads: int = 1) -> None:
-    """Fit the run's uncertainty on the training images and write `posterior.safetensors`."""
+    """Fit the run's uncertainty on the training images and write its posterior."""
     import torch
 
     from probmetric.training import claim_device
@@ -50,13 +47,13 @@ def fit_posterior(run: str, encoder_run: str, settings: RunSettings, *, threads:
     torch.set_num_threads(threads)
     with claim_device("auto") as device:
         posterior = fit_uncertainty(settings, load_trained(encoder_run, settings, device, "selected"), device)
-    write_tensors(RESULTS / run / "posterior.safetensors", posterior, {"uncertainty": settings.uncertainty.name})
+    RunFolder.named(run).write_posterior(posterior, settings.uncertainty.name)
 
 
 def embed(run: str, encoder_run: str, settings: RunSettings, *, threads: int = 1, place: Place = ALONE) -> None:
     """Embed validation, test and OOD images with the selected weights, and test images with the last ones.
 
-    What the test images took, after the validation images have warmed everything up, goes into `timing.json`.
+    What the test images took, after the validation images have warmed everything up, is kept beside them.
     Of several processes each embeds its share of the batches; the first one (`place`) writes them all.
     """
     import torch
@@ -74,16 +71,16 @@ def embed(run: str, encoder_run: str, settings: RunSettings, *, threads: int = 1
         Embedder(run, encoder_run, settings, device, ranks, which="last").write("last", [(data, "test")])
         if ranks.first:
             timing = {"embedding/test_seconds": taken, "embedding/images_per_second": images / taken}
-            write_json(RESULTS / run / "embeddings" / "timing.json", timing)
+            RunFolder.named(run).write_timing(timing)
 
 
 def evaluate(run: str, encoder_run: str, settings: RunSettings) -> None:
-    """Measure the embeddings of `run`; write metrics.json, curves.json and the run's full record, run.yaml."""
+    """Measure the embeddings of `run`; write metrics, curves and the run's full record."""
     from probmetric.evaluation.evaluator import evaluate_run
 
-    folder, chosen = RESULTS / run, settings.evaluation
+    folder, chosen = RunFolder.named(run), settings.evaluation
     metrics, curves = evaluate_run(
-        folder,
+        folder.path,
         {"ks": chosen.ks, "clustering": chosen.clustering, "seed": chosen.seed, "bins": chosen.calibration_bins},
         **_known(prepared_folder(settings)),
     )
@@ -91,14 +88,12 @@ def evaluate(run: str, encoder_run: str, settings: RunSettings) -> None:
         found, spectrum = _training_metrics(encoder_run, settings)
         metrics |= found
         curves |= spectrum
-    write_json(folder / "metrics.json", metrics)
-    write_json(folder / "curves.json", curves)
-    record = read_yaml(RESULTS / encoder_run / "encoder.yaml")
     whose: dict[str, Any] = {"run": run, "encoder": encoder_run}
     members = encoder_runs(encoder_run, settings.uncertainty)
     if len(members) > 1:
         whose["members"] = list(members)
-    write_yaml(folder / "run.yaml", record | whose | {"settings": settings.plain()})
+    record = RunFolder.named(encoder_run).encoder | whose | {"settings": settings.plain()}
+    folder.write_evaluation(metrics, curves, record)
 
 
 def _training_metrics(

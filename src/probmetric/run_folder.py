@@ -1,70 +1,244 @@
-"""A run on disk: what its folder is called, what it measured, how it was made.
+"""A run on disk: which files its folder holds, how they are read and how they are written.
 
 results/<dataset>[+noise<rate>]/<method>[+key=value...]/seed<k>/
+    model.safetensors       weights selected on the validation split, named encoder.* and loss.*
+    model_last.safetensors  weights of the last epoch
+    history.csv             one row per epoch
+    encoder.yaml            how the weights were made: settings, data digest, versions, hardware
+    posterior.safetensors   where the uncertainty is fitted
+    embeddings/             <split>.safetensors for val, test, ood and last, and timing.json
+    metrics.json            metric -> value, null where it is not defined
+    curves.json             curves of the evaluation by name
+    run.yaml                the record of the finished run
+
+No other module names these files.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import functools
-from collections.abc import Iterable, Mapping
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from probmetric.io import FileError, read_json, read_yaml
-from probmetric.run_names import RunKey
+from probmetric.io import (
+    FileError,
+    read_json,
+    read_tensors,
+    read_yaml,
+    write_json,
+    write_tensors,
+    write_text,
+    write_yaml,
+)
+from probmetric.run_names import RESULTS, RunKey
 
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+Which = Literal["selected", "last"]
+Split = Literal["val", "test", "ood", "last"]
 RERUN = "delete the run folder and run the workflow again"
 
 
 @dataclass(frozen=True)
-class Run:
-    """A finished run; its files are read when they are asked for."""
+class Embeddings:
+    """One embeddings file: arrays by name, and the metadata strings."""
 
-    folder: Path
-    key: RunKey
+    tensors: dict[str, np.ndarray]
+    metadata: dict[str, str]
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.tensors[name]
+
+
+class RunFolder:
+    """The files of one run; they are read when they are asked for, and written whole or not at all."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.history_file = self.path / "history.csv"
+        self.encoder_file = self.path / "encoder.yaml"
+        self.posterior_file = self.path / "posterior.safetensors"
+        self.timing_file = self.path / "embeddings" / "timing.json"
+        self.metrics_file = self.path / "metrics.json"
+        self.curves_file = self.path / "curves.json"
+        self.record_file = self.path / "run.yaml"
 
     @classmethod
-    def open(cls, folder: str | Path) -> Run:
-        """A run by its folder."""
-        return cls(Path(folder), RunKey.parse(folder))
+    def named(cls, run: str, results: Path = RESULTS) -> RunFolder:
+        """The folder of the run `<dataset>/<method>/seed<k>`."""
+        return cls(results / run)
+
+    @functools.cached_property
+    def key(self) -> RunKey:
+        """Identity of the run, read from its path."""
+        return RunKey.parse(self.path)
+
+    def weights_file(self, which: Which = "selected") -> Path:
+        """Weights selected on the validation split, or those of the last epoch."""
+        return self.path / {"selected": "model.safetensors", "last": "model_last.safetensors"}[which]
+
+    def embeddings_file(self, split: Split) -> Path:
+        """Embeddings of a split; "last" is the test split with the last weights."""
+        return self.path / "embeddings" / f"{split}.safetensors"
+
+    @property
+    def text_files(self) -> dict[str, Path]:
+        """Name -> path of the small files that are there: record, metrics, curves, history."""
+        files = (self.record_file, self.metrics_file, self.curves_file, self.history_file)
+        return {file.name: file for file in files if file.exists()}
+
+    @property
+    def trained(self) -> bool:
+        """Whether the encoder is trained: its record, written last, is there."""
+        return self.encoder_file.exists()
 
     @property
     def finished(self) -> bool:
         """Whether the run was evaluated: it has metrics.json."""
-        return (self.folder / "metrics.json").exists()
+        return self.metrics_file.exists()
+
+    # ---- training -------------------------------------------------------------------------------------------------
 
     @functools.cached_property
-    def metrics(self) -> dict[str, float | None]:
-        """Metric name -> value; None where the metric is not defined for this run."""
-        path = self.folder / "metrics.json"
-        values = read_json(path, fix=RERUN)
-        wrong = [name for name, value in values.items() if not isinstance(value, int | float | None)]
-        if wrong:
-            raise FileError(f"{path}: {', '.join(wrong)} must be a number or null; {RERUN}.")
-        return values
+    def encoder(self) -> dict[str, Any]:
+        """How the encoder was trained (`encoder.yaml`)."""
+        return read_yaml(self.encoder_file) or {}
 
-    @functools.cached_property
-    def settings(self) -> dict[str, Any]:
-        """The resolved configuration with versions, hardware and data digest (`run.yaml`)."""
-        return read_yaml(self.folder / "run.yaml") or {}
-
-    @functools.cached_property
-    def curves(self) -> dict[str, Any]:
-        """Curves of the evaluation by name; empty where none were written."""
-        path = self.folder / "curves.json"
-        return read_json(path, fix=RERUN) if path.exists() else {}
+    def weights(self, which: Which = "selected") -> dict[str, torch.Tensor]:
+        """Weights by name, `encoder.*` and `loss.*`."""
+        return read_tensors(self.weights_file(which), framework="torch")[0]
 
     @functools.cached_property
     def history(self) -> list[dict[str, float | None]]:
         """Rows of `history.csv` as numbers; empty for a run without training of its own."""
-        path = self.folder / "history.csv"
-        if not path.exists():
+        if not self.history_file.exists():
             return []
-        with path.open(newline="", encoding="utf-8") as file:
-            return [{name: _number(text, path) for name, text in row.items()} for row in csv.DictReader(file)]
+        with self.history_file.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        return [{name: _number(text, self.history_file) for name, text in row.items()} for row in rows]
+
+    def write_training(
+        self,
+        selected: Mapping[str, torch.Tensor],
+        last: Mapping[str, torch.Tensor],
+        history: Sequence[Mapping[str, Any]],
+        record: Mapping[str, Any],
+        columns: Sequence[str],
+    ) -> None:
+        """Write what training made, the record last: where it stands, the others are whole and belong to it.
+
+        Args:
+            selected: weights chosen on the validation split.
+            last: weights of the last epoch.
+            history: one row per epoch.
+            record: what becomes encoder.yaml.
+            columns: head of a history without rows.
+        """
+        self.encoder_file.unlink(missing_ok=True)
+        facts = record["training"]
+        write_tensors(self.weights_file("last"), last, {"epoch": str(facts["epochs"] - 1)})
+        write_tensors(self.weights_file("selected"), selected, {"epoch": str(facts["selected_epoch"])})
+        write_text(self.history_file, _csv(history, columns))
+        write_yaml(self.encoder_file, record)
+
+    # ---- uncertainty and embeddings -------------------------------------------------------------------------------
+
+    def posterior(self) -> dict[str, torch.Tensor]:
+        """The fitted posterior's tensors by name."""
+        return read_tensors(self.posterior_file, framework="torch")[0]
+
+    def write_posterior(self, posterior: Mapping[str, torch.Tensor], uncertainty: str) -> None:
+        """Write what the uncertainty of that name was fitted to."""
+        write_tensors(self.posterior_file, posterior, {"uncertainty": uncertainty})
+
+    def embeddings(self, split: Split) -> Embeddings:
+        """The embeddings of a split, checked.
+
+        Raises:
+            FileError: the file is missing or damaged, or lacks what every embeddings file has.
+            ValueError: tensors of unequal length, or a number that is not finite.
+        """
+        path = self.embeddings_file(split)
+        tensors, metadata = read_tensors(path)
+        missing = [name for name in ("mean", "uncertainty", "label", "index") if name not in tensors]
+        if missing:
+            raise FileError(f"{path} lacks {', '.join(missing)}; delete it and run the embed step again.")
+        _check_embeddings(path, tensors)
+        return Embeddings(tensors, metadata)
+
+    def tensors(self, split: Split, *names: str) -> dict[str, np.ndarray]:
+        """Those of the tensors `names` that the embeddings of `split` hold; samples and the rest stay on disk."""
+        with self._open_embeddings(split) as file:
+            held = file.keys() if file else ()
+            return {name: file.get_tensor(name) for name in names if name in held}
+
+    def holds(self, split: Split, *names: str) -> bool:
+        """Whether the embeddings of `split` have all tensors `names`."""
+        with self._open_embeddings(split) as file:
+            return file is not None and set(names) <= set(file.keys())
+
+    def metadata(self, split: Split) -> dict[str, str]:
+        """Metadata of the embeddings of `split`; empty where there is no such file."""
+        with self._open_embeddings(split) as file:
+            return (file.metadata() if file else None) or {}
+
+    def write_embeddings(self, split: Split, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
+        """Write the embeddings of a split."""
+        write_tensors(self.embeddings_file(split), tensors, metadata)
+
+    def write_timing(self, timing: Mapping[str, float]) -> None:
+        """Write what embedding took, named as metrics are."""
+        write_json(self.timing_file, timing)
+
+    @contextlib.contextmanager
+    def _open_embeddings(self, split: Split) -> Iterator[Any]:
+        """The open embeddings file, None if it does not exist."""
+        from safetensors import SafetensorError, safe_open
+
+        path = self.embeddings_file(split)
+        if not path.exists():
+            yield None
+            return
+        try:
+            with safe_open(path, framework="numpy") as file:
+                yield file
+        except (SafetensorError, OSError) as error:
+            raise FileError(f"{path} is damaged or truncated ({error}); {RERUN}.") from error
+
+    # ---- evaluation -----------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def metrics(self) -> dict[str, float | None]:
+        """Metric name -> value; None where the metric is not defined for this run."""
+        values = read_json(self.metrics_file, fix=RERUN)
+        wrong = [name for name, value in values.items() if not isinstance(value, int | float | None)]
+        if wrong:
+            raise FileError(f"{self.metrics_file}: {', '.join(wrong)} must be a number or null; {RERUN}.")
+        return values
+
+    @functools.cached_property
+    def curves(self) -> dict[str, Any]:
+        """Curves of the evaluation by name; empty where none were written."""
+        return read_json(self.curves_file, fix=RERUN) if self.curves_file.exists() else {}
+
+    @functools.cached_property
+    def record(self) -> dict[str, Any]:
+        """The resolved configuration with versions, hardware and data digest (`run.yaml`)."""
+        return read_yaml(self.record_file) or {}
+
+    def write_evaluation(self, metrics: Mapping[str, Any], curves: Mapping[str, Any], record: Any) -> None:
+        """Write record and curves, then the metrics: where they stand, the run is finished."""
+        write_yaml(self.record_file, record)
+        write_json(self.curves_file, curves)
+        write_json(self.metrics_file, metrics)
 
     @property
     def times(self) -> dict[str, float]:
@@ -78,13 +252,12 @@ class Run:
             found["training/epoch_seconds"] = fmean(seconds[1:] or seconds)
             found["training/seconds"] = sum(seconds)
             found["training/epochs"] = float(len(seconds))
-        path = self.folder / "embeddings" / "timing.json"
-        return found | (read_json(path, fix=RERUN) if path.exists() else {})
+        return found | (read_json(self.timing_file, fix=RERUN) if self.timing_file.exists() else {})
 
     def find(self, *names: str, default: Any = None) -> Any:
-        """First setting found under one of the dotted `names`."""
+        """First entry of the record found under one of the dotted `names`."""
         for name in names:
-            value: Any = self.settings
+            value: Any = self.record
             for part in name.split("."):
                 value = value.get(part) if isinstance(value, Mapping) else None
             if value is not None:
@@ -97,9 +270,9 @@ class Run:
         return str(self.find("fidelity", "settings.fidelity", default="corrected"))
 
 
-def finished_runs(folders: Iterable[str | Path]) -> list[Run]:
+def finished_runs(folders: Iterable[str | Path]) -> list[RunFolder]:
     """Those of the given runs that have metrics.json, in the order of their identity; a repeated folder counts once."""
-    runs = {run.key: run for run in map(Run.open, folders) if run.finished}
+    runs = {run.key: run for run in map(RunFolder, folders) if run.finished}
     return sorted(runs.values(), key=lambda run: run.key)
 
 
@@ -113,6 +286,28 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[name] = item
     return flat
+
+
+def _check_embeddings(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    import numpy as np
+
+    count = len(tensors["mean"])
+    for name, values in tensors.items():
+        if len(values) != count:
+            raise ValueError(f"{path}: {name} has {len(values)} rows, mean has {count}; run the embed step again.")
+        if values.dtype.kind == "f" and not np.isfinite(np.sum(values, dtype=np.float64)):
+            row = np.argwhere(~np.isfinite(values))[0][0] if values.size else 0
+            raise ValueError(f"{path}: {name} of row {row} is not finite; mend the run, then embed again.")
+
+
+def _csv(rows: Sequence[Mapping[str, Any]], head: Sequence[str]) -> str:
+    """Rows as CSV; columns in the order they first appear, empty where a row lacks one; `head` without rows."""
+    columns = list(dict.fromkeys(key for row in rows for key in row)) or list(head)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def _number(text: str | None, path: Path) -> float | None:

@@ -1,6 +1,7 @@
 """What runs and prepared datasets are called and where runs lie, and nothing else.
 
     results/<dataset>[+noise<rate>]/<method>[+key=value...]/seed<k>/
+    state/training/<the same>/    checkpoints, gone when training is finished
 
 No commas: Snakemake separates wildcards by them when it hands a job to a cluster.
 """
@@ -15,6 +16,7 @@ from typing import Literal
 from probmetric.io import FileError
 
 RESULTS = Path("results")
+STATE = Path("state/training")
 _SEED = re.compile(r"seed(\d+)")
 _NOISE = re.compile(r"(?P<dataset>.+?)(?:\+noise(?P<rate>\d*\.?\d+))?")
 NoiseKind = Literal["uniform", "nearest"]
@@ -105,3 +107,8 @@ class RunKey:
     def run(self) -> str:
         """The run's path below the results folder: its name everywhere in the reports."""
         return f"{self.data}/{self.variant}/seed{self.seed}"
+
+
+def legal_name(text: str) -> str:
+    """`text` with the characters MLflow refuses replaced: `glyphs+noise0.2` -> `glyphs-noise0.2`, `=` -> `:`."""
+    return re.sub(r"[^\w\-. :/]", "-", text.replace("=", ":").replace(",", " "), flags=re.ASCII)

@@ -18,8 +18,7 @@ import numpy as np
 
 from probmetric.embedder import Embedder, prepared_folder
 from probmetric.errors import ProbMetricError
-from probmetric.io import read_tensors
-from probmetric.run_names import RESULTS
+from probmetric.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from probmetric.data.decode import Mode
@@ -105,9 +104,8 @@ def search(run: Run, images: Sequence[Path], *, k: int = 5, withhold: float = 1.
 
     if not 0 <= withhold <= 1:
         raise SearchError(f"withhold is {withhold:g}; it is a share of the validation images, 0 to 1.")
-    folder = RESULTS / run.name / "embeddings"
-    gallery, _ = read_tensors(folder / "test.safetensors")
-    known, _ = read_tensors(folder / "val.safetensors")
+    folder = RunFolder.named(run.name)
+    gallery, known = folder.embeddings("test"), folder.embeddings("val")
     with claim_device("auto") as device:
         embedder = Embedder(run.name, run.encoder, run.settings, device, ALONE, which="selected")
         asked = embedder.directional(FileImages(images, "L" if embedder.shape[0] == 1 else "RGB"))

@@ -10,7 +10,7 @@ import yaml
 
 from probmetric.io import FileError, write_json
 from probmetric.reporting.aggregate import aggregate, legal_name, read_records
-from probmetric.run_folder import RunKey
+from probmetric.run_names import RunKey
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_the_image_grid_shows_the_ends_of_the_uncertainty(study):
 
     run = next(run for run in study.runs if run.key.run == "digits/proxy_nca/seed0")
     certain, uncertain = image_grid._strip(run, _images.Album(study.prepared))
-    tensors, _ = read_tensors(run.folder / "embeddings" / "test.safetensors")
+    tensors, _ = read_tensors(run.embeddings_file("test"))
     order = np.argsort(tensors["uncertainty"])
     assert [value for _, value in certain] == pytest.approx(tensors["uncertainty"][order[:10]].tolist())
     assert [value for _, value in uncertain] == pytest.approx(tensors["uncertainty"][order[::-1][:10]].tolist())

@@ -168,7 +168,7 @@ def test_rows_of_a_class_run_from_the_smallest_to_the_largest_concentration():
 
 def test_the_first_method_judges_right_and_wrong(paper):
     first = next(run for run in paper.runs if run.key.run == "digits/contrastive/seed0")
-    tensors, _ = read_tensors(first.folder / "embeddings" / "test.safetensors")
+    tensors, _ = read_tensors(first.embeddings_file("test"))
     similarity = tensors["mean"] @ tensors["mean"].T
     np.fill_diagonal(similarity, -2)
     right = tensors["label"][similarity.argmax(axis=1)] == tensors["label"]
@@ -188,18 +188,18 @@ def test_the_spectrum_is_that_of_the_matrix(paper):
     rank, share = singular_values._mean_of_test(runs)
     spectra = []
     for run in runs:
-        values = np.linalg.svd(read_tensors(run.folder / "embeddings" / "test.safetensors")[0]["mean"])[1]
+        values = np.linalg.svd(read_tensors(run.embeddings_file("test"))[0]["mean"])[1]
         spectra.append(values / values.sum())
     assert rank.tolist() == [1, 2, 3]
     np.testing.assert_allclose(share, np.mean(spectra, axis=0), rtol=1e-6)
 
 
 def test_the_spectrum_is_that_of_the_training_images_if_every_run_has_it(paper):
-    few = ReportContext.create("few", [run.folder for run in paper.runs[:2]], paper.metrics, paper.folder)
+    few = ReportContext.create("few", [run.path for run in paper.runs[:2]], paper.metrics, paper.folder)
     few = dataclasses.replace(few, results=paper.results)
     for number, run in enumerate(few.runs):
         assert "of the test images" in singular_values.draw(few).caption
-        path = run.folder / "curves.json"
+        path = run.curves_file
         write_json(path, read_json(path) | {"train/singular_values": {"value": [6.0 + 2 * number, 2.0, 2.0]}})
         few = dataclasses.replace(few)
     assert "of the training images" in singular_values.draw(few).caption

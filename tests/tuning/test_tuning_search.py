@@ -12,6 +12,7 @@ import pytest
 from probmetric.config import ConfigError, Params, Tuning, load, parse
 from probmetric.io import read_yaml
 from probmetric.planning.runs import every_method, resolve
+from probmetric.run_folder import RunFolder
 from probmetric.tuning import load_tuning, report, tuning_names
 from probmetric.tuning.search import Search, TuningError, validation_metric
 
@@ -156,10 +157,9 @@ def test_progress_files_hold_every_trial(params, tmp_path):
 
 
 def test_validation_metric_is_the_best_of_the_history(tmp_path):
-    path = tmp_path / "history.csv"
-    assert validation_metric(path) is None
-    path.write_text("epoch,val_metric\n0,0.5\n1,nan\n2,0.75\n3,\n")
-    assert validation_metric(path) == 0.75
+    assert validation_metric(RunFolder(tmp_path)) is None
+    (tmp_path / "history.csv").write_text("epoch,val_metric\n0,0.5\n1,nan\n2,0.75\n3,\n")
+    assert validation_metric(RunFolder(tmp_path)) == 0.75
 
 
 def test_every_search_file_is_valid(params):

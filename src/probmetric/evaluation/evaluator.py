@@ -1,7 +1,7 @@
 """From the embeddings files of one run folder to its metrics and curves.
 
-A thin shell around the pure functions of this package: reads `embeddings/<split>.safetensors`, calls them, and names
-the results. Metric names are legal in MLflow and DVC. Nothing is written.
+A thin shell around the pure functions of this package: reads the run's embeddings, calls them, and names the results.
+Metric names are legal in MLflow and DVC. Nothing is written.
 
     test  retrieval/..., clustering/..., structure/..., sparsification/...; classification/... and calibration/ece...
           where the file holds class probabilities for the classes it shows; calibration/retrieval_ece where it holds
@@ -36,7 +36,7 @@ from probmetric.evaluation.sampled import retrieval_reliability
 from probmetric.evaluation.selective import selective_metrics, sparsification
 from probmetric.evaluation.structure import structure_metrics
 from probmetric.evaluation.verification import Pairs, verification_metrics
-from probmetric.io import FileError, read_tensors
+from probmetric.run_folder import Embeddings, RunFolder, Split
 
 Metrics = dict[str, float | None]
 Curves = dict[str, dict[str, list[float]]]
@@ -73,17 +73,6 @@ class EvaluationSettings:
         return cls(**values)
 
 
-@dataclass(frozen=True)
-class Embeddings:
-    """One embeddings file: tensors by name, and the metadata strings."""
-
-    tensors: dict[str, NDArray[Any]]
-    metadata: dict[str, str]
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        return self.tensors[name]
-
-
 def evaluate_run(
     folder: Path | str,
     settings: EvaluationSettings | Mapping[str, Any] | None = None,
@@ -92,18 +81,18 @@ def evaluate_run(
     pairs: Pairs | None = None,
     places: Places | None = None,
 ) -> tuple[Metrics, Curves]:
-    """Metrics (flat, NaN as None) and curves of the run in `folder`; the content of metrics.json and curves.json.
+    """Metrics (flat, NaN as None) and curves of the run in `folder`; as `RunFolder` keeps them.
 
     Args:
-        folder: run folder with `embeddings/test.safetensors` and, optionally, `val`, `last` and `ood`.
+        folder: run folder with embeddings of `test` and, optionally, `val`, `last` and `ood`.
         settings: `EvaluationSettings`, a mapping of its fields, or None.
         ambiguity: (rows of the manifest,) known ambiguity, looked up by each image's `index`; NaN = not known.
         pairs: pairs of test images to verify, `verification/...`.
         places: where the images were taken, for street scenes: retrieval and sparsification are then as in `places`.
     """
     chosen = EvaluationSettings.of(settings)
-    place = Path(folder) / "embeddings"
-    test = read_embeddings(place / "test.safetensors")
+    run = RunFolder(folder)
+    test = run.embeddings("test")
     if places is None:
         metrics, curves = evaluate_test(test, chosen)
     else:
@@ -116,14 +105,15 @@ def evaluate_run(
         given = np.isfinite(known)
         if given.any():
             metrics["ambiguity/spearman"] = spearman(test["uncertainty"][given], known[given])
-    for split in ("val", "last"):
-        if (place / f"{split}.safetensors").exists():
-            other = read_embeddings(place / f"{split}.safetensors")
+    others: tuple[Split, ...] = ("val", "last")
+    for split in others:
+        if run.embeddings_file(split).exists():
+            other = run.embeddings(split)
             metrics |= _prefixed(f"{split}/retrieval", _retrieval(other, places, chosen))
             if split == "val":
                 metrics |= _prefixed("val", _selection(other, places, chosen))
-    if (place / "ood.safetensors").exists():
-        found, roc = evaluate_ood(test, read_embeddings(place / "ood.safetensors"), chosen)
+    if run.embeddings_file("ood").exists():
+        found, roc = evaluate_ood(test, run.embeddings("ood"), chosen)
         metrics |= found
         curves |= roc
     return {name: _json_number(value) for name, value in metrics.items()}, curves
@@ -138,26 +128,6 @@ def _selection(val: Embeddings, places: Places | None, settings: EvaluationSetti
     if not np.any(per_query["positives"] > 0):
         return {}
     return _prefixed("sparsification", _sparsification(val, per_query)[0])
-
-
-def read_embeddings(path: Path) -> Embeddings:
-    """The tensors and metadata of one embeddings file; a missing or broken file is an error that names it."""
-    tensors, metadata = read_tensors(path)
-    missing = [name for name in ("mean", "uncertainty", "label", "index") if name not in tensors]
-    if missing:
-        raise FileError(f"{path} lacks {', '.join(missing)}; delete it and run the embed step again.")
-    _check_tensors(path, tensors)
-    return Embeddings(tensors, metadata)
-
-
-def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
-    count = len(tensors["mean"])
-    for name, values in tensors.items():
-        if len(values) != count:
-            raise ValueError(f"{path}: {name} has {len(values)} rows, mean has {count}; run the embed step again.")
-        if values.dtype.kind == "f" and not np.isfinite(np.sum(values, dtype=np.float64)):
-            row = np.argwhere(~np.isfinite(values))[0][0] if values.size else 0
-            raise ValueError(f"{path}: {name} of row {row} is not finite; mend the run, then embed again.")
 
 
 def evaluate_test(test: Embeddings, settings: EvaluationSettings) -> tuple[dict[str, float], Curves]:

@@ -20,7 +20,8 @@ from probmetric.io import read_json
 from probmetric.planning.declared import data_source, status
 from probmetric.planning.experiments import experiment_names
 from probmetric.planning.runs import Run, find_run, plan_experiment
-from probmetric.run_names import RESULTS, split_data_name
+from probmetric.run_folder import RunFolder
+from probmetric.run_names import split_data_name
 
 JOBS = Path("benchmarks/jobs/train")
 THROUGHPUT = Path("benchmarks/results/throughput.json")
@@ -51,7 +52,7 @@ def experiment_overview(params: Params) -> str:
     rows = [("experiment", "runs", "finished", "hours", "datasets", "title")]
     for name in experiment_names():
         planned = plan_experiment(params, name)
-        finished = sum((RESULTS / run.name / "metrics.json").exists() for run in planned.runs)
+        finished = sum(RunFolder.named(run.name).finished for run in planned.runs)
         hours = str(estimate(params, planned.runs, speeds))
         data = dict.fromkeys(data for run in planned.runs for data in run.data)
         shown = " ".join(entry + marks.of(entry) for entry in data)
@@ -84,7 +85,7 @@ def estimate(params: Params, runs: Iterable[Run], speeds: dict[str, float]) -> E
         speeds: images per second, by `kind`.
     """
     seconds, unknown = 0.0, 0
-    waiting = {name: run for run in runs for name in run.encoders if not (RESULTS / name / "encoder.yaml").exists()}
+    waiting = {name: run for run in runs for name in run.encoders if not RunFolder.named(name).trained}
     for run in waiting.values():
         speed, images = speeds.get(kind(params, run)), images_seen(params, run)
         if images == 0:

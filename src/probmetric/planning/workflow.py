@@ -23,7 +23,7 @@ from probmetric.planning.metric_names import check_metrics
 from probmetric.planning.runs import PlannedExperiment, Run, find_run, plan_experiment
 from probmetric.privacy import switch_telemetry_off
 from probmetric.reporting.figures import REGISTRY as FIGURES
-from probmetric.run_names import RESULTS
+from probmetric.run_folder import RunFolder
 
 _PLACES = {"report": "index.html", "table": "table.md"}
 
@@ -191,7 +191,7 @@ def closing_summary(plan: WorkflowPlan, seconds: float, cores: int) -> str:
     since = time.time() - seconds
     account = measure(
         "benchmarks/jobs",
-        [RESULTS / name for name in plan.runs if (RESULTS / name / "history.csv").exists()],
+        [run.path for run in map(RunFolder.named, plan.runs) if run.history_file.exists()],
         seconds,
         cores=cores,
         since=since,

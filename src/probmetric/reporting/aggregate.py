@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,8 @@ from pathlib import Path
 from statistics import fmean
 
 from probmetric.io import FileError, atomic_path, write_json
-from probmetric.run_folder import RunKey, finished_runs
+from probmetric.run_folder import finished_runs
+from probmetric.run_names import RunKey, legal_name
 
 COLUMNS = ("run", "dataset", "noise", "method", "overrides", "seed", "fidelity", "metric", "value")
 
@@ -58,11 +58,6 @@ def summarise(records: Iterable[Record], metrics: Sequence[str] | None = None) -
         if record.value is not None and (metrics is None or record.metric in metrics):
             values[legal_name(f"{record.key.data}/{record.key.variant}/{record.metric}")].append(record.value)
     return {name: fmean(found) for name, found in sorted(values.items())}
-
-
-def legal_name(text: str) -> str:
-    """`text` with the characters MLflow refuses replaced: `glyphs+noise0.2` -> `glyphs-noise0.2`, `=` -> `:`."""
-    return re.sub(r"[^\w\-. :/]", "-", text.replace("=", ":").replace(",", " "), flags=re.ASCII)
 
 
 def read_records(path: str | Path) -> list[Record]:

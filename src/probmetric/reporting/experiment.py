@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 
 from probmetric.reporting.aggregate import Record, read_records
-from probmetric.run_folder import Run
+from probmetric.run_folder import RunFolder
 from probmetric.run_names import RESULTS, RunKey
 
 
@@ -70,9 +70,9 @@ class ReportContext:
         return records + ood_means(records, self.metrics)
 
     @functools.cached_property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[RunFolder]:
         """Finished runs of this experiment, in the experiment's order."""
-        runs = [Run(self.results / key.run, key) for key in self.expected]
+        runs = [RunFolder(self.results / key.run) for key in self.expected]
         return [run for run in runs if run.finished]
 
     @functools.cached_property

@@ -25,7 +25,7 @@ from probmetric.run_folder import flatten
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.run_folder import Run
+    from probmetric.run_folder import RunFolder
 
 TEMPLATES = Path(__file__).parent / "templates"
 LONGEST_WEBP = 16383
@@ -155,10 +155,10 @@ def _selection(context: ReportContext) -> list[str]:
 
 def _methods(context: ReportContext) -> dict[str, Any]:
     """Heads and rows of the table that says what each method is."""
-    first: dict[str, Run] = {}
+    first: dict[str, RunFolder] = {}
     for run in context.runs:
         first.setdefault(run.key.variant, run)
-    flat = {variant: flatten(run.settings.get("settings", run.settings)) for variant, run in first.items()}
+    flat = {variant: flatten(run.record.get("settings", run.record)) for variant, run in first.items()}
     used = [name for name in _SETTINGS if any(values.get(name) is not None for values in flat.values())]
     rows = [
         {
@@ -197,7 +197,7 @@ def _provenance(context: ReportContext) -> dict[str, str]:
     """Name -> the values the runs report; more than one value means the runs were not made alike."""
     found: dict[str, set[str]] = defaultdict(set)
     for run in context.runs:
-        around = {name: run.settings.get(name) or {} for name in ("versions", "hardware")}
+        around = {name: run.record.get(name) or {} for name in ("versions", "hardware")}
         for name, value in flatten(around).items():
             found[name.replace("versions.", "").replace("hardware.", "hardware: ")].add(str(value))
     return {name: ", ".join(sorted(values)) for name, values in found.items()}

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from probmetric.io import FileError, write_json
-from probmetric.run_folder import Run
+from probmetric.run_folder import RunFolder
 
 TRAINING = ("train",)
 REPORTING = ("aggregate", "tables", "table", "figures", "figure", "report", "html", "track")
@@ -90,7 +90,7 @@ def measure(
     if total_seconds <= 0 or cores < 1:
         raise ValueError(f"total_seconds is {total_seconds}, cores {cores}; both must be positive.")
     by_rule = _by_rule(Path(benchmarks), since)
-    training = sum(_epoch_seconds(Run.open(folder), since) for folder in run_folders)
+    training = sum(_epoch_seconds(RunFolder(folder), since) for folder in run_folders)
     job_seconds = sum(found["seconds"] for found in by_rule.values())
     train_jobs = sum(found["seconds"] for rule, found in by_rule.items() if rule in TRAINING)
     reporting = sum(found["seconds"] for rule, found in by_rule.items() if rule in REPORTING)
@@ -154,8 +154,7 @@ def _benchmark_seconds(path: Path) -> float:
         raise FileError(f"{path} is not a benchmark file of Snakemake; delete it.") from error
 
 
-def _epoch_seconds(run: Run, since: float) -> float:
-    path = run.folder / "history.csv"
-    if not path.exists() or path.stat().st_mtime < since:
+def _epoch_seconds(run: RunFolder, since: float) -> float:
+    if not run.history_file.exists() or run.history_file.stat().st_mtime < since:
         return 0.0
     return sum(row.get("seconds") or 0.0 for row in run.history)

@@ -15,18 +15,18 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from probmetric.io import atomic_path
-from probmetric.reporting.aggregate import legal_name
+from probmetric.run_names import legal_name
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.run_folder import Run
+    from probmetric.run_folder import RunFolder
 
 
 def write_plots(context: ReportContext) -> list[Path]:
     """Write the CSV files of an experiment into `reports/<experiment>/plots`; returns their paths."""
     folder = context.folder / "plots"
     paths = [_write(folder / "means.csv", *_means(context))]
-    groups: dict[str, list[Run]] = defaultdict(list)
+    groups: dict[str, list[RunFolder]] = defaultdict(list)
     for run in context.runs:
         groups[_file_name(f"{run.key.data}--{run.key.variant}")].append(run)
     for name, runs in groups.items():
@@ -56,7 +56,7 @@ def _means(context: ReportContext) -> tuple[list[str], list[list[object]]]:
     return head, rows
 
 
-def _validation(runs: Sequence[Run]) -> tuple[list[str], list[list[object]]]:
+def _validation(runs: Sequence[RunFolder]) -> tuple[list[str], list[list[object]]]:
     by_epoch: dict[float, list[float]] = defaultdict(list)
     for run in runs:
         for row in run.history:
@@ -66,7 +66,7 @@ def _validation(runs: Sequence[Run]) -> tuple[list[str], list[list[object]]]:
     return ["epoch", "validation_metric"], [[int(epoch), fmean(by_epoch[epoch])] for epoch in sorted(by_epoch)]
 
 
-def _sparsification(runs: Sequence[Run]) -> tuple[list[str], list[list[object]]]:
+def _sparsification(runs: Sequence[RunFolder]) -> tuple[list[str], list[list[object]]]:
     from probmetric.reporting.figures._data import mean_curve
 
     curve = mean_curve([run.curves.get("sparsification") for run in runs], "removed", "accuracy", points=50)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from probmetric.io import digest_of, read_json, sha256_file
-from probmetric.reporting.aggregate import legal_name
-from probmetric.run_folder import Run, flatten
+from probmetric.run_folder import RunFolder, flatten
+from probmetric.run_names import legal_name
 
 REPORTS = "reports"
-_RUN_FILES = ("run.yaml", "metrics.json", "curves.json", "history.csv")
 _REPORT_SUFFIXES = {".csv", ".html", ".json", ".md", ".pdf", ".png", ".tex"}
 _ENVIRONMENT = ("versions", "hardware")
 _LONGEST_TEXT = 5000
@@ -57,22 +56,22 @@ class Entry:
         return {"probmetric.weights": f"sha256:{sha256_file(self.weights)}"} if known and self.weights else {}
 
 
-def run_entry(run: Run) -> Entry:
+def run_entry(run: RunFolder) -> Entry:
     """The run's parameters, curves by epoch, metrics, tags and small files; weights by their digest only."""
-    end = int((run.folder / "metrics.json").stat().st_mtime * 1000)
+    end = int(run.metrics_file.stat().st_mtime * 1000)
     seconds = [row.get("seconds") or 0.0 for row in run.history]
     start = end - int(1000 * math.fsum(seconds))
     key = run.key
     description = {"dataset": key.dataset, "noise": f"{key.noise:g}", "method": key.method, "seed": str(key.seed)}
-    settings = run.settings.get("settings", run.settings)
+    settings = run.record.get("settings", run.record)
     chosen = {name: value for name, value in settings.items() if name not in (*_ENVIRONMENT, "data_digest")}
-    around = {name: run.settings.get(name) or {} for name in _ENVIRONMENT}
+    around = {name: run.record.get(name) or {} for name in _ENVIRONMENT}
     data_digest = str(run.find("data_digest", default=""))
     return Entry(
         experiment=key.dataset,
         run=key.run,
         name=f"{key.variant} seed{key.seed}" + (f" noise{key.noise:g}" if key.noise else ""),
-        digest=_digest(run.folder, _RUN_FILES),
+        digest=_digest(run),
         start=start,
         end=end,
         params=_texts({"noise": f"{key.noise:g}", "overrides": key.overrides} | flatten(chosen)),
@@ -90,13 +89,13 @@ def run_entry(run: Run) -> Entry:
             }
         ),
         metrics=_run_metrics(run, start, end),
-        artifacts={name: run.folder / name for name in _RUN_FILES if (run.folder / name).exists()},
+        artifacts=run.text_files,
         dataset=(key.data, data_digest[:36]) if data_digest else None,
-        weights=run.folder / "model.safetensors",
+        weights=run.weights_file(),
     )
 
 
-def _run_metrics(run: Run, start: int, end: int) -> list[tuple[str, float, int, int]]:
+def _run_metrics(run: RunFolder, start: int, end: int) -> list[tuple[str, float, int, int]]:
     """(name, value, milliseconds, step) of the curves by epoch and of the final metrics."""
     found = []
     now = float(start)
@@ -106,7 +105,7 @@ def _run_metrics(run: Run, start: int, end: int) -> list[tuple[str, float, int, 
         for name, value in row.items():
             if name != "epoch" and value is not None and math.isfinite(value):
                 found.append((legal_name(f"by_epoch/{name}"), value, int(now), epoch))
-    training = run.find("training", default={}) if "settings" in run.settings else {}
+    training = run.find("training", default={}) if "settings" in run.record else {}
     numbers = {f"training/{name}": value for name, value in training.items() if isinstance(value, int | float)}
     for name, value in (numbers | run.metrics).items():
         if value is not None and math.isfinite(value):
@@ -138,10 +137,10 @@ def _is_result(path: Path) -> bool:
     return path.is_file() and not path.name.startswith(".") and path.suffix in _REPORT_SUFFIXES
 
 
-def _digest(folder: Path, names: Sequence[str]) -> str:
-    """Digest of a run: its text files by content, its tensors by name and size (they change with history.csv)."""
-    content = {name: sha256_file(folder / name) for name in names if (folder / name).exists()}
-    sizes = {str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*.safetensors"))}
+def _digest(run: RunFolder) -> str:
+    """Digest of a run: its text files by content, its tensors by name and size (they change with the history)."""
+    content = {name: sha256_file(path) for name, path in run.text_files.items()}
+    sizes = {str(p.relative_to(run.path)): p.stat().st_size for p in sorted(run.path.rglob("*.safetensors"))}
     return digest_of({"content": content, "sizes": sizes})
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probmetric.reporting.aggregate import legal_name
+from probmetric.run_names import legal_name
 from probmetric.tracking._entries import Entry
 from probmetric.tracking._store import is_local
 from probmetric.tracking.live import LIVE_TAG

@@ -1,9 +1,6 @@
 """Training as a step of the workflow: settings and a prepared dataset in, a run folder out.
 
-    run_folder/    model.safetensors       weights selected on the validation split, named encoder.* and loss.*
-                   model_last.safetensors  weights of the last epoch
-                   history.csv             one row per epoch
-                   encoder.yaml            settings, data digest, versions, hardware; written last
+    run_folder/    selected and last weights, history, record (`probmetric.run_folder`)
     state_folder/  checkpoints and a lock; removed when the run is finished
 
 Outputs appear whole or not at all, and only when training is finished.
@@ -12,30 +9,20 @@ Outputs appear whole or not at all, and only when training is finished.
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from probmetric.config import ConfigError, EncoderSettings
-from probmetric.io import (
-    FileError,
-    atomic_path,
-    digest_of,
-    read_tensors,
-    read_yaml,
-    write_tensors,
-    write_text,
-    write_yaml,
-)
+from probmetric.io import FileError, atomic_path, digest_of
 from probmetric.losses import REGISTRY as LOSSES
 from probmetric.losses import create_loss
 from probmetric.losses._base import Loss
 from probmetric.models import create_encoder
 from probmetric.models._base import Encoder
+from probmetric.run_folder import RunFolder, Which
 from probmetric.training.allocator import keep_freed_memory
 from probmetric.training.batch_norm import synchronise_batch_norm
 from probmetric.training.checkpoint import Checkpoints
@@ -48,9 +35,6 @@ from probmetric.training.ranks import ALONE, Ranks
 from probmetric.training.seeds import derive_seed
 from probmetric.training.signals import stop_requests
 from probmetric.uncertainty import create_uncertainty
-
-RECORD = "encoder.yaml"
-FILES = {"selected": "model.safetensors", "last": "model_last.safetensors"}
 
 
 def train_run(
@@ -131,7 +115,7 @@ def train_run(
         if ranks.first:
             machine = hardware(chosen) | {"processes": ranks.count}
             record = _record(settings, data, encoder, done) | {"versions": versions(), "hardware": machine}
-            _write(run_folder, selected, last, done.history, record)
+            RunFolder(run_folder).write_training(selected, last, done.history, record, HISTORY_COLUMNS)
             checkpoints.remove()
     if ranks.first:
         with contextlib.suppress(OSError):
@@ -163,7 +147,7 @@ def _record(settings: EncoderSettings, data: TrainingData, encoder: Encoder, don
 
 
 def load_encoder(
-    run_folder: str | Path, device: torch.device | str = "cpu", which: Literal["selected", "last"] = "selected"
+    run_folder: str | Path, device: torch.device | str = "cpu", which: Which = "selected"
 ) -> tuple[Encoder, Loss | None, EncoderSettings]:
     """Encoder and loss of a finished run, in evaluation mode, with its settings.
 
@@ -175,23 +159,24 @@ def load_encoder(
     Raises:
         FileError: a file is missing, damaged or does not fit its record.
     """
-    folder = Path(run_folder)
-    record, path = read_yaml(folder / RECORD), folder / FILES[which]
+    run = RunFolder(run_folder)
     try:
-        settings, facts = EncoderSettings(**record["settings"]), record["encoder"]
+        settings, facts = EncoderSettings(**run.encoder["settings"]), run.encoder["encoder"]
         sizes = facts["in_channels"], facts["image_size"], facts["num_classes"], facts.get("num_images", 1)
     except (KeyError, TypeError, ValueError) as error:
-        raise FileError(f"{folder / RECORD} was changed ({error!r}); delete it and train again.") from error
+        raise FileError(f"{run.encoder_file} was changed ({error!r}); delete it and train again.") from error
     blank = settings.model_copy(update={"pretrained": None})
     with torch.random.fork_rng(devices=[]):
         encoder, loss = _create(blank, *sizes, torch.device("cpu"))
-    tensors, _ = read_tensors(path, framework="torch")
+    tensors = run.weights(which)
     try:
         encoder.load_state_dict(_part(tensors, "encoder."))
         if loss is not None:
             loss.load_state_dict(_part(tensors, "loss."))
     except RuntimeError as error:
-        raise FileError(f"{path} does not fit {folder / RECORD}; delete both and train again. {error}") from error
+        raise FileError(
+            f"{run.weights_file(which)} does not fit {run.encoder_file}; delete both and train again. {error}"
+        ) from error
     return encoder.eval().to(device), loss if loss is None else loss.eval().to(device), settings
 
 
@@ -272,26 +257,3 @@ def _check_writable(folder: Path) -> None:
     with atomic_path(probe):
         pass
     probe.unlink(missing_ok=True)
-
-
-def _write(
-    folder: Path, selected: Weights, last: Weights, history: list[dict[str, Any]], record: dict[str, Any]
-) -> None:
-    """Write the outputs, the record last: where it stands, the others are whole and belong to it."""
-    with contextlib.suppress(FileNotFoundError):
-        (folder / RECORD).unlink()
-    epoch = str(record["training"]["selected_epoch"])
-    write_tensors(folder / FILES["last"], last, {"epoch": str(record["training"]["epochs"] - 1)})
-    write_tensors(folder / FILES["selected"], selected, {"epoch": epoch})
-    write_text(folder / "history.csv", history_csv(history))
-    write_yaml(folder / RECORD, record)
-
-
-def history_csv(history: list[dict[str, Any]]) -> str:
-    """The history as CSV; columns in the order they first appear, empty where a row lacks one."""
-    columns = list(dict.fromkeys(key for row in history for key in row)) or list(HISTORY_COLUMNS)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(history)
-    return text.getvalue()

@@ -7,7 +7,6 @@ that the outcome depends on the search file only.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from probmetric.config import ConfigError, Method, Params, SearchRange, Tuning
 from probmetric.errors import ProbMetricError
 from probmetric.planning.experiments import PRESET
 from probmetric.planning.runs import Run, resolve
+from probmetric.run_folder import RunFolder
 from probmetric.run_names import RESULTS
 from probmetric.tuning._space import present_values, suggest
 
@@ -132,7 +132,7 @@ class Search:
     def _tell(self, name: str, trial: optuna.Trial, values: Mapping[str, Any], runs: Sequence[Run]) -> None:
         import optuna
 
-        found = [validation_metric(self.results / run.name / "history.csv") for run in runs]
+        found = [validation_metric(RunFolder.named(run.name, self.results)) for run in runs]
         reached = [value for value in found if value is not None]
         objective = fmean(reached) if len(reached) == len(runs) else None
         if objective is None:
@@ -148,10 +148,7 @@ class Search:
             raise TuningError(f"none of the first {count} trial(s) could be trained; see logs/train/{run}.log.")
 
 
-def validation_metric(history: Path) -> float | None:
-    """Best validation metric in a history file; None if training did not finish or never validated."""
-    if not history.exists():
-        return None
-    with history.open(newline="", encoding="utf-8") as file:
-        found = [float(row["val_metric"]) for row in csv.DictReader(file) if row["val_metric"]]
+def validation_metric(run: RunFolder) -> float | None:
+    """Best validation metric in a run's history; None if training did not finish or never validated."""
+    found = [value for row in run.history if (value := row.get("val_metric")) is not None]
     return max((value for value in found if math.isfinite(value)), default=None)

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from probmetric.run_names import RESULTS
+from probmetric.run_folder import RunFolder
 from probmetric.tuning.search import TuningError
 
 
@@ -21,7 +21,7 @@ def train_runs(runs: Sequence[str], options: Sequence[str] = ()) -> None:
     Raises:
         TuningError: Snakemake itself failed or was stopped.
     """
-    targets = [f"{RESULTS}/{run}/history.csv" for run in runs]
+    targets = [str(RunFolder.named(run).history_file) for run in runs]
     missing = [target for target in targets if not Path(target).exists()]
     if not missing:
         return

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probmetric.io import FileError
 from probmetric.reporting import _metrics
 from probmetric.reporting._comparison import summarise
-from probmetric.run_folder import RERUN
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.run_folder import Run
+    from probmetric.run_folder import RunFolder
 
 Curve = tuple[np.ndarray, np.ndarray]
 
@@ -27,9 +24,9 @@ def group_title(data: str) -> str:
     return f"{dataset}, {100 * float(noise):g} % label noise" if noise else dataset
 
 
-def by_group(context: ReportContext) -> dict[str, dict[str, list[Run]]]:
+def by_group(context: ReportContext) -> dict[str, dict[str, list[RunFolder]]]:
     """Dataset (noise included) -> method -> its finished runs, in the experiment's order."""
-    found: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[str, dict[str, list[RunFolder]]] = defaultdict(lambda: defaultdict(list))
     for run in context.runs:
         found[run.key.data][run.key.variant].append(run)
     return {data: dict(methods) for data, methods in found.items()}
@@ -44,56 +41,21 @@ def values(context: ReportContext, metric: str) -> dict[str, dict[str, list[floa
     return {data: dict(methods) for data, methods in found.items()}
 
 
-def tensors(run: Run, split: str, *names: str) -> dict[str, np.ndarray]:
-    """Those of the tensors `names` that the run's embeddings of `split` hold; samples and the rest stay on disk."""
-    with _embeddings(run, split) as file:
-        held = file.keys() if file else ()
-        return {name: file.get_tensor(name) for name in names if name in held}
-
-
-def holds(run: Run, split: str, *names: str) -> bool:
-    """Whether the run's embeddings of `split` have all tensors `names`."""
-    with _embeddings(run, split) as file:
-        return file is not None and set(names) <= set(file.keys())
-
-
-def metadata(run: Run, split: str) -> dict[str, str]:
-    """Metadata of the run's embeddings of `split`; empty where there is no such file."""
-    with _embeddings(run, split) as file:
-        return (file.metadata() if file else None) or {}
-
-
-@contextlib.contextmanager
-def _embeddings(run: Run, split: str) -> Iterator[Any]:
-    """The open embeddings file, None if it does not exist."""
-    from safetensors import SafetensorError, safe_open
-
-    path = run.folder / "embeddings" / f"{split}.safetensors"
-    if not path.exists():
-        yield None
-        return
-    try:
-        with safe_open(path, framework="numpy") as file:
-            yield file
-    except (SafetensorError, OSError) as error:
-        raise FileError(f"{path} is damaged or truncated ({error}); {RERUN}.") from error
-
-
-def first_runs(context: ReportContext, *names: str) -> dict[tuple[str, str], Run]:
+def first_runs(context: ReportContext, *names: str) -> dict[tuple[str, str], RunFolder]:
     """(dataset, method) -> its first seed whose test embeddings hold all tensors `names`, in the experiment's order."""
-    found: dict[tuple[str, str], Run] = {}
+    found: dict[tuple[str, str], RunFolder] = {}
     for data, methods in by_group(context).items():
         for variant, runs in methods.items():
-            if (run := next((run for run in runs if holds(run, "test", *names)), None)) is not None:
+            if (run := next((run for run in runs if run.holds("test", *names)), None)) is not None:
                 found[data, variant] = run
     return found
 
 
-def best_runs(context: ReportContext, *names: str) -> dict[str, Run]:
+def best_runs(context: ReportContext, *names: str) -> dict[str, RunFolder]:
     """Dataset -> first seed of the method with the best mean of the first metric, of those in `first_runs`."""
     metric = context.metrics[0]
     measured = values(context, metric)
-    best: dict[str, tuple[float, Run]] = {}
+    best: dict[str, tuple[float, RunFolder]] = {}
     for (data, variant), run in first_runs(context, *names).items():
         if found := measured.get(data, {}).get(variant):
             mean = summarise(found).mean
@@ -143,7 +105,9 @@ def methods_drawn(context: ReportContext, drawn: Iterable[str]) -> list[str]:
     return [variant for variant in context.variants if variant in known]
 
 
-def collect(context: ReportContext, build: Callable[[Sequence[Run]], Curve | None]) -> dict[str, dict[str, Curve]]:
+def collect(
+    context: ReportContext, build: Callable[[Sequence[RunFolder]], Curve | None]
+) -> dict[str, dict[str, Curve]]:
     """Dataset -> method -> curve built from that method's runs; what has no curve is left out."""
     found: dict[str, dict[str, Curve]] = {}
     for data, methods in by_group(context).items():

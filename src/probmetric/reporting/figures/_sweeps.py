@@ -12,7 +12,8 @@ from probmetric.reporting.figures import _data
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.run_folder import Run, RunKey
+    from probmetric.run_folder import RunFolder
+    from probmetric.run_names import RunKey
 
 TOGETHER = " = "
 Points = dict[Any, list[float]]  # value of the option -> the metric over seeds
@@ -75,7 +76,7 @@ def _points(values: dict[str, Any], found: dict[str, list[float]]) -> Points:
     return {values[variant]: found[variant] for variant in order}
 
 
-def default_text(run: Run | None, option: str) -> str | None:
+def default_text(run: RunFolder | None, option: str) -> str | None:
     """What a run that does not override `option` uses, as an override would write it; None if it has no such option."""
     if run is None:
         return None

@@ -25,7 +25,7 @@ def draw(context: ReportContext) -> _style.Drawing:
         return _style.nothing(TITLE, "no finished run has concentrations and a prepared dataset to show images of.")
     bands, parts = {}, []
     for data, run in runs.items():
-        found = _data.tensors(run, "test", "concentration", "index", "label")
+        found = run.tensors("test", "concentration", "index", "label")
         tiles: list[np.ndarray] = []
         for rows in chosen_rows(found["label"], found["concentration"]):
             tiles += [album.tile(data, int(row)) for row in found["index"][rows]]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.run_folder import Run
+    from probmetric.run_folder import RunFolder
 
 TITLE = "Map of the embedding space"
 _POINTS = 800
@@ -31,7 +31,7 @@ def draw(context: ReportContext) -> _style.Drawing:
     figure, axes = _style.grid(-(-len(runs) // columns), columns, panel_height=3.6 if columns == 2 else 6.5)
     for axis, (data, run) in zip(_style.trim(axes, len(runs)), runs.items(), strict=True):
         rows = chosen_rows(run)
-        found = _data.tensors(run, "test", "mean", "index")
+        found = run.tensors("test", "mean", "index")
         places = project(found["mean"][rows])
         _map(axis, places, [album.tile(data, int(row)) for row in found["index"][rows]], _SIZE * columns)
         axis.set_title(f"{_data.group_title(data)}: {context.label(run.key.variant)}")
@@ -44,9 +44,9 @@ def draw(context: ReportContext) -> _style.Drawing:
     return _style.Drawing(figure, TITLE, caption, f"Images placed by similarity, of {names}.")
 
 
-def chosen_rows(run: Run) -> np.ndarray:
+def chosen_rows(run: RunFolder) -> np.ndarray:
     """Rows of the test embeddings to show: of some classes, all or a sample."""
-    label = _data.tensors(run, "test", "label")["label"]
+    label = run.tensors("test", "label")["label"]
     generator = np.random.default_rng(0)
     classes = generator.permutation(np.unique(label))[:_CLASSES]
     rows = np.flatnonzero(np.isin(label, classes))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.run_folder import Run
+    from probmetric.run_folder import RunFolder
 
 TITLE = "Most and least certain test images"
 _IMAGES = 10
@@ -47,9 +47,9 @@ def draw(context: ReportContext) -> _style.Drawing:
     return _style.Drawing(figure, TITLE, caption, alt)
 
 
-def _strip(run: Run, album: _images.Album) -> tuple[list[Any], list[Any]]:
+def _strip(run: RunFolder, album: _images.Album) -> tuple[list[Any], list[Any]]:
     """(image, uncertainty) pairs of the most and of the least certain images."""
-    found = _data.tensors(run, "test", "uncertainty", "index")
+    found = run.tensors("test", "uncertainty", "index")
     order = np.argsort(found["uncertainty"], kind="stable")
     certain, uncertain = (
         [(album.tile(run.key.data, int(found["index"][i])), float(found["uncertainty"][i])) for i in end]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.run_folder import Run
+    from probmetric.run_folder import RunFolder
 
 TITLE = "Learning curves"
 _Band = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -48,7 +48,7 @@ def draw(context: ReportContext) -> _style.Drawing:
     return _style.Drawing(figure, TITLE, caption, _alt(context, groups))
 
 
-def _band(runs: Sequence[Run], column: str, *, relative: bool = False) -> _Band | None:
+def _band(runs: Sequence[RunFolder], column: str, *, relative: bool = False) -> _Band | None:
     """(epochs (E,), mean (E,), lowest (E,), highest (E,)) over the epochs all seeds have."""
     curves = [_curve(run, column, relative=relative) for run in runs]
     curves = [curve for curve in curves if curve]
@@ -59,7 +59,7 @@ def _band(runs: Sequence[Run], column: str, *, relative: bool = False) -> _Band 
     return np.array(shared), table.mean(0), table.min(0), table.max(0)
 
 
-def _curve(run: Run, column: str, *, relative: bool) -> dict[float, float]:
+def _curve(run: RunFolder, column: str, *, relative: bool) -> dict[float, float]:
     found = {row["epoch"]: row[column] for row in run.history if row.get("epoch") is not None}
     curve = {epoch: value for epoch, value in found.items() if epoch is not None and value is not None}
     first = next(iter(curve.values()), 0.0) if relative else 1.0
@@ -78,7 +78,7 @@ def _line(axis: Axes, band: _Band | None, look: _style.Look) -> None:
     axis.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
 
 
-def _alt(context: ReportContext, groups: dict[str, dict[str, list[Run]]]) -> str:
+def _alt(context: ReportContext, groups: dict[str, dict[str, list[RunFolder]]]) -> str:
     parts = []
     for data, methods in groups.items():
         last = {v: band[1].max() for v, runs in methods.items() if (band := _band(runs, "val_metric")) is not None}

@@ -30,7 +30,7 @@ def draw(context: ReportContext) -> _style.Drawing:
     shown = dict(list(runs.items())[:_BANDS])
     bands, parts = {}, []
     for (data, variant), run in shown.items():
-        found = _data.tensors(run, "test", "concentration", "index")
+        found = run.tensors("test", "concentration", "index")
         order = np.argsort(found["concentration"], kind="stable")
         blocks = []
         for name, end in (("smallest", order[: _ROWS * _COLUMNS]), ("largest", order[-_ROWS * _COLUMNS :])):

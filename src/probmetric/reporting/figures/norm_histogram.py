@@ -10,7 +10,7 @@ from probmetric.reporting.figures import _data, _histograms, _style, register
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.run_folder import Run
+    from probmetric.run_folder import RunFolder
 
 TITLE = "Norms of right and wrong images"
 
@@ -22,13 +22,13 @@ def draw(context: ReportContext) -> _style.Drawing:
     Right and wrong are the judgement of the experiment's first method on that dataset, as the paper takes a baseline's;
     where a dataset has a single method, its own.
     """
-    judges: dict[str, Run] = {}
+    judges: dict[str, RunFolder] = {}
     for (data, _), run in _data.first_runs(context, "mean", "label", "index").items():
         judges.setdefault(data, run)
     verdicts = {data: _judgement(judge) for data, judge in judges.items()}
     panels, judged_by, chances = {}, {}, []
     for (data, variant), run in _data.first_runs(context, "concentration", "index").items():
-        found = _data.tensors(run, "test", "concentration", "index")
+        found = run.tensors("test", "concentration", "index")
         verdict = verdicts[data][found["index"]]
         right, wrong = (found["concentration"][verdict == value] for value in (1, 0))
         chance = _histograms.chance_larger(right, wrong)
@@ -51,9 +51,9 @@ def draw(context: ReportContext) -> _style.Drawing:
     return _style.Drawing(figure, TITLE, caption, alt)
 
 
-def _judgement(run: Run) -> np.ndarray:
+def _judgement(run: RunFolder) -> np.ndarray:
     """By manifest row: 1 if the image's nearest neighbour has its class, 0 if not, -1 for other images."""
-    found = _data.tensors(run, "test", "mean", "label", "index")
+    found = run.tensors("test", "mean", "label", "index")
     table = np.full(int(found["index"].max(initial=-1)) + 1, -1)
     table[found["index"]] = _data.is_right(found["mean"], found["label"])
     return table

@@ -10,7 +10,7 @@ from probmetric.reporting.figures import _data, _images, _style, register
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.run_folder import Run
+    from probmetric.run_folder import RunFolder
 
 TITLE = "Queries and their nearest images"
 _QUERIES, _NEAREST = 6, 5
@@ -45,11 +45,11 @@ def draw(context: ReportContext) -> _style.Drawing:
     return _style.Drawing(figure, TITLE, caption, f"Rows of images. {'; '.join(parts)}.")
 
 
-def _lines(run: Run, album: _images.Album) -> list[tuple[list[np.ndarray], list[str]]]:
+def _lines(run: RunFolder, album: _images.Album) -> list[tuple[list[np.ndarray], list[str]]]:
     """Tiles and frame colours of each query and its nearest images."""
     from probmetric.evaluation.neighbours import nearest_neighbours
 
-    found = _data.tensors(run, "test", "mean", "label", "index")
+    found = run.tensors("test", "mean", "label", "index")
     label = found["label"]
     queries = np.random.default_rng(0).permutation(len(label))[:_QUERIES]
     listed = nearest_neighbours(found["mean"][queries], found["mean"], k=min(len(label), _NEAREST + 1)).indices

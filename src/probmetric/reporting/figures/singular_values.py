@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.run_folder import Run
+    from probmetric.run_folder import RunFolder
 
 TITLE = "Singular values of the embeddings"
 _FLOOR = 1e-5
@@ -46,11 +46,11 @@ def draw(context: ReportContext) -> _style.Drawing:
     return _style.Drawing(figure, TITLE, caption, f"Lines of sorted singular values. {'; '.join(parts)}.")
 
 
-def _mean_of_training(runs: Sequence[Run]) -> _data.Curve | None:
+def _mean_of_training(runs: Sequence[RunFolder]) -> _data.Curve | None:
     return _mean([np.array(run.curves[_TRAINING]["value"]) for run in runs])
 
 
-def _mean_of_test(runs: Sequence[Run]) -> _data.Curve | None:
+def _mean_of_test(runs: Sequence[RunFolder]) -> _data.Curve | None:
     return _mean([values for run in runs if len(values := _spectrum(run))])
 
 
@@ -63,11 +63,11 @@ def _mean(spectra: list[np.ndarray]) -> _data.Curve | None:
     return np.arange(1, shared + 1), np.maximum(mean, _FLOOR)
 
 
-def _spectrum(run: Run) -> np.ndarray:
+def _spectrum(run: RunFolder) -> np.ndarray:
     """Singular values (K,) of the test embeddings; none without such a file."""
     from probmetric.evaluation.structure import singular_values
 
-    rows = _data.tensors(run, "test", "mean").get("mean", np.empty((0, 0), dtype=np.float32))
+    rows = run.tensors("test", "mean").get("mean", np.empty((0, 0), dtype=np.float32))
     return singular_values(rows) if len(rows) else np.empty(0)
 
 

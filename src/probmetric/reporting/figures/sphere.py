@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mpl_toolkits.mplot3d import Axes3D
 
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.run_folder import Run
+    from probmetric.run_folder import RunFolder
 
 TITLE = "Embeddings in three dimensions"
 _POINTS = 2000
@@ -24,7 +24,7 @@ _COLUMNS = 3
 def draw(context: ReportContext) -> _style.Drawing:
     """One panel per dataset and method with three-dimensional embeddings (its first seed)."""
     runs = _data.first_runs(context, "mean", "label")
-    runs = {place: run for place, run in runs.items() if _data.tensors(run, "test", "mean")["mean"].shape[1] == 3}
+    runs = {place: run for place, run in runs.items() if run.tensors("test", "mean")["mean"].shape[1] == 3}
     if not runs:
         return _style.nothing(TITLE, "no finished run has three-dimensional embeddings; set `dim: 3`.")
     columns = min(_COLUMNS, len(runs))
@@ -47,9 +47,9 @@ def draw(context: ReportContext) -> _style.Drawing:
     return _style.Drawing(figure, TITLE, caption, f"Scatter plots in three dimensions. {'; '.join(parts)}.")
 
 
-def _points(run: Run) -> tuple[np.ndarray, np.ndarray]:
+def _points(run: RunFolder) -> tuple[np.ndarray, np.ndarray]:
     """Raw embeddings (N, 3) and labels (N,)."""
-    found = _data.tensors(run, "test", "mean", "label", "concentration")
+    found = run.tensors("test", "mean", "label", "concentration")
     keep = np.sort(np.random.default_rng(0).permutation(len(found["label"]))[:_POINTS])
     points = found["mean"][keep].astype(np.float64)
     if "concentration" in found:

@@ -14,7 +14,7 @@ from probmetric.reporting.figures import _data, _images, _style, register
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.run_folder import Run
+    from probmetric.run_folder import RunFolder
 
 TITLE = "Images with the lowest and the highest uncertainty"
 _COLUMNS, _ROWS = 8, 2
@@ -55,13 +55,13 @@ def draw(context: ReportContext) -> _style.Drawing:
     return _style.Drawing(figure, TITLE, caption, f"Blocks of images. {'; '.join(parts)}.")
 
 
-def pooled(run: Run, album: _images.Album) -> tuple[np.ndarray, list[str], np.ndarray]:
+def pooled(run: RunFolder, album: _images.Album) -> tuple[np.ndarray, list[str], np.ndarray]:
     """Uncertainty (N,), dataset and manifest row (N,) of the test images and of the OOD images that can be shown."""
-    test = _data.tensors(run, "test", "uncertainty", "index")
-    ood = _data.tensors(run, "ood", "uncertainty", "index", "source")
+    test = run.tensors("test", "uncertainty", "index")
+    ood = run.tensors("ood", "uncertainty", "index", "source")
     doubt, rows = [test["uncertainty"]], [test["index"]]
     homes = [run.key.data] * len(test["index"])
-    names = json.loads(_data.metadata(run, "ood").get("sources", "[]"))
+    names = json.loads(run.metadata("ood").get("sources", "[]"))
     for number, name in enumerate(names):
         chosen = ood["source"] == number
         if album.has(name) and chosen.any():

@@ -17,9 +17,9 @@ def draw(context: ReportContext) -> _style.Drawing:
     """One panel per dataset and method that was evaluated on out-of-distribution images (its first seed)."""
     panels, areas = {}, []
     for (data, variant), run in _data.first_runs(context, "uncertainty").items():
-        strange = _data.tensors(run, "ood", "uncertainty").get("uncertainty")
+        strange = run.tensors("ood", "uncertainty").get("uncertainty")
         if strange is not None and len(strange):
-            own = _data.tensors(run, "test", "uncertainty")["uncertainty"]
+            own = run.tensors("test", "uncertainty")["uncertainty"]
             area = _histograms.chance_larger(strange, own)
             title = f"{_data.group_title(data)}\n{context.label(variant)}"
             panels[title] = _histograms.Groups(own, strange, f"{area:.2f}")

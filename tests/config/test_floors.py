@@ -1,0 +1,96 @@
+"""Arrows point down only: which part of the package may import which, read from the source."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import probmetric
+
+ROOT = Path(probmetric.__file__).parent
+FLOORS = (
+    ("errors",),
+    ("io", "registry", "privacy"),
+    ("run_names", "directional"),
+    ("run_folder",),
+    ("data", "losses", "models"),
+    ("uncertainty", "evaluation"),
+    ("config",),
+    ("launch",),
+    ("training",),
+    ("tracking", "reporting"),
+    ("planning",),
+    ("embedder", "tuning"),
+    ("pipeline", "search"),
+    ("cli",),
+)
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+
+
+def parts(root):
+    return {path.relative_to(root).with_suffix("").parts[0] for path in root.rglob("*.py")} - {"__init__"}
+
+
+def imports(path):
+    """(line, module) of every import of the package that a program executes; those for type checkers are left out."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    typing = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
+    ignored = {id(inner) for node in typing for inner in ast.walk(node)}
+    for node in ast.walk(tree):
+        if id(node) in ignored:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, name.name) for name in node.names if name.name.startswith("probmetric."))
+        elif isinstance(node, ast.ImportFrom) and node.module == "probmetric":
+            yield from ((node.lineno, f"probmetric.{name.name}") for name in node.names if name.name in FLOOR)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("probmetric."):
+            yield node.lineno, node.module
+
+
+def climbs(root):
+    """Imports of another part on the same floor or a higher one."""
+    found = []
+    for path in sorted(root.rglob("*.py")):
+        place = path.relative_to(root)
+        room = place.with_suffix("").parts[0]
+        for line, module in imports(path) if room in FLOOR else ():
+            other = module.split(".")[1]
+            if other != room and FLOOR[other] >= FLOOR[room]:
+                found.append(f"{place}:{line}: {room} imports {module}")
+    return found
+
+
+def test_every_part_has_a_floor():
+    assert parts(ROOT) == set(FLOOR)
+
+
+def test_arrows_point_down():
+    assert climbs(ROOT) == []
+
+
+@pytest.mark.parametrize("text", ["import probmetric.cli\n", "def f():\n    from probmetric.cli import main\n"])
+def test_a_climb_is_seen(tmp_path, text):
+    (tmp_path / "io.py").write_text(text)
+    assert climbs(tmp_path) == [f"io.py:{len(text.splitlines())}: io imports probmetric.cli"]
+
+
+FILES = (
+    r"(model_last|posterior)\.safetensors|history\.csv|encoder\.yaml|run\.yaml|curves\.json|timing\.json|state/training"
+)
+
+
+def spelled(path):
+    """Strings of a module that name a file of a run; docstrings may."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docs = {
+        id(node.body[0].value) for node in ast.walk(tree) if isinstance(node, documented) and ast.get_docstring(node)
+    }
+    texts = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return [node.value for node in texts if id(node) not in docs and re.search(FILES, node.value)]
+
+
+def test_the_files_of_a_run_are_named_in_one_place():
+    found = {path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py") if spelled(path)}
+    assert found == {"run_folder.py", "run_names.py"}
