@@ -5,15 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from probmetric.data import prepare_dataset
-
 
 @pytest.fixture(scope="session")
-def prepared(tmp_path_factory) -> Path:
+def prepared(prepared_dataset, tmp_path_factory) -> Path:
     """Folder with digits, digits_open, glyphs and symbols, prepared with their defaults."""
     root = tmp_path_factory.mktemp("prepared")
     for name in ("digits", "digits_open", "glyphs", "symbols"):
-        prepare_dataset(name, root / name, progress=False)
+        shutil.copytree(prepared_dataset(name), root / name)
     return root
 
 

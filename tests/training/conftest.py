@@ -7,17 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from probmetric.data import prepare_dataset
+
+@pytest.fixture(scope="session")
+def digits(prepared_dataset) -> Path:
+    return prepared_dataset("digits")
 
 
 @pytest.fixture(scope="session")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return prepare_dataset("digits", tmp_path_factory.mktemp("prepared") / "digits", progress=False)
-
-
-@pytest.fixture(scope="session")
-def digits_open(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return prepare_dataset("digits_open", tmp_path_factory.mktemp("prepared") / "digits_open", progress=False)
+def digits_open(prepared_dataset) -> Path:
+    return prepared_dataset("digits_open")
 
 
 @pytest.fixture(autouse=True)

@@ -75,18 +75,26 @@ class Workspace:
         self.edit_yaml("workflow/experiments/smoke.yaml", lambda spec: spec["runs"][0].update(changes))
 
 
+def listed_files() -> list[Path]:
+    """The repository's own files, committed or not, never the ignored ones."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout.decode()
+    paths = (ROOT / name for name in listed.split("\0") if name)
+    return [path for path in paths if path.is_file() or path.is_symlink()]
+
+
+def workflow_files() -> list[Path]:
+    """What a workflow's results may depend on: everything but tests, prose and reports."""
+    aside = ("tests", "docs", "reports", "benchmarks")
+    return [path for path in listed_files() if path.is_file() and path.relative_to(ROOT).parts[0] not in aside]
+
+
 def checkout(folder: Path) -> Workspace:
-    """The repository's own files (committed or not, never the ignored ones) as a fresh Git repository."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-    )
-    for name in filter(None, listed.stdout.decode().split("\0")):
-        if (ROOT / name).is_file() or (ROOT / name).is_symlink():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
+    """The repository's own files as a fresh Git repository."""
+    for path in listed_files():
+        copy = folder / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, copy, follow_symlinks=False)
     subprocess.run(["git", "init", "--quiet"], cwd=folder, check=True)
     return Workspace(folder)
 
@@ -98,18 +106,21 @@ def new_workspace():
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory) -> Workspace:
+def pristine(built_once) -> Path:
+    """A workspace in which `smoke` has run to the end, shared by all workers. Nobody works in it."""
+    return built_once.folder("smoke", lambda folder: checkout(folder).snakemake(), workflow_files())
+
+
+@pytest.fixture(scope="session")
+def finished(pristine, tmp_path_factory) -> Workspace:
     """A workspace in which `smoke` has run to the end. Do not change it: ask for `workspace`."""
-    workspace = checkout(tmp_path_factory.mktemp("finished") / "probmetric")
-    workspace.snakemake()
-    return workspace
+    return Workspace(Path(shutil.copytree(pristine, tmp_path_factory.mktemp("finished") / "copy", symlinks=True)))
 
 
 @pytest.fixture
-def workspace(finished, tmp_path) -> Workspace:
+def workspace(pristine, tmp_path) -> Workspace:
     """A copy of the finished workspace, time stamps and tool state included."""
-    shutil.copytree(finished.folder, tmp_path / "copy", symlinks=True)
-    return Workspace(tmp_path / "copy")
+    return Workspace(Path(shutil.copytree(pristine, tmp_path / "copy", symlinks=True)))
 
 
 @pytest.fixture

@@ -1,0 +1,37 @@
+"""What all tests share: one place for compiled kernels, and fixtures that are made once for all workers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from built_once import BuiltOnce, package_files
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Every worker and every process a test starts keeps and finds numba's machine code in one folder."""
+    if hasattr(config, "cache"):
+        os.environ.setdefault("NUMBA_CACHE_DIR", str(config.cache.mkdir("numba")))
+
+
+@pytest.fixture(scope="session")
+def built_once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> BuiltOnce:
+    """Makes a folder unless this state of the source has it already (`pytest --cache-clear` forgets all)."""
+    config = request.config
+    return BuiltOnce(config.cache.mkdir("built") if hasattr(config, "cache") else tmp_path_factory.mktemp("built"))
+
+
+@pytest.fixture(scope="session")
+def prepared_dataset(built_once: BuiltOnce):
+    """Gives the prepared folder of an embedded dataset with its defaults. Never change it: copy it."""
+    from probmetric.data import prepare_dataset
+
+    def prepare(name: str) -> Path:
+        def make(folder: Path) -> None:
+            prepare_dataset(name, folder / name, progress=False)
+
+        return built_once.folder(f"prepared-{name}", make, package_files()) / name
+
+    return prepare
