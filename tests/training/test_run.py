@@ -285,43 +285,6 @@ def test_steps_with_non_finite_gradients_are_skipped_and_counted(digits: Path, t
         trainer.fit()
 
 
-def test_warm_start_sees_every_training_image_once_in_evaluation_mode(digits: Path, tmp_path: Path) -> None:
-    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-    class Warm(Loss):
-        wants_warm_start = True
-
-        def warm_start(self, embeddings: torch.Tensor, labels: torch.Tensor) -> None:
-            seen.append((embeddings, labels))
-
-        def compute(self, embeddings: torch.Tensor, labels: torch.Tensor, generator: object) -> torch.Tensor:
-            return embeddings.square().mean()
-
-    settings = quick_settings(epochs=1).training
-    encoder = create_encoder("compact", dim=4, in_channels=1, width=4)
-    statistics = {name: value.clone() for name, value in encoder.named_buffers()}
-    expected = TrainingData(digits, settings, seed=0, device=CPU)
-    encoder.eval()
-    with torch.no_grad():
-        embeddings = torch.cat([encoder(images) for images in expected.images_in_order("train")])
-    encoder.train()
-    trainer = Trainer(
-        settings,
-        encoder,
-        Warm(num_classes=10, dim=4),
-        expected,
-        seed=0,
-        device=CPU,
-        checkpoints=Checkpoints(tmp_path),
-        identity="x",
-    )
-    trainer._warm_start()
-    assert torch.equal(seen[0][0], embeddings)
-    assert torch.equal(seen[0][1], expected.labels)
-    assert encoder.training
-    assert all(torch.equal(value, statistics[name]) for name, value in encoder.named_buffers())
-
-
 def test_photographs_are_cropped_by_their_recipe(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Larger images than the network's input: random crops train, central crops validate, threads change nothing."""
     recipe = LargeImages(size=16, resize=20, normalisation="unit")

@@ -89,7 +89,11 @@ class Loss(nn.Module):
         return [{"params": parameters, "lr_multiplier": 1.0, "weight_decay": 0.0}] if parameters else []
 
     def warm_start(self, embeddings: Tensor, labels: Tensor) -> float | None:
-        """Initialise from the training set's `embeddings` (N, M) and `labels` (N,), once, before training."""
+        """Initialise from the training set's `embeddings` (N, M) and `labels` (N,), once, before training.
+
+        The embeddings are those of the network in training mode: batch normalisation that trains has its batches'
+        statistics. In evaluation mode an untrained network has statistics of nothing, and other norms.
+        """
         return None
 
     def set_epoch(self, epoch: int) -> None:

@@ -26,6 +26,7 @@ from probmetric.data.places import COLUMNS
 from probmetric.data.recipes import Transform, transform_for
 from probmetric.io import sha256_file
 from probmetric.training.ranks import ALONE, Ranks
+from probmetric.training.seeds import generator_for
 
 EMBED_BATCH = 256
 IN_MEMORY_BYTES = 2 * 2**30
@@ -149,6 +150,18 @@ class TrainingData:
     def own_images_in_order(self, split: Split) -> Iterator[tuple[Tensor, Tensor]]:
         """Of the batches of `images_in_order` every W-th, W processes: positions (B,) in the split, images."""
         yield from self._in_order(split, self.ranks)
+
+    def own_images_shuffled(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Every training image once, without augmentation, in random batches of about the size a step has.
+
+        Positions (b,) in the training split and images (b, C, H, W): this process's share of each batch.
+        """
+        order = torch.randperm(len(self.labels), generator=generator_for("cpu", self.seed, "shuffled"))
+        count = -(-len(order) // self.settings.batch_size)
+        chosen = [self.ranks.own(batch) for batch in order.tensor_split(count)]
+        yield from zip(
+            chosen, self._ahead(lambda positions: self._plain_images("train", positions), chosen), strict=True
+        )
 
     def _in_order(self, split: Split, ranks: Ranks) -> Iterator[tuple[Tensor, Tensor]]:
         chosen = ranks.own(torch.arange(self.size(split)).split(EMBED_BATCH))

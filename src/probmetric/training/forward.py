@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 
 from probmetric.models._base import Encoder
+from probmetric.training.seeds import derive_seed
 
 if TYPE_CHECKING:
     from probmetric.training.data import Split, TrainingData
@@ -60,3 +63,32 @@ def embed_split(encoder: Encoder, data: TrainingData, split: Split, precision: t
         embeddings[positions.to(data.device)] = embed(encoder, images, precision)
     encoder.train(was_training)
     return data.ranks.added(embeddings)
+
+
+@torch.no_grad()
+def embed_as_trained(encoder: Encoder, data: TrainingData, precision: torch.dtype) -> Tensor:
+    """Embeddings (N, M) of the training split as a training step makes them, but without augmentation.
+
+    In training mode: a batch normalisation that trains normalises by its batch, whose images are random ones (of one
+    class they would lose what sets the class apart); a frozen one by what it has stored. Running statistics and mode
+    are left as they were. Each process computes its share of every batch.
+    """
+    embeddings = torch.zeros(len(data.labels), encoder.dim, device=data.device)
+    with _as_training(encoder):
+        torch.manual_seed(derive_seed(data.seed, "layers as trained", data.ranks.rank))
+        for positions, images in data.own_images_shuffled():
+            embeddings[positions.to(data.device)] = embed(encoder, images, precision)
+    return data.ranks.added(embeddings)
+
+
+@contextlib.contextmanager
+def _as_training(encoder: Encoder) -> Iterator[None]:
+    """Training mode for a while, after which mode and buffers are what they were."""
+    was_training, kept = encoder.training, [(buffer, buffer.clone()) for buffer in encoder.buffers()]
+    encoder.train()
+    try:
+        yield
+    finally:
+        encoder.train(was_training)
+        for buffer, value in kept:
+            buffer.copy_(value)

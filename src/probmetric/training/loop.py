@@ -36,7 +36,7 @@ from probmetric.models._base import Encoder
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData
 from probmetric.training.diagnosis import TrainingError, non_finite_gradients, non_finite_loss
-from probmetric.training.forward import Network, embed_split, resolve_precision
+from probmetric.training.forward import Network, embed_as_trained, resolve_precision
 from probmetric.training.kernels import compiled
 from probmetric.training.optimizer import create_optimizer, gradient_norm, set_learning_rates, update_parameters
 from probmetric.training.ranks import losing_nobody
@@ -310,10 +310,10 @@ class Trainer:
             self.network = compiled(self.network, self.device)
 
     def _warm_start(self) -> None:
-        """Let the loss initialise itself from the embeddings of the training images, without augmentation."""
+        """Let the loss initialise itself from the training images' embeddings by the network as it will train."""
         with self.shards.whole():
             if self.loss.wants_warm_start:
-                embeddings = embed_split(self.encoder, self.data, "train", self.precision)
+                embeddings = embed_as_trained(self.encoder, self.data, self.precision)
                 with torch.no_grad():
                     self.loss.warm_start(embeddings, self.data.labels.to(self.device))
             self.ranks.align(self.loss)
