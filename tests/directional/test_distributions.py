@@ -294,3 +294,66 @@ def test_parameters_are_checked() -> None:
 def test_mean_length_is_the_bessel_ratio() -> None:
     mean = VonMisesFisher(unit(128, 0), scalar(20.0)).mean
     assert torch.linalg.vector_norm(mean).item() == pytest.approx(float(bessel_reference(128, 20.0)[1]), rel=1e-12)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+@pytest.mark.parametrize("dim", [2, 3, 64])
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e20, 3e38, 0.0, 1e-40, -1.0])
+def test_sampling_ends_whatever_the_concentration(value: float, dim: int, dtype: torch.dtype) -> None:
+    """A sample is a unit vector or NaN; at huge concentrations it lies on the mean direction."""
+    loc = unit(dim, 1).to(dtype)
+    kappa = torch.full((50,), value, dtype=dtype, requires_grad=True)
+    for family in (VonMisesFisher, PowerSpherical):
+        with torch.no_grad():
+            samples = family(loc, kappa, validate_args=False).rsample((4,), generator=generator())
+        if value >= 1e20 and family is VonMisesFisher:
+            torch.testing.assert_close(samples, loc.expand_as(samples))
+        elif 0 <= value < 1:
+            torch.testing.assert_close(samples.norm(dim=-1), torch.ones(4, 50, dtype=dtype))
+    VonMisesFisher(loc, kappa, validate_args=False).rsample((4,), generator=generator()).sum().backward()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e20, 1e30, 0.0, 1e-40])
+def test_sampling_ends_whatever_the_parameters(value: float) -> None:
+    from probmetric.losses._released_vmf import released_samples
+
+    for dim in (2, 3, 8):
+        loc, odd = unit(dim, 0).float(), torch.full((dim,), value)
+        for place, concentration in ((odd, 20.0), (loc, value)):
+            logs = torch.full((dim,), concentration).log()
+            NonIsotropicVonMisesFisher(place, log_concentration=logs, validate_args=False).rsample((50,))
+            VonMisesFisher(place, torch.tensor(concentration), validate_args=False).rsample((50,))
+            released_samples(place.expand(9, dim), torch.full((9,), concentration), 50, generator())
+
+
+def test_one_bad_concentration_spoils_no_other_sample() -> None:
+    loc, kappa = unit(8, 1).expand(3, 8), torch.tensor([math.nan, 20.0, math.inf], dtype=DOUBLE)
+    samples = VonMisesFisher(loc, kappa, validate_args=False).rsample((4000,), generator=generator())
+    assert samples[:, 0].isnan().all()
+    torch.testing.assert_close(samples[:, 2], loc[2].expand(4000, 8))
+    exact = VonMisesFisher(loc[1], kappa[1]).mean @ loc[1]
+    assert (samples[:, 1] @ loc[1]).mean() == pytest.approx(exact.item(), abs=0.01)
+
+
+@ROTATIONAL
+@pytest.mark.parametrize("dim", [2, 3, 31, 32, 64])
+def test_noise_along_the_mean_direction_stays_bounded(family: type, dim: int) -> None:
+    """The generator that made the mean direction draws the samples: the first noise is parallel to it."""
+    loc = unit(dim, 0)
+    samples = family(loc, scalar(20.0)).sample((9,), generator=generator(0))
+    assert (samples.norm(dim=-1) < 1 + 1e-9).all()
+    torch.testing.assert_close(samples[1:].norm(dim=-1), torch.ones(8, dtype=DOUBLE))
+
+
+def test_a_sampler_that_accepts_nothing_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    from probmetric.directional import von_mises_fisher
+
+    def refuse(cosine: torch.Tensor, *_: object) -> tuple[torch.Tensor, torch.Tensor]:
+        return cosine, torch.ones_like(cosine, dtype=torch.bool)
+
+    monkeypatch.setattr(von_mises_fisher, "_propose", refuse)
+    distribution = VonMisesFisher(unit(4, 0), torch.tensor([2.0, 7.0], dtype=DOUBLE))
+    with pytest.raises(RuntimeError, match=r"no sample was accepted in 1000 rounds for concentrations from 2 to 7"):
+        distribution.sample((3,))

@@ -89,6 +89,15 @@ def around(loc: Tensor, gap: Tensor, generator: torch.Generator | None) -> Tenso
     return _turn(loc, gap, _Noise(loc, gap.shape, generator))
 
 
+def no_sample(kappa: Tensor, rounds: int) -> RuntimeError:
+    """The error of a sampler that accepted nothing in so many rounds, for concentrations `kappa` (...)."""
+    low, high = (float(bound) for bound in torch.aminmax(kappa))
+    return RuntimeError(
+        f"no sample was accepted in {rounds} rounds for concentrations from {low:g} to {high:g}; allowed: finite "
+        "numbers, at least 0. Please report this as a bug if yours are."
+    )
+
+
 class _Noise:
     """Gaussian vectors (*shape, M), their components along `loc` (*shape, 1) and lengths; for one use."""
 
@@ -117,15 +126,18 @@ def _at(loc: Tensor, gap: Tensor, noise: _Noise) -> Tensor:
     """Unit vectors at `gap` (S..., ...) from `loc` (..., M), in the noise's memory.
 
     In low dimension the component along loc is removed twice, which keeps v orthogonal where the noise is nearly
-    parallel to loc.
+    parallel to loc. In high dimension only noise drawn with the seed that made loc is; the sample then is the mean
+    direction times its cosine.
     """
-    tiny = torch.finfo(loc.dtype).tiny
+    limits = torch.finfo(loc.dtype)
     if loc.shape[-1] < _PROJECT_TWICE_BELOW:
         noise.vectors.addcmul_(noise.along, loc, value=-1)
         noise.vectors.div_(_length(noise.vectors))
         noise.measure(loc)
     gap = gap.unsqueeze(-1)
-    across = torch.addcmul(noise.length.square(), noise.along, noise.along, value=-1).clamp_min_(tiny)
+    square = noise.length.square()
+    across = torch.addcmul(square, noise.along, noise.along, value=-1)
+    across = torch.maximum(across, square.mul_(limits.eps).clamp_min_(limits.tiny))
     scale = ((2 - gap).mul_(gap).clamp_min_(0) / across).sqrt_()
     return noise.vectors.mul_(scale).addcmul_((1 - gap).addcmul_(scale, noise.along, value=-1), loc)
 

@@ -13,6 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from probmetric.errors import ProbMetricError
+from probmetric.registry import OptionValueError
+
+
+class LossError(ProbMetricError, TypeError):
+    """A loss does not keep its contract; the message says how."""
+
 
 class Loss(nn.Module):
     """Base of all losses.
@@ -41,10 +48,18 @@ class Loss(nn.Module):
         *,
         generator: torch.Generator | None = None,
     ) -> Tensor:  # ()
-        """Loss of one batch; `generator` drives the losses that draw samples."""
+        """Loss of one batch; `generator` drives the losses that draw samples.
+
+        It is NaN where an embedding is not finite, also for losses that would pass such an image over.
+
+        Raises:
+            ValueError: shapes or labels that do not fit.
+            LossError: `compute` returned something else than a scalar tensor.
+        """
         self._check(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
-            return self.compute(embeddings.to(self.working_dtype(embeddings)), labels, generator)
+            value = self.compute(embeddings.to(self.working_dtype(embeddings)), labels, generator)
+            return self._scalar(value) + (embeddings.detach() * 0).sum()
 
     def from_features(
         self,
@@ -107,6 +122,15 @@ class Loss(nn.Module):
         """Precision of the arithmetic: the parameters', or at least float32 where there are none."""
         parameter = next(self.parameters(), None)
         return torch.promote_types(embeddings.dtype, torch.float32) if parameter is None else parameter.dtype
+
+    def _scalar(self, value: Tensor) -> Tensor:
+        if isinstance(value, Tensor) and value.ndim == 0 and value.is_floating_point():
+            return value
+        found = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise LossError(
+            f"loss {type(self).__name__!r} returned {found}; a loss must return a scalar tensor of floats, such as the "
+            "mean over the batch: values.mean()."
+        )
 
     def _check(self, embeddings: Tensor, labels: Tensor) -> None:
         if embeddings.ndim != 2 or embeddings.shape[1] != self.dim or embeddings.shape[0] == 0:
@@ -232,6 +256,6 @@ def without_target(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def require(condition: bool, name: str, value: Any, allowed: str) -> None:
-    """Raise a `ValueError` naming option `name`, its `value` and what is allowed, unless `condition` holds."""
+    """Raise an error naming option `name`, its `value` and what is allowed, unless `condition` holds."""
     if not condition:
-        raise ValueError(f"{name}={value!r}; allowed: {allowed}.")
+        raise OptionValueError(f"{name}={value!r}; allowed: {allowed}.")

@@ -15,7 +15,9 @@ import math
 import torch
 from torch import Tensor
 
-from probmetric.directional._rotational import around
+from probmetric.directional._rotational import around, no_sample
+
+_ROUNDS = 1000
 
 
 def quadratic_log_normalizer(square: Tensor, dim: int) -> Tensor:
@@ -67,11 +69,13 @@ def _released_b(kappa: Tensor, dim: int) -> Tensor:
 
 
 def _accepted_beta(kappa: Tensor, dim: int, generator: torch.Generator | None) -> Tensor:
-    """The accepted symmetric beta variate (n,) for each `kappa` (n,)."""
+    """The accepted symmetric beta variate (n,) for each `kappa` (n,); NaN where kappa is not finite."""
     n = dim - 1
     accepted = torch.empty_like(kappa)
     pending = torch.arange(len(kappa), device=kappa.device)
-    while pending.numel():
+    for _ in range(_ROUNDS):
+        if not pending.numel():
+            return accepted
         k = kappa[pending].double()
         b = _released_b(k, dim)
         a = (n + 2 * k + (4 * k**2 + n**2).sqrt()) / 4
@@ -82,10 +86,10 @@ def _accepted_beta(kappa: Tensor, dim: int, generator: torch.Generator | None) -
         epsilon = (1 + coordinate) / 2
         t = 2 * a * b / (1 - (1 - b) * epsilon)
         log_ratio = n * t.log() - t + 4 * a * b / (1 + b) - n * math.log(n)
-        good = log_ratio >= torch.log1p(-u[2])
-        accepted[pending[good]] = epsilon[good].to(kappa.dtype)
-        pending = pending[~good]
-    return accepted
+        bad = log_ratio < torch.log1p(-u[2])
+        accepted[pending] = torch.where(log_ratio.isnan(), log_ratio, epsilon).to(kappa.dtype)
+        pending = pending[bad]
+    raise no_sample(kappa, _ROUNDS)
 
 
 def _root(square: Tensor) -> Tensor:
