@@ -63,5 +63,5 @@ audit: env ## known vulnerabilities of the pinned packages (asks the package ind
 	pytest -q -n0 tests/security/test_secrets.py
 	uv tool run pip-audit --requirement requirements.lock --no-deps --disable-pip
 
-schemas: env ## JSON schemas of params.yaml and the experiment files, for editors
+schemas: env ## catalogue of components; JSON schemas of params.yaml and experiment files, for editors
 	probmetric schema

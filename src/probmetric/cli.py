@@ -231,8 +231,9 @@ def _tune(options: argparse.Namespace) -> None:
 
 def _schema(options: argparse.Namespace) -> None:
     from probmetric.planning.workflow import write_schemas
+    from probmetric.registry import write_catalogue
 
-    for path in write_schemas(options.output):
+    for path in [write_catalogue(), *write_schemas(options.output)]:
         print(path)
 
 
@@ -337,7 +338,9 @@ def _parser() -> argparse.ArgumentParser:
     command = add("tune", _tune, "search a method's settings on validation data; started again it goes on")
     command.add_argument("search", help="name of a file below workflow/tuning")
     command.add_argument("snakemake", nargs=argparse.REMAINDER, help="options for snakemake, e.g. --profile slurm")
-    command = add("schema", _schema, "write the JSON schemas editors use to check params.yaml and experiments")
+    command = add(
+        "schema", _schema, "write the catalogue of components and the JSON schemas editors check params.yaml by"
+    )
     command.add_argument("--output", type=Path, default=Path("workflow/schemas"))
     return parser
 

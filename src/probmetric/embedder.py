@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from probmetric.data import ImageStore
     from probmetric.data.recipes import Transform
-    from probmetric.losses._base import Loss
-    from probmetric.models._base import Encoder
+    from probmetric.losses import Loss
+    from probmetric.models import Encoder
     from probmetric.search import FileImages
     from probmetric.training.ranks import Ranks
-    from probmetric.uncertainty._base import DirectionalBatch
+    from probmetric.uncertainty import DirectionalBatch
 
     Trained = tuple[Encoder, Loss | None, EncoderSettings]
 

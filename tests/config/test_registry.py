@@ -1,19 +1,15 @@
-"""Names and options are read from source text and answered with the nearest valid one."""
+"""Names and options are known without importing, from a catalogue, and answered with the nearest valid one."""
 
+import json
 import subprocess
 import sys
 
 import pytest
 
-from probmetric import losses, models, uncertainty
-from probmetric.data.sources import REGISTRY as DATASETS
-from probmetric.registry import REQUIRED, Registry, UnknownNameError, nearest
-from probmetric.reporting.figures import REGISTRY as FIGURES
-
-ALL = [losses.REGISTRY, models.REGISTRY, uncertainty.REGISTRY, DATASETS, FIGURES]
+from probmetric.registry import REQUIRED, Registry, _catalogue, all_registries, write_catalogue
 
 
-@pytest.mark.parametrize("registry", ALL, ids=lambda registry: registry.kind)
+@pytest.mark.parametrize("registry", list(all_registries()), ids=lambda registry: registry.kind)
 def test_every_file_registers_a_component_whose_options_can_be_read(registry):
     assert registry.names()
     for name in registry.names():
@@ -28,7 +24,8 @@ def package(tmp_path, monkeypatch):
     (folder / "deep").mkdir(parents=True)
     (folder / "__init__.py").write_text(
         "from probmetric.registry import Registry\n"
-        "REGISTRY = Registry('sample', 'sample_components', context=('size',))\nregister = REGISTRY.register\n"
+        "REGISTRY = Registry('sample', 'sample_components', context=('size',), constants=('fits',))\n"
+        "register = REGISTRY.register\n"
     )
     (folder / "_helper.py").write_text("raise RuntimeError('helpers are not components')\n")
     (folder / "flat.py").write_text(
@@ -50,7 +47,7 @@ def package(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def test_names_options_and_constants_come_from_the_source(package: Registry):
+def test_names_options_and_constants_of_a_component_in_no_catalogue(package: Registry):
     assert package.names() == ["deep", "flat"]
     assert {name: option.default for name, option in package.options("flat").items()} == {
         "rate": 0.5,
@@ -60,7 +57,6 @@ def test_names_options_and_constants_come_from_the_source(package: Registry):
     assert package.options("flat")["mode"].choices == ("a", "b")
     assert package.constant("flat", "fits") is True
     assert package.constant("deep", "fits", False) is False
-    assert "sample_components.flat" not in sys.modules
 
 
 def test_the_module_of_a_component_is_known_without_importing_it(package: Registry):
@@ -90,11 +86,44 @@ def test_wrong_names_and_values_are_answered(package: Registry, name, options, m
         package.check_options(package.check(name), options)
 
 
-def test_nearest_without_a_near_name_lists_what_is_allowed():
-    assert nearest("zzz", ["b", "a"]) == "Allowed: a, b."
-    assert issubclass(UnknownNameError, ValueError)
-
-
 def test_reading_names_imports_no_torch():
     code = "import sys, probmetric.losses as l; l.REGISTRY.options('cosine'); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_committed_catalogue_is_what_importing_gives(tmp_path):
+    written = write_catalogue(tmp_path / "catalogue.json").read_text()
+    assert _catalogue.SHIPPED.read_text() == written, "run `make schemas`"
+
+
+CONFIGURATION = """
+import sys, probmetric.config as c, probmetric.planning.workflow
+assert c.load(c.Params, "params.yaml").methods
+sys.exit("torch" in sys.modules)
+"""
+
+
+def test_the_configuration_is_checked_without_torch():
+    assert subprocess.run([sys.executable, "-c", CONFIGURATION], check=False).returncode == 0
+
+
+def test_a_component_newer_than_the_catalogue_is_imported_once(package: Registry, project):
+    assert package.entry("flat").doc == ""
+    kept = json.loads((project / "state" / "components" / "sample-flat.json").read_text())
+    assert kept["found"]["module"] == "sample_components.flat"
+    package._entries.clear()
+    package._objects.clear()
+    del sys.modules["sample_components.flat"]
+    assert package.options("flat")["rate"].default == 0.5
+    assert "sample_components.flat" not in sys.modules
+    package._entries.clear()
+    source = package._sources["flat"]
+    source.write_text(source.read_text().replace("0.5", "0.25"))
+    assert package.options("flat")["rate"].default == 0.25
+
+
+def test_a_damaged_note_is_made_again(package: Registry, project):
+    package.entry("flat")
+    (project / "state" / "components" / "sample-flat.json").write_text("{")
+    package._entries.clear()
+    assert package.options("flat")["rate"].default == 0.5

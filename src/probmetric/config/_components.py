@@ -44,22 +44,23 @@ class RegisteredIn:
     """Marks a component that must be one of `registry`, with options it takes; editors learn the names."""
 
     registry: Registry
-    constant: str | None = None
+    flag: str | None = None
     lacks: str = ""
 
     def names(self) -> list[str]:
-        """Allowed names: all, or those whose class sets `constant`; others are said to be what `lacks` says."""
-        found = self.registry.names()
-        return [name for name in found if self.registry.constant(name, self.constant)] if self.constant else found
+        """Allowed names: all, or those whose class sets `flag`; others are said to be what `lacks` says."""
+        return [name for name in self.registry.names() if self._allows(name)]
+
+    def _allows(self, name: str) -> bool:
+        return self.flag is None or bool(self.registry.constant(name, self.flag))
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         return core_schema.no_info_after_validator_function(self._check, handler(source))
 
     def _check(self, component: Component) -> Component:
-        allowed = self.names()
-        if self.registry.check(component.name) not in allowed:
+        if not self._allows(self.registry.check(component.name)):
             found = f"{self.registry.kind} {component.name!r} {self.lacks}"
-            raise ValueError(f"{found}; {nearest(component.name, allowed)}")
+            raise ValueError(f"{found}; {nearest(component.name, self.names())}")
         self.registry.check_options(component.name, component.options)
         return component
 

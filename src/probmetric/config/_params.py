@@ -24,6 +24,7 @@ from probmetric.config._data import DataFolders, Noise
 from probmetric.config._training import Training
 from probmetric.config._tuning import SearchRange
 from probmetric.data.sources import REGISTRY as DATASETS
+from probmetric.plugins import load_plugins
 from probmetric.registry import nearest
 
 
@@ -143,6 +144,9 @@ class Experiment(Strict):
 class Params(Strict):
     """`params.yaml`: the single configuration, read by DVC and by Snakemake."""
 
+    plugins: Annotated[tuple[str, ...], BeforeValidator(as_list)] = Field(
+        (), description="modules or packages, of this folder or installed, whose components can be named: my_package"
+    )
     experiments: Annotated[tuple[str, ...], BeforeValidator(as_list)] = ("demo",)
     runs: Annotated[tuple[str, ...], BeforeValidator(as_list)] = Field(
         (), description="further runs by name, as below results/; their files can be asked for as targets"
@@ -158,6 +162,13 @@ class Params(Strict):
     )
     evaluation: Evaluation = Evaluation()
     tracking: Tracking = Tracking()
+
+    @field_validator("plugins")
+    @classmethod
+    def _plugins_are_known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        """The first field: its components are known when the others are checked."""
+        load_plugins(value)
+        return value
 
     @field_validator("datasets")
     @classmethod

@@ -7,10 +7,10 @@ summary.json, digest) that everything else reads; `add_noise` derives a folder w
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from probmetric.data.sources import REGISTRY, list_datasets
+from probmetric.lazy import exported
 
 if TYPE_CHECKING:
     from probmetric.data.checks import Finding, doctor
@@ -60,9 +60,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = exported(__name__, _HOME)

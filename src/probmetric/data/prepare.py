@@ -16,8 +16,7 @@ from probmetric.data.cache import build_images, workers_available
 from probmetric.data.digest import write_digest
 from probmetric.data.manifest import IMAGES, MANIFEST, SPLITS, SUMMARY, DataError, text, write_manifest
 from probmetric.data.raw import RawFiles
-from probmetric.data.sources import REGISTRY
-from probmetric.data.sources._base import Table
+from probmetric.data.sources import REGISTRY, Table
 from probmetric.io import write_json
 
 WORTH_PROCESSES = 512

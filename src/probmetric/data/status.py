@@ -8,8 +8,7 @@ from pathlib import Path
 
 from probmetric.data.manifest import MANIFEST, SUMMARY
 from probmetric.data.raw import RawFiles
-from probmetric.data.sources import REGISTRY, list_datasets
-from probmetric.data.sources._base import Source
+from probmetric.data.sources import REGISTRY, Source, list_datasets
 
 
 @dataclass(frozen=True)

@@ -2,22 +2,67 @@
 
 Every loss maps raw, un-normalised embeddings (B, M) and labels (B,) to a scalar, and owns whatever it trains
 (proxies, temperatures, concentrations). One loss per file; the file's name is the loss's name. Listing names and
-checking options reads source text only; PyTorch is imported when a loss is created.
+checking options imports no PyTorch; `Loss`, `ProxyLoss` and what a loss is made of are imported when they are used:
+
+    from probmetric.losses import ProxyLoss, cosine_similarities, register, require
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from probmetric.lazy import exported
 from probmetric.registry import Registry
 
 if TYPE_CHECKING:
-    from probmetric.losses._base import Loss
+    from probmetric.losses._base import (
+        Loss,
+        cosine_similarities,
+        excluded,
+        inverse_norm,
+        log_one_plus_exp,
+        log_one_plus_sum_exp,
+        pairwise_distances,
+        require,
+        safe_sqrt,
+        squared_distances,
+        unit,
+        without_target,
+    )
+    from probmetric.losses._proxies import ProxyLoss, class_means
 
-REGISTRY = Registry("loss", "probmetric.losses", context=("num_classes", "dim"))
+REGISTRY = Registry(
+    "loss", "probmetric.losses", context=("num_classes", "dim"), constants=("has_proxies", "is_classifier")
+)
 register, list_losses = REGISTRY.register, REGISTRY.names
 
-__all__ = ["REGISTRY", "create_loss", "list_losses", "register"]
+__all__ = [
+    "REGISTRY",
+    "Loss",
+    "ProxyLoss",
+    "class_means",
+    "cosine_similarities",
+    "create_loss",
+    "excluded",
+    "inverse_norm",
+    "list_losses",
+    "log_one_plus_exp",
+    "log_one_plus_sum_exp",
+    "pairwise_distances",
+    "register",
+    "require",
+    "safe_sqrt",
+    "squared_distances",
+    "unit",
+    "without_target",
+]
+
+_BASE = (
+    *("Loss", "cosine_similarities", "excluded", "inverse_norm", "log_one_plus_exp", "log_one_plus_sum_exp"),
+    *("pairwise_distances", "require", "safe_sqrt", "squared_distances", "unit", "without_target"),
+)
+_PROXIES = ("ProxyLoss", "class_means")
+__getattr__ = exported(__name__, dict.fromkeys(_BASE, "_base") | dict.fromkeys(_PROXIES, "_proxies"))
 
 
 def create_loss(name: str, *, num_classes: int, dim: int, **options: Any) -> Loss:

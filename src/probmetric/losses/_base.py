@@ -7,14 +7,14 @@ loss was moved to float64), because exponentials of scaled cosines and Bessel fu
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from probmetric.errors import ProbMetricError
-from probmetric.registry import OptionValueError
+from probmetric.registry import Flag, OptionValueError
 
 
 class LossError(ProbMetricError, TypeError):
@@ -28,6 +28,10 @@ class Loss(nn.Module):
     `dim` is M, the embedding's dimension.
     """
 
+    has_proxies: ClassVar[Flag] = False
+    """Whether `class_proxies` gives proxies; planning asks before a run measures them."""
+    is_classifier: ClassVar[Flag] = False
+    """Whether `probabilities` gives class probabilities; planning asks where something needs them."""
     wants_groups: int = 1
     """Images per class a batch should hold."""
     wants_warm_start: bool = False

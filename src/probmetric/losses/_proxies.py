@@ -20,6 +20,8 @@ INITIAL_STD = 0.125
 class ProxyLoss(Loss):
     """A loss over `proxies` (K C, M), K = `per_class` to a class, of which only the directions matter."""
 
+    has_proxies = True
+
     def __init__(self, *, num_classes: int, dim: int, proxy_lr: float, per_class: int = 1) -> None:
         super().__init__(num_classes=num_classes, dim=dim)
         require(proxy_lr > 0, "proxy_lr", proxy_lr, "a learning rate above 0")

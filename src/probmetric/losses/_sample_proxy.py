@@ -37,6 +37,9 @@ SMALLEST_RELEASED_CONCENTRATION = 0.1
 class SampleProxyLoss(Loss):
     """Softmax over distances; subclasses give `logits`. `per_dimension` concentrations make (C, M), else (C,)."""
 
+    has_proxies = True
+    is_classifier = True
+
     embedding_scale: Tensor
 
     def __init__(

@@ -20,6 +20,8 @@ from probmetric.losses._base import Loss, cosine_similarities, require
 class CosineSoftmax(Loss):
     """Classifier over cosines with inverse temperature `scale`, learned unless `learn_scale` is false."""
 
+    is_classifier = True
+
     def __init__(self, *, num_classes: int, dim: int, scale: float, learn_scale: bool, scale_lr: float) -> None:
         super().__init__(num_classes=num_classes, dim=dim)
         require(scale > 0, "scale", scale, "a number above 0")

@@ -41,6 +41,8 @@ LARGEST_RADIUS = 1.0 - 1e-3
 class Hyperbolic(Loss):
     """Hyperbolic softmax of the given `curvature` c > 0."""
 
+    is_classifier = True
+
     def __init__(
         self,
         *,

@@ -43,6 +43,8 @@ LARGEST_EXPONENT = 20.0
 class NIR(Loss):
     """Non-isotropy regularisation on top of the proxy loss `base`."""
 
+    has_proxies = True
+
     def __init__(
         self,
         *,

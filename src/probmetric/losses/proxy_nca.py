@@ -20,6 +20,8 @@ from probmetric.losses._proxies import ProxyLoss
 class ProxyNCA(ProxyLoss):
     """ProxyNCA with one proxy per class."""
 
+    is_classifier = True
+
     def __init__(
         self, *, num_classes: int, dim: int, temperature: float = 0.1111111111111111, proxy_lr: float = 0.01
     ) -> None:

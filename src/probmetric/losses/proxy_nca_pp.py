@@ -24,6 +24,8 @@ from probmetric.losses._proxies import ProxyLoss
 class ProxyNCAPlusPlus(ProxyLoss):
     """ProxyNCA++ with one proxy per class."""
 
+    is_classifier = True
+
     def __init__(
         self,
         *,

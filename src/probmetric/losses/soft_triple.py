@@ -29,6 +29,8 @@ from probmetric.losses._proxies import ProxyLoss
 class SoftTriple(ProxyLoss):
     """SoftTriple with `proxies_per_class` centres (K) per class; row k C + c of `proxies` is centre k of class c."""
 
+    is_classifier = True
+
     def __init__(
         self,
         *,

@@ -20,6 +20,8 @@ from probmetric.losses._base import Loss
 class Softmax(Loss):
     """Cross-entropy of a linear classifier without bias."""
 
+    is_classifier = True
+
     def __init__(self, *, num_classes: int, dim: int) -> None:
         super().__init__(num_classes=num_classes, dim=dim)
         self.weight = nn.Parameter(torch.empty(num_classes, dim).uniform_(-(dim**-0.5), dim**-0.5))

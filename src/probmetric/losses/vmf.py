@@ -38,6 +38,7 @@ from probmetric.losses._released_vmf import bounds_log_normalizer, bounds_scaled
 class VMF(Loss):
     """The vMF classification loss with learned inverse temperature `scale` (beta)."""
 
+    is_classifier = True
     wants_warm_start = True
     alpha: Tensor
 

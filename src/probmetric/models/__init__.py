@@ -1,19 +1,31 @@
-"""Encoders: images -> raw, un-normalised embeddings. One backbone per file; importing this package needs no PyTorch."""
+"""Encoders: images -> raw, un-normalised embeddings. One backbone per file; importing this package needs no PyTorch.
+
+`from probmetric.models import Encoder, register` is what a backbone needs.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from probmetric.lazy import exported
 from probmetric.registry import Registry
 
 if TYPE_CHECKING:
-    from probmetric.models._base import Encoder
+    from probmetric.models._base import Encoder, read_state
+    from probmetric.models._heads import create_pooling
 
-REGISTRY = Registry("backbone", "probmetric.models", context=("dim", "in_channels", "image_size"))
+REGISTRY = Registry(
+    "backbone",
+    "probmetric.models",
+    context=("dim", "in_channels", "image_size"),
+    constants=("has_head",),
+)
 register, list_backbones = REGISTRY.register, REGISTRY.names
 
-__all__ = ["REGISTRY", "create_encoder", "list_backbones", "register"]
+__all__ = ["REGISTRY", "Encoder", "create_encoder", "create_pooling", "list_backbones", "read_state", "register"]
+
+__getattr__ = exported(__name__, {"Encoder": "_base", "read_state": "_base", "create_pooling": "_heads"})
 
 
 def create_encoder(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from probmetric.io import FileError, read_tensors, sha256_file
+from probmetric.registry import Flag
 
 
 class Encoder(nn.Module):
@@ -20,11 +21,13 @@ class Encoder(nn.Module):
     has no parameters, and the features are then the embedding.
 
     Attributes:
+        has_head: whether there is a `head`; a mapping if that depends on options (`{"head": "linear"}`).
         dim: M, size of the embedding.
         num_features: D, size of the features.
         pretrained_digest: SHA-256 of the weight file the encoder started from, or None.
     """
 
+    has_head: ClassVar[Flag] = True
     dim: int
     num_features: int
     head: nn.Linear | None

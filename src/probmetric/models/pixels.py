@@ -12,6 +12,8 @@ from probmetric.models._base import Encoder
 class Pixels(Encoder):
     """Flattened pixels; M is C*H*W whatever `dim` asks for, and there is no head."""
 
+    has_head = False
+
     def __init__(self, *, dim: int, in_channels: int, image_size: int) -> None:
         super().__init__()
         self.dim = self.num_features = in_channels * image_size**2

@@ -16,7 +16,7 @@ import socket
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,12 +25,14 @@ from probmetric.io import FileError
 from probmetric.models import register
 from probmetric.models._base import Encoder, read_state
 from probmetric.models._heads import GeM, create_pooling
-from probmetric.registry import UnknownNameError
+from probmetric.registry import Flag, UnknownNameError
 
 
 @register
 class Timm(Encoder):
     """A timm backbone without its classifier, and a linear head."""
+
+    has_head: ClassVar[Flag] = {"head": "linear"}
 
     def __init__(
         self,

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from probmetric.uncertainty._base import DirectionalBatch, Uncertainty, device_of, evaluating
+from probmetric.uncertainty import DirectionalBatch, Uncertainty, device_of, evaluating
 from probmetric.uncertainty._whole_pass import WholePass
 
 if TYPE_CHECKING:
     from probmetric.data.batches import SplitImages
-    from probmetric.models._base import Encoder
+    from probmetric.models import Encoder
     from probmetric.training.ranks import Ranks
 
 T = TypeVar("T")

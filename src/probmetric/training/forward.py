@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
-from probmetric.models._base import Encoder
+from probmetric.models import Encoder
 from probmetric.training.seeds import derive_seed
 
 if TYPE_CHECKING:

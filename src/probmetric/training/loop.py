@@ -31,8 +31,8 @@ from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 from probmetric.config import Training
-from probmetric.losses._base import Loss
-from probmetric.models._base import Encoder
+from probmetric.losses import Loss
+from probmetric.models import Encoder
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData
 from probmetric.training.diagnosis import TrainingError, non_finite_gradients, non_finite_loss

@@ -18,8 +18,8 @@ from probmetric.config import ConfigError
 
 if TYPE_CHECKING:
     from probmetric.config import Training
-    from probmetric.losses._base import Loss
-    from probmetric.models._base import Encoder
+    from probmetric.losses import Loss
+    from probmetric.models import Encoder
 
 
 def create_optimizer(settings: Training, encoder: Encoder, loss: Loss) -> torch.optim.Optimizer:

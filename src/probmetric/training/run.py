@@ -18,10 +18,8 @@ import torch
 from probmetric.config import ConfigError, EncoderSettings
 from probmetric.io import FileError, atomic_path, digest_of
 from probmetric.losses import REGISTRY as LOSSES
-from probmetric.losses import create_loss
-from probmetric.losses._base import Loss
-from probmetric.models import create_encoder
-from probmetric.models._base import Encoder
+from probmetric.losses import Loss, create_loss
+from probmetric.models import Encoder, create_encoder
 from probmetric.run_folder import RunFolder, Which
 from probmetric.training.allocator import keep_freed_memory
 from probmetric.training.batch_norm import synchronise_batch_norm

@@ -13,8 +13,8 @@ from probmetric.evaluation import retrieval_metrics
 from probmetric.training.forward import embed_split
 
 if TYPE_CHECKING:
-    from probmetric.losses._base import Loss
-    from probmetric.models._base import Encoder
+    from probmetric.losses import Loss
+    from probmetric.models import Encoder
     from probmetric.training.data import TrainingData
 
 SelectionMetric = Literal["recall_at_1", "map_at_r", "accuracy"]

@@ -4,22 +4,66 @@
     posterior = uncertainty.fit(encoder, train_batches, generator=generator, device=device)   # where `fits`
     batch = uncertainty.embed(encoder, images, posterior=posterior, seed=0)
 
-Names and options are read from the source text; PyTorch is imported when an uncertainty is created.
+Names and options are known without importing PyTorch. `Uncertainty`, `Objective` and what one is made of are imported
+when they are used: `from probmetric.uncertainty import DirectionalBatch, Uncertainty, register`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from probmetric.lazy import exported
 from probmetric.registry import Registry
 
 if TYPE_CHECKING:
-    from probmetric.uncertainty._base import DirectionalBatch, Uncertainty
+    from probmetric.uncertainty._base import (
+        Batches,
+        DirectionalBatch,
+        Posterior,
+        Uncertainty,
+        class_probabilities,
+        device_of,
+        evaluating,
+        seed_from,
+    )
+    from probmetric.uncertainty._objective import Objective
+    from probmetric.uncertainty._summary import DirectionalSummary
+    from probmetric.uncertainty._whole_pass import WholePass
 
-__all__ = ["REGISTRY", "DirectionalBatch", "Uncertainty", "create_uncertainty", "list_uncertainties", "register"]
+__all__ = [
+    "REGISTRY",
+    "Batches",
+    "DirectionalBatch",
+    "DirectionalSummary",
+    "Objective",
+    "Posterior",
+    "Uncertainty",
+    "WholePass",
+    "class_probabilities",
+    "create_uncertainty",
+    "device_of",
+    "evaluating",
+    "list_uncertainties",
+    "register",
+    "seed_from",
+]
 
-REGISTRY = Registry("uncertainty", "probmetric.uncertainty")
+REGISTRY = Registry(
+    "uncertainty",
+    "probmetric.uncertainty",
+    constants=("fits", "trains_encoder", "trains", "closed_set", "needs_head", "needs_classifier"),
+)
 register = REGISTRY.register
+
+_BASE = (
+    *("Batches", "DirectionalBatch", "Posterior", "Uncertainty", "class_probabilities"),
+    *("device_of", "evaluating", "seed_from"),
+)
+__getattr__ = exported(
+    __name__,
+    dict.fromkeys(_BASE, "_base")
+    | {"Objective": "_objective", "DirectionalSummary": "_summary", "WholePass": "_whole_pass"},
+)
 
 
 def list_uncertainties() -> list[str]:
@@ -30,11 +74,3 @@ def list_uncertainties() -> list[str]:
 def create_uncertainty(name: str, **options: Any) -> Uncertainty:
     """Create the uncertainty `name`; unknown names and options are answered with the nearest valid one."""
     return REGISTRY.create(name, **options)
-
-
-def __getattr__(name: str) -> Any:
-    if name in {"DirectionalBatch", "Uncertainty"}:
-        from probmetric.uncertainty import _base
-
-        return getattr(_base, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

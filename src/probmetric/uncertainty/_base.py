@@ -12,14 +12,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import nn
 
+from probmetric.registry import Flag
+
 if TYPE_CHECKING:
-    from probmetric.losses._base import Loss
-    from probmetric.models._base import Encoder
+    from probmetric.losses import Loss
+    from probmetric.models import Encoder
     from probmetric.uncertainty._objective import Objective
 
 Tensor = torch.Tensor
@@ -64,13 +66,17 @@ class Uncertainty:
     """Base of all uncertainties."""
 
     fits: bool = False
-    """Whether `embed` needs a posterior from `fit`. Written in every class: the workflow reads its source text."""
+    """Whether `embed` needs a posterior from `fit`."""
     trains_encoder: bool = False
-    """Whether it has an `objective`, so that a method may name it as one. Written in every such class."""
+    """Whether it has an `objective`, so that a method may name it as one."""
     trains: bool = False
     """Whether `fit` learns weights by gradient descent; it then wants augmented, shuffled batches."""
     closed_set: bool = False
-    """Whether it needs validation images of the training classes; the workflow then refuses an open-set dataset."""
+    """Whether it needs validation images of the training classes; planning then refuses an open-set dataset."""
+    needs_head: ClassVar[Flag] = False
+    """Whether it needs the encoder's last linear layer; planning then refuses a backbone without one."""
+    needs_classifier: ClassVar[Flag] = False
+    """Whether it needs class probabilities; planning then refuses a loss that gives none."""
     members: int = 1
     """Encoders it combines; more than one are passed as one `EncoderEnsemble`."""
 

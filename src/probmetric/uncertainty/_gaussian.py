@@ -27,8 +27,8 @@ from probmetric.uncertainty._base import (
 from probmetric.uncertainty._summary import DirectionalSummary, Score, unit_deviation
 
 if TYPE_CHECKING:
-    from probmetric.losses._base import Loss
-    from probmetric.models._base import Encoder
+    from probmetric.losses import Loss
+    from probmetric.models import Encoder
 
 
 class LogVarianceHead(nn.Module):

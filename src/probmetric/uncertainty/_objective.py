@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from probmetric.losses._base import Loss
+from probmetric.losses import Loss
 
 
 class Objective(Loss):

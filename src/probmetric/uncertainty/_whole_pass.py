@@ -14,8 +14,8 @@ from torch import Tensor
 from probmetric.uncertainty._base import DirectionalBatch, Posterior, Uncertainty, device_of, evaluating
 
 if TYPE_CHECKING:
-    from probmetric.losses._base import Loss
-    from probmetric.models._base import Encoder
+    from probmetric.losses import Loss
+    from probmetric.models import Encoder
 
 
 class WholePass(Uncertainty):

@@ -34,8 +34,8 @@ from probmetric.uncertainty._objective import Objective
 from probmetric.uncertainty.laplace._posterior import linear_head
 
 if TYPE_CHECKING:
-    from probmetric.losses._base import Loss
-    from probmetric.models._base import Encoder
+    from probmetric.losses import Loss
+    from probmetric.models import Encoder
 
 _EPS = 1e-6
 _RELATIVE_STD = 0.3

@@ -20,8 +20,8 @@ from probmetric.uncertainty.laplace._posterior import linear_head
 from probmetric.uncertainty.laplace.model import Laplace
 
 if TYPE_CHECKING:
-    from probmetric.losses._base import Loss
-    from probmetric.models._base import Encoder
+    from probmetric.losses import Loss
+    from probmetric.models import Encoder
 
 
 @register

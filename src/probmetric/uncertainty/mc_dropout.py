@@ -34,8 +34,8 @@ from probmetric.uncertainty._objective import Objective
 from probmetric.uncertainty._summary import DirectionalSummary
 
 if TYPE_CHECKING:
-    from probmetric.losses._base import Loss
-    from probmetric.models._base import Encoder
+    from probmetric.losses import Loss
+    from probmetric.models import Encoder
 
 _CHANNEL_DROPOUT = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 _DROPOUT = (nn.Dropout, *_CHANNEL_DROPOUT)

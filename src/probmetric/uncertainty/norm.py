@@ -18,8 +18,8 @@ from probmetric.uncertainty._base import DirectionalBatch, Posterior, class_prob
 from probmetric.uncertainty._whole_pass import WholePass
 
 if TYPE_CHECKING:
-    from probmetric.losses._base import Loss
-    from probmetric.models._base import Encoder
+    from probmetric.losses import Loss
+    from probmetric.models import Encoder
 
 
 @register

@@ -27,8 +27,8 @@ from probmetric.uncertainty._gaussian import GaussianHead, LogVarianceHead
 from probmetric.uncertainty.laplace._pairs import mined_pairs
 
 if TYPE_CHECKING:
-    from probmetric.losses._base import Loss
-    from probmetric.models._base import Encoder
+    from probmetric.losses import Loss
+    from probmetric.models import Encoder
 
 
 @register

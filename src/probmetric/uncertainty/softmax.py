@@ -23,8 +23,8 @@ from probmetric.uncertainty._base import (
 from probmetric.uncertainty._whole_pass import WholePass
 
 if TYPE_CHECKING:
-    from probmetric.losses._base import Loss
-    from probmetric.models._base import Encoder
+    from probmetric.losses import Loss
+    from probmetric.models import Encoder
 
 Doubt = Literal["confidence", "entropy"]
 
@@ -32,6 +32,8 @@ Doubt = Literal["confidence", "entropy"]
 @register
 class Softmax(WholePass):
     """Doubt of the class probabilities at a given temperature."""
+
+    needs_classifier = True
 
     def __init__(self, *, score: Literal["confidence", "entropy"] = "confidence", temperature: float = 1.0) -> None:
         if temperature <= 0:

@@ -26,8 +26,8 @@ from probmetric.uncertainty._whole_pass import WholePass
 from probmetric.uncertainty.softmax import class_log_probabilities, classified
 
 if TYPE_CHECKING:
-    from probmetric.losses._base import Loss
-    from probmetric.models._base import Encoder
+    from probmetric.losses import Loss
+    from probmetric.models import Encoder
 
 _LOG_RANGE = (math.log(1e-2), math.log(1e2))
 
@@ -38,6 +38,7 @@ class Temperature(WholePass):
 
     fits = True
     closed_set = True
+    needs_classifier = True
     needs = ("temperature",)
 
     def __init__(self, *, score: Literal["confidence", "entropy"] = "confidence") -> None:

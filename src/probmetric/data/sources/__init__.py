@@ -1,10 +1,21 @@
-"""Dataset sources, found by name: one file per dataset, the file's name is the dataset's name."""
+"""Dataset sources, found by name: one file per dataset, the file's name is the dataset's name.
+
+`from probmetric.data.sources import RawFile, RawFiles, Source, Table, register` is what a source needs.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from probmetric.lazy import exported
 from probmetric.registry import Registry
 
-REGISTRY = Registry("dataset", "probmetric.data.sources")
+if TYPE_CHECKING:
+    from probmetric.data.sources._base import RawFile, RawFiles, Source, Table, check_counts
+
+REGISTRY = Registry("dataset", "probmetric.data.sources", constants=("closed_set", "counts"))
 register, list_datasets = REGISTRY.register, REGISTRY.names
 
-__all__ = ["REGISTRY", "list_datasets", "register"]
+__all__ = ["REGISTRY", "RawFile", "RawFiles", "Source", "Table", "check_counts", "list_datasets", "register"]
+
+__getattr__ = exported(__name__, dict.fromkeys(("RawFile", "RawFiles", "Source", "Table", "check_counts"), "_base"))

@@ -12,6 +12,7 @@ import numpy as np
 from probmetric.data.cache import Stored
 from probmetric.data.manifest import DataError
 from probmetric.data.raw import RawFile, RawFiles
+from probmetric.registry import Flag
 
 Protocol = Literal["open_set", "closed_set"]
 
@@ -51,7 +52,7 @@ class Source(ABC):
         homes: where file names are shared with another dataset, the subfolders of `data/raw` that are searched.
         where: where people usually get it.
         counts: published numbers, `images`, `classes`, and images per split.
-        closed_set: whether every class is in every split. Written in every such class: configuration reads its text.
+        closed_set: whether every class is in every split; a mapping if that depends on options.
     """
 
     files: ClassVar[tuple[RawFile, ...]] = ()
@@ -59,7 +60,7 @@ class Source(ABC):
     homes: ClassVar[tuple[str, ...]] = ()
     where: ClassVar[str] = "generated or installed with the package"
     counts: ClassVar[Mapping[str, int]] = {}
-    closed_set: ClassVar[bool] = False
+    closed_set: ClassVar[Flag] = False
 
     @classmethod
     def alternatives(cls) -> list[list[str]]:

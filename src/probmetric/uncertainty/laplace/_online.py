@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probmetric.losses._base import Loss
+from probmetric.losses import Loss
 from probmetric.uncertainty._objective import Objective
 
 Weights = tuple[Tensor, Tensor | None]

@@ -11,7 +11,7 @@ from probmetric.uncertainty.laplace._kronecker import KroneckerSampler, augmente
 from probmetric.uncertainty.laplace._sampling import DiagonalSampler, Sampler
 
 if TYPE_CHECKING:
-    from probmetric.models._base import Encoder
+    from probmetric.models import Encoder
 
 
 def linear_head(encoder: Encoder) -> nn.Linear:

@@ -38,8 +38,8 @@ from probmetric.uncertainty.laplace._prior import best_precision, evidence_preci
 from probmetric.uncertainty.laplace._sampling import summarise
 
 if TYPE_CHECKING:
-    from probmetric.losses._base import Loss
-    from probmetric.models._base import Encoder
+    from probmetric.losses import Loss
+    from probmetric.models import Encoder
 
 
 Tensor = torch.Tensor
@@ -52,6 +52,7 @@ class Laplace(WholePass):
     """Gaussian posterior over the last layer, sampled into directional distributions."""
 
     fits = True
+    needs_head = True
     needs = ("weight_curvature", "prior_precision")
 
     def __init__(

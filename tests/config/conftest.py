@@ -1,0 +1,24 @@
+"""A project folder whose plugins are forgotten again after the test."""
+
+import sys
+
+import pytest
+
+from probmetric import plugins
+from probmetric.registry import all_registries
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """An empty folder with params.yaml, which is the working directory; what is registered in it goes with it."""
+    (tmp_path / "params.yaml").write_text("datasets: [digits]\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(plugins, "_LOADED", set(plugins._LOADED))
+    for registry in all_registries():
+        for held in ("_objects", "_entries", "_foreign"):
+            monkeypatch.setattr(registry, held, type(getattr(registry, held))(getattr(registry, held)))
+    yield tmp_path
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
