@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from probmetric import plugins
+from probmetric.registry import _plugins as plugins
 from probmetric.registry import all_registries
 
 

@@ -10,8 +10,9 @@ import probmetric
 
 ROOT = Path(probmetric.__file__).parent
 FLOORS = (
-    ("errors",),
-    ("io", "registry", "privacy"),
+    ("errors", "lazy"),
+    ("io", "privacy"),
+    ("registry",),
     ("run_names", "directional"),
     ("run_folder",),
     ("data", "losses", "models"),

@@ -6,10 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from probmetric import losses, plugins
+from probmetric import losses
 from probmetric.config import ConfigError, Params, parse
-from probmetric.plugins import PluginError, load_plugins
-from probmetric.registry import REQUIRED, RegistrationError, UnknownNameError, nearest, registry_of
+from probmetric.registry import (
+    REQUIRED,
+    PluginError,
+    RegistrationError,
+    UnknownNameError,
+    load_plugins,
+    nearest,
+    registry_of,
+)
+from probmetric.registry import _plugins as plugins
 
 LOSS = '''
 """A loss of a user."""

@@ -24,8 +24,7 @@ from probmetric.config._data import DataFolders, Noise
 from probmetric.config._training import Training
 from probmetric.config._tuning import SearchRange
 from probmetric.data.sources import REGISTRY as DATASETS
-from probmetric.plugins import load_plugins
-from probmetric.registry import nearest
+from probmetric.registry import load_plugins, nearest
 
 
 class Evaluation(Strict):

@@ -21,7 +21,9 @@ from typing import Any
 
 from probmetric import __version__
 from probmetric.errors import ProbMetricError
-from probmetric.registry import Entry, _catalogue, all_registries, registry_of
+from probmetric.registry import _catalogue
+from probmetric.registry._entries import Entry
+from probmetric.registry._kinds import all_registries, registry_of
 
 GROUP = "probmetric.components"
 _LOADED: set[str] = set()
