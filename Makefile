@@ -49,6 +49,9 @@ ui: env ## browse the runs in the MLflow UI (http://127.0.0.1:5000)
 report: env ## snakemake's own report with provenance: report.zip
 	snakemake --report report.zip
 
+publish: env ## all pages and the theory figures as a static site, to open from disk or to upload: site/
+	probmetric publish
+
 benchmark: env ## speed of the hot paths on this machine, against named peers
 	for file in benchmarks/*.py; do python $$file || exit 1; done
 

@@ -20,6 +20,7 @@ from probmetric.privacy import switch_telemetry_off
 
 EXIT_CONFIG = 2
 PARAMS = Path("params.yaml")
+REPORTS = Path("reports")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -166,6 +167,12 @@ def _theory(options: argparse.Namespace) -> None:
 
     for path in write_theory(options.output):
         print(path)
+
+
+def _publish(options: argparse.Namespace) -> None:
+    from probmetric.reporting.site import write_site
+
+    print(write_site(REPORTS, options.output))
 
 
 def _html(options: argparse.Namespace) -> None:
@@ -382,7 +389,9 @@ def _add_report_steps(add: Any) -> None:
             command.add_argument("--receipt", type=Path, help="JSON file that says what was written")
         command.add_argument("--settings", help="the experiment as JSON (default: resolve from params.yaml)")
     command = add("theory", _theory, "draw the papers' figures that need no training")
-    command.add_argument("--output", type=Path, default=Path("reports/theory"))
+    command.add_argument("--output", type=Path, default=REPORTS / "theory")
+    command = add("publish", _publish, "collect all pages and the theory figures in a static site")
+    command.add_argument("--output", type=Path, default=Path("site"))
     command = add("ui", _ui, "browse the runs in the MLflow UI on this machine")
     command.add_argument("--port", type=int, default=5000)
 

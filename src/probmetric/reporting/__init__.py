@@ -7,4 +7,5 @@ writes files. What is missing on disk is shown as "not run"; nothing is filled i
     runs.csv                -> tables    -> table.{md,csv,tex}
     results, runs.csv       -> figures   -> figures/<name>.{png,pdf,json}
     all of them             -> html      -> index.html
+    every index.html        -> site      -> one folder for all experiments
 """

@@ -24,6 +24,8 @@ from probmetric.reporting.tables import build_table
 from probmetric.run_folder import flatten
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
+
     from probmetric.reporting.experiment import ReportContext
     from probmetric.run_folder import RunFolder
 
@@ -50,40 +52,48 @@ def write_report(context: ReportContext) -> Path:
     return path
 
 
-def render(context: ReportContext) -> str:
-    """The page as text."""
+def environment() -> Environment:
+    """The package's page templates; all text put into them is escaped, and a name they lack is an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    environment = Environment(
+    return Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+def render(context: ReportContext) -> str:
+    """The page as text."""
     table = build_table(context)
     trust = _answers.trust(context)
-    return environment.get_template("report.html.j2").render(
-        context=context,
-        title=context.title or context.name,
-        table=table,
-        render=_render,
-        answers=_answers.answers(table),
-        trust={group_title(data): judged for data, judged in trust.items()},
-        trust_sentence=_answers.trust_sentence,
-        thresholds=_answers.GOOD,
-        claims=claims_layout.board(context, evaluate_claims(context, load_claims())),
-        claims_layout=claims_layout,
-        published=layout.blocks(compare_published(context, load_published())),
-        layout=layout,
-        figures=_figures(context),
-        datasets=_datasets(context),
-        methods=_methods(context),
-        seeds=_seeds(context),
-        selection=_selection(context),
-        missing=_missing(context),
-        provenance=_provenance(context),
-        links=_links(context),
+    return (
+        environment()
+        .get_template("report.html.j2")
+        .render(
+            context=context,
+            title=context.title or context.name,
+            table=table,
+            render=_render,
+            answers=_answers.answers(table),
+            trust={group_title(data): judged for data, judged in trust.items()},
+            trust_sentence=_answers.trust_sentence,
+            thresholds=_answers.GOOD,
+            claims=claims_layout.board(context, evaluate_claims(context, load_claims())),
+            claims_layout=claims_layout,
+            published=layout.blocks(compare_published(context, load_published())),
+            layout=layout,
+            figures=_figures(context),
+            datasets=_datasets(context),
+            methods=_methods(context),
+            seeds=_seeds(context),
+            selection=_selection(context),
+            missing=_missing(context),
+            provenance=_provenance(context),
+            links=_links(context),
+        )
     )
 
 

@@ -1,0 +1,124 @@
+"""A static site of everything that was reported: one page that lists the experiments, their pages, the theory figures.
+
+It is made from the files of `reports/` alone and needs no network and no server: every link is relative and resolves
+inside the folder, which can be opened from disk, packed into an archive or put on any web server.
+
+    reports/<experiment>/index.html -> <site>/<experiment>/index.html, with the files its links name
+    reports/theory/<name>.json      -> <site>/theory/<name>.{png,pdf}
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from probmetric.io import FileError, read_json, write_text
+from probmetric.reporting.html import environment
+
+GENERATOR = "probmetric publish"
+_SUFFIX = " – ProbMetric"
+
+
+@dataclass
+class Page(HTMLParser):
+    """What an HTML page says about itself: its title, its `<meta>` values and its relative links."""
+
+    title: str = ""
+    meta: dict[str, str] = field(default_factory=dict)
+    links: list[str] = field(default_factory=list)
+    _in_title: bool = False
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    @classmethod
+    def read(cls, path: Path) -> Page:
+        """The page in a file."""
+        page = cls()
+        page.feed(path.read_text(encoding="utf-8"))
+        return page
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Notes names, contents and links of a tag."""
+        found = {name: value or "" for name, value in attrs}
+        self._in_title = tag == "title"
+        if tag == "meta" and "name" in found:
+            self.meta[found["name"]] = found.get("content", "")
+        self.links += [found[name] for name in ("href", "src") if _is_relative(found.get(name, ""))]
+
+    def handle_data(self, data: str) -> None:
+        """Notes the title."""
+        if self._in_title:
+            self.title, self._in_title = data.strip(), False
+
+
+def _is_relative(link: str) -> bool:
+    parts = urlsplit(link)
+    return bool(parts.path) and not parts.scheme and not parts.netloc
+
+
+def target(page: Path, link: str) -> Path:
+    """The file a relative link of a page names."""
+    return page.parent / unquote(urlsplit(link).path)
+
+
+def write_site(reports: Path, site: Path) -> Path:
+    """Write the site of all pages below `reports` into the folder `site`; returns its first page.
+
+    Raises:
+        FileError: nothing is reported yet, a page links to a file that is not there, or `site` holds something else.
+    """
+    pages = sorted(reports.rglob("index.html"))
+    figures = sorted((reports / "theory").glob("*.json"))
+    if not pages and not figures:
+        raise FileError(f"{reports} holds no page yet; `snakemake` makes those of the experiments in params.yaml.")
+    _clear(site)
+    experiments = [_experiment(page, reports, site) for page in pages]
+    theory = [_figure(words, reports, site) for words in figures]
+    template = environment().get_template("site.html.j2")
+    write_text(site / "index.html", template.render(generator=GENERATOR, experiments=experiments, theory=theory))
+    return site / "index.html"
+
+
+def _clear(site: Path) -> None:
+    """Remove a site this module wrote; never anything else."""
+    first = site / "index.html"
+    if first.exists() and Page.read(first).meta.get("generator") == GENERATOR:
+        shutil.rmtree(site)
+    elif site.exists() and (not site.is_dir() or any(site.iterdir())):
+        raise FileError(f"{site} exists and is no site of `{GENERATOR}`; name another folder or remove it.")
+
+
+def _experiment(page: Path, reports: Path, site: Path) -> dict[str, str]:
+    """Copy a page and what it links to; returns what the list says about it."""
+    said = Page.read(page)
+    for link in said.links:
+        if not target(page, link).is_file():
+            raise FileError(f"{page} links to {link}, which is not there; make the experiment's report again.")
+        _copy(target(page, link), reports, site)
+    _copy(page, reports, site)
+    place = page.relative_to(reports)
+    return {
+        "name": str(place.parent),
+        "path": str(place),
+        "title": said.title.removesuffix(_SUFFIX),
+        "description": said.meta.get("description", ""),
+    }
+
+
+def _figure(words: Path, reports: Path, site: Path) -> dict[str, Any]:
+    """Copy a theory figure; returns its words and paths."""
+    image, paper = words.with_suffix(".png"), words.with_suffix(".pdf")
+    for path in (image, paper):
+        _copy(path, reports, site)
+    return read_json(words) | {"image": str(image.relative_to(reports)), "pdf": str(paper.relative_to(reports))}
+
+
+def _copy(path: Path, reports: Path, site: Path) -> None:
+    copy = site / path.relative_to(reports)
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(path, copy)
