@@ -1,27 +1,35 @@
 """Unpacking archives that strangers made: nothing outside the target, no links, no bombs, no half-done folders.
 
-Refused, with the member named: absolute paths, `..`, drive letters, links and devices, more than 200 times the
-archive's size (or more than the disk holds), damaged or truncated data. Skipped: macOS resource forks (`._x`,
-`__MACOSX`). The target appears by rename when everything is unpacked; an interrupted extraction starts over.
+Refused, with the member named: absolute paths, `..`, drive letters, links and devices, names that are not UTF-8, a
+member twice (or a file where another needs a folder), damaged or truncated data, more than 200 times the archive's size
+(or than the disk holds), more members than one per 64 bytes of the archive (100,000 are always allowed). Skipped: macOS
+resource forks (`._x`, `__MACOSX`). The target appears by rename when everything is unpacked; an interrupted extraction
+starts over.
 """
 
 from __future__ import annotations
 
+import gzip
 import shutil
+import struct
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
 from lzma import LZMAError
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import IO
+from typing import IO, Any
 
 from probmetric.data.cache import progress_bar
 from probmetric.data.manifest import DataError
 
 MAX_RATIO, MIN_LIMIT = 200, 256 * 2**20
+MIN_MEMBER, MEMBERS = 64, 100_000
 SUFFIXES = (".tgz", ".tar.gz", ".tar", ".zip", ".tar.bz2", ".tar.xz")
-_DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, LZMAError, EOFError, NotImplementedError)
+DAMAGE = (
+    *(tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, LZMAError),
+    *(EOFError, NotImplementedError, ValueError, OverflowError, struct.error),
+)
 _Member = tuple[str, int, IO[bytes]]
 
 
@@ -36,17 +44,19 @@ def extract(archive: Path, target: Path, *, progress: bool = False) -> Path:
     partial = target.with_name(target.name + ".unpacking")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    limit = min(max(MAX_RATIO * archive.stat().st_size, MIN_LIMIT), shutil.disk_usage(partial).free)
-    name, left = "(start)", limit
+    allowed = max(archive.stat().st_size // MIN_MEMBER, MEMBERS)
+    name, left = "(start)", unpacked_limit(archive, partial)
     bar = progress_bar(f"unpack {archive.name}", progress, unit="B", unit_scale=True)
     try:
-        for name, size, stream in _members(archive):
+        for number, (name, size, stream) in enumerate(_members(archive), start=1):
+            if number > allowed:
+                raise _hostile(archive, name, f"is one too many: more than {allowed:,} for an archive of this size")
             path = _inside(archive, partial, name)
             if path is None:
                 continue
-            left = _copy(archive, name, stream, path, left)
+            left = copy_limited(archive, name, stream, path, left)
             bar.update(size)
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise DataError(
             f"{archive} is damaged or truncated (after member {name!r}: {error}); get it again, or compare its size "
             "and digest with the source's."
@@ -91,6 +101,8 @@ def _tar_members(archive: Path) -> Iterator[_Member]:
 def _inside(archive: Path, folder: Path, name: str) -> Path | None:
     """Where member `name` goes; None if it is skipped."""
     parts = PurePosixPath(name.replace("\\", "/")).parts
+    if any("\ud800" <= character <= "\udfff" for character in name):
+        raise _hostile(archive, name, "has a name that is not UTF-8")
     if name.startswith(("/", "\\")) or ".." in parts or PureWindowsPath(name).drive or "\0" in name:
         raise _hostile(archive, name, "would be written outside the target folder")
     if not parts or "__MACOSX" in parts or parts[-1].startswith("._"):
@@ -98,10 +110,26 @@ def _inside(archive: Path, folder: Path, name: str) -> Path | None:
     return folder.joinpath(*parts)
 
 
-def _copy(archive: Path, name: str, stream: IO[bytes], path: Path, left: int) -> int:
-    """Write one member; returns how many bytes may still be written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
+def unpacked_limit(archive: Path, folder: Path) -> int:
+    """How many bytes `archive` may unpack to in `folder`."""
+    return min(max(MAX_RATIO * archive.stat().st_size, MIN_LIMIT), shutil.disk_usage(folder).free)
+
+
+def copy_limited(archive: Path, name: str, stream: Any, path: Path, left: int) -> int:
+    """Write member `name` of `archive`, the bytes of `stream`, to the new file `path`.
+
+    Returns:
+        How many bytes may still be written, of `left`.
+
+    Raises:
+        DataError: more than `left` bytes, or something has the path's name already.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("xb")
+    except (FileExistsError, NotADirectoryError) as error:
+        raise _hostile(archive, name, "has the name of an earlier member, or of a folder that one needs") from error
+    with file:
         while block := stream.read(2**20):
             left -= len(block)
             if left < 0:
@@ -112,6 +140,6 @@ def _copy(archive: Path, name: str, stream: IO[bytes], path: Path, left: int) ->
 
 def _hostile(archive: Path, name: str, what: str) -> DataError:
     return DataError(
-        f"{archive}: member {name!r} {what}; this is not the published archive. Get it from its original source, or "
+        f"{archive}: member {name!a} {what}; this is not the published archive. Get it from its original source, or "
         "unpack it yourself and keep the folder in its place."
     )

@@ -17,6 +17,7 @@ from probmetric.data.digest import write_digest
 from probmetric.data.manifest import IMAGES, MANIFEST, SPLITS, SUMMARY, DataError, text, write_manifest
 from probmetric.data.raw import RawFiles
 from probmetric.data.sources import REGISTRY, Table
+from probmetric.data.sources._listing import check_table
 from probmetric.io import write_json
 
 WORTH_PROCESSES = 512
@@ -61,7 +62,9 @@ def prepare_dataset(
             homes=source.homes,
         )
         request = {"seed": seed, "options": options}
-        content = _stored(work, source.read(files, seed=seed), files, request, workers)
+        table = source.read(files, seed=seed)
+        check_table(name, table)
+        content = _stored(work, table, files, request, workers)
         folder = work / "folder"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()

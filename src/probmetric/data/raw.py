@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +10,10 @@ from typing import Any
 
 from probmetric.data.archives import SUFFIXES, extract
 from probmetric.data.manifest import DataError
-from probmetric.io import FileError, write_json
+from probmetric.io import FileError, read_json, write_json
 
 RECORD = ".probmetric-digests.json"
+_SEEN = {"size", "mtime_ns", "sha256"}
 
 
 @dataclass(frozen=True)
@@ -159,12 +159,12 @@ def _holding(place: Path, markers: Sequence[str]) -> Path | None:
 
 
 def _read_record(path: Path) -> dict[str, dict[str, Any]]:
-    try:
-        record: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except ValueError as error:
-        raise DataError(f"{path} is damaged ({error}); delete it: digests are recorded again.") from error
+    advice = "delete it: digests are recorded again"
+    record: dict[str, dict[str, Any]] = read_json(path, advice)
+    if not isinstance(record, dict) or not all(isinstance(e, dict) and e.keys() >= _SEEN for e in record.values()):
+        raise DataError(f"{path} is damaged (no record of files); {advice}.")
     return record
 
 

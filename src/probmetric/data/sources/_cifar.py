@@ -20,8 +20,12 @@ def read_cifar(files: RawFiles, archive: RawFile, hundred: bool) -> tuple[tuple[
         if path.suffix == "" and path.is_file():
             check_pickle(path)
     sets = [read_offline(files, folder, partial(_reader(hundred), root, train)) for train in (True, False)]
-    parts = [(np.asarray(part.data), np.asarray(part.targets)) for part in sets]
-    return (parts[0], parts[1]), list(sets[0].classes)
+    parts = [read_offline(files, folder, partial(_arrays, part)) for part in sets]
+    return (parts[0], parts[1]), [str(name) for name in sets[0].classes]
+
+
+def _arrays(part: Any) -> Part:
+    return np.asarray(part.data), np.asarray(part.targets)
 
 
 def _reader(hundred: bool) -> Any:

@@ -30,6 +30,7 @@ from probmetric.data.splits import hold_out_classes
 SplitProtocol = Literal["standard", "mlrc", "vmf", "lam"]
 Store = Literal["pixels", "files"]
 FOLDS = 4
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
 @dataclass(frozen=True)
@@ -182,6 +183,15 @@ def strings(values: list[str]) -> np.ndarray:
     array = np.empty(len(values), dtype=object)
     array[:] = values
     return array
+
+
+def image_files(root: Path, pattern: str) -> list[Path]:
+    """Image files below `root` that match `pattern`, sorted; resource forks of macOS (`._x`) are none."""
+    found = (path for path in root.glob(pattern) if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file())
+    listed = sorted(path for path in found if not path.name.startswith("._"))
+    if not listed:
+        raise DataError(f"{root} holds no image ({', '.join(IMAGE_SUFFIXES)}); get the dataset again.")
+    return listed
 
 
 def existing(root: Path, paths: np.ndarray, name: str) -> None:

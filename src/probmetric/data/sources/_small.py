@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import gzip
 import pickle
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from probmetric.data.archives import DAMAGE, copy_limited, unpacked_limit
 from probmetric.data.manifest import DataError
 from probmetric.data.raw import RawFile, RawFiles
 from probmetric.data.sources._base import Table, check_counts
+from probmetric.data.sources._listing import check_labels
 from probmetric.data.splits import hold_out_images
 
 FixedProtocol = Literal["standard", "vmf"]
@@ -57,7 +58,11 @@ def fixed_table(
         counts: published counts (`train+val`, `test`, `classes`).
         description: for summary.json.
     """
+    for part, (pixels, numbers) in zip(("training", "test"), parts, strict=True):
+        check_labels(f"{files.name}, {part} images", pixels, numbers, names)
     (train, train_labels), (test, test_labels) = parts
+    if train.shape[1:] != test.shape[1:]:
+        raise DataError(f"{files.name}: training images are {train.shape[1:]}, test images {test.shape[1:]}.")
     images = np.concatenate([train, test])
     labels = np.concatenate([train_labels, test_labels]).astype(np.int64)
     split = np.concatenate([np.full(len(train), "train"), np.full(len(test), "test")]).astype("<U5")
@@ -87,7 +92,7 @@ def read_offline(files: RawFiles, what: str, reader: Callable[[], Any]) -> Any:
     """Call a torchvision reader; its complaints become errors that name the data set's files."""
     try:
         return reader()
-    except (RuntimeError, OSError, ValueError, KeyError, EOFError, AssertionError, TypeError) as error:
+    except Exception as error:  # a reader of other people's bytes may stumble anywhere
         raise DataError(
             f"{files.name}: {what} cannot be read ({error}); it is damaged or truncated, get it again."
         ) from error
@@ -103,10 +108,10 @@ def idx_files(files: RawFiles, known: Sequence[RawFile], target: Path) -> Path:
             raise files.missing([plain], known, [])
         files.check(found[0], file if found[0].name == file.name else RawFile(plain))
         try:
-            opener = gzip.open if found[0].suffix == ".gz" else open
-            with opener(found[0], "rb") as source, (target / plain).open("wb") as out:
-                shutil.copyfileobj(source, out, 2**20)
-        except (OSError, EOFError) as error:
+            (target / plain).unlink(missing_ok=True)
+            with gzip.open(found[0]) if found[0].suffix == ".gz" else found[0].open("rb") as source:
+                copy_limited(found[0], plain, source, target / plain, unpacked_limit(found[0], target))
+        except DAMAGE as error:
             raise DataError(f"{found[0]} is damaged or truncated ({error}); get it again.") from error
     return target
 
@@ -118,7 +123,7 @@ def check_pickle(path: Path) -> None:
             _ArraysOnly(file, encoding="latin1").load()
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
-    except (pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError, IndexError, TypeError) as error:
+    except Exception as error:  # an unpickler of other people's bytes may stumble anywhere
         raise DataError(f"{path} is damaged or truncated ({error}); get it again.") from error
 
 

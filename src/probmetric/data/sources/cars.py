@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import zlib
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -26,7 +25,8 @@ from probmetric.data.manifest import DataError
 from probmetric.data.raw import RawFile, RawFiles
 from probmetric.data.sources import register
 from probmetric.data.sources._base import Source, Table, check_counts
-from probmetric.data.sources._files import Photographs, existing, only, open_set_counts, strings
+from probmetric.data.sources._files import Photographs, existing, image_files, only, open_set_counts, strings
+from probmetric.data.sources._listing import stays_inside
 
 CLASSES, TRAIN = 196, 98
 _Listing = list[tuple[str, str, int]]
@@ -72,7 +72,7 @@ class Cars(Source):
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """List the images from whichever layout is there."""
         root, listing = _from_annotations(files) or _from_devkit(files) or _from_folders(files) or _none(files)
-        names = sorted({class_key(name) for _, name, _ in listing})
+        names = _distinct(root, listing)
         if files.subset is False and len(names) != CLASSES:
             raise DataError(f"cars: found {len(names)} class names, expected {CLASSES}; see option subset.")
         paths = strings([path for path, _, _ in listing])
@@ -107,16 +107,28 @@ def class_key(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", " ", name).strip()
 
 
+def _distinct(root: Path, listing: _Listing) -> list[str]:
+    """Class keys in order; two names of classes must not have one key."""
+    known: dict[str, str] = {}
+    for _, name, _ in listing:
+        other = known.setdefault(class_key(name), name)
+        if other != name:
+            raise DataError(
+                f"{root}: the classes {other!a} and {name!a} differ in punctuation only and would be taken for one; "
+                "rename one of them."
+            )
+    return sorted(known)
+
+
 def _from_annotations(files: RawFiles) -> tuple[Path, _Listing] | None:
     """cars_annos.mat with car_ims/."""
     marker = files.look(["cars_annos.mat"])
     if marker is None:
         return None
-    content = _load(marker / "cars_annos.mat")
-    names = [str(name) for name in content["class_names"]]
+    path = marker / "cars_annos.mat"
+    names, listed = _class_names(path), _annotations(path, "relative_im_path")
     root = files.find(["car_ims"], [Cars.files[0]])
-    rows = np.atleast_1d(content["annotations"])
-    return root, [(str(row["relative_im_path"]), names[int(row["class"]) - 1], int(row["class"])) for row in rows]
+    return root, [(image, _name(names, number, path), number) for image, number in listed]
 
 
 def _from_devkit(files: RawFiles) -> tuple[Path, _Listing] | None:
@@ -124,16 +136,15 @@ def _from_devkit(files: RawFiles) -> tuple[Path, _Listing] | None:
     if files.look(["cars_train"]) is None and not files.files("cars_train.tgz"):
         return None
     meta = files.find(["cars_meta.mat"], [Cars.files[4]])
-    names = [str(name) for name in _load(meta / "cars_meta.mat")["class_names"]]
+    names = _class_names(meta / "cars_meta.mat")
     listing: _Listing = []
     for part, listed in (("train", "cars_train_annos.mat"), ("test", "cars_test_annos_withlabels.mat")):
         folder = files.find([f"cars_{part}"], [Cars.files[2 if part == "train" else 3]]) / f"cars_{part}"
         if (folder / f"cars_{part}").is_dir():
             folder = folder / f"cars_{part}"
-        where = files.find([listed], [Cars.files[4]])
-        for row in np.atleast_1d(_load(where / listed)["annotations"]):
-            number = int(row["class"])
-            listing.append((str(folder / str(row["fname"])), names[number - 1], number))
+        path = files.find([listed], [Cars.files[4]]) / listed
+        for image, number in _annotations(path, "fname"):
+            listing.append((str(folder / image), _name(names, number, path), number))
     return Path("/"), listing
 
 
@@ -143,21 +154,49 @@ def _from_folders(files: RawFiles) -> tuple[Path, _Listing] | None:
     if top is None:
         return None
     root = next(top / name for name in ("cars196/images", "car_data", "cars196") if (top / name).is_dir())
-    found = sorted(path for path in root.rglob("*.jpg") if not path.name.startswith("._"))
-    return root, [(path.relative_to(root).as_posix(), path.parent.name, 0) for path in found]
+    return root, [(path.relative_to(root).as_posix(), path.parent.name, 0) for path in image_files(root, "**/*")]
 
 
 def _none(files: RawFiles) -> tuple[Path, _Listing]:
     raise files.missing(Cars.folders, Cars.files, [])
 
 
-def _load(path: Path) -> Any:
+def _class_names(path: Path) -> list[str]:
+    return [str(name) for name in np.atleast_1d(_variable(path, "class_names"))]
+
+
+def _annotations(path: Path, field: str) -> list[tuple[str, int]]:
+    """File, as `field` names it, and class number of every annotation."""
+    listed = np.atleast_1d(_variable(path, "annotations"))
+    lacking = {field, "class"} - set(listed.dtype.names or ())
+    if lacking or not len(listed):
+        raise DataError(f"{path}: its {len(listed)} annotations have no field {sorted(lacking)}; get it again.")
+    return [_annotation(path, i, row[field], row["class"]) for i, row in enumerate(listed, start=1)]
+
+
+def _annotation(path: Path, number: int, image: Any, kind: Any) -> tuple[str, int]:
+    if not isinstance(image, str) or not stays_inside(image):
+        raise DataError(f"{path}, annotation {number}: {image!a} is no path inside the dataset; get it again.")
+    if np.shape(kind) != () or not isinstance(kind, int | np.integer):
+        raise DataError(f"{path}, annotation {number}: the class {kind!a} is no whole number; get it again.")
+    return image, int(kind)
+
+
+def _name(names: list[str], number: int, path: Path) -> str:
+    if not 1 <= number <= len(names):
+        raise DataError(f"{path}: class {number} of an annotation is none of 1 to {len(names)}; get it again.")
+    return names[number - 1]
+
+
+def _variable(path: Path, name: str) -> Any:
+    """A variable of a .mat file."""
     from scipy.io import loadmat
-    from scipy.io.matlab import MatReadError
 
     try:
-        return loadmat(path, squeeze_me=True)
-    except (MatReadError, ValueError, OSError, TypeError, LookupError, NotImplementedError, zlib.error) as error:
+        return loadmat(path, squeeze_me=True, variable_names=[name])[name]
+    except KeyError as error:
+        raise DataError(f"{path} holds no variable {name!r}; it is another file, get it again.") from error
+    except Exception as error:  # a reader of other people's bytes may stumble anywhere
         raise DataError(f"{path} is no readable .mat file ({error}); get it again.") from error
 
 

@@ -6,6 +6,7 @@ Read from `CUB_200_2011.tgz`, its folder `CUB_200_2011/` (with images.txt), or c
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -15,7 +16,8 @@ from probmetric.data.manifest import DataError
 from probmetric.data.raw import RawFile, RawFiles
 from probmetric.data.sources import register
 from probmetric.data.sources._base import Source, Table, check_counts
-from probmetric.data.sources._files import Photographs, existing, open_set_counts, strings
+from probmetric.data.sources._files import Photographs, existing, image_files, open_set_counts, strings
+from probmetric.data.sources._listing import once, rows
 
 CLASSES, TRAIN = 200, 100
 
@@ -44,8 +46,7 @@ class Cub(Source):
         """List the images by class and file name."""
         root = files.find(self.folders, self.files)
         root = root / ("CUB_200_2011" if (root / "CUB_200_2011").is_dir() else "cub200")
-        paths = _listed(root)
-        number = np.array([_class_number(path) for path in paths])
+        paths, number = _listed(root)
         order = np.lexsort([paths.astype(str), number])
         paths, number = paths[order], number[order]
         labels = np.unique(number, return_inverse=True)[1]
@@ -67,24 +68,29 @@ class Cub(Source):
         )
 
 
-def _listed(root: Path) -> np.ndarray:
-    """Paths relative to images/, from images.txt or from the folders."""
+def _listed(root: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Paths relative to images/, from images.txt or from the folders, and the 1-based class of each."""
     listing = root / "images.txt"
     if listing.is_file():
-        return strings([line.split()[1] for line in listing.read_text(encoding="utf-8").splitlines() if line.strip()])
-    found = (root / "images").glob("*/*.jpg")
-    return strings(sorted(f"{path.parent.name}/{path.name}" for path in found if not path.name.startswith("._")))
+        listed = rows(listing, 2)
+        once(listed, lambda row: row.cells[1])
+        paths = [row.inside(1) for row in listed]
+        number = [_class_number(path, f"{listing}, line {row.number}") for path, row in zip(paths, listed, strict=True)]
+    else:
+        paths = [f"{path.parent.name}/{path.name}" for path in image_files(root / "images", "*/*")]
+        number = [_class_number(path, str(root / "images")) for path in paths]
+    return strings(paths), np.array(number)
 
 
-def _class_number(path: str) -> int:
+def _class_number(path: str, where: str) -> int:
     """1-based class from the folder's prefix, as in `001.Black_footed_Albatross`."""
     prefix = path.split("/")[0].split(".")[0]
     stem = path.rsplit("/", 1)[-1].rsplit(".", 1)[0]
-    if not prefix.isdigit() or not 1 <= int(prefix) <= CLASSES:
-        raise DataError(f"cub: {path} does not begin with a class number 001 to {CLASSES}; is this CUB-200-2011?")
+    if not re.fullmatch("[0-9]{1,3}", prefix) or not 1 <= int(prefix) <= CLASSES:
+        raise DataError(f"{where}: {path!a} does not begin with a class number 001 to {CLASSES}; is this CUB-200-2011?")
     if len(stem.rsplit("_", 1)[-1]) >= 9 and stem.rsplit("_", 1)[-1].isdigit():
         raise DataError(
-            f"cub: {path} is named as in CUB-200 of 2010 (by the photo site's long number); "
+            f"{where}: {path} is named as in CUB-200 of 2010 (by the photo site's long number); "
             "CUB-200-2011 is needed (11,788 images)."
         )
     return int(prefix)

@@ -22,6 +22,7 @@ from probmetric.data.raw import RawFile, RawFiles
 from probmetric.data.sources import register
 from probmetric.data.sources._base import Source, Table, check_counts
 from probmetric.data.sources._files import Photographs, existing, open_set_counts, strings
+from probmetric.data.sources._listing import Row, once, rows
 
 
 @register
@@ -63,14 +64,15 @@ class Lfw(Source):
         if len(set(people)) != len(people):
             raise DataError("lfw: a person is in both lists, peopleDevTrain.txt and peopleDevTest.txt.")
         number = {name: i for i, name in enumerate(people)}
-        rows = [(name, i) for part in lists for name, count in part.items() for i in range(1, count + 1)]
-        paths = strings([f"{name}/{name}_{i:04d}.jpg" for name, i in rows])
+        images = [(name, i) for part in lists for name, count in part.items() for i in range(1, count + 1)]
+        paths = strings([f"{name}/{name}_{i:04d}.jpg" for name, i in images])
         existing(root / "lfw_funneled", paths, files.name)
-        label = np.array([number[name] for name, _ in rows])
+        label = np.array([number[name] for name, _ in images])
         train, test = (np.array(sorted(number[name] for name in part)) for part in lists)
         split = self.chosen.split(label, train, test, seed)
         check_counts(files, self.counts, open_set_counts(label, np.isin(label, train)))
-        names = strings([name for name, _ in rows])
+        names = strings([name for name, _ in images])
+        tested = {image: row for row, image in enumerate(images) if split[row] == "test"}
         listed = files.files(self.pairs_file.name)
         if listed:
             files.check(listed[0], self.pairs_file)
@@ -87,35 +89,43 @@ class Lfw(Source):
             self.chosen.images(root / "lfw_funneled", paths),
             "open_set",
             "Labeled Faces in the Wild, funneled",
-            pairs=_pairs(listed[0], {row: i for i, row in enumerate(rows)}) if listed else (),
+            pairs=_pairs(listed[0], tested) if listed else (),
             parallel=True,
         )
 
 
 def _people(path: Path) -> dict[str, int]:
     """Name -> number of images."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    rows = [line.split("\t") for line in lines[1:] if line.strip()]
-    if not lines or not lines[0].strip().isdigit() or any(len(row) != 2 or not row[1].isdigit() for row in rows):
-        raise DataError(f"{path} must hold the number of people, then lines `name<TAB>count`.")
-    if int(lines[0]) != len(rows):
-        raise DataError(f"{path} announces {int(lines[0])} people and lists {len(rows)}; it is truncated.")
-    return {name: int(count) for name, count in rows}
+    head, *listed = rows(path, 2, separator="\t", announced=True)
+    if head.whole(0) != len(listed):
+        raise head.bad(f"announces {head.whole(0)} people, and {len(listed)} follow")
+    once(listed, lambda row: row.cells[0])
+    return {row.inside(0): row.whole(1, 1, 10_000) for row in listed}
 
 
-def _pairs(path: Path, row: dict[tuple[str, int], int]) -> list[tuple[int, int, bool]]:
+def _pairs(path: Path, row_of: dict[tuple[str, int], int]) -> list[tuple[int, int, bool]]:
     """Pairs to verify: rows of the two images, and whether they show one person.
 
     The first line holds the number n of pairs of each kind; n lines `name<TAB>i<TAB>j` and n lines
-    `name<TAB>i<TAB>other<TAB>j` follow.
+    `name<TAB>i<TAB>other<TAB>j` follow. `row_of` knows the test images by name and number.
     """
-    lines = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    try:
-        if len(lines[0]) != 1 or len(lines) - 1 != 2 * int(lines[0][0]):
-            raise ValueError(f"{len(lines) - 1} pairs, announced {lines[0][0]} of each kind")
-        return [
-            (row[line[0], int(line[1])], row[line[-2] if len(line) == 4 else line[0], int(line[-1])], len(line) == 3)
-            for line in lines[1:]
-        ]
-    except (KeyError, ValueError, IndexError) as error:
-        raise DataError(f"{path} is no list of pairs of the listed people ({error}); get it again.") from error
+    head, *listed = rows(path, 0, separator="\t", announced=True)
+    kinds = [len(row.cells) == 4 for row in listed]
+    if len(head.cells) != 1 or not len(listed) - sum(kinds) == sum(kinds) == head.whole(0):
+        raise DataError(
+            f"{path} is no list of pairs of the test people: {len(listed)} pairs, {sum(kinds)} of two people, "
+            f"announced {' '.join(head.cells)} of each kind; get it again."
+        )
+    return [(*_images_of(row, row_of), len(row.cells) == 3) for row in listed]
+
+
+def _images_of(row: Row, row_of: dict[tuple[str, int], int]) -> tuple[int, int]:
+    """Rows of the two images a line names."""
+    if len(row.cells) not in (3, 4):
+        raise row.bad(f"{len(row.cells)} columns, a pair has 3 or 4")
+    other = 0 if len(row.cells) == 3 else 2
+    both = (row.cells[0], row.whole(1)), (row.cells[other], row.whole(len(row.cells) - 1))
+    lacking = next((image for image in both if image not in row_of), None)
+    if lacking is not None:
+        raise row.bad(f"image {lacking[1]} of {lacking[0]!a} is none of the test people's images")
+    return row_of[both[0]], row_of[both[1]]

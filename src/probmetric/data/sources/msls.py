@@ -17,7 +17,6 @@ see `places.positives`.
 from __future__ import annotations
 
 import contextlib
-import csv
 import itertools
 import os
 from collections import Counter
@@ -33,6 +32,7 @@ from probmetric.data.raw import RawFile, RawFiles
 from probmetric.data.sources import register
 from probmetric.data.sources._base import Source, Table
 from probmetric.data.sources._files import Photographs, existing, strings
+from probmetric.data.sources._listing import bad_line, csv_lines, numbers, stays_inside
 
 CITIES = {
     "train": [
@@ -66,6 +66,8 @@ REACH = {"train": TRAIN_RADIUS, "val": RADIUS, "test": RADIUS}
 CELL = 25.0
 ROLES = ("query", "database")
 BLOCK = 2**10
+POSITION = ("easting", "northing")
+FARTHEST = 1e8  # metres
 _Columns = dict[str, np.ndarray]
 
 
@@ -173,7 +175,9 @@ def _images(root: Path, split: str, city: str, role: str, counts: Counter[str]) 
     if not (folder / "postprocessed.csv").is_file() and split == "test":
         counts[f"images of {city}, whose positions are not public"] += 1
         return {}
-    post = _table(folder / "postprocessed.csv", ("key", "easting", "northing"), ("night", "view_direction"))
+    listed = folder / "postprocessed.csv"
+    post = _table(listed, ("key", *POSITION), ("night", "view_direction"))
+    _check_keys(listed, post)
     raw = _table(folder / "raw.csv", ("key", "pano"))
     keep = ~np.isin(post["key"], raw["key"][_true(raw["pano"])])
     counts["panoramas"] += int((~keep).sum())
@@ -182,8 +186,7 @@ def _images(root: Path, split: str, city: str, role: str, counts: Counter[str]) 
         "path": _bytes([f"{stem}{key.decode()}.jpg" for key in post["key"].tolist()]),
         **{name: strings([value] * len(keep)) for name, value in (("split", split), ("city", city))},
         **_frames(folder, post["key"]),
-        "easting": post["easting"].astype(np.float64),
-        "northing": post["northing"].astype(np.float64),
+        **{name: numbers(listed, post["line"], post[name], np.float64, -FARTHEST, FARTHEST) for name in POSITION},
         "role": strings([role] * len(keep)),
         "night": _true(post["night"]),
         "sideways": post["view_direction"] == b"Sideways",
@@ -199,41 +202,55 @@ def _frames(folder: Path, keys: np.ndarray) -> _Columns:
     listed = _table(path, ("key", "sequence_key", "frame_number"))
     row = {key: i for i, key in enumerate(listed["key"].tolist())}
     rows = np.array([row.get(key, -1) for key in keys.tolist()], dtype=np.int64)
+    frames = numbers(path, listed["line"], listed["frame_number"], np.int64, -(2**31), 2**31)
     names, which = np.unique(listed["sequence_key"], return_inverse=True)
     sequences = strings([*(name.decode() for name in names.tolist()), ""])
     return {
         "sequence": sequences[np.append(which, -1)[rows]],
-        "frame": np.append(listed["frame_number"].astype(np.int64), -1)[rows],
+        "frame": np.append(frames, -1)[rows],
     }
 
 
+def _check_keys(path: Path, table: _Columns) -> None:
+    """Refuse a key that is listed twice or is no file name."""
+    keys, first = np.unique(table["key"], return_index=True)
+    if len(keys) < len(table["key"]):
+        again = np.setdiff1d(np.arange(len(table["key"])), first)[0]
+        raise bad_line(path, int(table["line"][again]), f"the key {table['key'][again].decode()!a} is listed already")
+    for key, row in zip(keys.tolist(), first.tolist(), strict=True):
+        if b"/" in key or not stays_inside(key.decode()):
+            raise bad_line(path, int(table["line"][row]), f"the key {key.decode()!a} is no file name")
+
+
 def _table(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> _Columns:
-    """Columns of a CSV file by name, as UTF-8 bytes, those of `optional` empty where it lacks them."""
+    """Columns of a CSV file by name, as UTF-8 bytes, those of `optional` empty where it lacks them; `line`: numbers."""
     if not path.is_file():
         raise DataError(f"{path} is missing; the metadata of this city are incomplete (metadata.zip holds them).")
-    with path.open(newline="", encoding="utf-8") as file:
-        lines = csv.reader(file)
-        head = next(lines, [])
-        lacking = [name for name in needed if name not in head]
-        if lacking:
-            raise DataError(f"{path} has no column {lacking}; found {head}.")
-        places = [head.index(name) if name in head else None for name in (*needed, *optional)]
-        blocks = list(_blocks(path, lines, len(head), places))
+    lines = csv_lines(path)
+    head = next(lines, (1, []))[1]
+    lacking = [name for name in needed if name not in head]
+    if lacking:
+        raise DataError(f"{path} has no column {lacking}; found {head}.")
+    places = [head.index(name) if name in head else None for name in (*needed, *optional)]
+    blocks = list(_blocks(path, lines, len(head), places))
     columns = [np.concatenate(parts) for parts in zip(*blocks, strict=True)]
-    return dict(zip((*needed, *optional), columns, strict=True))
+    return dict(zip(("line", *needed, *optional), columns, strict=True))
 
 
-def _blocks(path: Path, lines: Iterator[list[str]], width: int, places: list[int | None]) -> Iterator[list[np.ndarray]]:
-    """Columns `places` of some thousand lines at a time; there is always a block."""
-    numbered = enumerate(lines, start=2)
+def _blocks(
+    path: Path, lines: Iterator[tuple[int, list[str]]], width: int, places: list[int | None]
+) -> Iterator[list[np.ndarray]]:
+    """Line numbers and columns `places` of some thousand lines at a time; there is always a block."""
     while True:
-        rows = []
-        for number, line in itertools.islice(numbered, BLOCK):
-            if line and len(line) < width:
-                raise DataError(f"{path}, line {number}: {len(line)} of {width} columns; the file is truncated.")
-            rows.append(line)
-        full = [line for line in rows if line]
-        yield [_bytes(["" if place is None else line[place] for line in full]) for place in places]
+        rows = list(itertools.islice(lines, BLOCK))
+        full = [(number, line) for number, line in rows if line]
+        for number, line in full:
+            if len(line) < width:
+                raise bad_line(path, number, f"{len(line)} of {width} columns")
+        yield [
+            np.array([number for number, _ in full], dtype=np.int64),
+            *(_bytes(["" if place is None else line[place] for _, line in full]) for place in places),
+        ]
         if len(rows) < BLOCK:
             return
 

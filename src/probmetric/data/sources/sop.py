@@ -8,7 +8,6 @@ the fastest training.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -18,6 +17,7 @@ from probmetric.data.raw import RawFile, RawFiles
 from probmetric.data.sources import register
 from probmetric.data.sources._base import Source, Table, check_counts
 from probmetric.data.sources._files import Photographs, existing, open_set_counts, strings
+from probmetric.data.sources._listing import once, rows
 
 HEADER = ["image_id", "class_id", "super_class_id", "path"]
 
@@ -56,10 +56,11 @@ class Sop(Source):
             images = lists = root / "Stanford_Online_Products"
         else:
             images, lists = root / "online_products" / "images", root / "online_products" / "Info_Files"
-        train, test = (_listed(lists / f"Ebay_{part}.txt") for part in ("train", "test"))
-        rows = train + test
-        number = np.array([int(row[1]) for row in rows])
-        paths = strings([row[3] for row in rows])
+        train, test = (rows(lists / f"Ebay_{part}.txt", len(HEADER), header=HEADER) for part in ("train", "test"))
+        listed = train + test
+        once(listed, lambda row: row.cells[3])
+        number = np.array([row.whole(1, low=1) for row in listed])
+        paths = strings([row.inside(3) for row in listed])
         existing(images, paths, files.name)
         seen, unseen = (np.unique(part) for part in (number[: len(train)], number[len(train) :]))
         if np.intersect1d(seen, unseen).size:
@@ -70,7 +71,7 @@ class Sop(Source):
         return Table(
             {
                 "path": paths,
-                "label": np.searchsorted(np.concatenate([seen, unseen]), number),
+                "label": np.unique(number, return_inverse=True)[1],
                 "class_name": strings([f"{k} {n}" for k, n in zip(kind, number, strict=True)]),
                 "split": split,
                 "super_class": strings(kind),
@@ -80,14 +81,3 @@ class Sop(Source):
             "Stanford Online Products",
             parallel=True,
         )
-
-
-def _listed(path: Path) -> list[list[str]]:
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    if not lines or lines[0].split() != HEADER:
-        raise DataError(f"{path} is missing or does not begin with the header {' '.join(HEADER)!r}.")
-    rows = [line.split() for line in lines[1:] if line.strip()]
-    bad = next((i for i, row in enumerate(rows) if len(row) != len(HEADER) or not row[1].isdigit()), None)
-    if bad is not None:
-        raise DataError(f"{path}, line {bad + 2}: {lines[bad + 1]!r} does not have {len(HEADER)} columns.")
-    return rows

@@ -44,8 +44,12 @@ def _part(files: RawFiles, split: str, known: RawFile) -> Part:
     if not found:
         raise files.missing([known.name], Svhn.files, [])
     files.check(found[0], known)
-    data: Any = read_offline(files, known.name, lambda: _reader()(found[0].parent, split))
-    return np.ascontiguousarray(data.data.transpose(0, 2, 3, 1)), data.labels
+    part: Part = read_offline(files, known.name, lambda: _arrays(_reader()(found[0].parent, split)))
+    return part
+
+
+def _arrays(data: Any) -> Part:
+    return np.ascontiguousarray(data.data.transpose(0, 2, 3, 1)), np.atleast_1d(data.labels)
 
 
 def _reader() -> Any:

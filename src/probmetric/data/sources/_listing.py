@@ -1,0 +1,261 @@
+"""Listings and tables that strangers wrote: read as they are meant, or refused with file and line.
+
+Accepted: a byte-order mark, Windows line ends, blank lines. Refused: what is not UTF-8, an empty listing, a line with
+too few columns, numbers that are not plain ASCII digits or out of range, paths that leave the dataset's folder, an
+entry listed twice. Every source reads its text through here, and `check_table` looks at what comes out of every source.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PureWindowsPath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from probmetric.data.manifest import SPLITS, DataError, text
+from probmetric.io import check_responds
+
+if TYPE_CHECKING:
+    from probmetric.data.sources._base import Table
+
+_DIGITS = re.compile(r"[0-9]{1,18}")
+_SHOWN = 80
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a listing, cut into columns; `number` counts lines from 1."""
+
+    path: Path
+    number: int
+    cells: list[str]
+
+    def bad(self, what: str) -> DataError:
+        """The error that this line is wrong: file, line, what, and the fix."""
+        return bad_line(self.path, self.number, what)
+
+    def whole(self, column: int, low: int = 0, high: int = 2**62) -> int:
+        """The cell as a whole number from `low` to `high`."""
+        cell = self.cells[column]
+        if not _DIGITS.fullmatch(cell) or not low <= int(cell) <= high:
+            raise self.bad(f"{_short(cell)} is no whole number from {low} to {high:,}")
+        return int(cell)
+
+    def inside(self, column: int) -> str:
+        """The cell as a path that stays inside the dataset's folder."""
+        cell = self.cells[column]
+        if not stays_inside(cell):
+            raise self.bad(f"the path {_short(cell)} leaves the dataset's folder")
+        return cell
+
+
+def bad_line(path: Path, number: int, what: str) -> DataError:
+    """The error that line `number` of `path` is wrong."""
+    return DataError(f"{path}, line {number}: {what}; get the file again, or mend the line.")
+
+
+def stays_inside(path: str) -> bool:
+    """Whether a relative path leads to something below the folder it is relative to."""
+    parts = path.replace("\\", "/").split("/")
+    return not (path == "" or parts[0] == "" or ".." in parts or PureWindowsPath(path).drive or "\0" in path)
+
+
+def rows(
+    path: Path, columns: int, *, separator: str | None = None, header: Sequence[str] = (), announced: bool = False
+) -> list[Row]:
+    """Lines of a listing that are not blank, each of so many columns, at least one.
+
+    Args:
+        path: the file.
+        columns: how many columns a line has, 0 where that differs; without a separator the last one may hold spaces.
+        separator: what stands between columns; None: white space.
+        header: names the first line must hold.
+        announced: the first line holds one number, which is the first row returned.
+    """
+    found = [Row(path, number, line.split(separator)) for number, line in _lines(path) if line.strip()]
+    if header and (not found or found[0].cells != list(header)):
+        raise DataError(
+            f"{path} does not begin with the header {' '.join(header)!r}; it is another file, get it again."
+        )
+    first, rest = ([found[0]] if announced and found else []), found[bool(header) or announced :]
+    if not rest:
+        raise DataError(f"{path} lists nothing; get it again.")
+    if separator is None:
+        rest = [Row(path, row.number, " ".join(row.cells).split(maxsplit=columns - 1)) for row in rest]
+    return [*first, *(_of_width(row, columns) if columns else row for row in rest)]
+
+
+def _of_width(row: Row, columns: int) -> Row:
+    if len(row.cells) != columns:
+        raise row.bad(f"{len(row.cells)} of {columns} columns")
+    return row
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Number and text of every line."""
+    for number, line in enumerate(_content(path).split(b"\n"), start=1):
+        try:
+            yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r")
+        except UnicodeDecodeError as error:
+            raise bad_line(path, number, f"byte {line[error.start]:#04x} is not UTF-8") from error
+
+
+def _content(path: Path) -> bytes:
+    check_responds(path)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be read ({error.strerror}); the dataset is incomplete, get it again."
+        ) from error
+
+
+def _unreadable(path: Path, error: OSError) -> DataError:
+    return DataError(f"{path} cannot be read ({error.strerror}); the dataset is incomplete, get it again.")
+
+
+def once(listed: Sequence[Row], key: Callable[[Row], Any]) -> None:
+    """Raise `DataError` at the second of two rows with one key."""
+    seen: dict[Any, int] = {}
+    for row in listed:
+        earlier = seen.setdefault(key(row), row.number)
+        if earlier != row.number:
+            raise row.bad(f"{_short(str(key(row)))} is listed already in line {earlier}")
+
+
+def csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Number and cells of every line of a CSV file, the blank ones too; the number is that of its last line."""
+    check_responds(path)
+    lines = None
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = csv.reader(file, strict=True)
+            for cells in lines:
+                yield lines.line_num, cells
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be read ({error.strerror}); the dataset is incomplete, get it again."
+        ) from error
+    except UnicodeDecodeError:
+        list(_lines(path))  # names the line
+        raise
+    except csv.Error as error:
+        number = lines.line_num if lines else 1
+        raise bad_line(path, number, f"no readable CSV from here on ({error})") from error
+
+
+def numbers(path: Path, lines: np.ndarray, cells: np.ndarray, kind: type, low: float, high: float) -> np.ndarray:
+    """Cells (N,) of a column, as text in ASCII bytes, as numbers (N,) of `kind` from `low` to `high`.
+
+    `lines` (N,) are the numbers of their lines.
+    """
+    try:
+        values: np.ndarray = cells.astype(kind)
+        wrong = np.flatnonzero(~((values >= low) & (values <= high)))
+    except (ValueError, OverflowError):
+        wrong = np.array([next(i for i, cell in enumerate(cells.tolist()) if not _is_number(cell, kind))])
+    if len(wrong):
+        cell = cells[wrong[0]].decode(errors="replace")
+        raise bad_line(path, int(lines[wrong[0]]), f"{_short(cell)} is no number from {low:g} to {high:g}")
+    return values
+
+
+def _is_number(cell: bytes, kind: type) -> bool:
+    try:
+        np.array([cell], dtype="S").astype(kind)
+    except (ValueError, OverflowError):
+        return False
+    return True
+
+
+def _short(value: str) -> str:
+    shown = ascii(value)
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
+
+
+def check_labels(where: str, images: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> None:
+    """Raise `DataError` unless every image (N, H, W, C) has a label (N,) that is one of the class `names`."""
+    if images.ndim != 4 or 0 in images.shape:
+        raise DataError(
+            f"{where}: images of shape {images.shape}; expected (N, H, W, C), none of them 0; get it again."
+        )
+    if labels.shape != images.shape[:1]:
+        raise DataError(f"{where}: {len(images):,} images, but labels of shape {labels.shape}; get both files again.")
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise DataError(f"{where}: labels are {labels.dtype}; expected whole numbers; get the file again.")
+    wrong = np.flatnonzero((labels < 0) | (labels >= len(names)))
+    if len(wrong):
+        raise DataError(
+            f"{where}: label {labels[wrong[0]]} of image {wrong[0]} (from 0) is none of the {len(names)} classes 0 to "
+            f"{len(names) - 1}; get the file again."
+        )
+
+
+def check_table(name: str, table: Table) -> None:
+    """Raise `DataError` unless what a source listed is a dataset.
+
+    At least one image; no path twice; labels contiguous from 0, one class name each and no name twice; known splits;
+    text that can be written; pairs to be told apart among the test images.
+    """
+    columns = table.columns
+    sizes = {column: len(values) for column, values in columns.items()}
+    if set(sizes.values()) != {sizes["path"]} or not sizes["path"]:
+        raise DataError(f"{name}: no image is listed, or columns of unequal length: {sizes}; get the dataset again.")
+    _check_paths(name, columns["path"])
+    _check_classes(name, columns["label"], columns["class_name"])
+    unknown = sorted(set(columns["split"].tolist()) - set(SPLITS))
+    if unknown:
+        raise DataError(f"{name}: the split {_short(str(unknown[0]))} is none of {', '.join(SPLITS)}.")
+    _check_pairs(name, table)
+
+
+def _check_paths(name: str, paths: np.ndarray) -> None:
+    order = np.argsort(paths, kind="stable")
+    twice = order[1:][paths[order[1:]] == paths[order[:-1]]]
+    if len(twice):
+        raise DataError(
+            f"{name}: {text(paths[twice[0]])!a} is listed twice (of {len(twice):,} such); an image would be its own "
+            "neighbour. Remove the repeated line or file."
+        )
+    unwritable = next((path for path in map(text, paths) if not _writable(path)), None)
+    if unwritable is not None:
+        raise DataError(f"{name}: the file name {unwritable!a} is not UTF-8; rename it.")
+
+
+def _writable(value: str) -> bool:
+    """Whether text holds no bytes smuggled in from a file name that is not UTF-8."""
+    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def _check_classes(name: str, labels: np.ndarray, class_names: np.ndarray) -> None:
+    found, first, which = np.unique(labels, return_index=True, return_inverse=True)
+    gap = np.flatnonzero(found != np.arange(len(found)))
+    if len(gap):
+        raise DataError(f"{name}: no image has the label {gap[0]}; labels must be 0 to {len(found) - 1}, without gaps.")
+    named = class_names[first]
+    other = np.flatnonzero(class_names != named[which.reshape(-1)])
+    if len(other):
+        both = f"{named[labels[other[0]]]!a} and {class_names[other[0]]!a}"
+        raise DataError(f"{name}: class {labels[other[0]]} has two names, {both}.")
+    unwritable = next((value for value in map(str, named) if not _writable(value)), None)
+    if unwritable is not None:
+        raise DataError(f"{name}: the class name {unwritable!a} is not UTF-8; rename it.")
+
+
+def _check_pairs(name: str, table: Table) -> None:
+    if not table.pairs:
+        return
+    members = np.array([pair[:2] for pair in table.pairs])
+    if members.min() < 0 or members.max() >= len(table.columns["path"]):
+        raise DataError(f"{name}: a pair to be verified names an image that is not listed.")
+    wrong = np.flatnonzero((table.columns["split"][members] != "test").any(axis=1))
+    if len(wrong):
+        paths = " and ".join(text(table.columns["path"][row]) for row in members[wrong[0]])
+        raise DataError(
+            f"{name}: {len(wrong):,} pairs to be verified are not of test images, e.g. {paths}; give the list of pairs "
+            "of the test people."
+        )
