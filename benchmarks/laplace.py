@@ -261,7 +261,7 @@ def embedding(arguments: argparse.Namespace, device: torch.device) -> list[dict[
             torch.cat([F.normalize(encoder(batch.to(device)), dim=1) for batch in batches])
 
     def sampled() -> None:
-        uncertainty.embed_batches(encoder, batches, posterior=posterior, seed=0)
+        uncertainty.bind(encoder, posterior=posterior, seed=0)(batches)
 
     plain, drawn = fastest([deterministic, sampled], device, arguments.passes, arguments.clock)
     with Memory(device) as memory:

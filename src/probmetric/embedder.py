@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from probmetric.config import EncoderSettings, RunSettings
 from probmetric.planning.runs import encoder_runs
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from probmetric.data import ImageStore
+    from probmetric.data.reader import Reader, SplitReader
     from probmetric.data.recipes import Transform
     from probmetric.losses import Loss
     from probmetric.models import Encoder
@@ -64,7 +65,7 @@ def fit_uncertainty(settings: RunSettings, loaded: Trained, device: torch.device
 
 
 class Embedder:
-    """Turns splits of prepared datasets into embeddings files of one run."""
+    """A run's predictor, and the images it is asked about: splits of prepared datasets, or files."""
 
     def __init__(
         self,
@@ -74,26 +75,26 @@ class Embedder:
         device: torch.device,
         ranks: Ranks,
         which: Which,
+        *,
+        plain: bool = False,
     ) -> None:
+        """Load the encoder with its `which` weights; `plain` leaves the uncertainty out where one can."""
         from probmetric.uncertainty import create_uncertainty
 
         self.folder, self.settings, self.device, self.dim = RunFolder.named(run), settings, device, 0
         self.ranks = ranks
         loaded = load_trained(encoder_run, settings, device, which)
-        self.encoder, self.loss, self.trained = loaded
+        encoder, self.loss, self.trained = loaded
         facts = RunFolder.named(encoder_run).encoder["encoder"]
         self.shape: tuple[int, int] = facts["in_channels"], facts["image_size"]
-        combined = len(encoder_runs(encoder_run, settings.uncertainty)) > 1
-        # The last weights are compared by their mean alone, which needs no posterior unless encoders are combined.
         chosen = settings.uncertainty
-        if which == "last" and not combined:
+        if plain and len(encoder_runs(encoder_run, settings.uncertainty)) == 1:
             chosen = RunSettings.model_fields["uncertainty"].default
-        self.uncertainty = create_uncertainty(chosen.name, **chosen.options)
-        self.posterior = None
-        if self.uncertainty.fits:
-            self.posterior = (
-                self._stored_posterior() if which == "selected" else fit_uncertainty(settings, loaded, device)
-            )
+        uncertainty = create_uncertainty(chosen.name, **chosen.options)
+        posterior = None
+        if uncertainty.fits:
+            posterior = self._stored_posterior() if which == "selected" else fit_uncertainty(settings, loaded, device)
+        self.predictor = uncertainty.bind(encoder, loss=self.loss, posterior=posterior, seed=settings.seed)
 
     def _stored_posterior(self) -> dict[str, torch.Tensor]:
         return {name: tensor.to(self.device) for name, tensor in self.folder.posterior().items()}
@@ -133,29 +134,30 @@ class Embedder:
         return seconds, len(tensors["label"])
 
     def _embed(self, folder: Path, split: str) -> dict[str, torch.Tensor]:
-        from probmetric.data.batches import SplitImages
-        from probmetric.training.export import embed_together
+        reader = self.reader(folder, split)
+        found = self.together(reader)
+        return found.tensors() | {"label": reader.labels, "index": reader.index} if found else {}
 
-        images = SplitImages(folder, split, transform=self.transform, shape=self.shape, device=self.device)
-        found = embed_together(self.uncertainty, self.encoder, images, self.ranks, **self._given)
-        return found.to("cpu").tensors() | {"label": images.labels, "index": images.index} if found else {}
+    def together(self, reader: Reader) -> DirectionalBatch | None:
+        """Directional distributions of all images in the first process, None in the others."""
+        from probmetric.training.forward import represented
+
+        parts = represented(self.predictor, reader, self.ranks)
+        return self.predictor.describe(parts) if self.ranks.first else None
+
+    def reader(self, folder: Path, split: str) -> SplitReader:
+        """Images of a split of a prepared dataset as the encoder's input."""
+        from probmetric.data.reader import SplitReader
+
+        return SplitReader(folder, split, self.transform, shape=self.shape, device=self.device)
 
     def directional(self, store: ImageStore | FileImages) -> DirectionalBatch:
         """Directional distributions of all images of `store`, on the CPU; they are converted as OOD images are."""
-        import numpy as np
+        from probmetric.data.reader import Reader
 
-        from probmetric.data.batches import BATCH
-        from probmetric.data.fitted import load_fitted
-
-        parts = np.array_split(np.arange(len(store)), -(-len(store) // BATCH))
         pixels = cast("ImageStore", store)  # only its length, shape and items are read
-        views = (load_fitted(pixels, rows, self.transform, shape=self.shape) for rows in parts)
-        batches = (self.transform.normalise(images.to(self.device)) for images in views)
-        return self.uncertainty.embed_batches(self.encoder, batches, **self._given).to("cpu")
-
-    @property
-    def _given(self) -> dict[str, Any]:
-        return {"posterior": self.posterior, "loss": self.loss, "seed": self.settings.seed}
+        reader = Reader(pixels, range(len(store)), self.transform, shape=self.shape, device=self.device)
+        return self.predictor(reader.batches())
 
     @functools.cached_property
     def transform(self) -> Transform:

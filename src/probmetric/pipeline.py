@@ -5,6 +5,7 @@ Which files these are: `probmetric.run_folder`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,8 @@ def embed(run: str, encoder_run: str, settings: RunSettings, *, threads: int = 1
         selected.write("val", [(data, "val")])
         taken, images = selected.write("test", [(data, "test")])
         selected.write("ood", [(Path(settings.prepared) / name, "test") for name in settings.ood])
-        Embedder(run, encoder_run, settings, device, ranks, which="last").write("last", [(data, "test")])
+        last = Embedder(run, encoder_run, settings, device, ranks, which="last", plain=True)
+        last.write("last", [(data, "test")])
         if ranks.first:
             timing = {"embedding/test_seconds": taken, "embedding/images_per_second": images / taken}
             RunFolder.named(run).write_timing(timing)
@@ -85,7 +87,7 @@ def evaluate(run: str, encoder_run: str, settings: RunSettings) -> None:
         **_known(prepared_folder(settings)),
     )
     if chosen.proxies or chosen.training_images:
-        found, spectrum = _training_metrics(encoder_run, settings)
+        found, spectrum = _training_metrics(run, encoder_run, settings)
         metrics |= found
         curves |= spectrum
     whose: dict[str, Any] = {"run": run, "encoder": encoder_run}
@@ -97,7 +99,7 @@ def evaluate(run: str, encoder_run: str, settings: RunSettings) -> None:
 
 
 def _training_metrics(
-    encoder_run: str, settings: RunSettings
+    run: str, encoder_run: str, settings: RunSettings
 ) -> tuple[dict[str, float], dict[str, dict[str, list[float]]]]:
     """What is measured on the training images, and curves.
 
@@ -105,23 +107,23 @@ def _training_metrics(
     `proxy_w2`, how near the loss's proxies are (paper 004).
     """
     import torch
-    from torch.nn.functional import normalize
 
     from probmetric.evaluation import proxy_transport, structure_metrics
     from probmetric.evaluation.structure import singular_values
     from probmetric.training import claim_device
-    from probmetric.training.data import TrainingData
+    from probmetric.training.ranks import ALONE
 
     with claim_device("auto") as device, torch.inference_mode():
-        encoder, loss, trained = load_trained(encoder_run, settings, device, "selected")
-        data = TrainingData(prepared_folder(settings), trained.training, seed=settings.seed, device=device)
-        rows = torch.cat([normalize(encoder(images)).cpu() for images in data.images_in_order("train")])
-        found = loss.class_proxies() if loss is not None else None
+        embedder = Embedder(run, encoder_run, settings, device, ALONE, which="selected", plain=True)
+        reader = embedder.reader(prepared_folder(settings), "train")
+        rows = replace(embedder.predictor, loss=None)(reader.batches()).mean
+        found = embedder.loss.class_proxies() if embedder.loss is not None else None
+    labels = torch.unique(reader.labels, return_inverse=True)[1]
     metrics: dict[str, float] = {}
     curves: dict[str, dict[str, list[float]]] = {}
     if settings.evaluation.training_images:
         curves["train/singular_values"] = {"value": singular_values(rows.numpy()).tolist()}
-        structure = structure_metrics(rows.numpy(), data.labels.numpy())
+        structure = structure_metrics(rows.numpy(), labels.numpy())
         metrics |= {f"train/structure/{name}": value for name, value in structure.items()}
     if settings.evaluation.proxies:
         if found is None:
@@ -129,7 +131,7 @@ def _training_metrics(
                 f"evaluation.proxies: the loss of {encoder_run} has no proxies; leave the setting out for this method."
             )
         proxies, owners = (tensor.cpu() for tensor in found)
-        distances = proxy_transport(rows, data.labels, proxies, owners)
+        distances = proxy_transport(rows, labels, proxies, owners)
         metrics |= {f"structure/proxy_{name}": value for name, value in distances.items()}
     return metrics, curves
 

@@ -7,9 +7,9 @@ import torch
 from PIL import Image
 
 from probmetric.data import open_images, prepare_dataset
-from probmetric.data.batches import SplitImages
 from probmetric.data.fitted import load_fitted, with_channels
 from probmetric.data.large import LargeImages
+from probmetric.data.reader import SplitReader
 from probmetric.data.transforms import SmallImages
 
 
@@ -43,7 +43,7 @@ def test_grey_is_repeated_and_equal_channels_are_untouched():
     ids=["small grey", "small colour", "photographs"],
 )
 def test_every_dataset_fits_every_encoder(folders, source, transform, shape):
-    images = SplitImages(folders / source, "test", transform=transform, shape=shape)
+    images = SplitReader(folders / source, "test", transform, shape=shape)
     batches = list(images.batches(16))
     assert {tuple(batch.shape[1:]) for batch in batches} == {(shape[0], shape[1], shape[1])}
     assert sum(map(len, batches)) == len(images) > 0
@@ -67,5 +67,5 @@ def test_a_photograph_becomes_a_small_image_by_its_shorter_side(folders):
 
 
 def test_a_split_without_images_is_one_empty_batch(folders):
-    images = SplitImages(folders / "cub", "none", transform=LargeImages(size=40, resize=44), shape=(3, 40))
+    images = SplitReader(folders / "cub", "none", LargeImages(size=40, resize=44), shape=(3, 40))
     assert [tuple(batch.shape) for batch in images.batches()] == [(0, 3, 40, 40)]

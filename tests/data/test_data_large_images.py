@@ -9,11 +9,11 @@ import torch
 from PIL import Image
 
 from probmetric.data import open_images, prepare_dataset
-from probmetric.data.batches import SplitImages
 from probmetric.data.counter import uniforms
 from probmetric.data.jitter import jittered
 from probmetric.data.large import LargeImages, crop_window
 from probmetric.data.pairs import EpisodicBatches, PairBatches
+from probmetric.data.reader import SplitReader
 from probmetric.data.recipes import RECIPES, transform_for
 from probmetric.data.transforms import SmallImages
 
@@ -146,7 +146,7 @@ def test_original_files_and_cached_pixels_give_the_same_views(folder, store, tmp
 
 def test_splits_are_read_in_manifest_order(folder, store):
     transform = TRANSFORM.evaluation()
-    images = SplitImages(folder, "test", transform=TRANSFORM, shape=(3, TRANSFORM.size))
+    images = SplitReader(folder, "test", TRANSFORM, shape=(3, TRANSFORM.size))
     batches = list(images.batches(size=10))
     assert sum(map(len, batches)) == len(images) == 48
     torch.testing.assert_close(

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from probmetric.config import ConfigError, Training
+from probmetric.data.reader import Reader, SplitReader
 from probmetric.losses import create_loss
 from probmetric.models import create_encoder
-from probmetric.training.data import TrainingData
-from probmetric.training.export import embed_together, in_turn
+from probmetric.training.data import TrainingData, training_transform
+from probmetric.training.forward import embed, embed_split, represented, resolve_precision
 from probmetric.training.ranks import Ranks
 from probmetric.uncertainty import create_uncertainty
 
@@ -22,10 +23,12 @@ CPU = torch.device("cpu")
 BATCHES = [torch.rand(size, 1, 32, 32, generator=torch.Generator().manual_seed(size)) for size in (6, 6, 6, 6, 3)]
 
 
-class Images:
-    """Stands for `SplitImages`: five batches, the last one smaller."""
+class Images(Reader):
+    """Five batches, the last one smaller."""
 
-    def batches(self, *, first: int = 0, step: int = 1) -> Iterator[torch.Tensor]:
+    def __init__(self) -> None: ...
+
+    def batches(self, size: int = 6, *, first: int = 0, step: int = 1) -> Iterator[torch.Tensor]:
         yield from BATCHES[first::step]
 
 
@@ -48,23 +51,41 @@ class Noting(Ranks):
 def test_shares_make_the_whole(name: str, options: dict[str, Any], count: int) -> None:
     torch.manual_seed(0)
     encoder = create_encoder("compact", dim=8, in_channels=1, width=4, dropout=0.2).eval()
-    given = {"posterior": None, "loss": create_loss("vmf", num_classes=5, dim=8), "seed": 3}
-    uncertainty = create_uncertainty(name, **options)
-    alone = embed_together(uncertainty, encoder, Images(), Ranks(), **given)
-    assert alone is not None
+    loss = create_loss("vmf", num_classes=5, dim=8)
+    predictor = create_uncertainty(name, **options).bind(encoder, loss=loss, seed=3)
+    alone = predictor(Images().batches())
     shares: list[Any] = []
     for rank in reversed(range(1, count)):
-        assert embed_together(uncertainty, encoder, Images(), Noting(rank, count, shares), **given) is None
-    together = embed_together(uncertainty, encoder, Images(), Noting(0, count, shares), **given)
-    assert together is not None
+        assert represented(predictor, Images(), Noting(rank, count, shares)) == []
+    together = predictor.describe(represented(predictor, Images(), Noting(0, count, shares)))
     assert together.tensors().keys() == alone.tensors().keys()
     for key, value in alone.tensors().items():
         assert torch.equal(together.tensors()[key], value), key
 
 
 def test_items_are_taken_in_turn() -> None:
-    assert in_turn([[0, 3, 6], [1, 4], [2, 5]]) == list(range(7))
-    assert in_turn([[0], [], []]) == [0]
+    assert Noting(0, 3, [[1, 4], [2, 5]]).in_turn([0, 3, 6]) == list(range(7))
+    assert Noting(0, 3, [[], []]).in_turn([0]) == [0]
+    assert Noting(1, 3, []).in_turn([1, 4]) == []
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_selection_sees_the_embeddings_of_the_finished_run(digits: Path, precision: Any) -> None:
+    """To the bit, also where training steps compute in bfloat16."""
+    torch.manual_seed(0)
+    encoder = create_encoder("compact", dim=8, in_channels=1, width=4)
+    data = TrainingData(digits, Training(precision=precision), seed=0, device=CPU)
+    selected = embed_split(encoder, data, "val")
+    assert encoder.training
+    view = training_transform(data.settings.augment, "digits").evaluation()
+    final = create_uncertainty("norm").bind(encoder, seed=0)(
+        SplitReader(digits, "val", view, shape=(data.in_channels, data.image_size)).batches()
+    )
+    assert torch.equal(selected / selected.norm(dim=-1, keepdim=True), final.mean)
+    assert final.concentration is not None
+    assert torch.equal(selected.norm(dim=-1), final.concentration)
+    stepwise = embed(encoder.eval(), next(data.reader("val").batches()), resolve_precision(precision, CPU))
+    assert torch.equal(stepwise, selected[: len(stepwise)]) == (precision == "float32")
 
 
 def test_more_processes_than_images_of_a_batch_are_refused(digits: Path) -> None:

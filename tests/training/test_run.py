@@ -58,7 +58,7 @@ def test_selected_weights_have_the_recorded_metric(digits_open: Path, tmp_path: 
     folder = train(quick_settings(epochs=4), digits_open, tmp_path / "run")
     encoder, _, settings = load_encoder(folder)
     data = TrainingData(digits_open, settings.training, seed=0, device=CPU)
-    embeddings = embed_split(encoder, data, "val", torch.float32).numpy()
+    embeddings = embed_split(encoder, data, "val").numpy()
     similarity = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
     similarity = similarity @ similarity.T
     np.fill_diagonal(similarity, -2.0)
@@ -136,7 +136,7 @@ def test_training_separates_digits(digits: Path, tmp_path: Path) -> None:
     folder = train(settings, digits, tmp_path / "run")
     encoder, _, _ = load_encoder(folder)
     data = TrainingData(digits, settings.training, seed=0, device=CPU)
-    embeddings = embed_split(encoder, data, "val", torch.float32)
+    embeddings = embed_split(encoder, data, "val")
     found = retrieval_metrics(embeddings.numpy(), data.val_labels.numpy(), ks=(1,), normalize=True)
     assert found["recall_at_1"] > 0.95
 
@@ -295,7 +295,7 @@ def test_photographs_are_cropped_by_their_recipe(digits: Path, tmp_path: Path, m
     assert first.shape == (5, 1, 16, 16)
     assert torch.equal(first, again)
     assert not torch.equal(first, later)
-    one, two = (torch.cat(list(data.images_in_order("val"))) for _ in range(2))
+    one, two = (torch.cat(list(data.reader("val").batches())) for _ in range(2))
     assert torch.equal(one, two)
     several = train(quick_settings(), digits, tmp_path / "threads")
     monkeypatch.setattr("probmetric.training.data.loading_threads", lambda _device: 0)

@@ -72,7 +72,7 @@ def test_concentrations_of_the_first_batch_are_those_asked_for(
     data = prepared(digits)
     encoder = network(data, backbone)
     run = trainer(data, encoder, options, tmp_path)
-    run.loss.warm_start(embed_split(encoder, data, "train", torch.float32), data.labels)
+    run.loss.warm_start(embed_split(encoder, data, "train"), data.labels)
     assert mean_resultant(run.loss, first_batch(data, encoder)[0]) > wanted + 0.15
     run._warm_start()
     assert mean_resultant(run.loss, first_batch(data, encoder)[0]) == pytest.approx(wanted, abs=0.04)
@@ -90,7 +90,7 @@ def test_proxies_start_apart(digits: Path, tmp_path: Path) -> None:
         return float((directions @ directions.T)[*torch.triu_indices(10, 10, 1)].mean())
 
     with torch.no_grad():
-        run.loss.warm_start(embed_split(encoder, data, "train", torch.float32), data.labels)
+        run.loss.warm_start(embed_split(encoder, data, "train"), data.labels)
     assert likeness() > 0.9
     run._warm_start()
     assert likeness() < 0.8
@@ -110,9 +110,9 @@ def test_every_image_is_embedded_once_and_the_network_is_left_as_it_was(digits: 
 
     order = torch.cat([positions for positions, _ in data.own_images_shuffled()])
     assert torch.equal(order.sort().values, torch.arange(len(data.labels)))
-    stored = embed_split(encoder, data, "train", torch.float32)
+    stored = embed_split(encoder, data, "train")
     assert torch.allclose(embeddings, stored, atol=1e-5) == (batch_norm == "frozen")
-    expected, images = torch.empty_like(embeddings), torch.cat(list(data.images_in_order("train")))
+    expected, images = torch.empty_like(embeddings), torch.cat(list(data.reader("train").batches()))
     encoder.train()
     with torch.no_grad():
         for positions, _ in data.own_images_shuffled():

@@ -26,20 +26,20 @@ def images():
 def test_norm_is_the_length_of_the_embedding():
     encoder = TinyEncoder().eval()
     z = encoder(images()).detach()
-    batch = create_uncertainty("norm").embed(encoder, images(), seed=0)
+    batch = create_uncertainty("norm").bind(encoder, seed=0)(images())
     assert torch.allclose(batch.concentration, z.norm(dim=1))
     assert torch.allclose(batch.uncertainty, 1 / z.norm(dim=1))
     assert torch.allclose(batch.mean, z / z.norm(dim=1, keepdim=True))
     assert batch.probabilities is None
     loss = classifier()
-    with_loss = create_uncertainty("norm").embed(encoder, images(), loss=loss, seed=0)
+    with_loss = create_uncertainty("norm").bind(encoder, loss=loss, seed=0)(images())
     assert torch.allclose(with_loss.probabilities, loss.logits(z).softmax(1).detach())
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
 def test_softmax_is_the_tempered_classifier(temperature):
     encoder, loss = TinyEncoder().eval(), classifier()
-    batch = create_uncertainty("softmax", temperature=temperature).embed(encoder, images(), loss=loss, seed=0)
+    batch = create_uncertainty("softmax", temperature=temperature).bind(encoder, loss=loss, seed=0)(images())
     expected = (loss.logits(encoder(images())) / temperature).softmax(1).detach()
     assert torch.allclose(batch.probabilities, expected, atol=1e-6)
     assert torch.allclose(batch.uncertainty, 1 - expected.max(1).values, atol=1e-6)
@@ -88,9 +88,9 @@ def test_errors_name_the_remedy():
     encoder = TinyEncoder()
     plain = create_loss("contrastive", num_classes=4, dim=4)
     with pytest.raises(ValueError, match="defines no class probabilities"):
-        create_uncertainty("softmax").embed(encoder, images(), loss=plain, seed=0)
+        create_uncertainty("softmax").bind(encoder, loss=plain, seed=0)(images())
     with pytest.raises(ValueError, match="defines no class probabilities"):
-        create_uncertainty("softmax").embed(encoder, images(), seed=0)
+        create_uncertainty("softmax").bind(encoder, seed=0)(images())
     options = {"loss": classifier(), "generator": torch.Generator(), "device": "cpu"}
     with pytest.raises(ValueError, match="pass validation="):
         create_uncertainty("temperature").fit(encoder, [], **options)
@@ -103,7 +103,7 @@ def test_errors_name_the_remedy():
 def test_vmf_samples_follow_the_norm():
     """Mean cosine of the samples to the embedding is A_M(|z|)."""
     encoder = TinyEncoder().eval()
-    batch = create_uncertainty("vmf", samples=4000).embed(encoder, images(), seed=0)
+    batch = create_uncertainty("vmf", samples=4000).bind(encoder, seed=0)(images())
     assert torch.allclose(batch.samples.norm(dim=-1), torch.ones(16, 4000), atol=1e-5)
     cosine = torch.einsum("bsm,bm->bs", batch.samples, batch.mean).mean(1)
     kappa = batch.concentration.double()
@@ -113,6 +113,6 @@ def test_vmf_samples_follow_the_norm():
 
 def test_vmf_probabilities_average_the_classifier_over_samples():
     encoder, loss = TinyEncoder(), classifier()
-    batch = create_uncertainty("vmf", samples=6, probabilities="sampled").embed(encoder, images(), loss=loss, seed=0)
+    batch = create_uncertainty("vmf", samples=6, probabilities="sampled").bind(encoder, loss=loss, seed=0)(images())
     expected = torch.stack([loss.probabilities(batch.samples[:, s]).detach() for s in range(6)]).mean(0)
     assert torch.allclose(batch.probabilities, expected, atol=1e-6)

@@ -29,7 +29,7 @@ def rotated_copies(count=3):
 def embed(ensemble, **options):
     uncertainty = create_uncertainty("ensemble", members=len(ensemble.members), **options)
     posterior = uncertainty.fit(ensemble, tiny_batches(), generator=torch.Generator(), device="cpu")
-    return uncertainty.embed(ensemble, tiny_batches(1)[0][0], posterior=posterior, seed=0), posterior
+    return uncertainty.bind(ensemble, posterior=posterior, seed=0)(tiny_batches(1)[0][0]), posterior
 
 
 @pytest.mark.parametrize("combine", ["concatenate", "aligned"])
@@ -75,7 +75,7 @@ def test_doubt_is_where_members_disagree(combine):
     posterior = uncertainty.fit(ensemble, tiny_batches(), generator=torch.Generator(), device="cpu")
     confused = images[:6].roll(1, dims=0)
     ensemble.members[1].register_forward_pre_hook(lambda _, given: (torch.cat([confused, given[0][6:]]),))
-    found = uncertainty.embed(ensemble, images, posterior=posterior, seed=0).uncertainty
+    found = uncertainty.bind(ensemble, posterior=posterior, seed=0)(images).uncertainty
     assert found[:6].min() > 1000 * found[6:].max()
 
 
@@ -88,7 +88,7 @@ def test_procrustes_rotations_are_orthogonal_and_the_first_is_the_identity():
 
 def test_one_encoder_is_not_an_ensemble():
     with pytest.raises(ValueError, match="different seeds"):
-        create_uncertainty("ensemble").embed(TinyEncoder(), tiny_batches(1)[0][0], seed=0)
+        create_uncertainty("ensemble", combine="average").bind(TinyEncoder(), seed=0)(tiny_batches(1)[0][0])
     with pytest.raises(ValueError, match="at least 2"):
         create_uncertainty("ensemble", members=1)
     with pytest.raises(ValueError, match="at least 2 encoders"):

@@ -59,7 +59,7 @@ def test_pfe_learns_where_positive_pairs_disagree():
     encoder = TinyEncoder()
     uncertainty, posterior = fit_pfe(encoder, batches, epochs=40, learning_rate=0.01, margin=2.0)
     images, labels = batches[0]
-    found = uncertainty.embed(encoder, images, posterior=posterior, seed=0).uncertainty
+    found = uncertainty.bind(encoder, posterior=posterior, seed=0)(images).uncertainty
     assert found[labels >= 2].mean() > 1.5 * found[labels < 2].mean()
 
 
@@ -81,7 +81,7 @@ def test_pfe_retrieves_by_its_frozen_mean():
     images, _ = tiny_batches(1)[0]
     with torch.no_grad():
         frozen = F.normalize(encoder.eval()(images), dim=1)
-    mean = uncertainty.embed(encoder, images, posterior=posterior, seed=0).mean
+    mean = uncertainty.bind(encoder, posterior=posterior, seed=0)(images).mean
     assert float((mean * frozen).sum(1).min()) > 0.95
 
 
@@ -202,7 +202,7 @@ def test_posterior_spread_is_the_heads_variance():
     posterior["variance.shift"] = torch.tensor(-12.0)
     posterior["variance.scale"] = torch.tensor(0.0)
     images = tiny_batches(1)[0][0]
-    batch = uncertainty.embed(encoder, images, posterior=posterior, seed=0)
+    batch = uncertainty.bind(encoder, posterior=posterior, seed=0)(images)
     total = batch.samples.var(1).sum(1)
     assert torch.allclose(total, torch.full_like(total, 3 * math.exp(-12.0)), rtol=0.08)
     assert torch.allclose(batch.mean, F.normalize(encoder.eval()(images), dim=1), atol=1e-3)

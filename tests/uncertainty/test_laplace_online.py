@@ -52,8 +52,8 @@ def test_zero_learning_rate_without_forgetting_equals_post_hoc(pairs, bias):
     assert ("bias_curvature" in found) == bias
     images = tiny_batches(1)[0][0]
     stored = found | {"prior_precision": expected["prior_precision"]}
-    ours = uncertainty.embed(encoder, images, posterior=stored, seed=0)
-    theirs = post_hoc.embed(encoder, images, posterior=expected, seed=0)
+    ours = uncertainty.bind(encoder, posterior=stored, seed=0)(images)
+    theirs = post_hoc.bind(encoder, posterior=expected, seed=0)(images)
     assert torch.allclose(ours.uncertainty, theirs.uncertainty, rtol=1e-3)
 
 

@@ -70,8 +70,8 @@ def test_round_trip_through_safetensors_gives_the_same_embeddings(tmp_path):
     encoder, uncertainty, posterior = fitted(prior="marginal_likelihood")
     save_file(posterior, tmp_path / "posterior.safetensors")
     images = tiny_batches(1)[0][0]
-    first = uncertainty.embed(encoder, images, posterior=posterior, seed=3)
-    second = uncertainty.embed(encoder, images, posterior=load_file(tmp_path / "posterior.safetensors"), seed=3)
+    first = uncertainty.bind(encoder, posterior=posterior, seed=3)(images)
+    second = uncertainty.bind(encoder, posterior=load_file(tmp_path / "posterior.safetensors"), seed=3)(images)
     assert torch.equal(first.mean, second.mean)
     assert torch.equal(first.uncertainty, second.uncertainty)
 
@@ -79,23 +79,23 @@ def test_round_trip_through_safetensors_gives_the_same_embeddings(tmp_path):
 def test_draws_do_not_depend_on_the_batch_size():
     encoder, uncertainty, posterior = fitted(keep_samples=True)
     images = tiny_batches(1)[0][0]
-    whole = uncertainty.embed(encoder, images, posterior=posterior, seed=5)
+    whole = uncertainty.bind(encoder, posterior=posterior, seed=5)(images)
     for size in (1, 5):
-        parts = uncertainty.embed_batches(encoder, images.split(size), posterior=posterior, seed=5)
-        pieces = [uncertainty.embed(encoder, part, posterior=posterior, seed=5) for part in images.split(size)]
+        parts = uncertainty.bind(encoder, posterior=posterior, seed=5)(images.split(size))
+        pieces = [uncertainty.bind(encoder, posterior=posterior, seed=5)(part) for part in images.split(size)]
         assert torch.allclose(parts.samples, whole.samples, atol=2e-6)
         assert torch.allclose(torch.cat([piece.samples for piece in pieces]), whole.samples, atol=2e-6)
         assert torch.allclose(parts.uncertainty, whole.uncertainty, rtol=1e-4)
-    other = uncertainty.embed(encoder, images, posterior=posterior, seed=6)
+    other = uncertainty.bind(encoder, posterior=posterior, seed=6)(images)
     assert not torch.allclose(other.samples, whole.samples, atol=1e-3)
 
 
 def test_blocks_of_rows_repeat_the_draws(monkeypatch):
     encoder, uncertainty, posterior = fitted(keep_samples=True)
     images = tiny_batches(1)[0][0]
-    whole = uncertainty.embed(encoder, images, posterior=posterior, seed=5)
+    whole = uncertainty.bind(encoder, posterior=posterior, seed=5)(images)
     monkeypatch.setattr(_sampling, "_ROWS", 3)
-    blocks = uncertainty.embed(encoder, images, posterior=posterior, seed=5)
+    blocks = uncertainty.bind(encoder, posterior=posterior, seed=5)(images)
     assert torch.allclose(blocks.samples, whole.samples, atol=2e-6)
 
 
@@ -122,7 +122,7 @@ def test_hundred_samples_in_2048_dimensions_need_the_memory_of_a_few():
     posterior = {"weight_curvature": torch.ones(2048, 6), "prior_precision": torch.tensor(1.0)}
     found = []
     laplace = create_uncertainty("laplace", samples=100)
-    peak = peak_megabytes(lambda: found.append(laplace.embed(encoder, images, posterior=posterior, seed=0)))
+    peak = peak_megabytes(lambda: found.append(laplace.bind(encoder, posterior=posterior, seed=0)(images)))
     assert found[0].mean.shape == (300, 2048)
     assert found[0].samples is None
     assert peak < 80
@@ -130,7 +130,7 @@ def test_hundred_samples_in_2048_dimensions_need_the_memory_of_a_few():
 
 def test_summary_equals_statistics_of_the_kept_samples():
     encoder, uncertainty, posterior = fitted(keep_samples=True, score="std_sum")
-    batch = uncertainty.embed(encoder, tiny_batches(1)[0][0], posterior=posterior, seed=0)
+    batch = uncertainty.bind(encoder, posterior=posterior, seed=0)(tiny_batches(1)[0][0])
     samples = batch.samples.double()
     assert torch.allclose(samples.norm(dim=-1), torch.ones(samples.shape[:2], dtype=torch.float64), atol=1e-6)
     mean = samples.mean(1)
@@ -143,7 +143,7 @@ def test_summary_equals_statistics_of_the_kept_samples():
 
 def test_scores_agree_with_the_concentration():
     encoder, uncertainty, posterior = fitted()
-    batch = uncertainty.embed(encoder, tiny_batches(1)[0][0], posterior=posterior, seed=0)
+    batch = uncertainty.bind(encoder, posterior=posterior, seed=0)(tiny_batches(1)[0][0])
     assert torch.allclose(batch.uncertainty, 1 / batch.concentration)
     assert batch.samples is None
 
@@ -190,7 +190,7 @@ def test_validation_prior_is_the_best_candidate():
 
     def area(precision):
         stored = posterior | {"prior_precision": torch.tensor(precision)}
-        batch = uncertainty.embed(encoder, images, posterior=stored, seed=seed)
+        batch = uncertainty.bind(encoder, posterior=stored, seed=seed)(images)
         return sparsification_area(batch.mean, labels, batch.uncertainty)
 
     chosen = float(posterior["prior_precision"])
@@ -209,12 +209,12 @@ def test_errors_name_the_remedy():
     encoder, uncertainty, posterior = fitted()
     images = tiny_batches(1)[0][0]
     with pytest.raises(ValueError, match="Run fit"):
-        uncertainty.embed(encoder, images, seed=0)
+        uncertainty.bind(encoder, seed=0)(images)
     with pytest.raises(ValueError, match="fit a posterior for this encoder"):
-        uncertainty.embed(TinyEncoder(dim=5), images, posterior=posterior, seed=0)
+        uncertainty.bind(TinyEncoder(dim=5), posterior=posterior, seed=0)(images)
     encoder.head = None
     with pytest.raises(ValueError, match=r"needs a torch.nn.Linear"):
-        uncertainty.embed(encoder, images, posterior=posterior, seed=0)
+        uncertainty.bind(encoder, posterior=posterior, seed=0)(images)
     with pytest.raises(ValueError, match="validation"):
         create_uncertainty("laplace", prior="validation").fit(
             TinyEncoder(), tiny_batches(), generator=torch.Generator(), device="cpu"

@@ -34,7 +34,7 @@ def images():
 def test_feature_dropout_samples_are_thinned_networks():
     """Every sample is the head applied to features with a subset of units scaled by 1/(1 - rate)."""
     encoder = TinyEncoder().eval()
-    batch = create_uncertainty("mc_dropout", rate=0.5, samples=64, keep_samples=True).embed(encoder, images(), seed=0)
+    batch = create_uncertainty("mc_dropout", rate=0.5, samples=64, keep_samples=True).bind(encoder, seed=0)(images())
     features = encoder.features(images()).detach()
     masks = torch.cartesian_prod(*[torch.tensor([0.0, 2.0])] * 6)
     possible = F.normalize(
@@ -51,7 +51,7 @@ def test_encoder_dropout_has_its_rate_and_keeps_the_mean(rate):
     encoder = ConvEncoder(rate).eval()
     seen = []
     encoder.body[2].register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].detach().clone()))
-    create_uncertainty("mc_dropout", rate=0.0, samples=400).embed(encoder, images(), seed=0)
+    create_uncertainty("mc_dropout", rate=0.0, samples=400).bind(encoder, seed=0)(images())
     clean, draws = seen[0], torch.stack(seen[1:])
     zero = (draws == 0).all(dim=-1).all(dim=-1)  # (S, B, C)
     assert (zero == zero[:, :1]).all()
@@ -62,7 +62,7 @@ def test_encoder_dropout_has_its_rate_and_keeps_the_mean(rate):
 
 def test_hooks_are_removed_and_mode_restored():
     encoder = ConvEncoder(0.5).train()
-    create_uncertainty("mc_dropout", samples=3).embed(encoder, images(), seed=0)
+    create_uncertainty("mc_dropout", samples=3).bind(encoder, seed=0)(images())
     assert not encoder.body[1]._forward_hooks
     assert encoder.body[1].training
 
@@ -70,8 +70,8 @@ def test_hooks_are_removed_and_mode_restored():
 def test_draws_do_not_depend_on_the_batch():
     encoder = ConvEncoder(0.4)
     uncertainty = create_uncertainty("mc_dropout", samples=5, keep_samples=True)
-    whole = uncertainty.embed(encoder, images(), seed=2).samples
-    alone = torch.cat([uncertainty.embed(encoder, image[None], seed=2).samples for image in images()])
+    whole = uncertainty.bind(encoder, seed=2)(images()).samples
+    alone = torch.cat([uncertainty.bind(encoder, seed=2)(image[None]).samples for image in images()])
     assert torch.allclose(whole, alone, atol=1e-5)
 
 
@@ -92,6 +92,6 @@ def test_objective_thins_features_while_training_only():
 
 def test_nothing_to_drop_is_an_error():
     with pytest.raises(ValueError, match="no active dropout"):
-        create_uncertainty("mc_dropout", rate=0.0).embed(TinyEncoder(), images(), seed=0)
+        create_uncertainty("mc_dropout", rate=0.0).bind(TinyEncoder(), seed=0)(images())
     with pytest.raises(ValueError, match="rate is 1"):
         create_uncertainty("mc_dropout", rate=1.0)

@@ -64,7 +64,7 @@ def test_names_and_options_are_read_without_torch():
 def test_embedding_is_a_directional_distribution(name):
     encoder, uncertainty, given = prepared(name)
     images = tiny_batches(1)[0][0]
-    batch = uncertainty.embed(encoder, images, **given, seed=0)
+    batch = uncertainty.bind(encoder, **given, seed=0)(images)
     size = len(images)
     assert len(batch) == size
     assert batch.mean.ndim == 2
@@ -82,8 +82,8 @@ def test_embedding_is_a_directional_distribution(name):
 def test_same_seed_same_record_for_any_batch_size(name):
     encoder, uncertainty, given = prepared(name)
     images = tiny_batches(1)[0][0]
-    whole = uncertainty.embed(encoder, images, **given, seed=1)
-    parts = uncertainty.embed_batches(encoder, images.split(5), **given, seed=1)
+    whole = uncertainty.bind(encoder, **given, seed=1)(images)
+    parts = uncertainty.bind(encoder, **given, seed=1)(images.split(5))
     for key, value in whole.tensors().items():
         assert torch.allclose(value, parts.tensors()[key], rtol=1e-3, atol=1e-5), key
 
@@ -96,7 +96,7 @@ def test_embedding_changes_nothing(name):
     before = {key: value.clone() for key, value in encoder.state_dict().items()}
     state = torch.get_rng_state()
     given["loss"].train()
-    uncertainty.embed(encoder, images, **given, seed=0)
+    uncertainty.bind(encoder, **given, seed=0)(images)
     assert torch.equal(torch.get_rng_state(), state)
     assert all(module.training for part in (encoder, given["loss"]) for module in part.modules())
     assert all(torch.equal(value, before[key]) for key, value in encoder.state_dict().items())
@@ -137,10 +137,10 @@ def test_cuda_gives_the_cpu_record(name):
         pytest.skip("needs a CUDA device")
     encoder, uncertainty, given = prepared(name)
     images = tiny_batches(1)[0][0]
-    expected = uncertainty.embed(encoder, images, **given, seed=0)
+    expected = uncertainty.bind(encoder, **given, seed=0)(images)
     encoder.cuda()
     given["loss"].cuda()
-    found = uncertainty.embed_batches(encoder, [images.cuda()], **given, seed=0)
+    found = uncertainty.bind(encoder, **given, seed=0)([images.cuda()])
     assert found.mean.device.type == "cpu"
     assert torch.allclose(found.mean, expected.mean, atol=1e-3)
     assert torch.allclose(found.uncertainty, expected.uncertainty, rtol=1e-2)

@@ -98,8 +98,8 @@ def mean_uncertainties(uncertainty, trained, images, distortion):
         )
     return [
         float(
-            uncertainty.embed(
-                encoder, DISTORTIONS[distortion](images, strength), posterior=posterior, loss=loss, seed=0
+            uncertainty.bind(encoder, posterior=posterior, loss=loss, seed=0)(
+                DISTORTIONS[distortion](images, strength)
             ).uncertainty.mean()
         )
         for strength in (0.0, 0.5, 1.0)
@@ -126,12 +126,12 @@ def test_laplace_ranks_errors_and_distorted_images(contrastive, digits):
     images, labels = digits[0][1200:], digits[1][1200:]
     uncertainty, (encoder, _, batches) = create_uncertainty("laplace", samples=50), contrastive
     posterior = uncertainty.fit(encoder, batches, generator=torch.Generator().manual_seed(0), device="cpu")
-    found = uncertainty.embed(encoder, images, posterior=posterior, seed=0)
+    found = uncertainty.bind(encoder, posterior=posterior, seed=0)(images)
     similarity = (found.mean @ found.mean.T).fill_diagonal_(-1)
     wrong = labels[similarity.argmax(1)] != labels
     assert 5 < int(wrong.sum()) < 100
     assert auroc(found.uncertainty[~wrong], found.uncertainty[wrong]) > 0.7
-    blur = uncertainty.embed(encoder, blurred(images, 1.0), posterior=posterior, seed=0)
+    blur = uncertainty.bind(encoder, posterior=posterior, seed=0)(blurred(images, 1.0))
     assert auroc(found.uncertainty, blur.uncertainty) > 0.9
 
 
@@ -154,7 +154,7 @@ def hib_recall(digits, fidelity):
             objective.from_features(features, encoder.head, labels[rows], generator=generator).backward()
             optimizer.step()
     posterior = hib.fit(encoder, [], loss=objective, generator=torch.Generator(), device="cpu")
-    found = hib.embed(encoder, images[1200:], posterior=posterior, seed=0)
+    found = hib.bind(encoder, posterior=posterior, seed=0)(images[1200:])
     similarity = (found.mean @ found.mean.T).fill_diagonal_(-1)
     return float((labels[1200:][similarity.argmax(1)] == labels[1200:]).float().mean())
 

@@ -118,7 +118,7 @@ def measure(
 
 _IMPORTS = {
     "fit_posterior": "probmetric.training.run, probmetric.uncertainty._base",
-    "embed": "probmetric.training.run, probmetric.uncertainty._base, probmetric.data.batches",
+    "embed": "probmetric.training.run, probmetric.uncertainty._base, probmetric.data.reader",
     "evaluate": "probmetric.pipeline, probmetric.evaluation.evaluator",
     "prepare": "dvc.cli",
 }

@@ -1,8 +1,8 @@
 """Training and validation images of a prepared dataset.
 
-A few gigabytes of pixels are held in memory, on the device. Larger sets are read, decoded and augmented by threads a
-few batches ahead of the training step; what a batch contains depends on the seed, the epoch and the image only, so
-neither the threads nor a resumed run change it.
+Up to two gigabytes of training pixels are held in memory, on the device. Larger sets are read, decoded and augmented
+by threads a few batches ahead of the training step; what a batch contains depends on the seed, the epoch and the image
+only, so neither the threads nor a resumed run change it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from probmetric.data.batching import Batches, create_batches
 from probmetric.data.large import LargeImages
 from probmetric.data.manifest import read_table, values_of
 from probmetric.data.places import COLUMNS
+from probmetric.data.reader import Reader
 from probmetric.data.recipes import Transform, transform_for
 from probmetric.io import sha256_file
 from probmetric.training.ranks import ALONE, Ranks
 from probmetric.training.seeds import generator_for
 
-EMBED_BATCH = 256
 IN_MEMORY_BYTES = 2 * 2**30
 
 Split = Literal["train", "val"]
@@ -78,15 +78,15 @@ class TrainingData:
 
     def _read_images(self, folder: Path, rows: dict[Split, np.ndarray]) -> None:
         self._store, self._rows = open_images(folder), rows
-        self._held: dict[Split, Tensor] = {}
+        self._held: Tensor | None = None
         if isinstance(self._augment, LargeImages):
             self.image_size = self._augment.size
             self.in_channels = int(self._store[int(rows["train"][0])].shape[2])
             return
         height, width, self.in_channels = _uniform_shape(self._store, folder)
         self.image_size = height
-        if sum(map(len, rows.values())) * height * width * self.in_channels <= IN_MEMORY_BYTES:
-            self._held = {split: self._store.batch(chosen).to(self.device) for split, chosen in rows.items()}
+        if len(rows["train"]) * height * width * self.in_channels <= IN_MEMORY_BYTES:
+            self._held = self._store.batch(rows["train"]).to(self.device)
 
     def _create_sampler(self, folder: Path) -> Batches:
         settings = self.settings
@@ -138,18 +138,14 @@ class TrainingData:
             stored = self._augment.load(self._store, index.numpy(), seed=self.seed, epoch=epoch)
             stored = sent(stored, self.device)
         else:
-            stored = self._stored("train", positions)
+            stored = self._stored(positions)
         images = self._augment(stored, index, seed=self.seed, epoch=epoch)
         return self._laid_out(images), self.labels[positions].to(self.device)
 
-    def images_in_order(self, split: Split) -> Iterator[Tensor]:
-        """Images (B, C, H, W) of a split in manifest order, without augmentation."""
-        for _, images in self._in_order(split, ALONE):
-            yield images
-
-    def own_images_in_order(self, split: Split) -> Iterator[tuple[Tensor, Tensor]]:
-        """Of the batches of `images_in_order` every W-th, W processes: positions (B,) in the split, images."""
-        yield from self._in_order(split, self.ranks)
+    def reader(self, split: Split) -> Reader:
+        """Images of a split in manifest order, without augmentation."""
+        rows, shape = torch.from_numpy(self._rows[split]), (self.in_channels, self.image_size)
+        return Reader(self._store, rows, self._plain, shape=shape, device=self.device)
 
     def own_images_shuffled(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Every training image once, without augmentation, in random batches of about the size a step has.
@@ -159,34 +155,24 @@ class TrainingData:
         order = torch.randperm(len(self.labels), generator=generator_for("cpu", self.seed, "shuffled"))
         count = -(-len(order) // self.settings.batch_size)
         chosen = [self.ranks.own(batch) for batch in order.tensor_split(count)]
-        yield from zip(
-            chosen, self._ahead(lambda positions: self._plain_images("train", positions), chosen), strict=True
-        )
-
-    def _in_order(self, split: Split, ranks: Ranks) -> Iterator[tuple[Tensor, Tensor]]:
-        chosen = ranks.own(torch.arange(self.size(split)).split(EMBED_BATCH))
-        yield from zip(chosen, self._ahead(lambda positions: self._plain_images(split, positions), chosen), strict=True)
-
-    def size(self, split: Split) -> int:
-        """Number of images of a split."""
-        return len(self._rows[split])
+        yield from zip(chosen, self._ahead(self._plain_images, chosen), strict=True)
 
     def _ahead(self, load: Callable[[Tensor], Tensor], batches: Sequence[Tensor]) -> Iterator[Tensor]:
         """`map(load, batches)`, by threads unless the images are in memory."""
-        return ahead_of(load, batches, 0 if self._held else loading_threads(self.device), self.device)
+        return ahead_of(load, batches, 0 if self._held is not None else loading_threads(self.device), self.device)
 
-    def _plain_images(self, split: Split, positions: Tensor) -> Tensor:
+    def _plain_images(self, positions: Tensor) -> Tensor:
         if isinstance(self._plain, LargeImages):
-            stored = sent(self._plain.load_plain(self._store, self._rows[split][positions.numpy()]), self.device)
+            stored = sent(self._plain.load_plain(self._store, self.index[positions].numpy()), self.device)
         else:
-            stored = self._stored(split, positions)
+            stored = self._stored(positions)
         return self._laid_out(self._plain.normalise(stored))
 
-    def _stored(self, split: Split, positions: Tensor) -> Tensor:
-        """Stored images (B, C, H, W) uint8 on the device."""
-        if split in self._held:
-            return self._held[split][positions.to(self.device)]
-        return sent(self._store.batch(self._rows[split][positions.numpy()]), self.device)
+    def _stored(self, positions: Tensor) -> Tensor:
+        """Stored training images (B, C, H, W) uint8 on the device."""
+        if self._held is not None:
+            return self._held[positions.to(self.device)]
+        return sent(self._store.batch(self.index[positions].numpy()), self.device)
 
     def _laid_out(self, images: Tensor) -> Tensor:
         layout = torch.channels_last if self.settings.channels_last else torch.contiguous_format

@@ -1,4 +1,4 @@
-"""Images to embeddings in the run's precision, while training and afterwards."""
+"""Images to embeddings: in a training step, in the precision of the run; of a whole split, shared by the processes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ from torch import Tensor, nn
 
 from probmetric.models import Encoder
 from probmetric.training.seeds import derive_seed
+from probmetric.uncertainty import create_uncertainty
 
 if TYPE_CHECKING:
+    from probmetric.data.reader import Reader
     from probmetric.training.data import Split, TrainingData
+    from probmetric.training.ranks import Ranks
+    from probmetric.uncertainty import Part, Predictor
 
 
 def resolve_precision(request: Literal["auto", "float32", "bf16"], device: torch.device) -> torch.dtype:
@@ -53,16 +57,25 @@ def features_of(encoder: Encoder, images: Tensor, precision: torch.dtype) -> Ten
     return features.float()
 
 
-@torch.no_grad()
-def embed_split(encoder: Encoder, data: TrainingData, split: Split, precision: torch.dtype) -> Tensor:
-    """Embeddings (N, M) of a split without augmentation, in evaluation mode; each process computes its batches."""
-    was_training = encoder.training
-    encoder.eval()
-    embeddings = torch.zeros(data.size(split), encoder.dim, device=data.device)
-    for positions, images in data.own_images_in_order(split):
-        embeddings[positions.to(data.device)] = embed(encoder, images, precision)
-    encoder.train(was_training)
-    return data.ranks.added(embeddings)
+def embed_split(encoder: Encoder, data: TrainingData, split: Split) -> Tensor:
+    """Raw embeddings (N, M) of a split without augmentation; none of them in processes other than the first.
+
+    They are those of the finished run (`Predictor`): float32, whatever the precision of the training steps.
+    """
+    predictor = create_uncertainty("norm").bind(encoder, seed=data.seed)
+    parts = represented(predictor, data.reader(split), data.ranks)
+    rows = [part for part in parts if isinstance(part, Tensor)]
+    return torch.cat([torch.empty(0, encoder.dim), *rows]).to(data.device)
+
+
+def represented(predictor: Predictor, reader: Reader, ranks: Ranks) -> list[Part]:
+    """`predictor.represent` of all batches of `reader`, of which each process takes its share.
+
+    All of them, in order and on the CPU, are in the first process, none in the others: `predictor.describe` makes them
+    the record that one process alone would make, to the bit where the encoder is deterministic.
+    """
+    parts = predictor.represent(reader.batches(first=ranks.rank, step=ranks.count))
+    return ranks.in_turn([part.to("cpu") for part in parts])
 
 
 @torch.no_grad()

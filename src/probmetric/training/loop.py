@@ -273,7 +273,7 @@ class Trainer:
         """Validate if it is time to, and keep the weights if they are the best; returns the metric measured."""
         progress, settings, metric = self.progress, self.settings, None
         if self.data.has_validation and (last or (progress.epoch + 1) % settings.validate_every == 0):
-            metric = validate(self.encoder, self.loss, self.data, settings.selection_metric, self.precision)
+            metric = validate(self.encoder, self.loss, self.data, settings.selection_metric)
             progress.metrics.append(metric)
         improved = metric is not None and progress.waited == 0
         if improved or not self.data.has_validation:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from probmetric.training.data import EMBED_BATCH, TrainingData
+from probmetric.data.reader import BATCH
+from probmetric.training.data import TrainingData
 
 
 @dataclass(frozen=True)
@@ -38,4 +39,4 @@ class ValidationPass:
         labels = self.data.val_labels
         if not self.data.closed_set:
             labels = torch.unique(labels, return_inverse=True)[1] + self.data.num_classes
-        yield from zip(self.data.images_in_order("val"), labels.split(EMBED_BATCH), strict=True)
+        yield from zip(self.data.reader("val").batches(), labels.split(BATCH), strict=True)

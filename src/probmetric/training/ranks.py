@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -131,6 +131,12 @@ class Ranks:
         values: list[Any] | None = [None] * self.count if self.first else None
         dist.gather_object(value, values, dst=0)
         return values or []
+
+    def in_turn(self, items: Sequence[T]) -> list[T]:
+        """In the first process all processes' items, in the order one alone would have them; none in the others."""
+        shares = self.collected(items)
+        longest = max(map(len, shares), default=0)
+        return [share[turn] for turn in range(longest) for share in shares if turn < len(share)]
 
     def require_own_devices(self, device: torch.device) -> None:
         """Check that no two processes compute on the same CUDA device, which NCCL cannot do."""

@@ -20,16 +20,14 @@ if TYPE_CHECKING:
 SelectionMetric = Literal["recall_at_1", "map_at_r", "accuracy"]
 
 
-def validate(
-    encoder: Encoder, loss: Loss, data: TrainingData, metric: SelectionMetric, precision: torch.dtype
-) -> float:
+def validate(encoder: Encoder, loss: Loss, data: TrainingData, metric: SelectionMetric) -> float:
     """Selection metric of the current weights; higher is better.
 
     Raises:
         ConfigError: accuracy is asked for, but the loss defines no classifier or the validation classes are others
             than the training classes.
     """
-    embeddings = embed_split(encoder, data, "val", precision)
+    embeddings = embed_split(encoder, data, "val")
     return data.ranks.once(lambda: _measure(embeddings, loss, data, metric))
 
 

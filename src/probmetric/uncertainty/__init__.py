@@ -2,7 +2,8 @@
 
     uncertainty = create_uncertainty("laplace", geometry="arccos", samples=100)
     posterior = uncertainty.fit(encoder, train_batches, generator=generator, device=device)   # where `fits`
-    batch = uncertainty.embed(encoder, images, posterior=posterior, seed=0)
+    predictor = uncertainty.bind(encoder, posterior=posterior, seed=0)
+    record = predictor(images)
 
 Names and options are known without importing PyTorch. `Uncertainty`, `Objective` and what one is made of are imported
 when they are used: `from probmetric.uncertainty import DirectionalBatch, Uncertainty, register`.
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
     from probmetric.uncertainty._base import (
         Batches,
         DirectionalBatch,
+        Fitting,
+        Part,
         Posterior,
+        Predictor,
         Uncertainty,
         class_probabilities,
         device_of,
@@ -28,17 +32,18 @@ if TYPE_CHECKING:
     )
     from probmetric.uncertainty._objective import Objective
     from probmetric.uncertainty._summary import DirectionalSummary
-    from probmetric.uncertainty._whole_pass import WholePass
 
 __all__ = [
     "REGISTRY",
     "Batches",
     "DirectionalBatch",
     "DirectionalSummary",
+    "Fitting",
     "Objective",
+    "Part",
     "Posterior",
+    "Predictor",
     "Uncertainty",
-    "WholePass",
     "class_probabilities",
     "create_uncertainty",
     "device_of",
@@ -56,13 +61,12 @@ REGISTRY = Registry(
 register = REGISTRY.register
 
 _BASE = (
-    *("Batches", "DirectionalBatch", "Posterior", "Uncertainty", "class_probabilities"),
+    *("Batches", "DirectionalBatch", "Fitting", "Part", "Posterior", "Predictor", "Uncertainty", "class_probabilities"),
     *("device_of", "evaluating", "seed_from"),
 )
 __getattr__ = exported(
     __name__,
-    dict.fromkeys(_BASE, "_base")
-    | {"Objective": "_objective", "DirectionalSummary": "_summary", "WholePass": "_whole_pass"},
+    dict.fromkeys(_BASE, "_base") | {"Objective": "_objective", "DirectionalSummary": "_summary"},
 )
 
 

@@ -62,11 +62,77 @@ class DirectionalBatch:
         return cls(**{name: torch.cat([part[name] for part in parts]) for name in parts[0]})
 
 
+Part = Tensor | DirectionalBatch
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """What an uncertainty is fitted to."""
+
+    encoder: Encoder
+    batches: Batches  # of the training split: images (B, ...) and labels (B,)
+    loss: Loss | None
+    generator: torch.Generator
+    device: torch.device | str
+    validation: Batches | None
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """An uncertainty with the encoder, loss, posterior and seed it uses: images in, directional distributions out.
+
+    Embeddings are always computed in float32, whatever precision the training steps had: an uncertainty reads digits
+    of them that bfloat16 does not have, and what was measured on one device then holds on another.
+    """
+
+    uncertainty: Uncertainty
+    encoder: Encoder
+    loss: Loss | None
+    posterior: Posterior
+    seed: int
+
+    def __call__(self, images: Tensor | Iterable[Tensor]) -> DirectionalBatch:
+        """Directional distributions, on the CPU, of images (B, ...) or of a pass of batches of them.
+
+        All batches of a pass, and all passes, share their draws, whatever the batch size.
+        """
+        return self.describe(self.represent([images] if isinstance(images, Tensor) else images))
+
+    def represent(self, batches: Iterable[Tensor]) -> list[Part]:
+        """The first half of a call, batch by batch: several processes can share it."""
+        with evaluating(self.encoder, self.loss):
+            return [self._part(images.to(device_of(self.encoder, images))) for images in batches]
+
+    def describe(self, parts: Sequence[Part]) -> DirectionalBatch:
+        """The second half of a call: what the batches of a whole pass, in order, were turned into, as one record."""
+        if not parts:
+            raise ValueError("no batches to embed: the image source is empty.")
+        records = [part for part in parts if isinstance(part, DirectionalBatch)]
+        if records:
+            return DirectionalBatch.concatenate(records)
+        rows = torch.cat([part for part in parts if isinstance(part, Tensor)])
+        with evaluating(self.encoder, self.loss):
+            return self.uncertainty.describe(rows.to(device_of(self.encoder, rows)), self).to("cpu")
+
+    def probabilities(self, embeddings: Tensor) -> Tensor | None:
+        """Class probabilities (N, C) of embeddings (N, M) where the loss defines a classifier, else None."""
+        return class_probabilities(self.loss, embeddings, self.seed)
+
+    def _part(self, images: Tensor) -> Part:
+        part = self.uncertainty.represent(images, self)
+        return part.to("cpu") if isinstance(part, DirectionalBatch) else part
+
+
 class Uncertainty:
-    """Base of all uncertainties."""
+    """Base of all uncertainties.
+
+    A subclass turns images into distributions in one of two ways. `represent` keeps rows of a batch, by default the
+    raw embeddings, and `describe` describes the rows of a whole pass together, so that expensive draws are made once.
+    Or `represent` describes a batch on its own, where the images themselves are needed, and there is no `describe`.
+    """
 
     fits: bool = False
-    """Whether `embed` needs a posterior from `fit`."""
+    """Whether it needs a posterior from `fit`."""
     trains_encoder: bool = False
     """Whether it has an `objective`, so that a method may name it as one."""
     trains: bool = False
@@ -79,12 +145,14 @@ class Uncertainty:
     """Whether it needs class probabilities; planning then refuses a loss that gives none."""
     members: int = 1
     """Encoders it combines; more than one are passed as one `EncoderEnsemble`."""
+    needs: tuple[str, ...] = ()
+    """Tensors its posterior must hold."""
 
     def objective(self, encoder: Encoder, loss: Loss, *, num_images: int) -> Objective | None:
         """The loss to train `encoder` with instead of `loss`, for methods that shape training; else None.
 
         `num_images` is the size of the training set. The objective is trained, stored and restored like any loss,
-        and is then what `fit` and `embed` receive as `loss`.
+        and is then what `fit` and `bind` receive as `loss`.
         """
         return None
 
@@ -99,46 +167,36 @@ class Uncertainty:
         validation: Batches | None = None,
     ) -> Posterior:
         """Fit on training batches of (images (B, ...), labels (B,)) and return the posterior's tensors."""
-        raise TypeError(f"{type(self).__name__} fits nothing (fits = False); call embed directly.")
+        return self.fitted(Fitting(encoder, batches, loss, generator, device, validation))
 
-    def embed(
-        self,
-        encoder: Encoder,
-        images: Tensor,
-        *,
-        posterior: Posterior | None = None,
-        loss: Loss | None = None,
-        seed: int,
-    ) -> DirectionalBatch:
-        """Directional distributions of `images` (B, ...); the draws depend on `seed` only."""
-        raise NotImplementedError
+    def bind(
+        self, encoder: Encoder, *, loss: Loss | None = None, posterior: Posterior | None = None, seed: int
+    ) -> Predictor:
+        """A callable on images; its draws depend on `seed` only.
 
-    def embed_batches(
-        self,
-        encoder: Encoder,
-        batches: Iterable[Tensor],
-        *,
-        posterior: Posterior | None = None,
-        loss: Loss | None = None,
-        seed: int,
-    ) -> DirectionalBatch:
-        """`embed` over a whole pass of image batches (B, ...), gathered on the CPU.
-
-        Methods whose draws are expensive override this to run the backbone once and reuse every draw.
+        Raises:
+            ValueError: the posterior lacks a tensor; says which and how to get it.
         """
-        return DirectionalBatch.concatenate(
-            [self.embed(encoder, images, posterior=posterior, loss=loss, seed=seed).to("cpu") for images in batches]
-        )
-
-    def require(self, posterior: Posterior | None, keys: Iterable[str]) -> Posterior:
-        """Return `posterior`, or say which of `keys` it lacks and how to get them."""
-        missing = [key for key in keys if posterior is None or key not in posterior]
-        if posterior is None or missing:
+        missing = [key for key in self.needs if key not in (posterior or {})]
+        if missing:
             have = "none was given" if posterior is None else f"the one given has {sorted(posterior)}"
             raise ValueError(
                 f"{type(self).__name__} needs a posterior with {missing}; {have}. Run fit (step fit_posterior) first."
             )
-        return posterior
+        return Predictor(self, encoder, loss, posterior or {}, seed)
+
+    def fitted(self, given: Fitting) -> Posterior:
+        """The posterior's tensors: what a subclass that `fits` defines."""
+        raise TypeError(f"{type(self).__name__} fits nothing (fits = False); call bind directly.")
+
+    def represent(self, images: Tensor, given: Predictor) -> Part:
+        """What is kept of images (B, ...) until the pass is complete: rows (B, ...), or their finished record."""
+        embeddings: Tensor = given.encoder(images)
+        return embeddings
+
+    def describe(self, rows: Tensor, given: Predictor) -> DirectionalBatch:
+        """Directional distributions of the rows (N, ...) that `represent` made of a whole pass."""
+        raise NotImplementedError
 
 
 @contextlib.contextmanager

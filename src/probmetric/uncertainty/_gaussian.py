@@ -9,7 +9,6 @@ onto the sphere. Noise is seeded by the image's bytes, so it depends on neither 
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,16 +18,10 @@ from torch import Tensor, nn
 from probmetric.uncertainty._base import (
     DirectionalBatch,
     Posterior,
+    Predictor,
     Uncertainty,
-    class_probabilities,
-    device_of,
-    evaluating,
 )
 from probmetric.uncertainty._summary import DirectionalSummary, Score, unit_deviation
-
-if TYPE_CHECKING:
-    from probmetric.losses import Loss
-    from probmetric.models import Encoder
 
 
 class LogVarianceHead(nn.Module):
@@ -69,33 +62,23 @@ class GaussianHead(Uncertainty):
     """Base of the methods that sample N(μ, σ²) with a learnt variance head."""
 
     fits = True
+    needs = ("variance.layers.0.weight",)
     samples: int
     score: Score
     keep_samples: bool
 
-    def embed(
-        self,
-        encoder: Encoder,
-        images: Tensor,
-        *,
-        posterior: Posterior | None = None,
-        loss: Loss | None = None,
-        seed: int,
-    ) -> DirectionalBatch:
+    def represent(self, images: Tensor, given: Predictor) -> DirectionalBatch:
         """Directional distributions of `images` (B, ...)."""
-        stored = self.require(posterior, ["variance.layers.0.weight"])
-        with evaluating(encoder, loss):
-            features = encoder.features(images.to(device_of(encoder, images)))
-            embeddings = self.locate(features if encoder.head is None else encoder.head(features))
-            std = (0.5 * stored_head(stored, features)(features)).exp()
-            noise = image_noise(images, (self.samples, embeddings.shape[1]), seed).to(embeddings)
-            summary = DirectionalSummary(
-                F.normalize(embeddings, dim=1), score=self.score, keep_samples=self.keep_samples
-            )
-            for draw in range(self.samples):
-                summary.add(unit_deviation(embeddings, std * noise[:, draw]))
-            result = summary.result()
-            result.probabilities = class_probabilities(loss, embeddings, seed)
+        encoder = given.encoder
+        features = encoder.features(images)
+        embeddings = self.locate(features if encoder.head is None else encoder.head(features))
+        std = (0.5 * stored_head(given.posterior, features)(features)).exp()
+        noise = image_noise(images, (self.samples, embeddings.shape[1]), given.seed).to(embeddings)
+        summary = DirectionalSummary(F.normalize(embeddings, dim=1), score=self.score, keep_samples=self.keep_samples)
+        for draw in range(self.samples):
+            summary.add(unit_deviation(embeddings, std * noise[:, draw]))
+        result = summary.result()
+        result.probabilities = given.probabilities(embeddings)
         return result
 
     def locate(self, embeddings: Tensor) -> Tensor:

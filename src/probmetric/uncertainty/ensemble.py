@@ -30,17 +30,16 @@ from torch import Tensor, nn
 
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import (
-    Batches,
     DirectionalBatch,
+    Fitting,
     Posterior,
+    Predictor,
     Uncertainty,
-    device_of,
     evaluating,
 )
 from probmetric.uncertainty._summary import DirectionalSummary
 
 if TYPE_CHECKING:
-    from probmetric.losses import Loss
     from probmetric.models import Encoder
 
 
@@ -80,23 +79,15 @@ class Ensemble(Uncertainty):
             raise ValueError(f"apart is {apart}; the seeds of the members lie at least 1 apart.")
         self.members, self.apart, self.over, self.combine = members, apart, over, combine
         self.score, self.keep_samples = score, keep_samples
+        self.needs = () if combine == "average" else ("rotations",)
 
-    def fit(
-        self,
-        encoder: Encoder,
-        batches: Batches,
-        *,
-        loss: Loss | None = None,
-        generator: torch.Generator,
-        device: torch.device | str,
-        validation: Batches | None = None,
-    ) -> Posterior:
+    def fitted(self, given: Fitting) -> Posterior:
         """Rotations (K, M, M) of the members onto the first on the training set."""
-        ensemble = _as_ensemble(encoder)
+        ensemble = _as_ensemble(given.encoder)
         cross: Tensor | None = None
         with evaluating(ensemble):
-            for images, _ in batches:
-                units = ensemble(images.to(device)).double().cpu()
+            for images, _ in given.batches:
+                units = ensemble(images.to(given.device)).double().cpu()
                 product = units.transpose(1, 2) @ units[0]
                 cross = product if cross is None else cross + product
         if cross is None:
@@ -104,22 +95,12 @@ class Ensemble(Uncertainty):
         left, _, right = torch.linalg.svd(cross)
         return {"rotations": (left @ right).float().contiguous()}
 
-    def embed(
-        self,
-        encoder: Encoder,
-        images: Tensor,
-        *,
-        posterior: Posterior | None = None,
-        loss: Loss | None = None,
-        seed: int,
-    ) -> DirectionalBatch:
+    def represent(self, images: Tensor, given: Predictor) -> DirectionalBatch:
         """Directional distributions of `images` (B, ...); members are the samples, so `seed` is not used."""
-        ensemble = _as_ensemble(encoder)
-        with evaluating(ensemble):
-            units = ensemble(images.to(device_of(ensemble, images)))
-            if self.combine == "average":
-                return self._averaged(units)
-            found = self._averaged(units @ self.require(posterior, ["rotations"])["rotations"].to(units))
+        units = _as_ensemble(given.encoder)(images)
+        if self.combine == "average":
+            return self._averaged(units)
+        found = self._averaged(units @ given.posterior["rotations"].to(units))
         if self.combine == "concatenate":
             found.mean = units.transpose(0, 1).flatten(1) / units.shape[0] ** 0.5
         return found

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probmetric.uncertainty import register
-from probmetric.uncertainty._base import Batches, Posterior
+from probmetric.uncertainty._base import Fitting, Posterior
 from probmetric.uncertainty._gaussian import GaussianHead, LogVarianceHead
 from probmetric.uncertainty._objective import Objective
 from probmetric.uncertainty.laplace._posterior import linear_head
@@ -151,20 +151,12 @@ class HIB(GaussianHead):
             as_published=self.fidelity == "as_published",
         )
 
-    def fit(
-        self,
-        encoder: Encoder,
-        batches: Batches,
-        *,
-        loss: Loss | None = None,
-        generator: torch.Generator,
-        device: torch.device | str,
-        validation: Batches | None = None,
-    ) -> Posterior:
+    def fitted(self, given: Fitting) -> Posterior:
         """The variance head that training learnt; reads no image."""
-        if not isinstance(loss, HIBObjective):
+        if not isinstance(given.loss, HIBObjective):
             raise ValueError(
-                f"hib needs an encoder trained with its objective; this one was trained with {type(loss).__name__}. "
-                "Set `objective: hib` for the method, or use `pfe` on a trained encoder."
+                "hib needs an encoder trained with its objective; "
+                f"this one was trained with {type(given.loss).__name__}. Set `objective: hib` for the method, "
+                "or use `pfe` on a trained encoder."
             )
-        return loss.posterior()
+        return given.loss.posterior()

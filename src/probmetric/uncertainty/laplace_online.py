@@ -11,10 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-import torch
-
 from probmetric.uncertainty import register
-from probmetric.uncertainty._base import Batches, Posterior
+from probmetric.uncertainty._base import Fitting, Posterior
 from probmetric.uncertainty.laplace._online import OnlineLaplaceObjective
 from probmetric.uncertainty.laplace._posterior import linear_head
 from probmetric.uncertainty.laplace.model import Laplace
@@ -87,20 +85,12 @@ class OnlineLaplace(Laplace):
             train_samples=self.train_samples,
         )
 
-    def fit(
-        self,
-        encoder: Encoder,
-        batches: Batches,
-        *,
-        loss: Loss | None = None,
-        generator: torch.Generator,
-        device: torch.device | str,
-        validation: Batches | None = None,
-    ) -> Posterior:
+    def fitted(self, given: Fitting) -> Posterior:
         """The posterior that training learnt; reads no image."""
-        if not isinstance(loss, OnlineLaplaceObjective):
+        if not isinstance(given.loss, OnlineLaplaceObjective):
             raise ValueError(
-                f"laplace_online needs an encoder trained with its objective; this one was trained with "
-                f"{type(loss).__name__}. Set `objective: laplace_online` for the method, or use `laplace` (post-hoc)."
+                "laplace_online needs an encoder trained with its objective; this one was trained with "
+                f"{type(given.loss).__name__}. Set `objective: laplace_online` for the method, "
+                "or use `laplace` (post-hoc)."
             )
-        return loss.posterior()
+        return given.loss.posterior()

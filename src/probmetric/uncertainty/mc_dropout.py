@@ -24,11 +24,8 @@ from torch import Tensor, nn
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import (
     DirectionalBatch,
-    Posterior,
+    Predictor,
     Uncertainty,
-    class_probabilities,
-    device_of,
-    evaluating,
 )
 from probmetric.uncertainty._objective import Objective
 from probmetric.uncertainty._summary import DirectionalSummary
@@ -81,38 +78,27 @@ class MCDropout(Uncertainty):
         """The run's loss with dropout on the features."""
         return DropoutObjective(loss, self.rate)
 
-    def embed(
-        self,
-        encoder: Encoder,
-        images: Tensor,
-        *,
-        posterior: Posterior | None = None,
-        loss: Loss | None = None,
-        seed: int,
-    ) -> DirectionalBatch:
+    def represent(self, images: Tensor, given: Predictor) -> DirectionalBatch:
         """Directional distributions of `images` (B, ...)."""
+        encoder = given.encoder
         modules = [module for module in encoder.modules() if isinstance(module, _DROPOUT) and module.p > 0]
         if not modules and self.rate == 0:
             raise ValueError(
                 "rate is 0 and the encoder has no active dropout module; set rate or the backbone's dropout."
             )
-        with evaluating(encoder, loss):
-            images = images.to(device_of(encoder, images))
-            features = encoder.features(images)
-            embeddings = features if encoder.head is None else encoder.head(features)
-            summary = DirectionalSummary(
-                F.normalize(embeddings, dim=1), score=self.score, keep_samples=self.keep_samples
-            )
-            for draw in range(self.samples):
-                generator = torch.Generator().manual_seed(_mix(seed, draw))
-                if modules:
-                    with _thinned(modules, generator):
-                        features = encoder.features(images)
-                thin = features * _mask(features.shape[1:], self.rate, generator, features)
-                sample = thin if encoder.head is None else encoder.head(thin)
-                summary.add(F.normalize(sample, dim=1) - summary.reference)
-            result = summary.result()
-            result.probabilities = class_probabilities(loss, embeddings, seed)
+        features = encoder.features(images)
+        embeddings = features if encoder.head is None else encoder.head(features)
+        summary = DirectionalSummary(F.normalize(embeddings, dim=1), score=self.score, keep_samples=self.keep_samples)
+        for draw in range(self.samples):
+            generator = torch.Generator().manual_seed(_mix(given.seed, draw))
+            if modules:
+                with _thinned(modules, generator):
+                    features = encoder.features(images)
+            thin = features * _mask(features.shape[1:], self.rate, generator, features)
+            sample = thin if encoder.head is None else encoder.head(thin)
+            summary.add(F.normalize(sample, dim=1) - summary.reference)
+        result = summary.result()
+        result.probabilities = given.probabilities(embeddings)
         return result
 
 

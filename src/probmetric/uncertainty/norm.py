@@ -8,32 +8,23 @@ a likelihood. Uncertainty is 1/κ.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from probmetric.uncertainty import register
-from probmetric.uncertainty._base import DirectionalBatch, Posterior, class_probabilities
-from probmetric.uncertainty._whole_pass import WholePass
-
-if TYPE_CHECKING:
-    from probmetric.losses import Loss
-    from probmetric.models import Encoder
+from probmetric.uncertainty._base import DirectionalBatch, Predictor, Uncertainty
 
 
 @register
-class Norm(WholePass):
+class Norm(Uncertainty):
     """Concentration = embedding norm; class probabilities where the loss is a classifier."""
 
-    def describe(
-        self, rows: Tensor, *, encoder: Encoder, posterior: Posterior | None, loss: Loss | None, seed: int
-    ) -> DirectionalBatch:
+    def describe(self, rows: Tensor, given: Predictor) -> DirectionalBatch:
         """Directional distributions of raw embeddings (N, M)."""
         kappa = rows.norm(dim=-1).clamp_min(torch.finfo(rows.dtype).eps)
         return DirectionalBatch(
             mean=rows / kappa[:, None],
             uncertainty=kappa.reciprocal(),
             concentration=kappa,
-            probabilities=class_probabilities(loss, rows, seed),
+            probabilities=given.probabilities(rows),
         )

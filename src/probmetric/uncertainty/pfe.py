@@ -15,20 +15,16 @@ times the length of μ, a few hundred steps do not reach the data's scale and th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from probmetric.uncertainty import register
-from probmetric.uncertainty._base import Batches, Posterior, evaluating, seed_from
+from probmetric.uncertainty._base import Fitting, Posterior, evaluating, seed_from
 from probmetric.uncertainty._gaussian import GaussianHead, LogVarianceHead
 from probmetric.uncertainty.laplace._pairs import mined_pairs
-
-if TYPE_CHECKING:
-    from probmetric.losses import Loss
-    from probmetric.models import Encoder
 
 
 @register
@@ -62,22 +58,13 @@ class PFE(GaussianHead):
         """μ is the normalised embedding."""
         return F.normalize(embeddings, dim=1)
 
-    def fit(
-        self,
-        encoder: Encoder,
-        batches: Batches,
-        *,
-        loss: Loss | None = None,
-        generator: torch.Generator,
-        device: torch.device | str,
-        validation: Batches | None = None,
-    ) -> Posterior:
+    def fitted(self, given: Fitting) -> Posterior:
         """Train the variance head on the features of the training batches; returns its tensors."""
-        cached = self._features_and_means(encoder, batches, device)
-        shuffle = torch.Generator().manual_seed(seed_from(generator))
+        cached = self._features_and_means(given)
+        shuffle = torch.Generator().manual_seed(seed_from(given.generator))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(shuffle.initial_seed())
-            head = LogVarianceHead(cached[0][0].shape[1], cached[0][1].shape[1]).to(device)
+            head = LogVarianceHead(cached[0][0].shape[1], cached[0][1].shape[1]).to(given.device)
         with torch.no_grad():
             head.shift.copy_(constant_log_variance([batch[1:] for batch in cached]))
         optimizer = torch.optim.Adam(head.parameters(), lr=self.learning_rate)
@@ -89,13 +76,11 @@ class PFE(GaussianHead):
                 optimizer.step()
         return head.tensors()
 
-    def _features_and_means(
-        self, encoder: Encoder, batches: Batches, device: torch.device | str
-    ) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    def _features_and_means(self, given: Fitting) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """Per batch: features (B, D), means (B, M), positive pairs (P, 2) and how often each was mined (P,)."""
-        cached = []
+        encoder, device, cached = given.encoder, given.device, []
         with evaluating(encoder):
-            for images, labels in batches:
+            for images, labels in given.batches:
                 features = encoder.features(images.to(device))
                 means = self.locate(features if encoder.head is None else encoder.head(features))
                 pairs, counts, _ = mined_pairs(means, labels.to(device), margin=self.margin, triplets=self.triplets)

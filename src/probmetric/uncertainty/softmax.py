@@ -17,20 +17,19 @@ from torch import Tensor
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import (
     DirectionalBatch,
-    Posterior,
+    Predictor,
+    Uncertainty,
     class_probabilities,
 )
-from probmetric.uncertainty._whole_pass import WholePass
 
 if TYPE_CHECKING:
     from probmetric.losses import Loss
-    from probmetric.models import Encoder
 
 Doubt = Literal["confidence", "entropy"]
 
 
 @register
-class Softmax(WholePass):
+class Softmax(Uncertainty):
     """Doubt of the class probabilities at a given temperature."""
 
     needs_classifier = True
@@ -41,11 +40,9 @@ class Softmax(WholePass):
         self.score: Doubt = score
         self.temperature = temperature
 
-    def describe(
-        self, rows: Tensor, *, encoder: Encoder, posterior: Posterior | None, loss: Loss | None, seed: int
-    ) -> DirectionalBatch:
+    def describe(self, rows: Tensor, given: Predictor) -> DirectionalBatch:
         """Directional means and class probabilities of raw embeddings (N, M)."""
-        return classified(rows, loss, self.temperature, self.score, seed)
+        return classified(rows, given.loss, self.temperature, self.score, given.seed)
 
 
 def classified(embeddings: Tensor, loss: Loss | None, temperature: float, score: Doubt, seed: int) -> DirectionalBatch:

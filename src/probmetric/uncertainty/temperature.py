@@ -8,7 +8,7 @@ training classes, labelled 0..C-1 as the loss numbers them.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -16,24 +16,21 @@ from torch import Tensor
 
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import (
-    Batches,
     DirectionalBatch,
+    Fitting,
     Posterior,
+    Predictor,
+    Uncertainty,
     evaluating,
     seed_from,
 )
-from probmetric.uncertainty._whole_pass import WholePass
 from probmetric.uncertainty.softmax import class_log_probabilities, classified
-
-if TYPE_CHECKING:
-    from probmetric.losses import Loss
-    from probmetric.models import Encoder
 
 _LOG_RANGE = (math.log(1e-2), math.log(1e2))
 
 
 @register
-class Temperature(WholePass):
+class Temperature(Uncertainty):
     """Doubt of the class probabilities at the temperature fitted on validation images."""
 
     fits = True
@@ -44,24 +41,16 @@ class Temperature(WholePass):
     def __init__(self, *, score: Literal["confidence", "entropy"] = "confidence") -> None:
         self.score: Literal["confidence", "entropy"] = score
 
-    def fit(
-        self,
-        encoder: Encoder,
-        batches: Batches,
-        *,
-        loss: Loss | None = None,
-        generator: torch.Generator,
-        device: torch.device | str,
-        validation: Batches | None = None,
-    ) -> Posterior:
+    def fitted(self, given: Fitting) -> Posterior:
         """The temperature, from validation batches of (images (B, ...), labels (B,)); training batches are not read."""
-        if validation is None:
+        if given.validation is None:
             raise ValueError("temperature is fitted on validation images, but fit got none; pass validation=.")
-        seed = seed_from(generator)
-        with evaluating(encoder, loss):
+        seed, loss = seed_from(given.generator), given.loss
+        with evaluating(given.encoder, loss):
             rows, targets = [], []
-            for images, labels in validation:
-                rows.append(class_log_probabilities(loss, encoder(images.to(device)), seed).double().cpu())
+            for images, labels in given.validation:
+                embeddings = given.encoder(images.to(given.device))
+                rows.append(class_log_probabilities(loss, embeddings, seed).double().cpu())
                 targets.append(labels.cpu())
         log_probabilities, target = torch.cat(rows), torch.cat(targets)
         classes = log_probabilities.shape[1]
@@ -73,12 +62,9 @@ class Temperature(WholePass):
             )
         return {"temperature": torch.tensor(best_temperature(log_probabilities, target))}
 
-    def describe(
-        self, rows: Tensor, *, encoder: Encoder, posterior: Posterior | None, loss: Loss | None, seed: int
-    ) -> DirectionalBatch:
+    def describe(self, rows: Tensor, given: Predictor) -> DirectionalBatch:
         """Directional means and class probabilities of raw embeddings (N, M)."""
-        stored = self.require(posterior, self.needs)
-        return classified(rows, loss, float(stored["temperature"]), self.score, seed)
+        return classified(rows, given.loss, float(given.posterior["temperature"]), self.score, given.seed)
 
 
 def best_temperature(log_probabilities: Tensor, target: Tensor) -> float:

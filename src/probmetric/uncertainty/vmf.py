@@ -11,25 +11,20 @@ The sampler is exact for every κ and M (see `probmetric.directional`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from probmetric.directional import VonMisesFisher
 from probmetric.uncertainty import register
-from probmetric.uncertainty._base import DirectionalBatch, Posterior, class_probabilities
-from probmetric.uncertainty._whole_pass import WholePass
-
-if TYPE_CHECKING:
-    from probmetric.losses import Loss
-    from probmetric.models import Encoder
+from probmetric.uncertainty._base import DirectionalBatch, Predictor, Uncertainty
 
 _ROWS = 1024
 
 
 @register
-class VMF(WholePass):
+class VMF(Uncertainty):
     """Norm as concentration, with samples of the distribution it stands for."""
 
     def __init__(
@@ -43,27 +38,21 @@ class VMF(WholePass):
             raise ValueError(f"samples is {samples}; use at least 1.")
         self.samples, self.probabilities, self.keep_samples = samples, probabilities, keep_samples
 
-    def describe(
-        self, rows: Tensor, *, encoder: Encoder, posterior: Posterior | None, loss: Loss | None, seed: int
-    ) -> DirectionalBatch:
+    def describe(self, rows: Tensor, given: Predictor) -> DirectionalBatch:
         """Directional distributions of raw embeddings (N, M), a bounded number of rows at a time."""
-        generator = torch.Generator(device=rows.device).manual_seed(seed)
-        return DirectionalBatch.concatenate(
-            [self._describe_rows(part, loss, seed, generator) for part in rows.split(_ROWS)]
-        )
+        generator = torch.Generator(device=rows.device).manual_seed(given.seed)
+        return DirectionalBatch.concatenate([self._describe_rows(part, given, generator) for part in rows.split(_ROWS)])
 
-    def _describe_rows(
-        self, embeddings: Tensor, loss: Loss | None, seed: int, generator: torch.Generator
-    ) -> DirectionalBatch:
+    def _describe_rows(self, embeddings: Tensor, given: Predictor, generator: torch.Generator) -> DirectionalBatch:
         kappa = embeddings.norm(dim=-1).clamp_min(torch.finfo(embeddings.dtype).eps)
         mean = embeddings / kappa[:, None]
         distribution = VonMisesFisher(mean, kappa, validate_args=False)
         samples = distribution.sample((self.samples,), generator=generator)
         if self.probabilities == "sampled":
-            drawn = class_probabilities(loss, samples.flatten(0, 1), seed)
+            drawn = given.probabilities(samples.flatten(0, 1))
             probabilities = None if drawn is None else drawn.unflatten(0, samples.shape[:2]).mean(0)
         else:
-            probabilities = class_probabilities(loss, embeddings, seed)
+            probabilities = given.probabilities(embeddings)
         return DirectionalBatch(
             mean=mean,
             uncertainty=kappa.reciprocal(),

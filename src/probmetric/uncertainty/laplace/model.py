@@ -16,7 +16,7 @@ text instead of the sum of standard deviations (`score="std_sum"`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,23 +24,18 @@ from torch import nn
 
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import (
-    Batches,
     DirectionalBatch,
+    Fitting,
     Posterior,
-    class_probabilities,
+    Predictor,
+    Uncertainty,
     evaluating,
     seed_from,
 )
-from probmetric.uncertainty._whole_pass import WholePass
 from probmetric.uncertainty.laplace._curvature import CurvatureRule
 from probmetric.uncertainty.laplace._posterior import linear_head, stored_sampler
 from probmetric.uncertainty.laplace._prior import best_precision, evidence_precision, sparsification_area
 from probmetric.uncertainty.laplace._sampling import summarise
-
-if TYPE_CHECKING:
-    from probmetric.losses import Loss
-    from probmetric.models import Encoder
-
 
 Tensor = torch.Tensor
 
@@ -48,7 +43,7 @@ _CANDIDATES = tuple(10.0**power for power in range(-3, 9))
 
 
 @register
-class Laplace(WholePass):
+class Laplace(Uncertainty):
     """Gaussian posterior over the last layer, sampled into directional distributions."""
 
     fits = True
@@ -86,25 +81,16 @@ class Laplace(WholePass):
         self.prior, self.prior_precision = prior, prior_precision
         self.samples, self.score, self.keep_samples = samples, score, keep_samples
 
-    def fit(
-        self,
-        encoder: Encoder,
-        batches: Batches,
-        *,
-        loss: Loss | None = None,
-        generator: torch.Generator,
-        device: torch.device | str,
-        validation: Batches | None = None,
-    ) -> Posterior:
+    def fitted(self, given: Fitting) -> Posterior:
         """Curvature of the training batches and the prior precision, as a posterior's tensors.
 
         `validation` batches are needed for `prior="validation"` only.
         """
-        head = linear_head(encoder)
-        if self.prior == "validation" and validation is None:
+        encoder, device, head = given.encoder, given.device, linear_head(given.encoder)
+        if self.prior == "validation" and given.validation is None:
             raise ValueError("prior is 'validation' but fit got no validation batches; pass validation=.")
         with evaluating(encoder):
-            seen = ((encoder.features(images.to(device)), labels.to(device)) for images, labels in batches)
+            seen = ((encoder.features(images.to(device)), labels.to(device)) for images, labels in given.batches)
             if self.structure == "kronecker":
                 posterior = self.rule.kronecker(head, seen, self.scale)
             else:
@@ -116,21 +102,15 @@ class Laplace(WholePass):
                 ]
                 chosen = evidence_precision(curvature, [part.detach().cpu() for part in head.parameters()])
                 posterior["prior_precision"].fill_(chosen)
-            elif self.prior == "validation" and validation is not None:
-                self._choose_on_validation(encoder, head, posterior, validation, device, seed_from(generator))
+            elif self.prior == "validation":
+                self._choose_on_validation(given, head, posterior)
         return posterior
 
-    def _choose_on_validation(
-        self,
-        encoder: Encoder,
-        head: nn.Linear,
-        posterior: Posterior,
-        validation: Batches,
-        device: torch.device | str,
-        seed: int,
-    ) -> None:
+    def _choose_on_validation(self, given: Fitting, head: nn.Linear, posterior: Posterior) -> None:
         """Set the prior precision that gives the largest area under the validation sparsification curve."""
-        parts = [(encoder.features(images.to(device)), labels.to(device)) for images, labels in validation]
+        encoder, device, seed = given.encoder, given.device, seed_from(given.generator)
+        seen = given.validation or ()
+        parts = [(encoder.features(images.to(device)), labels.to(device)) for images, labels in seen]
         features, labels = (torch.cat(column) for column in zip(*parts, strict=True))
 
         def area(precision: float) -> float:
@@ -151,16 +131,14 @@ class Laplace(WholePass):
             keep_samples=self.keep_samples,
         )
 
-    def represent(self, encoder: Encoder, images: Tensor) -> Tensor:
+    def represent(self, images: Tensor, given: Predictor) -> Tensor:
         """Inputs (B, D) of the last layer."""
-        linear_head(encoder)
-        return encoder.features(images)
+        linear_head(given.encoder)
+        return given.encoder.features(images)
 
-    def describe(
-        self, rows: Tensor, *, encoder: Encoder, posterior: Posterior | None, loss: Loss | None, seed: int
-    ) -> DirectionalBatch:
+    def describe(self, rows: Tensor, given: Predictor) -> DirectionalBatch:
         """Directional distributions of features (N, D): every weight draw is generated once and applied to all."""
-        head = linear_head(encoder)
-        result = self._summarise(head, rows, self.require(posterior, self.needs), seed)
-        result.probabilities = class_probabilities(loss, F.linear(rows, head.weight, head.bias), seed)
+        head = linear_head(given.encoder)
+        result = self._summarise(head, rows, given.posterior, given.seed)
+        result.probabilities = given.probabilities(F.linear(rows, head.weight, head.bias))
         return result
