@@ -3,6 +3,7 @@
     metric_names   what can stand in a table
     declared       the datasets of params.yaml: source, DVC stage, what is there
     experiments    the definition files: experiments, methods, substitutions
+    capabilities   what components must be able to do for a run to end
     composition    a method's definition -> plain settings
     runs           experiments -> runs, each with its folder and resolved settings
     workflow       runs -> each step's settings, for the Snakefile

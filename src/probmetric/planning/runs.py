@@ -24,8 +24,10 @@ from probmetric.config import (
     RunSettings,
     parse,
 )
+from probmetric.config._data import DataSource
 from probmetric.data.sources import REGISTRY as DATASETS
 from probmetric.io import FileError
+from probmetric.planning.capabilities import check_capabilities
 from probmetric.planning.composition import apply_preset, composed, override, tell_fidelity
 from probmetric.planning.declared import data_source, dataset_names
 from probmetric.planning.experiments import (
@@ -242,7 +244,8 @@ def resolve(
         settings=parse(RunSettings, settings, where),
     )
     _check_uncertainty(params, run, where)
-    _check_suitable(run, data_source(params, split_data_name(dataset)[0]).source, where)
+    _check_suitable(run, data_source(params, split_data_name(dataset)[0]), where)
+    check_capabilities(run.settings, where)
     return run
 
 
@@ -283,10 +286,10 @@ def _check_uncertainty(params: Params, run: Run, where: str) -> None:
         )
 
 
-def _check_suitable(run: Run, source: str, where: str) -> None:
+def _check_suitable(run: Run, source: DataSource, where: str) -> None:
     """Raise `UnsuitableError` where a method needs test and validation images of the training classes."""
     settings = run.settings
-    if DATASETS.constant(source, "closed_set", False):
+    if DATASETS.holds(source.source, "closed_set", source.options):
         return
     if uncertainty.REGISTRY.constant(settings.uncertainty.name, "closed_set", False):
         raise UnsuitableError(

@@ -1,0 +1,91 @@
+"""What a component cannot do is said while planning, not after training; what classes declare is what they do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from probmetric.config import ConfigError, Method, Params, load, parse
+from probmetric.losses import REGISTRY, create_loss, list_losses
+from probmetric.planning.runs import resolve
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def params(monkeypatch) -> Params:
+    monkeypatch.chdir(ROOT)
+    return load(Params, "params.yaml")
+
+
+def plan(params, methods, method="m", dataset="digits"):
+    found = {name: parse(Method, spec, name) for name, spec in methods.items()}
+    return resolve(params, found, dataset=dataset, method=method)
+
+
+REFUSED = [
+    (
+        {"loss": "triplet", "change": {"evaluation.proxies": True}},
+        "evaluation.proxies: loss 'triplet' has no proxies; set evaluation.proxies: false",
+    ),
+    (
+        {"training": {"epochs": 0}, "change": {"evaluation.proxies": True}},
+        "evaluation.proxies: a method without loss has no proxies",
+    ),
+    (
+        {"loss": "proxy_nca", "objective": "mc_dropout", "change": {"evaluation.proxies": True}},
+        "evaluation.proxies: objective 'mc_dropout' hides the loss's proxies",
+    ),
+    (
+        {"loss": "proxy_anchor", "training": {"selection_metric": "accuracy"}},
+        "selection_metric 'accuracy': loss 'proxy_anchor' is no classifier",
+    ),
+    ({"loss": "margin", "uncertainty": "softmax"}, "uncertainty 'softmax' needs class probabilities; loss 'margin'"),
+    ({"training": {"epochs": 0}, "uncertainty": "temperature"}, "needs class probabilities; a method without loss"),
+    ({"loss": "cosine", "backbone": "pixels", "objective": "mc_dropout"}, "objective 'mc_dropout' needs a linear head"),
+    (
+        {"loss": "cosine", "backbone": {"name": "timm", "head": "none"}, "uncertainty": "laplace"},
+        "uncertainty 'laplace' needs a linear head; backbone 'timm' has none",
+    ),
+]
+
+
+@pytest.mark.parametrize(("spec", "message"), REFUSED, ids=[message[:40] for _, message in REFUSED])
+def test_what_cannot_end_is_refused(params, spec, message):
+    with pytest.raises(ConfigError, match=f"run digits/m/seed0: .*{message}"):
+        plan(params, {"m": spec})
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"loss": "nir", "change": {"evaluation.proxies": True}},
+        {"loss": "vmf", "training": {"selection_metric": "accuracy"}, "uncertainty": "temperature"},
+        {"loss": "triplet", "training": {"epochs": 0, "selection_metric": "accuracy"}},
+        {"loss": "cosine", "backbone": {"name": "timm", "head": "linear"}, "uncertainty": "laplace"},
+        {"loss": "cosine", "backbone": "pixels", "uncertainty": "mc_dropout"},
+    ],
+    ids=str,
+)
+def test_what_can_end_is_planned(params, spec):
+    assert plan(params, {"m": spec}).name == "digits/m/seed0"
+
+
+def test_an_inherited_setting_is_refused_where_it_does_not_fit(params):
+    methods = {
+        "field": {"loss": "potential_field", "change": {"evaluation.proxies": True}},
+        "m": {"like": "field", "change": {"loss": "contrastive"}},
+    }
+    assert plan(params, methods, "field").settings.evaluation.proxies
+    with pytest.raises(ConfigError, match="loss 'contrastive' has no proxies"):
+        plan(params, methods)
+
+
+@pytest.mark.parametrize("name", list_losses())
+def test_a_loss_does_what_its_class_declares(name):
+    loss = create_loss(name, num_classes=4, dim=5)
+    probabilities = loss.probabilities(torch.randn(3, 5), generator=torch.Generator().manual_seed(0))
+    assert (loss.class_proxies() is not None) == REGISTRY.holds(name, "has_proxies", {})
+    assert (probabilities is not None) == REGISTRY.holds(name, "is_classifier", {})
