@@ -237,10 +237,13 @@ def _tune(options: argparse.Namespace) -> None:
 
 
 def _schema(options: argparse.Namespace) -> None:
+    from probmetric.metrics import write_tables
     from probmetric.planning.workflow import write_schemas
     from probmetric.registry import write_catalogue
 
-    for path in [write_catalogue(), *write_schemas(options.output)]:
+    page = Path("docs/evaluation.md")
+    tables = [write_tables(page)] if page.is_file() else []
+    for path in [write_catalogue(), *write_schemas(options.output), *tables]:
         print(path)
 
 
@@ -346,7 +349,9 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("search", help="name of a file below workflow/tuning")
     command.add_argument("snakemake", nargs=argparse.REMAINDER, help="options for snakemake, e.g. --profile slurm")
     command = add(
-        "schema", _schema, "write the catalogue of components and the JSON schemas editors check params.yaml by"
+        "schema",
+        _schema,
+        "write what is generated: components' catalogue, JSON schemas for editors, tables of metrics",
     )
     command.add_argument("--output", type=Path, default=Path("workflow/schemas"))
     return parser

@@ -4,8 +4,7 @@ import sys
 
 import pytest
 
-from probmetric.registry import _plugins as plugins
-from probmetric.registry import all_registries
+from probmetric.testing import isolated_components
 
 
 @pytest.fixture
@@ -14,11 +13,8 @@ def project(tmp_path, monkeypatch):
     (tmp_path / "params.yaml").write_text("datasets: [digits]\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(plugins, "_LOADED", set(plugins._LOADED))
-    for registry in all_registries():
-        for held in ("_objects", "_entries", "_foreign"):
-            monkeypatch.setattr(registry, held, type(getattr(registry, held))(getattr(registry, held)))
-    yield tmp_path
+    with isolated_components():
+        yield tmp_path
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
             del sys.modules[name]

@@ -13,6 +13,7 @@ FLOORS = (
     ("errors", "lazy"),
     ("io", "privacy"),
     ("registry",),
+    ("metrics",),
     ("run_names", "directional"),
     ("run_folder",),
     ("data", "losses", "models"),
@@ -24,7 +25,7 @@ FLOORS = (
     ("planning",),
     ("embedder", "tuning"),
     ("pipeline", "search"),
-    ("cli",),
+    ("cli", "testing"),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 

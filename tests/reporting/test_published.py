@@ -12,9 +12,9 @@ from fabricated_runs import Workspace, study_metrics, write_run
 
 from probmetric.config import Params, load
 from probmetric.io import FileError, write_json, write_yaml
+from probmetric.metrics import metric_names
 from probmetric.planning.declared import dataset_names
 from probmetric.planning.experiments import load_experiment
-from probmetric.planning.metric_names import metric_names
 from probmetric.reporting import _render
 from probmetric.reporting._measured import plays, series
 from probmetric.reporting.aggregate import aggregate

@@ -9,15 +9,23 @@ import pytest
 from fabricated_runs import study_metrics, write_run
 from scipy import stats
 
+from probmetric import metrics
 from probmetric.io import write_json
-from probmetric.reporting import _metrics, _render
+from probmetric.registry import UnknownNameError
+from probmetric.reporting import _render
 from probmetric.reporting._comparison import compare, summarise
 from probmetric.reporting.aggregate import aggregate
 from probmetric.reporting.tables import build_table, write_tables
 
 HIGHER = ("retrieval/recall_at_10", "retrieval/map_at_r", "retrieval/map_at_1000", "ood/cars/auroc", "clustering/nmi")
 LOWER = ("calibration/retrieval_ece_as_published", "structure/proxy_w1", "training/epoch_seconds")
-LOWER += ("calibration/ece", "calibration/ece_l2", "classification/nll", "ood/cars/fpr_at_95", "a/ausc_gap_to_oracle")
+LOWER += (
+    "calibration/ece",
+    "calibration/ece_l2",
+    "classification/nll",
+    "ood/cars/fpr_at_95",
+    "sparsification/ausc_gap_to_oracle",
+)
 
 
 @pytest.mark.parametrize(
@@ -30,11 +38,11 @@ LOWER += ("calibration/ece", "calibration/ece_l2", "classification/nll", "ood/ca
         ("ood/cars/auroc", "AUROC (cars)"),
         ("ood/auroc", "AUROC (OOD)"),
         ("retrieval/map_at_5_empty_as_one", "MAP@5 (empty as one)"),
-        ("selective/ausc_gap_to_oracle", "AUSC gap to oracle"),
-        ("selective/error_auroc", "AUROC (error)"),
-        ("last/ood/cub/auprc_trapezoid", "AUPRC (cub, trapezoid, last epoch)"),
+        ("sparsification/ausc_gap_to_oracle", "AUSC gap to oracle"),
+        ("sparsification/error_auroc", "AUROC (error)"),
+        ("ood/cub/auprc_trapezoid", "AUPRC (cub, trapezoid)"),
         ("sparsification/ausc_as_published", "AUSC (as published)"),
-        ("structure/embedding_norm", "Embedding norm"),
+        ("structure/density", "Density"),
         ("calibration/retrieval_ece_as_published", "ECE (retrieval as published)"),
         ("retrieval_euclidean/map_at_r", "MAP@R (Euclidean)"),
         ("train/structure/richness_kl", "Spectrum KL (training images)"),
@@ -42,14 +50,16 @@ LOWER += ("calibration/ece", "calibration/ece_l2", "classification/nll", "ood/ca
     ],
 )
 def test_metrics_have_the_names_of_the_field(metric, label):
-    assert _metrics.label(metric) == label
+    assert metrics.label(metric) == label
 
 
 def test_directions_are_known():
-    assert {_metrics.direction(metric) for metric in HIGHER} == {"higher"}
-    assert {_metrics.direction(metric) for metric in LOWER} == {"lower"}
-    assert _metrics.direction("structure/embedding_norm") == "none"
-    assert _metrics.heading("calibration/ece") == "ECE ↓"
+    assert {metrics.direction(metric) for metric in HIGHER} == {"higher"}
+    assert {metrics.direction(metric) for metric in LOWER} == {"lower"}
+    assert metrics.direction("structure/density") == "none"
+    with pytest.raises(UnknownNameError, match="unknown metric 'structure/densty': did you mean 'structure/density'"):
+        metrics.direction("structure/densty")
+    assert metrics.heading("calibration/ece") == "ECE ↓"
 
 
 def test_intervals_agree_with_the_textbook():
@@ -95,7 +105,7 @@ def test_one_shared_seed_allows_no_test_and_no_mark():
 
 
 def test_a_metric_without_direction_has_no_best():
-    cells = compare("structure/embedding_norm", {"a": {0: 1.0, 1: 1.1}, "b": {0: 2.0, 1: 2.2}})
+    cells = compare("structure/density", {"a": {0: 1.0, 1: 1.1}, "b": {0: 2.0, 1: 2.2}})
     assert not any(cell.best or cell.tied for cell in cells.values())
 
 
@@ -172,8 +182,10 @@ def test_fidelity_is_shown_when_something_ran_as_published(workspace):
 
 def test_digits_follow_the_size_of_the_column(workspace):
     for folder in workspace.folders[:3]:
-        write_json(folder / "metrics.json", {"calibration/ece": 0.001, "structure/norm": 1234.5})
-    context = workspace.context(runs=workspace.runs[:3], metrics=("calibration/ece", "structure/norm"))
+        write_json(folder / "metrics.json", {"calibration/ece": 0.001, "retrieval/queries_without_positives": 1234.5})
+    context = workspace.context(
+        runs=workspace.runs[:3], metrics=("calibration/ece", "retrieval/queries_without_positives")
+    )
     aggregate(workspace.folders[:3], context.folder / "runs.csv", context.folder / "metrics.json")
     assert [column.digits for column in build_table(context).columns] == [4, 1]
     assert "0.0010 ± 0.0000 | 1234.5 ± 0.0" in _render.markdown(build_table(context)).replace("**", "")

@@ -12,10 +12,10 @@ from probmetric.config import ConfigError, Params, load
 from probmetric.data import prepare_dataset
 from probmetric.io import digest_of, read_json, read_yaml, write_yaml
 from probmetric.losses import create_loss
+from probmetric.metrics import metric_names
 from probmetric.models import create_encoder
 from probmetric.planning.declared import dataset_names
 from probmetric.planning.experiments import every_method, experiment_names
-from probmetric.planning.metric_names import metric_names
 from probmetric.planning.overview import estimate, experiment_overview, recorded_speeds
 from probmetric.planning.runs import find_run, plan_experiment
 from probmetric.planning.workflow import WorkflowPlan

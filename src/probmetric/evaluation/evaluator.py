@@ -36,6 +36,7 @@ from probmetric.evaluation.sampled import retrieval_reliability
 from probmetric.evaluation.selective import selective_metrics, sparsification
 from probmetric.evaluation.structure import structure_metrics
 from probmetric.evaluation.verification import Pairs, verification_metrics
+from probmetric.metrics import find, own_metrics
 from probmetric.run_folder import Embeddings, RunFolder, Split
 
 Metrics = dict[str, float | None]
@@ -89,6 +90,10 @@ def evaluate_run(
         ambiguity: (rows of the manifest,) known ambiguity, looked up by each image's `index`; NaN = not known.
         pairs: pairs of test images to verify, `verification/...`.
         places: where the images were taken, for street scenes: retrieval and sparsification are then as in `places`.
+
+    Raises:
+        UnknownNameError: a metric without a record in `probmetric.metrics`, which would have no direction.
+        MetricError: a metric of the user's failed.
     """
     chosen = EvaluationSettings.of(settings)
     run = RunFolder(folder)
@@ -116,6 +121,9 @@ def evaluate_run(
         found, roc = evaluate_ood(test, run.embeddings("ood"), chosen)
         metrics |= found
         curves |= roc
+    metrics |= own_metrics(test.tensors)
+    for name in metrics:
+        find(name)
     return {name: _json_number(value) for name, value in metrics.items()}, curves
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probmetric.reporting import _metrics
+from probmetric.metrics import label
 from probmetric.reporting._comparison import LEVEL, Cell, summarise
 from probmetric.reporting._render import number
 
@@ -129,7 +129,7 @@ def _evidence_name(metric: str) -> str | None:
     if parts[0] == "ood" and len(parts) > 2 and parts[-1] == "auroc":
         return f"AUROC ({'/'.join(parts[1:-1])})"
     if "spearman" in parts[-1] and parts[0] not in ("val", "last"):
-        return _metrics.label(metric)
+        return label(metric)
     return None
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from probmetric.reporting._metrics import better, direction
+from probmetric.metrics import better, direction
 
 LEVEL = 0.05
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from probmetric.io import write_text
-from probmetric.reporting import _metrics
+from probmetric.metrics import direction, heading
 from probmetric.reporting._comparison import Cell, compare
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def build_table(context: ReportContext) -> Table:
 def _column(metric: str, means: list[float]) -> Column:
     largest = max(map(abs, means), default=1.0)
     digits = 1 if largest >= 100 else 2 if largest >= 10 else 3 if largest >= 0.1 else 4
-    return Column(metric, _metrics.heading(metric), _metrics.direction(metric), digits)
+    return Column(metric, heading(metric), direction(metric), digits)
 
 
 def _group(context: ReportContext, data: str) -> Group:

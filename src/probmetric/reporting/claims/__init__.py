@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from probmetric.io import FileError, read_yaml
+from probmetric.metrics import direction
 from probmetric.registry import nearest
-from probmetric.reporting import _metrics
 
 FOLDER = Path(__file__).parent
 Kind = Literal["better", "not_worse", "robust", "exceeds"]
@@ -130,7 +130,7 @@ def _claim(entry: Mapping[str, Any], where: str) -> Claim:
     for key in (*_REQUIRED, *(() if kind == "exceeds" else ("against",))):
         if not entry.get(key):
             raise FileError(f"{where}: {key!r} is missing.")
-    better_is = entry.get("better_is", _metrics.direction(entry["metric"]))
+    better_is = entry.get("better_is", direction(entry["metric"]))
     if better_is not in ("higher", "lower"):
         raise FileError(f"{where}: state `better_is: higher` or `lower`; {entry['metric']!r} has no better direction.")
     margin_is = entry.get("margin_is", "difference")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probmetric.reporting import _metrics
+from probmetric.metrics import better
 from probmetric.reporting._comparison import summarise
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def best_runs(context: ReportContext, *names: str) -> dict[str, RunFolder]:
     for (data, variant), run in first_runs(context, *names).items():
         if found := measured.get(data, {}).get(variant):
             mean = summarise(found).mean
-            if data not in best or _metrics.better(metric, mean, best[data][0]):
+            if data not in best or better(metric, mean, best[data][0]):
                 best[data] = (mean, run)
     return {data: run for data, (_, run) in best.items()}
 

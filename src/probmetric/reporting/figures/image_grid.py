@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probmetric.reporting import _metrics
+from probmetric.metrics import label
 from probmetric.reporting.figures import _data, _images, _style, register
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def draw(context: ReportContext) -> _style.Drawing:
     names = _data.listed([f"{chosen[data].key.run}" for data in strips])
     caption = (
         f"Test images in the order of their uncertainty (number below each image), lowest first and highest first, of "
-        f"{names}: the method with the best mean {_metrics.label(context.metrics[0])} on each dataset. "
+        f"{names}: the method with the best mean {label(context.metrics[0])} on each dataset. "
         "Images that are hard for a person, too, should stand in the lower row."
     )
     alt = f"Rows of {_IMAGES} test images with the lowest and the highest uncertainty, from {names}."

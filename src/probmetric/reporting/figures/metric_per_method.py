@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from probmetric.reporting import _metrics
+from probmetric.metrics import direction, heading, label
 from probmetric.reporting._comparison import summarise
 from probmetric.reporting.figures import _data, _style, register
 
@@ -42,7 +42,7 @@ def draw(context: ReportContext) -> _style.Drawing:
     for line, (data, metrics) in zip(axes, rows, strict=True):
         for axis, metric in zip(line, metrics, strict=False):
             _panel(axis, values[metric][data], methods[data], known)
-            axis.set_xlabel(_metrics.heading(metric))
+            axis.set_xlabel(heading(metric))
             axis.set_yticks(range(len(methods[data])), [])
         for axis in line[len(metrics) :]:
             axis.set_visible(False)
@@ -83,8 +83,6 @@ def _alt(context: ReportContext) -> str:
     metric = context.metrics[0]
     for data, by_method in _data.values(context, metric).items():
         means = {variant: math.fsum(found) / len(found) for variant, found in by_method.items()}
-        best = max(
-            means, key=lambda variant: -means[variant] if _metrics.direction(metric) == "lower" else means[variant]
-        )
+        best = max(means, key=lambda variant: -means[variant] if direction(metric) == "lower" else means[variant])
         sentences.append(f"on {_data.group_title(data)}, {context.label(best)} has the best mean ({means[best]:.3f})")
-    return f"Dot plot of {len(context.metrics)} metrics. {_metrics.label(metric)}: {'; '.join(sentences)}."
+    return f"Dot plot of {len(context.metrics)} metrics. {label(metric)}: {'; '.join(sentences)}."

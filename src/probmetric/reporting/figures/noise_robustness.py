@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from probmetric.reporting import _metrics
+from probmetric.metrics import arrow, label
 from probmetric.reporting._comparison import Cell, summarise
 from probmetric.reporting.figures import _data, _style, register
 
@@ -41,13 +41,11 @@ def draw(context: ReportContext) -> _style.Drawing:
                 capsize=2.5,
             )
         axis.set_title(dataset)
-        axis.set(
-            xlabel="wrong training labels (%)", ylabel=f"{_metrics.label(metric)} {_metrics.arrow(metric)}".strip()
-        )
+        axis.set(xlabel="wrong training labels (%)", ylabel=f"{label(metric)} {arrow(metric)}".strip())
         axis.margins(x=0.08)
     _style.method_legend(figure, context, variants, known)
     caption = (
-        f"{_metrics.label(metric)} on clean test data after training with wrong labels: mean over seeds with the "
+        f"{label(metric)} on clean test data after training with wrong labels: mean over seeds with the "
         "95 % t-interval."
     )
     return _style.Drawing(figure, TITLE, caption, _alt(context, lines))

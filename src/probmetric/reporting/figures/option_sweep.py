@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from probmetric.reporting import _metrics
+from probmetric.metrics import arrow, direction, label
 from probmetric.reporting._comparison import summarise
 from probmetric.reporting.figures import _data, _style, register
 from probmetric.reporting.figures._sweeps import TOGETHER, Points, Sweep, collect
@@ -48,11 +48,11 @@ def draw(context: ReportContext) -> _style.Drawing:
         _panel(axis, sweeps[data].lines[option], sweeps[data].aside, known)
         axis.set_title(_data.group_title(data), fontsize=8)
         if axis in first_column or len(metrics) > 1:
-            axis.set_ylabel(f"{_metrics.label(sweeps[data].metric)} {_metrics.arrow(sweeps[data].metric)}".strip())
+            axis.set_ylabel(f"{label(sweeps[data].metric)} {arrow(sweeps[data].metric)}".strip())
         axis.set_xlabel(option.replace(TOGETHER, "\n= "))
     _style.method_legend(figure, context, names, known)
     caption = (
-        f"{' and '.join(map(_metrics.label, metrics))} against the options that the runs override: mean over seeds "
+        f"{' and '.join(map(label, metrics))} against the options that the runs override: mean over seeds "
         "with the 95 % t-interval, which with few seeds may leave the panel. A method that was run without an override "
         "stands at the option's default; what belongs to no line is drawn as a horizontal one."
     )
@@ -126,11 +126,9 @@ def _alt(context: ReportContext, sweeps: dict[str, Sweep]) -> str:
     for data, sweep in sweeps.items():
         for option, lines in sweep.lines.items():
             for name, points in lines.items():
-                sign = -1 if _metrics.direction(sweep.metric) == "lower" else 1
+                sign = -1 if direction(sweep.metric) == "lower" else 1
                 best = max(points, key=lambda value, points=points, sign=sign: sign * fmean(points[value]))  # type: ignore[misc]
                 shown = f"{best:g}" if isinstance(best, float) else best
                 where = f"{_data.group_title(data)}, {context.label(name)}"
-                parts.append(
-                    f"{where}: best {_metrics.label(sweep.metric)} at {option} {shown} ({fmean(points[best]):.3f})"
-                )
+                parts.append(f"{where}: best {label(sweep.metric)} at {option} {shown} ({fmean(points[best]):.3f})")
     return f"A metric against options. {'; '.join(parts)}."

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from probmetric.io import FileError
-from probmetric.reporting import _metrics
+from probmetric.metrics import heading
 from probmetric.run_names import data_name
 
 FOLDER = Path(__file__).parent
@@ -89,7 +89,7 @@ class PublishedNumber:
         """The metric as a reader sees it, with the unit."""
         text = {None: "", 1: ", increase", -1: ", decrease", 0: ", quotient"}[self.unit.change]
         unit = f" [{self.unit.sign.strip()}]" if self.unit.sign else ""
-        return f"{_metrics.heading(self.metric)}{text}{unit}"
+        return f"{heading(self.metric)}{text}{unit}"
 
     def text(self, value: float, *, signed: bool = False) -> str:
         """A value of ours with the unit and digits of the printed one."""
