@@ -12,11 +12,11 @@ import errno
 import fcntl
 import hashlib
 import json
+import math
 import os
-import re
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,11 @@ _ADVICE = {
     errno.EFBIG: "the file would exceed the size allowed (ulimit -f); raise the limit and run the same command again",
 }
 _CHECKSUM = "sha256"
+_KINDS = {"bool": "BOOL", "uint8": "U8", "bfloat16": "BF16"} | {
+    f"{long}{bits}": f"{short}{bits}"
+    for long, short, widths in (("int", "I", (8, 16, 32, 64)), ("float", "F", (16, 32, 64)))
+    for bits in widths
+}
 
 
 class FileError(ProbMetricError, RuntimeError):
@@ -206,42 +211,46 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Any], metadata: Mappin
         path: the file.
         tensors: name -> array (all NumPy, or all torch).
         metadata: text -> text, stored in the file's header.
+
+    Raises:
+        ValueError: a type the format does not know.
     """
-    from safetensors import SafetensorError
-
-    torch_like = any(hasattr(tensor, "detach") for tensor in tensors.values())
-    save: Callable[..., None]
-    ready: dict[str, Any]
-    if torch_like:
-        from safetensors.torch import save_file as save
-
-        ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    else:
-        import numpy as np
-        from safetensors.numpy import save_file as save
-
-        ready = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    ready = {name: _dense(tensor) for name, tensor in tensors.items()}
     header = dict(metadata or {})
     header[_CHECKSUM] = _checksum(ready, header)
-    with atomic_path(path) as temporary:
-        try:
-            save(ready, temporary, metadata=header)
-            _sort_metadata(temporary)
-        except SafetensorError as error:  # carries the operating system's error as text only
-            number = re.search(r"os error (\d+)", str(error))
-            raise OSError(int(number[1]) if number else errno.EIO, str(error)) from error
+    order = sorted(ready, key=lambda name: (-ready[name].itemsize, name))
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        file.write(_header({name: ready[name] for name in order}, header))
+        for name in order:
+            file.write(_raw_bytes(ready[name]))
 
 
-def _sort_metadata(path: Path) -> None:
-    """Put the header's metadata in order, in place: safetensors shuffles it, and equal content shall be equal bytes."""
-    with path.open("r+b") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
-        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-        if len(text) <= length:
-            file.seek(8)
-            file.write(text.ljust(length))
+def _dense(tensor: Any) -> Any:
+    """A tensor in main memory, its rows one after another."""
+    if hasattr(tensor, "detach"):
+        return tensor.detach().cpu().contiguous()
+    import numpy as np
+
+    return np.ascontiguousarray(tensor)
+
+
+def _header(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> bytes:
+    """The start of a safetensors file: length, then as JSON where each tensor lies. Equal content gives equal bytes."""
+    entries: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
+    end = 0
+    for name, tensor in tensors.items():
+        start, end = end, end + math.prod(tensor.shape) * tensor.itemsize
+        entries[name] = {"dtype": _kind(name, tensor), "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text = text.ljust(-(-len(text) // 8) * 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _kind(name: str, tensor: Any) -> str:
+    found = str(tensor.dtype).removeprefix("torch.")
+    if found not in _KINDS:
+        raise ValueError(f"tensor {name!r} has type {found}; a safetensors file holds {', '.join(_KINDS)}.")
+    return _KINDS[found]
 
 
 def _checksum(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> str:

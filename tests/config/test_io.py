@@ -76,6 +76,47 @@ def test_tensors_round_trip(tmp_path, make):
     assert read_tensors(tmp_path / "x.safetensors", framework="torch")[0]["value"].shape == (2, 2)
 
 
+TYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
+
+
+@pytest.mark.parametrize("shapes", [[(3, 5), (0, 4), (), (7,)]], ids=str)
+def test_tensors_of_every_type_and_shape_are_what_safetensors_reads(tmp_path, shapes):
+    """Against the format's own reader and writer: values, types, shapes and every byte after the header."""
+    from safetensors.torch import load_file, save
+
+    generator = torch.Generator().manual_seed(0)
+    tensors = {
+        f"{kind}{number}": torch.randint(0, 2, shape, generator=generator).to(getattr(torch, kind))
+        for kind in TYPES
+        for number, shape in enumerate(shapes)
+    }
+    write_tensors(tmp_path / "x.safetensors", tensors, {"who": "mé"})
+    found = load_file(tmp_path / "x.safetensors")
+    assert found.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape), name
+        assert torch.equal(found[name], tensor), name
+    content, theirs = (tmp_path / "x.safetensors").read_bytes(), save(tensors)
+    length = int.from_bytes(content[:8], "little")
+    assert length % 8 == 0, "data are aligned"
+    assert len(content) - length == len(theirs) - int.from_bytes(theirs[:8], "little")
+
+
+def test_arrays_are_written_as_they_look(tmp_path):
+    """Transposed, strided and of every type NumPy shares with the format."""
+    values = np.arange(24).reshape(4, 6)
+    for kind in set(TYPES) - {"bfloat16"}:
+        for view in (values.T, values[::2, ::-1], values[:0]):
+            write_tensors(tmp_path / "x", {"value": view.astype(kind)})
+            np.testing.assert_array_equal(read_tensors(tmp_path / "x")[0]["value"], view.astype(kind))
+
+
+def test_a_type_the_format_does_not_know_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"tensor 'z' has type complex64; a safetensors file holds bool, .*float64\."):
+        write_tensors(tmp_path / "x", {"z": np.zeros(2, dtype=np.complex64)})
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_truncated_tensor_file_is_named(tmp_path):
     path = tmp_path / "x.safetensors"
     write_tensors(path, {"value": np.zeros(100)})
