@@ -6,10 +6,16 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: audit help env demo smoke test test-fast lint format ui report benchmark gpu lock schemas
+.PHONY: audit benchmark changed check demo env format gpu help hooks lint lock publish report schemas smoke \
+	style test test-all test-system types ui units
+
+# What runs whole workflows, a cluster, a browser, or kills and starves processes; all other tests are of units.
+SYSTEM := workflow or slurm or browser or faults
+PYTEST := OMP_NUM_THREADS=1 pytest -n auto
+PARALLEL := $(MAKE) --no-print-directory --jobs 3 --output-sync=target
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: .venv/.installed ## create .venv with the pinned packages
 
@@ -27,18 +33,35 @@ demo: env ## prepare the embedded datasets, train, evaluate, report (minutes)
 smoke: env ## every seam of the workflow, in about a minute
 	snakemake --config experiments=smoke
 
-test: env ## all tests, linters and type checks
-	ruff check .
-	ruff format --check .
-	snakefmt --check Snakefile workflow/rules
-	mypy
-	OMP_NUM_THREADS=1 pytest -n auto --dist loadfile
+check: env ## while you work: linters, types, the quick tests of what changed since main (30 s)
+	@$(PARALLEL) style types changed
 
-test-fast: env ## tests without the slow ones
-	OMP_NUM_THREADS=1 pytest -n auto --dist loadfile -m "not slow and not workflow and not slurm and not browser"
+test: env ## linters, types and every test of a unit (5 min); COVER=yes also says which lines they ran
+	@$(PARALLEL) style types units
+	$(if $(COVER),@.ci/coverage)
 
-lint: env ## linters, type checker, snakemake --lint
-	ruff check . && snakefmt --check Snakefile workflow/rules && mypy && snakemake --lint
+test-all: test test-system ## everything: `make test`, then whole workflows, SLURM, browser and faults
+
+test-system: env ## real Snakemake, DVC, SLURM and browser; processes killed, disks full, files damaged
+	$(PYTEST) --dist loadgroup -m "$(SYSTEM)"
+
+style: env
+	@ruff check . && ruff format --check . && snakefmt --check Snakefile workflow/rules
+
+types: env
+	@mypy
+
+units: env
+	@$(PYTEST) --dist worksteal -m "not ($(SYSTEM))" $(if $(COVER),--cov --cov-report=)
+
+changed: env
+	@tests="$$(.ci/changed)"; test -z "$$tests" || $(PYTEST) --dist worksteal -q -m "not (slow or $(SYSTEM))" $$tests
+
+lint: style types ## linters, type checker, snakemake --lint
+	snakemake --lint
+
+hooks: env ## let Git run linters, types and the link check before every commit
+	pre-commit install
 
 format: env ## put the code into house format
 	ruff check --fix . ; ruff format . ; snakefmt Snakefile workflow/rules

@@ -9,11 +9,20 @@ import pytest
 
 from built_once import BuiltOnce, package_files
 
+TESTS = Path(__file__).parent
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Every worker and every process a test starts keeps and finds numba's machine code in one folder."""
     if hasattr(config, "cache"):
         os.environ.setdefault("NUMBA_CACHE_DIR", str(config.cache.mkdir("numba")))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests below tests/faults are marked by where they lie."""
+    for item in items:
+        if TESTS / "faults" in item.path.parents:
+            item.add_marker("faults")
 
 
 @pytest.fixture(scope="session")
