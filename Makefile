@@ -38,7 +38,7 @@ check: env ## while you work: linters, types, the quick tests of what changed si
 
 test: env ## linters, types and every test of a unit (5 min); COVER=yes also says which lines they ran
 	@$(PARALLEL) style types units
-	$(if $(COVER),@.ci/coverage)
+	$(if $(COVER),@.ci/coverage.py)
 
 test-all: test test-system ## everything: `make test`, then whole workflows, SLURM, browser and faults
 
@@ -55,7 +55,7 @@ units: env
 	@$(PYTEST) --dist worksteal -m "not ($(SYSTEM))" $(if $(COVER),--cov --cov-report=)
 
 changed: env
-	@tests="$$(.ci/changed)"; test -z "$$tests" || $(PYTEST) --dist worksteal -q -m "not (slow or $(SYSTEM))" $$tests
+	@tests="$$(.ci/changed.py)"; test -z "$$tests" || $(PYTEST) --dist worksteal -q -m "not (slow or $(SYSTEM))" $$tests
 
 lint: style types ## linters, type checker, snakemake --lint
 	snakemake --lint

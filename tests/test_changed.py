@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / ".ci/changed"
+SCRIPT = Path(__file__).parents[1] / ".ci/changed.py"
 FILES = {
     "src/probmetric/losses/nir.py": "",
     "src/probmetric/io.py": "",
@@ -30,7 +30,7 @@ def repository(tmp_path) -> Path:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     (tmp_path / ".ci").mkdir()
-    shutil.copy(SCRIPT, tmp_path / ".ci/changed")
+    shutil.copy(SCRIPT, tmp_path / ".ci/changed.py")
     git(tmp_path, "init", "-q", "-b", "main")
     commit(tmp_path)
     return tmp_path
@@ -47,7 +47,7 @@ def commit(folder: Path) -> None:
 
 
 def changed(folder: Path) -> list[str]:
-    done = subprocess.run([folder / ".ci/changed"], check=True, capture_output=True, text=True)
+    done = subprocess.run([folder / ".ci/changed.py"], check=True, capture_output=True, text=True)
     return done.stdout.split()
 
 

@@ -48,7 +48,10 @@ def test_images_are_32x32_grey(prepared, name):
     assert len(store) == len(load_manifest(prepared / name))
 
 
-@pytest.mark.parametrize("name", ["digits", "glyphs", "symbols"])
+RENDERED = [pytest.param(name, marks=pytest.mark.slow) for name in ("glyphs", "symbols")]
+
+
+@pytest.mark.parametrize("name", ["digits", *RENDERED])
 def test_preparing_again_gives_the_same_bytes(prepared, tmp_path, name):
     prepare_dataset(name, tmp_path / name, progress=False)
     for file in ("manifest.parquet", "images.bin", "digest", "summary.json"):

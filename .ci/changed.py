@@ -38,7 +38,7 @@ def tests_of(name):
 
 
 def tests_of_source(parts):
-    """A room's own tests; of a single module the test of its name, or, where there is none, the tests that import it."""
+    """A room's own tests; of a single module the test of its name or, where there is none, the tests that import it."""
     module = parts[0].removesuffix(".py")
     if (ROOT / "tests" / module).is_dir():
         return [f"tests/{module}"]
