@@ -59,7 +59,7 @@ def test_fidelity_reaches_the_components_that_have_the_switch(params):
     changed = params.model_copy(
         update={
             "methods": params.methods
-            | {"old": params.methods["proxy_nca"].model_copy(update={"fidelity": "as_published"})}
+            | {"old": params.methods["proxy_nca_pp"].model_copy(update={"fidelity": "as_published"})}
         }
     )
     run = expand(changed, experiment(methods=["old"]))[0]

@@ -13,7 +13,7 @@ import pytest
 
 from probmetric.tracking.live import live_curves
 
-RUN = "digits/proxy_nca/seed0"
+RUN = "digits/proxy_nca_pp/seed0"
 
 
 def row(epoch: int) -> dict[str, object]:
