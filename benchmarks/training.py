@@ -31,9 +31,9 @@ from probmetric.data import prepare_dataset
 from probmetric.evaluation import retrieval_metrics
 from probmetric.losses import create_loss
 from probmetric.models import create_encoder
+from probmetric.training.backend import backend
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData
-from probmetric.training.kernels import kernels
 from probmetric.training.loop import Trainer
 from probmetric.uncertainty import create_uncertainty
 
@@ -61,7 +61,7 @@ def main() -> None:
     options = arguments()
     device = torch.device(options.device)
     torch.set_num_threads(options.threads)
-    with tempfile.TemporaryDirectory() as folder, kernels(deterministic=False):
+    with tempfile.TemporaryDirectory() as folder, backend(deterministic=False):
         write_photographs(Path(folder) / "raw", options.images)
         prepared = Path(folder) / "cub"
         prepare_dataset("cub", prepared, raw=Path(folder) / "raw", progress=False, subset=True, store="pixels")

@@ -219,7 +219,7 @@ def test_a_full_disk_or_a_read_only_folder_is_explained(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device", "images.bin")
 
-    monkeypatch.setattr("probmetric.data.cache._write_segment", full)
+    monkeypatch.setattr("probmetric.data.image_file._write_segment", full)
     with pytest.raises(DataError, match=r"No space left on device \(images\.bin\)\. Free space"):
         prepare_dataset("digits", tmp_path / "digits", progress=False)
     monkeypatch.undo()

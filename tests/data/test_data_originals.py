@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from probmetric.data import doctor, open_images, prepare_dataset
-from probmetric.data.cache import build_images
 from probmetric.data.decode import plain_jpeg_shape
+from probmetric.data.image_file import build_images
 from probmetric.data.sources._files import ImageFiles
 
 PICTURE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 44, 3), dtype=np.uint8))

@@ -12,8 +12,8 @@ from PIL import Image
 
 from probmetric.data import DataError, doctor, prepare_dataset
 from probmetric.data.archives import extract
-from probmetric.data.cache import build_images
 from probmetric.data.decode import decode
+from probmetric.data.image_file import build_images
 from probmetric.data.places import matched, positives, subtask
 from probmetric.data.sources._files import ImageFiles
 

@@ -22,7 +22,7 @@ from fault_helpers import ENCODER, STEPS, Tiny
 from test_kills import check_whole, tracked
 
 from probmetric.data import DataError
-from probmetric.data.cache import build_images
+from probmetric.data.image_file import build_images
 from probmetric.io import FileError, read_yaml, write_yaml
 from probmetric.tracking import track
 from probmetric.tracking.live import live_curves

@@ -20,7 +20,7 @@ from lzma import LZMAError
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO, Any
 
-from probmetric.data.cache import progress_bar
+from probmetric.data.image_file import progress_bar
 from probmetric.data.manifest import DataError
 
 MAX_RATIO, MIN_LIMIT = 200, 256 * 2**20

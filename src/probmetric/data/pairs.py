@@ -10,7 +10,7 @@ from probmetric.data.manifest import OptionError
 from probmetric.data.samplers import generator
 
 
-class EpisodicBatches:
+class EpisodicSampler:
     """N classes x K images drawn anew for every episode: classes without replacement, images of a class likewise.
 
     Episodes are independent of each other. Classes with fewer than K images are not drawn.
@@ -52,7 +52,7 @@ class EpisodicBatches:
         return np.concatenate([rng.choice(self._members[k], self.per_class, replace=False) for k in chosen])
 
 
-class PairBatches:
+class PairSampler:
     """Batches of B pairs (query, positive), 2 B images: every query that has a positive occurs once per epoch.
 
     Faces: the positive is another random image of the same person. Places: a random database image near the query.
@@ -77,7 +77,7 @@ class PairBatches:
         self.pairs_per_batch, self.seed = pairs_per_batch, seed
 
     @classmethod
-    def of_classes(cls, labels: np.ndarray, pairs_per_batch: int, seed: int) -> PairBatches:
+    def of_classes(cls, labels: np.ndarray, pairs_per_batch: int, seed: int) -> PairSampler:
         """Pairs of two different images of one class; classes of one image give none.
 
         Args:

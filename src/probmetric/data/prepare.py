@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from probmetric.data.cache import build_images, workers_available
 from probmetric.data.digest import write_digest
+from probmetric.data.image_file import build_images, workers_available
 from probmetric.data.manifest import IMAGES, MANIFEST, SPLITS, SUMMARY, DataError, text, write_manifest
 from probmetric.data.raw import RawFiles
 from probmetric.data.sources import REGISTRY, Table

@@ -11,7 +11,7 @@ import numpy as np
 from probmetric.data.manifest import OptionError
 
 
-class ShuffledBatches:
+class ShuffledSampler:
     """Plain shuffling; the last, smaller batch is dropped unless it is the only one."""
 
     def __init__(self, count: int, batch_size: int, seed: int) -> None:
@@ -36,7 +36,7 @@ class ShuffledBatches:
         return [order[i * self.batch_size : (i + 1) * self.batch_size] for i in range(len(self))]
 
 
-class BalancedBatches:
+class BalancedSampler:
     """P classes x K images per batch, P = batch_size / K.
 
     Without replacement (default) classes take turns in a shuffled order and a class gives its images in a shuffled
@@ -101,14 +101,14 @@ class BalancedBatches:
         return rounds
 
 
-class ClassRandomBatches:
+class ClassRandomSampler:
     """The sampler of the proxy papers' released code: B / K times a class, uniformly and with replacement, then K of
     its images, with replacement too; a class or an image may occur several times in a batch.
     """
 
     def __init__(self, labels: np.ndarray, batch_size: int, per_class: int, seed: int) -> None:
-        """Batches over the images with the given labels (N,); the arguments are those of `BalancedBatches`."""
-        balanced = BalancedBatches(labels, batch_size, per_class, seed)
+        """Batches over the images with the given labels (N,); the arguments are those of `BalancedSampler`."""
+        balanced = BalancedSampler(labels, batch_size, per_class, seed)
         self.batch_size, self.per_class, self.seed = batch_size, per_class, seed
         self._count, self._members = len(balanced.labels), balanced.members
 

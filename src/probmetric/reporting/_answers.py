@@ -22,7 +22,7 @@ from probmetric.reporting._render import number
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.reporting.tables import Group, Row, Table
+    from probmetric.reporting.tables import Group, ResultTable, Row
 
 GOOD = {"errors": 0.3, "strangers": 0.75, "truth": 0.3}
 CHANCE = {"errors": 0.0, "strangers": 0.5, "truth": 0.0}
@@ -58,12 +58,12 @@ class Trust:
     evidence: Mapping[str, Evidence]
 
 
-def answers(table: Table) -> list[Answer]:
+def answers(table: ResultTable) -> list[Answer]:
     """One answer per dataset and noise rate, by the first metric of the table."""
     return [_answer(table, group) for group in table.groups]
 
 
-def _answer(table: Table, group: Group) -> Answer:
+def _answer(table: ResultTable, group: Group) -> Answer:
     column = table.columns[0]
     ranked = [(row, cell) for row in group.rows if (cell := row.cells[0]) is not None]
     ranked.sort(key=lambda pair: pair[1].mean, reverse=column.direction != "lower")

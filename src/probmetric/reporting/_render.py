@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from probmetric.reporting._comparison import Cell
     from probmetric.reporting.claims.layout import Board
     from probmetric.reporting.published.comparing import PublishedComparison
-    from probmetric.reporting.tables import Column, Group, Row, Table
+    from probmetric.reporting.tables import Column, Group, ResultTable, Row
 
 NOT_RUN = "not run"
 NOT_MEASURED = "–"
@@ -38,7 +38,7 @@ def seeds_text(row: Row) -> str:
 
 
 def markdown(
-    table: Table,
+    table: ResultTable,
     claims: Board | None = None,
     published: Sequence[PublishedComparison] = (),
     label: Callable[[str], str] = str,
@@ -56,7 +56,7 @@ def markdown(
     return "\n\n".join(blocks) + "\n"
 
 
-def _markdown_group(table: Table, group: Group) -> str:
+def _markdown_group(table: ResultTable, group: Group) -> str:
     head = [
         "Method",
         *(["Fidelity"] if table.show_fidelity else []),
@@ -116,7 +116,7 @@ def plain_text(text: str) -> str:
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
-def csv_text(table: Table) -> str:
+def csv_text(table: ResultTable) -> str:
     """One line per method and metric, full precision, readable by a spreadsheet or pandas."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
@@ -143,7 +143,7 @@ def _optional(value: float | None) -> str:
     return "" if value is None else repr(value)
 
 
-def latex(table: Table) -> str:
+def latex(table: ResultTable) -> str:
     r"""A `tabular` in the booktabs style (`\usepackage{booktabs}`), one block of rows per dataset and noise rate."""
     fidelity = ["Fidelity"] if table.show_fidelity else []
     budget = [BUDGET] if table.show_budget else []

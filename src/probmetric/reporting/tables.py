@@ -64,7 +64,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Table:
+class ResultTable:
     """The table of an experiment, ready for any renderer."""
 
     title: str
@@ -82,7 +82,7 @@ class Table:
         return any(row.budget for group in self.groups for row in group.rows)
 
 
-def build_table(context: ReportContext) -> Table:
+def build_table(context: ReportContext) -> ResultTable:
     """The experiment's table from its runs.csv."""
     groups = tuple(_group(context, data) for data in context.data)
     rows = [row for group in groups for row in group.rows]
@@ -90,7 +90,7 @@ def build_table(context: ReportContext) -> Table:
         _column(metric, [cell.mean for row in rows if (cell := row.cells[place])])
         for place, metric in enumerate(context.metrics)
     )
-    return Table(context.title or context.name, columns, groups)
+    return ResultTable(context.title or context.name, columns, groups)
 
 
 def _column(metric: str, means: list[float]) -> Column:

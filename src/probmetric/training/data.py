@@ -19,12 +19,12 @@ from torch import Tensor
 from probmetric.config import ConfigError, Training
 from probmetric.data import DataError, ImageStore, load_columns, load_metadata, open_images, verify_digest
 from probmetric.data.ahead import ahead_of, loading_threads, sent
-from probmetric.data.batching import Batches, create_batches
 from probmetric.data.large import LargeImages
 from probmetric.data.manifest import read_table, values_of
 from probmetric.data.places import COLUMNS
 from probmetric.data.reader import Reader
 from probmetric.data.recipes import Transform, transform_for
+from probmetric.data.sampling import Sampler, create_sampler
 from probmetric.io import sha256_file
 from probmetric.training.ranks import ALONE, Ranks
 from probmetric.training.seeds import generator_for
@@ -88,13 +88,13 @@ class TrainingData:
         if len(rows["train"]) * height * width * self.in_channels <= IN_MEMORY_BYTES:
             self._held = self._store.batch(rows["train"]).to(self.device)
 
-    def _create_sampler(self, folder: Path) -> Batches:
+    def _create_sampler(self, folder: Path) -> Sampler:
         settings = self.settings
         table, _ = read_table(folder, ["index"], optional=COLUMNS)
         places = None
         if set(COLUMNS) <= set(table.column_names):
             places = {name: values_of(table, name)[self.index.numpy()] for name in COLUMNS}
-        return create_batches(
+        return create_sampler(
             settings.sampler,
             self.labels.numpy(),
             batch_size=settings.batch_size,

@@ -33,11 +33,11 @@ from tqdm import tqdm
 from probmetric.config import Training
 from probmetric.losses import Loss
 from probmetric.models import Encoder
+from probmetric.training.backend import compiled
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData
 from probmetric.training.diagnosis import TrainingError, non_finite_gradients, non_finite_loss
 from probmetric.training.forward import Network, embed_as_trained, resolve_precision
-from probmetric.training.kernels import compiled
 from probmetric.training.optimizer import create_optimizer, gradient_norm, set_learning_rates, update_parameters
 from probmetric.training.ranks import losing_nobody
 from probmetric.training.schedule import learning_rate_factor

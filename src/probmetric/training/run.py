@@ -22,11 +22,11 @@ from probmetric.losses import Loss, create_loss
 from probmetric.models import Encoder, create_encoder
 from probmetric.run_folder import RunFolder, Which
 from probmetric.training.allocator import keep_freed_memory
+from probmetric.training.backend import backend
 from probmetric.training.batch_norm import synchronise_batch_norm
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData
 from probmetric.training.device import claim_device, try_lock
-from probmetric.training.kernels import kernels
 from probmetric.training.loop import HISTORY_COLUMNS, Progress, Trainer, Weights, weights_of
 from probmetric.training.provenance import hardware, versions
 from probmetric.training.ranks import ALONE, Ranks
@@ -77,7 +77,7 @@ def train_run(
         _only_one(state_folder) if ranks.first else contextlib.nullcontext(),
         claim_device(device) as chosen,
         torch.random.fork_rng(devices=[chosen] if chosen.type == "cuda" else []),
-        kernels(deterministic=settings.training.deterministic),
+        backend(deterministic=settings.training.deterministic),
         stop_requests() as should_stop,
     ):
         if ranks.first:

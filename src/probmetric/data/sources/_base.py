@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from probmetric.data.cache import Stored
+from probmetric.data.image_file import Stored
 from probmetric.data.manifest import DataError
 from probmetric.data.raw import RawFile, RawFiles
 from probmetric.registry import Flag

@@ -22,8 +22,8 @@ from typing import Literal
 
 import numpy as np
 
-from probmetric.data.cache import Stored
 from probmetric.data.decode import Mode, as_png, decode, plain_jpeg_shape
+from probmetric.data.image_file import Stored
 from probmetric.data.manifest import DataError, OptionError, text
 from probmetric.data.splits import hold_out_classes
 

@@ -6,7 +6,7 @@ peopleDevTest.txt (1,711 people, 3,708 images). Expected in torchvision's layout
 
 The manifest's column `identity` holds the name. Where `pairsDevTest.txt` is there (500 pairs of one person, 500 of two)
 its pairs are verified in evaluation (`evaluation.verification`). Training pairs are two random images of one person
-(`pairs.PairBatches`); the released code of the Laplacian metric learner pairs every image with the person's first
+(`pairs.PairSampler`); the released code of the Laplacian metric learner pairs every image with the person's first
 image only.
 """
 

@@ -17,7 +17,7 @@ _REPEATABLE = ":4096:8"
 
 
 @contextlib.contextmanager
-def kernels(*, deterministic: bool) -> Iterator[None]:
+def backend(*, deterministic: bool) -> Iterator[None]:
     """Choose kernels for the block; what was set before is set again afterwards.
 
     Deterministic: operations that may give other bits the next time are refused, and cuBLAS gets the fixed workspace

@@ -47,14 +47,14 @@ class Stored(NamedTuple):
     remarks: tuple[str, ...] = ()
 
 
-Reader = Callable[[int], "Stored | np.ndarray"]
+ImageOf = Callable[[int], "Stored | np.ndarray"]
 
 
 @runtime_checkable
 class Divisible(Protocol):
     """A reader that knows all paths: a process that reads some rows is sent those."""
 
-    def part(self, rows: range) -> Reader:
+    def part(self, rows: range) -> ImageOf:
         """The reader whose row 0 is the first of `rows`."""
 
 
@@ -78,7 +78,7 @@ def workers_available() -> int:
 
 
 def build_images(
-    folder: Path, read: Reader, names: np.ndarray, *, request: Any, workers: int, title: str, progress: bool
+    folder: Path, read: ImageOf, names: np.ndarray, *, request: Any, workers: int, title: str, progress: bool
 ) -> Placed:
     """Write `folder`/images.bin, going on where an interrupted call with the same `request` stopped.
 
@@ -196,7 +196,7 @@ def _resume(folder: Path, key: str, log: _Log) -> None:
 
 
 def _chunks(
-    folder: Path, read: Reader, names: np.ndarray, starts: range, workers: int
+    folder: Path, read: ImageOf, names: np.ndarray, starts: range, workers: int
 ) -> Iterator[tuple[Path, list[Any]]]:
     """Segments in order, at most 2 per worker ahead of the writer."""
     jobs = ((folder / f"segment-{start}.bin", range(start, min(start + CHUNK, len(names)))) for start in starts)
@@ -222,13 +222,13 @@ def _chunks(
             pool.shutdown(cancel_futures=True)
 
 
-def _portion(read: Reader, rows: range, names: np.ndarray) -> tuple[Reader, range, np.ndarray]:
+def _portion(read: ImageOf, rows: range, names: np.ndarray) -> tuple[ImageOf, range, np.ndarray]:
     """What a process needs to read `rows`, with the rows' numbers in it: not the paths of all images."""
     own = names[rows.start : rows.stop]
     return (read.part(rows), range(len(rows)), own) if isinstance(read, Divisible) else (read, rows, own)
 
 
-def _write_segment(path: Path, read: Reader, rows: range, names: np.ndarray) -> list[Any]:
+def _write_segment(path: Path, read: ImageOf, rows: range, names: np.ndarray) -> list[Any]:
     """Read the images `rows`, called `names`, into a segment file; (length, H, W, C, sha256, remarks) of each."""
     entries = []
     with path.open("wb") as file:

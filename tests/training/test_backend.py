@@ -13,7 +13,7 @@ from training_helpers import quick_settings
 from probmetric.config import ConfigError
 from probmetric.io import read_tensors
 from probmetric.training import TrainingError, train_run
-from probmetric.training.kernels import compiled, kernels
+from probmetric.training.backend import backend, compiled
 
 
 def switches() -> tuple[object, ...]:
@@ -26,23 +26,23 @@ def switches() -> tuple[object, ...]:
 def test_switches_hold_for_the_block_only(deterministic: bool) -> None:
     before = switches()
     workspace = ":4096:8" if deterministic else before[3]
-    with kernels(deterministic=deterministic):
+    with backend(deterministic=deterministic):
         assert switches() == (deterministic, deterministic, not deterministic, workspace)
     assert switches() == before
-    with contextlib.suppress(KeyError), kernels(deterministic=deterministic):
+    with contextlib.suppress(KeyError), backend(deterministic=deterministic):
         raise KeyError
     assert switches() == before
 
 
 def test_an_operation_without_such_a_kernel_is_named() -> None:
-    with pytest.raises(TrainingError, match=r"put_.*training\.deterministic to false"), kernels(deterministic=True):
+    with pytest.raises(TrainingError, match=r"put_.*training\.deterministic to false"), backend(deterministic=True):
         torch.zeros(3).put_(torch.tensor([0, 0]), torch.ones(2))
 
 
 def test_the_caller_s_own_choice_returns() -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
-        with kernels(deterministic=True):
+        with backend(deterministic=True):
             assert not torch.is_deterministic_algorithms_warn_only_enabled()
         assert torch.is_deterministic_algorithms_warn_only_enabled()
     finally:

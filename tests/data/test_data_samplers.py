@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probmetric.data.counter import uniforms
-from probmetric.data.samplers import BalancedBatches, ClassRandomBatches, ShuffledBatches, shard
+from probmetric.data.samplers import BalancedSampler, ClassRandomSampler, ShuffledSampler, shard
 from probmetric.data.transforms import SMALL, SmallImages, small_transform
 
 IMAGES = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (40, 3, 32, 32), dtype=np.uint8))
@@ -27,7 +27,7 @@ def same(a, b):
 )
 def test_balanced_batches_have_p_classes_of_k_images(sizes, classes, per_class, seed, replacement):
     labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)) * 7, sizes))
-    batches = BalancedBatches(labels, classes * per_class, per_class, seed, replacement=replacement)
+    batches = BalancedSampler(labels, classes * per_class, per_class, seed, replacement=replacement)
     for batch in batches.epoch(3):
         found, counts = np.unique(labels[batch], return_counts=True)
         assert len(found) == min(classes, len(sizes))
@@ -40,20 +40,20 @@ def test_balanced_batches_have_p_classes_of_k_images(sizes, classes, per_class, 
 
 def test_without_replacement_equal_classes_are_used_equally():
     labels = np.repeat(np.arange(12), 8)
-    seen = np.bincount(np.concatenate(BalancedBatches(labels, 16, 4, seed=0).epoch(0)), minlength=96)
+    seen = np.bincount(np.concatenate(BalancedSampler(labels, 16, 4, seed=0).epoch(0)), minlength=96)
     assert (seen == 1).all()
 
 
 def test_every_class_is_used_almost_equally_when_sizes_differ():
     labels = np.repeat(np.arange(30), np.random.default_rng(0).integers(3, 40, 30))
-    used = labels[np.concatenate(BalancedBatches(labels, 32, 4, seed=0).epoch(0))]
+    used = labels[np.concatenate(BalancedSampler(labels, 32, 4, seed=0).epoch(0))]
     counts = np.bincount(used, minlength=30)
     assert counts.max() - counts.min() <= 4
 
 
 def test_batches_depend_on_seed_and_epoch_alone():
     labels = np.repeat(np.arange(10), 10)
-    for make in (lambda seed: BalancedBatches(labels, 20, 2, seed), lambda seed: ShuffledBatches(100, 20, seed)):
+    for make in (lambda seed: BalancedSampler(labels, 20, 2, seed), lambda seed: ShuffledSampler(100, 20, seed)):
         sampler = make(1)
         assert same(sampler.epoch(4), make(1).epoch(4))
         sampler.epoch(0)
@@ -65,7 +65,7 @@ def test_batches_depend_on_seed_and_epoch_alone():
 
 def test_class_random_batches_draw_classes_and_images_with_replacement():
     labels = np.repeat(np.arange(6), [1, 2, 3, 30, 30, 30])
-    sampler = ClassRandomBatches(labels, 8, 2, seed=0)
+    sampler = ClassRandomSampler(labels, 8, 2, seed=0)
     batches = [batch for epoch in range(60) for batch in sampler.epoch(epoch)]
     groups = np.stack(batches).reshape(-1, 2)
     assert (labels[groups[:, 0]] == labels[groups[:, 1]]).all()
@@ -77,11 +77,11 @@ def test_class_random_batches_draw_classes_and_images_with_replacement():
 
 
 def test_shuffled_batches_cover_distinct_images():
-    batches = ShuffledBatches(103, 20, seed=0).epoch(0)
+    batches = ShuffledSampler(103, 20, seed=0).epoch(0)
     rows = np.concatenate(batches)
     assert [len(batch) for batch in batches] == [20] * 5
     assert len(np.unique(rows)) == 100
-    assert len(ShuffledBatches(7, 20, seed=0).epoch(0)[0]) == 7
+    assert len(ShuffledSampler(7, 20, seed=0).epoch(0)[0]) == 7
 
 
 def test_shards_put_together_are_the_batch():
@@ -94,9 +94,9 @@ def test_shards_put_together_are_the_batch():
 
 def test_a_batch_size_that_does_not_fit_is_explained():
     with pytest.raises(ValueError, match="not a multiple of 4 images per class; nearest allowed: 20"):
-        BalancedBatches(np.arange(50) // 5, 21, 4, seed=0)
+        BalancedSampler(np.arange(50) // 5, 21, 4, seed=0)
     with pytest.raises(ValueError, match="training split is empty"):
-        BalancedBatches(np.empty(0, dtype=int), 8, 4, seed=0)
+        BalancedSampler(np.empty(0, dtype=int), 8, 4, seed=0)
 
 
 def test_counter_numbers_are_uniform_and_independent_of_company():
