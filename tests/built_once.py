@@ -11,12 +11,14 @@ import fcntl
 import hashlib
 import json
 import shutil
+import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 KEPT = 3  # states of the source whose folders are kept: going back to one is free
@@ -76,6 +78,45 @@ def listing(folder: Path) -> dict[str, list[int]]:
     """Size and time of the last change of every file."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): [path.stat().st_size, path.stat().st_mtime_ns] for path in files}
+
+
+def restore(copy: Path, original: Path) -> None:
+    """Make a copy equal to its original, links and times included, and touch only what is not."""
+    wanted, found = entries(original), entries(copy)
+    same = {name for name in wanted.keys() & found.keys() if wanted[name] == found[name]}
+    for name in sorted(found.keys() - same, reverse=True):
+        (copy / name).rmdir() if found[name].is_folder else (copy / name).unlink()
+    for name in sorted(wanted.keys() - same):
+        if wanted[name].is_folder:
+            (copy / name).mkdir(parents=True)
+        else:
+            shutil.copy2(original / name, copy / name, follow_symlinks=False)
+    for name in (name for name in wanted if wanted[name].is_folder):
+        shutil.copystat(original / name, copy / name)
+
+
+class Entry(NamedTuple):
+    """What tells a file, link or folder from another one of its name, but for a folder's content."""
+
+    is_folder: bool
+    mode: int = 0
+    size: int = 0
+    changed: int = 0
+    target: str = ""
+
+
+def entries(folder: Path) -> dict[str, Entry]:
+    """Everything in a folder, and the folder itself as `.`; nothing if it is not there."""
+    paths = [folder, *folder.rglob("*")] if folder.is_dir() else []
+    return {str(path.relative_to(folder)): entry(path) for path in paths}
+
+
+def entry(path: Path) -> Entry:
+    state = path.lstat()
+    if stat.S_ISDIR(state.st_mode):
+        return Entry(True)
+    target = str(path.readlink()) if path.is_symlink() else ""
+    return Entry(False, state.st_mode, state.st_size, state.st_mtime_ns, target)
 
 
 def is_sound(folder: Path, record: Path) -> bool:

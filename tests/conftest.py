@@ -10,6 +10,8 @@ import pytest
 from built_once import BuiltOnce, package_files
 
 TESTS = Path(__file__).parent
+# Fixture of a session or module that takes long -> the worker all its tests go to (`--dist loadgroup`).
+GROUPS = {"whole": "faults", "embedded": "tables of the papers"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -18,11 +20,15 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("NUMBA_CACHE_DIR", str(config.cache.mkdir("numba")))
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests below tests/faults are marked by where they lie."""
+    """Tests below tests/faults are marked by where they lie; those of one workspace stay with one worker."""
     for item in items:
         if TESTS / "faults" in item.path.parents:
             item.add_marker("faults")
+        for fixture, group in GROUPS.items():
+            if fixture in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,8 @@
 """Shared folders: made once, again when the source or the folder has changed, and by one process at a time."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import built_once
-from built_once import KEPT, BuiltOnce
+from built_once import KEPT, BuiltOnce, restore
 
 
 @pytest.fixture
@@ -84,6 +86,73 @@ def test_old_states_are_forgotten(made, source):
     kept = [path for path in folder.parent.iterdir() if path.is_dir()]
     assert len(kept) == KEPT
     assert folder in kept
+
+
+@pytest.fixture
+def original(tmp_path) -> Path:
+    root = tmp_path / "original"
+    for name in ("a/b/one", "a/two", "three"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+        os.utime(root / name, (1_000_000, 1_000_000))
+    (root / "empty").mkdir()
+    (root / "link").symlink_to("a")
+    os.utime(root / "a", (2_000_000, 2_000_000))
+    return root
+
+
+def described(root: Path) -> dict[str, tuple[object, ...]]:
+    """Kind, permissions, time and content of everything."""
+    found = {}
+    for path in [root, *root.rglob("*")]:
+        state = path.lstat()
+        content = str(path.readlink()) if path.is_symlink() else path.is_file() and path.read_bytes()
+        found[str(path.relative_to(root))] = (state.st_mode, state.st_mtime_ns, content)
+    return found
+
+
+def swap(copy: Path) -> None:
+    """Files become folders and the other way round."""
+    shutil.rmtree(copy / "a")
+    (copy / "a").write_text("a file")
+    (copy / "three").unlink()
+    (copy / "three/deep").mkdir(parents=True)
+    (copy / "link").unlink()
+    (copy / "link").mkdir()
+
+
+CHANGES = {
+    "written in place, of the same length": lambda copy: (copy / "a/two").write_text("A/TWO"),
+    "another time": lambda copy: os.utime(copy / "a/b/one"),
+    "another permission": lambda copy: (copy / "three").chmod(0o400),
+    "removed": lambda copy: shutil.rmtree(copy / "a"),
+    "added": lambda copy: (copy / "new/folder").mkdir(parents=True),
+    "added to a folder": lambda copy: (copy / "empty/file").touch(),
+    "a link elsewhere": lambda copy: ((copy / "link").unlink(), (copy / "link").symlink_to("empty")),
+    "swapped": swap,
+    "all gone": shutil.rmtree,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_copy_becomes_its_original_again(original, tmp_path, change):
+    copy, expected = tmp_path / "copy", described(original)
+    restore(copy, original)
+    assert described(copy) == expected
+    CHANGES[change](copy)
+    assert described(copy) != expected if copy.exists() else True
+    restore(copy, original)
+    assert described(copy) == expected
+    assert described(original) == expected
+
+
+def test_what_is_the_same_is_not_copied_again(original, tmp_path):
+    restore(tmp_path / "copy", original)
+    before = (tmp_path / "copy/three").lstat()
+    (tmp_path / "copy/a/two").write_text("changed")
+    restore(tmp_path / "copy", original)
+    assert (tmp_path / "copy/three").lstat().st_ino == before.st_ino
+    assert (tmp_path / "copy/three").lstat().st_ctime_ns == before.st_ctime_ns
 
 
 WORKER = """

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from built_once import restore
 from probmetric.io import read_yaml, write_yaml
 
 ROOT = Path(__file__).parents[2]
@@ -117,10 +118,17 @@ def finished(pristine, tmp_path_factory) -> Workspace:
     return Workspace(Path(shutil.copytree(pristine, tmp_path_factory.mktemp("finished") / "copy", symlinks=True)))
 
 
+@pytest.fixture(scope="session")
+def used(tmp_path_factory) -> Path:
+    """Where a worker's tests work, one after the other."""
+    return tmp_path_factory.mktemp("used") / "probmetric"
+
+
 @pytest.fixture
-def workspace(pristine, tmp_path) -> Workspace:
-    """A copy of the finished workspace, time stamps and tool state included."""
-    return Workspace(Path(shutil.copytree(pristine, tmp_path / "copy", symlinks=True)))
+def workspace(pristine, used) -> Workspace:
+    """The finished workspace, time stamps and tool state included, whatever the test before did to it."""
+    restore(used, pristine)
+    return Workspace(used)
 
 
 @pytest.fixture

@@ -11,7 +11,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 
 import miniatures
 
-pytestmark = [pytest.mark.workflow, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.workflow,
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),
+    pytest.mark.xdist_group("miniatures"),
+]
 
 PAIRS = ("lfw", "msls")
 DATASETS = {"cub-vmf", "cars", "sop", *PAIRS, "mnist+nearest0.2", "fashion_mnist", "cifar10", "cifar100", "svhn"}
