@@ -1,6 +1,7 @@
 """Configuration errors say where, the value, what is allowed and the nearest match, without loading PyTorch."""
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from probmetric.config import ConfigError, EncoderSettings, Experiment, Params, RunSettings, load, parse
+from probmetric.config._params import Evaluation
+from probmetric.config._training import Training
 from probmetric.io import read_yaml
 from probmetric.planning.workflow import write_schemas
 
@@ -81,3 +84,29 @@ def test_committed_schemas_are_current(tmp_path):
     for path in write_schemas(tmp_path):
         committed = ROOT / "workflow/schemas" / path.name
         assert path.read_text() == committed.read_text(), "run `make schemas`"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "allowed"),
+    [
+        ("learning_rate", math.inf, "finite number"),
+        ("learning_rate", math.nan, "finite number"),
+        ("learning_rate", 1e30, "less than or equal to 10000"),
+        ("weight_decay", math.inf, "finite number"),
+        ("weight_decay", 1e30, "less than or equal to 10000"),
+        ("gradient_clip", math.inf, "finite number"),
+        ("epochs", 10**30, "less than or equal to 1000000"),
+        ("steps_per_epoch", 10**30, "less than or equal to 1000000"),
+        ("batch_size", 10**30, "less than or equal to 1048576"),
+        ("milestones", [-3], "greater than or equal to 0"),
+    ],
+)
+def test_numbers_of_training_out_of_range_are_refused_by_name(option: str, value: object, allowed: str):
+    with pytest.raises(ConfigError, match=rf"x.yaml: {option}.*{allowed}.*found"):
+        parse(Training, {option: value}, "x.yaml")
+
+
+@pytest.mark.parametrize(("option", "value"), [("seed", 2**40), ("calibration_bins", 10**30), ("ks", [10**30])])
+def test_numbers_of_the_evaluation_out_of_range_are_refused_by_name(option: str, value: object):
+    with pytest.raises(ConfigError, match=rf"x.yaml: {option}.*less than or equal to.*found"):
+        parse(Evaluation, {option: value}, "x.yaml")

@@ -1,12 +1,23 @@
 """Names and options are known without importing, from a catalogue, and answered with the nearest valid one."""
 
 import json
+import math
 import subprocess
 import sys
+from typing import Annotated
 
 import pytest
 
-from probmetric.registry import REQUIRED, Registry, _catalogue, all_registries, write_catalogue
+from probmetric.registry import (
+    REQUIRED,
+    OptionValueError,
+    Range,
+    Registry,
+    _catalogue,
+    all_registries,
+    registry_of,
+    write_catalogue,
+)
 
 
 @pytest.mark.parametrize("registry", list(all_registries()), ids=lambda registry: registry.kind)
@@ -127,3 +138,46 @@ def test_a_damaged_note_is_made_again(package: Registry, project):
     (project / "state" / "components" / "sample-flat.json").write_text("{")
     package._entries.clear()
     assert package.options("flat")["rate"].default == 0.5
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "option", "value", "allowed"),
+    [
+        ("loss", "arcface", "scale", -5.0, "above 0"),
+        ("loss", "arcface", "scale", math.nan, "above 0"),
+        ("loss", "arcface", "margin", math.inf, "between -1e.30 and 1e.30"),
+        ("loss", "arcface", "margin", 1e31, "between -1e.30 and 1e.30"),
+        ("loss", "proxy_anchor", "proxy_lr", 0, "above 0"),
+        ("loss", "vmf", "samples", 0, "at least 1, at most 2.14748e.09"),
+        ("loss", "vmf", "samples", 10**30, "at least 1, at most"),
+        ("backbone", "compact", "width", 0, "at least 1"),
+        ("backbone", "compact", "width", -3, "at least 1"),
+        ("backbone", "compact", "dropout", 1.0, "at least 0, below 1"),
+    ],
+)
+def test_numbers_out_of_range_are_refused_by_name(kind: str, name: str, option: str, value: float, allowed: str):
+    registry = registry_of(kind)
+    with pytest.raises(OptionValueError, match=rf"{name}': option '{option}' is .*; allowed: a number {allowed}"):
+        registry.check_options(name, {option: value})
+
+
+def test_defaults_are_in_their_ranges():
+    for registry in all_registries():
+        for name in registry.own_names():
+            for option in registry.options(name).values():
+                if option.default is not REQUIRED:
+                    option.check(name, option.default)
+
+
+def test_a_declared_range_is_part_of_the_entry():
+    from probmetric.registry._entries import Option, _range
+
+    mark = Range(above=0, high=2)
+    found = Option("x", 1.0, ("float",), (), _range(Annotated[float, mark] | None))
+    assert found.range == mark
+    assert Option.of("x", json.loads(json.dumps(found.plain()))) == found
+    for inside in (1e-9, 2):
+        found.check("x", inside)
+    for outside in (0, 2.1, -1):
+        with pytest.raises(OptionValueError, match="above 0, at most 2"):
+            found.check("x", outside)

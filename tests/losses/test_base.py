@@ -78,7 +78,7 @@ def test_unknown_names_and_options_are_answered_with_the_nearest() -> None:
         create_loss("proxy_ancor", num_classes=3, dim=4)
     with pytest.raises(UnknownNameError, match="did you mean 'margin'"):
         create_loss("proxy_anchor", num_classes=3, dim=4, margn=0.2)
-    with pytest.raises(ValueError, match=r"scale=-1.0; allowed: a number above 0"):
+    with pytest.raises(ValueError, match=r"'scale' is -1.0; allowed: a number above 0"):
         create_loss("proxy_anchor", num_classes=3, dim=4, scale=-1.0)
 
 

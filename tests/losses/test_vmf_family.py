@@ -310,7 +310,7 @@ def test_options_are_checked() -> None:
         create_loss("vmf", num_classes=3, dim=6, resultant=1.5)
     with pytest.raises(ValueError, match=r"'elvmf'; allowed: 'cos', 'l2'"):
         create_loss("sample_proxy", num_classes=3, dim=6, distance="elvmf")
-    with pytest.raises(ValueError, match="samples=0; allowed: at least 1"):
+    with pytest.raises(ValueError, match="'samples' is 0; allowed: a number at least 1"):
         create_loss("el_nivmf", num_classes=3, dim=6, samples=0)
-    with pytest.raises(ValueError, match="temperature=-1"):
+    with pytest.raises(ValueError, match="'temperature' is -1.0"):
         create_loss("el_nivmf", num_classes=3, dim=6, temperature=-1.0)

@@ -109,9 +109,11 @@ def test_training_survives_a_truncated_checkpoint(digits: Path, tmp_path: Path) 
 @pytest.mark.parametrize("loss", ["proxy_anchor", "contrastive", "multi_similarity", "vmf", "el_nivmf"])
 def test_non_finite_loss_names_step_images_and_tensor(digits: Path, tmp_path: Path, loss: str) -> None:
     """Also of a loss that passes non-finite embeddings over, and of one that draws samples."""
+    settings = quick_settings(optimizer="sgd", epochs=50, loss={"name": loss})
+    fatal = settings.training.model_copy(update={"learning_rate": 1e30})
     with pytest.raises(NonFiniteLossError, match=r"epoch \d+, step \d+; not finite: .*manifest rows.*\d+, \d+"):
         train_run(
-            quick_settings(learning_rate=1e30, optimizer="sgd", epochs=50, loss={"name": loss}),
+            settings.model_copy(update={"training": fatal}),
             prepared_folder=digits,
             run_folder=tmp_path / "run",
             state_folder=tmp_path / "state",

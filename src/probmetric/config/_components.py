@@ -12,14 +12,14 @@ from probmetric import losses, models, uncertainty
 from probmetric.registry import Registry, nearest
 
 Fidelity = Literal["corrected", "as_published"]
-Seed = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, le=2**63)]
 Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class Strict(BaseModel):
     """Base of all settings: immutable, unknown keys refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 
 class Component(Strict):

@@ -30,12 +30,12 @@ from probmetric.registry import load_plugins, nearest
 class Evaluation(Strict):
     """What is measured on the embeddings."""
 
-    ks: tuple[Annotated[int, Field(ge=1)], ...] = (1, 2, 4, 8)
-    calibration_bins: int = Field(15, ge=2)
+    ks: tuple[Annotated[int, Field(ge=1, le=2**31 - 1)], ...] = (1, 2, 4, 8)
+    calibration_bins: int = Field(15, ge=2, le=10**6)
     clustering: bool = True
     proxies: bool = Field(False, description="distances of proxies to training embeddings; one more pass over those")
     training_images: bool = Field(False, description="structure of the training embeddings; one more pass over those")
-    seed: Seed = 0
+    seed: int = Field(0, ge=0, le=2**31 - 1)
 
 
 class Tracking(Strict):

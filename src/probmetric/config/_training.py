@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from probmetric.config._components import Strict
 
 Sampler = Literal["balanced", "balanced_with_replacement", "class_random", "episodic", "pairs", "shuffle"]
+Epochs = Annotated[int, Field(ge=0, le=10**6)]
+Some = Annotated[int, Field(ge=1, le=10**6)]
 
 
 class Training(Strict):
     """How an encoder is trained."""
 
-    epochs: int = Field(15, ge=0, description="passes over the training set; 0 leaves the network untrained")
-    batch_size: int = Field(96, ge=2)
-    images_per_class: int = Field(4, ge=1, description="K of the class-balanced sampler; 1 with plain shuffling")
+    epochs: Epochs = Field(15, description="passes over the training set; 0 leaves the network untrained")
+    batch_size: int = Field(96, ge=2, le=2**20)
+    images_per_class: Some = Field(4, description="K of the class-balanced sampler; 1 with plain shuffling")
     sampler: Literal["balanced", "balanced_with_replacement", "class_random", "episodic", "pairs", "shuffle"] = (
         "balanced"
     )
-    steps_per_epoch: int | None = Field(
-        None, ge=1, description="optimiser steps of an epoch, whatever the size of the data; unset: one pass over it"
+    steps_per_epoch: Some | None = Field(
+        None, description="optimiser steps of an epoch, whatever the size of the data; unset: one pass over it"
     )
     optimizer: Literal["adam", "adamw", "sgd", "rmsprop"] = "adam"
-    learning_rate: float = Field(1e-3, gt=0)
-    weight_decay: float = Field(1e-4, ge=0)
+    learning_rate: float = Field(1e-3, gt=0, le=1e4)
+    weight_decay: float = Field(1e-4, ge=0, le=1e4)
     weight_decay_on: Literal["all", "matrices"] = Field("all", description="matrices: not biases, norms and scales")
     momentum: float = Field(0.9, ge=0, lt=1)
     nesterov: bool = False
     schedule: Literal["constant", "cosine", "multistep", "plateau", "exponential"] = "cosine"
-    milestones: tuple[int, ...] = ()
+    milestones: tuple[Epochs, ...] = ()
     gamma: float = Field(0.1, gt=0, le=1)
-    plateau_patience: int = Field(15, ge=1, description="validations without improvement that make a plateau")
-    warmup_epochs: int = Field(0, ge=0, description="epochs in which only the new layers and the proxies train")
-    patience: int = Field(0, ge=0, description="validations without improvement before stopping; 0 never stops")
+    plateau_patience: Some = Field(15, description="validations without improvement that make a plateau")
+    warmup_epochs: Epochs = Field(0, description="epochs in which only the new layers and the proxies train")
+    patience: Epochs = Field(0, description="validations without improvement before stopping; 0 never stops")
     gradient_clip: float | None = Field(None, gt=0)
     precision: Literal["auto", "float32", "bf16"] = "auto"
     channels_last: bool = True
@@ -47,6 +49,6 @@ class Training(Strict):
     )
     batch_norm: Literal["train", "frozen"] = "train"
     augment: Literal["none", "standard", "vmf", "lam"] = "standard"
-    validate_every: int = Field(1, ge=1)
-    checkpoint_every: int = Field(1, ge=1, description="epochs between checkpoints")
+    validate_every: Some = 1
+    checkpoint_every: Some = Field(1, description="epochs between checkpoints")
     selection_metric: Literal["recall_at_1", "map_at_r", "accuracy"] = "recall_at_1"

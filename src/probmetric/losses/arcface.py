@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from probmetric.losses import register
 from probmetric.losses._base import require
 from probmetric.losses._softmax import CosineSoftmax
+from probmetric.registry import Positive
 
 
 @register
@@ -32,9 +33,9 @@ class ArcFace(CosineSoftmax):
         dim: int,
         margin: float = 0.3,
         margin_from_epoch: int = 0,
-        scale: float = 16.0,
+        scale: Positive = 16.0,
         learn_scale: bool = True,
-        scale_lr: float = 0.001,
+        scale_lr: Positive = 0.001,
     ) -> None:
         super().__init__(num_classes=num_classes, dim=dim, scale=scale, learn_scale=learn_scale, scale_lr=scale_lr)
         require(0 <= margin < torch.pi, "margin", margin, "an angle in radians, 0 <= margin < pi")

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from probmetric.losses import register
 from probmetric.losses._base import Loss, pairwise_distances, require
+from probmetric.registry import Positive
 
 
 @register
@@ -39,7 +40,7 @@ class Contrastive(Loss):
         *,
         num_classes: int,
         dim: int,
-        margin: float = 0.7,
+        margin: Positive = 0.7,
         mining: Literal["all", "hard", "semihard", "easy", "none"] = "all",
         fidelity: Literal["corrected", "as_published"] = "corrected",
     ) -> None:

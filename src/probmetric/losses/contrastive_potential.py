@@ -23,6 +23,7 @@ from torch import Tensor
 from probmetric.losses import register
 from probmetric.losses._base import require
 from probmetric.losses._field import FieldLoss, Interaction
+from probmetric.registry import Positive
 
 
 @register
@@ -39,7 +40,7 @@ class ContrastivePotential(FieldLoss):
         delta_repulsion: float = 0.2,
         repulsion: Literal["hinge", "squared"] = "hinge",
         min_distance: float = 0.01,
-        proxy_lr: float = 0.01,
+        proxy_lr: Positive = 0.01,
     ) -> None:
         require(proxies_per_class >= 0, "proxies_per_class", proxies_per_class, "at least 0")
         super().__init__(num_classes=num_classes, dim=dim, proxies_per_class=proxies_per_class, proxy_lr=proxy_lr)

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from probmetric.losses import register
 from probmetric.losses._softmax import CosineSoftmax
+from probmetric.registry import Positive
 
 
 @register
@@ -18,7 +19,13 @@ class Cosine(CosineSoftmax):
     """Cross-entropy over scaled cosines; `scale` is the initial inverse temperature."""
 
     def __init__(
-        self, *, num_classes: int, dim: int, scale: float = 16.0, learn_scale: bool = True, scale_lr: float = 0.001
+        self,
+        *,
+        num_classes: int,
+        dim: int,
+        scale: Positive = 16.0,
+        learn_scale: bool = True,
+        scale_lr: Positive = 0.001,
     ) -> None:
         super().__init__(num_classes=num_classes, dim=dim, scale=scale, learn_scale=learn_scale, scale_lr=scale_lr)
 

@@ -31,6 +31,7 @@ from probmetric.losses._nivmf import nivmf_log_densities, nivmf_log_likelihoods
 from probmetric.losses._released_vmf import quadratic_log_normalizer, released_samples
 from probmetric.losses._sample_proxy import SampleProxyLoss
 from probmetric.losses.sample_proxy import by_fidelity
+from probmetric.registry import Count, NotNegative, Positive
 
 _LARGEST = 1 << 24
 
@@ -44,17 +45,17 @@ class ELNivMF(SampleProxyLoss):
         *,
         num_classes: int,
         dim: int,
-        samples: int = 5,
+        samples: Count = 5,
         guidance: Literal[
             "none", "proxy_anchor", "proxy_anchor_nca", "proxy_nca", "proxy_nca_pp", "soft_triple"
         ] = "none",
-        guidance_weight: float = 1.0,
+        guidance_weight: NotNegative = 1.0,
         normalizer: Literal["by_fidelity", "exact", "paper", "none"] = "by_fidelity",
-        concentration: float = 18.0,
-        temperature: float = 0.003,
-        proxy_lr: float = 0.05,
-        concentration_lr: float = 0.01,
-        temperature_lr: float = 0.01,
+        concentration: Positive = 18.0,
+        temperature: Positive = 0.003,
+        proxy_lr: Positive = 0.05,
+        concentration_lr: Positive = 0.01,
+        temperature_lr: Positive = 0.01,
         embedding_scale: float = 0.0,
         resultant: float = 0.7,
         prior_strength: float = 0.0,

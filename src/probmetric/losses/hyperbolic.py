@@ -33,6 +33,7 @@ from torch.nn import functional as F
 
 from probmetric.losses import register
 from probmetric.losses._base import Loss, require, unit
+from probmetric.registry import Positive
 
 LARGEST_RADIUS = 1.0 - 1e-3
 
@@ -48,7 +49,7 @@ class Hyperbolic(Loss):
         *,
         num_classes: int,
         dim: int,
-        curvature: float = 1e-5,
+        curvature: Positive = 1e-5,
         fidelity: Literal["corrected", "as_published"] = "corrected",
     ) -> None:
         super().__init__(num_classes=num_classes, dim=dim)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from probmetric.losses import register
 from probmetric.losses._base import Loss, require, unit
+from probmetric.registry import Positive
 
 
 @register
@@ -37,7 +38,7 @@ class Margin(Loss):
         dim: int,
         margin: float = 0.2,
         beta: float = 1.2,
-        beta_lr: float = 0.0005,
+        beta_lr: Positive = 0.0005,
         cutoff: float = 0.5,
     ) -> None:
         super().__init__(num_classes=num_classes, dim=dim)

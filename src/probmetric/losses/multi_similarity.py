@@ -25,6 +25,7 @@ from torch import Tensor
 
 from probmetric.losses import register
 from probmetric.losses._base import Loss, log_one_plus_sum_exp, require, unit
+from probmetric.registry import Positive
 
 
 @register
@@ -38,8 +39,8 @@ class MultiSimilarity(Loss):
         *,
         num_classes: int,
         dim: int,
-        alpha: float = 2.0,
-        beta: float = 40.0,
+        alpha: Positive = 2.0,
+        beta: Positive = 40.0,
         base: float = 0.5,
         epsilon: float = 0.1,
         mining: bool = True,

@@ -35,6 +35,7 @@ from probmetric.losses import REGISTRY, create_loss, register
 from probmetric.losses._base import Loss, require, unit
 from probmetric.losses._flow import ConditionalFlow
 from probmetric.losses.soft_triple import SoftTriple
+from probmetric.registry import Count, NotNegative, Positive
 
 LARGEST_EXPONENT = 20.0
 
@@ -52,17 +53,17 @@ class NIR(Loss):
         dim: int,
         base: Literal["proxy_anchor", "proxy_anchor_nca", "proxy_nca", "soft_triple"] = "proxy_anchor",
         proxies_per_class: int = 10,
-        pdml_weight: float = 0.0075,
-        proxy_lr: float = 0.04,
-        flow_lr: float = 0.0005,
+        pdml_weight: NotNegative = 0.0075,
+        proxy_lr: Positive = 0.04,
+        flow_lr: Positive = 0.0005,
         nll_norm: Literal["by_fidelity", "dim", "none"] = "by_fidelity",
         function: Literal["exp", "softplus"] = "exp",
-        temperature: float = 1.0,
+        temperature: Positive = 1.0,
         detach_proxies: bool = False,
         negative_pairs: bool = False,
         self_regularisation: Literal["none", "generate", "reverse_match", "generate_and_match"] = "none",
-        blocks: int = 5,
-        width: int = 128,
+        blocks: Count = 5,
+        width: Count = 128,
         depth: int = 8,
         condition: Literal["dense", "start", "mid", "end"] = "dense",
         fidelity: Literal["corrected", "as_published"] = "corrected",

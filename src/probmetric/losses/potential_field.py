@@ -33,6 +33,7 @@ from torch import Tensor
 from probmetric.losses import register
 from probmetric.losses._base import require
 from probmetric.losses._field import FieldLoss, Interaction, count_repelling_pairs
+from probmetric.registry import NotNegative, Positive
 
 
 @register
@@ -45,11 +46,11 @@ class PotentialField(FieldLoss):
         num_classes: int,
         dim: int,
         proxies_per_class: int = 15,
-        alpha: float = 4.0,
+        alpha: NotNegative = 4.0,
         delta_attraction: float = 0.2,
         delta_repulsion: float = 0.2,
         min_distance: float = 0.05,
-        proxy_lr: float = 0.01,
+        proxy_lr: Positive = 0.01,
         energy: Literal["relative", "eq6"] = "relative",
     ) -> None:
         require(proxies_per_class >= 0, "proxies_per_class", proxies_per_class, "at least 0")

@@ -17,6 +17,7 @@ from torch import Tensor
 from probmetric.losses import register
 from probmetric.losses._base import cosine_similarities, log_one_plus_exp, require, without_target
 from probmetric.losses._proxies import ProxyLoss
+from probmetric.registry import Positive
 
 
 @register
@@ -28,9 +29,9 @@ class ProxyAnchorNCA(ProxyLoss):
         *,
         num_classes: int,
         dim: int,
-        scale: float = 32.0,
+        scale: Positive = 32.0,
         margin: float = 0.1,
-        proxy_lr: float = 0.02,
+        proxy_lr: Positive = 0.02,
         fidelity: Literal["corrected", "as_published"] = "corrected",
     ) -> None:
         super().__init__(num_classes=num_classes, dim=dim, proxy_lr=proxy_lr)

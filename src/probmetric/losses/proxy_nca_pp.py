@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from probmetric.losses import register
 from probmetric.losses._base import require, safe_sqrt, squared_distances
 from probmetric.losses._proxies import ProxyLoss
+from probmetric.registry import Positive
 
 
 @register
@@ -31,8 +32,8 @@ class ProxyNCAPlusPlus(ProxyLoss):
         *,
         num_classes: int,
         dim: int,
-        temperature: float = 0.1111111111111111,
-        proxy_lr: float = 0.01,
+        temperature: Positive = 0.1111111111111111,
+        proxy_lr: Positive = 0.01,
         fidelity: Literal["corrected", "as_published"] = "corrected",
     ) -> None:
         super().__init__(num_classes=num_classes, dim=dim, proxy_lr=proxy_lr)

@@ -34,6 +34,7 @@ from probmetric.losses._base import cosine_similarities, unit
 from probmetric.losses._nivmf import nivmf_log_densities
 from probmetric.losses._released_vmf import quadratic_log_normalizer
 from probmetric.losses._sample_proxy import SampleProxyLoss
+from probmetric.registry import NotNegative, Positive
 
 PAPER = {
     "cos": (10.0, 1 / 256),
@@ -58,11 +59,11 @@ class SampleProxy(SampleProxyLoss):
         dim: int,
         distance: Literal["cos", "l2", "nivmf", "b_vmf", "el_vmf", "kl_vmf"] = "el_vmf",
         normalizer: Literal["by_fidelity", "exact", "paper", "none"] = "by_fidelity",
-        concentration: float = 0.0,
-        temperature: float = 0.0,
-        proxy_lr: float = 0.05,
-        concentration_lr: float = 0.01,
-        temperature_lr: float = 0.01,
+        concentration: NotNegative = 0.0,
+        temperature: NotNegative = 0.0,
+        proxy_lr: Positive = 0.05,
+        concentration_lr: Positive = 0.01,
+        temperature_lr: Positive = 0.01,
         embedding_scale: float = 0.0,
         resultant: float = 0.7,
         prior_strength: float = 0.0,

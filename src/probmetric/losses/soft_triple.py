@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from probmetric.losses import register
 from probmetric.losses._base import cosine_similarities, require, unit
 from probmetric.losses._proxies import ProxyLoss
+from probmetric.registry import Count, Positive
 
 
 @register
@@ -36,12 +37,12 @@ class SoftTriple(ProxyLoss):
         *,
         num_classes: int,
         dim: int,
-        proxies_per_class: int = 10,
-        scale: float = 20.0,
-        gamma: float = 0.1,
+        proxies_per_class: Count = 10,
+        scale: Positive = 20.0,
+        gamma: Positive = 0.1,
         margin: float = 0.01,
         tau: float = 0.2,
-        proxy_lr: float = 0.01,
+        proxy_lr: Positive = 0.01,
     ) -> None:
         require(proxies_per_class >= 1, "proxies_per_class", proxies_per_class, "at least 1")
         super().__init__(num_classes=num_classes, dim=dim, proxy_lr=proxy_lr, per_class=proxies_per_class)

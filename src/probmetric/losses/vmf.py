@@ -32,6 +32,7 @@ from probmetric.directional.normalizer import log_normalizer_of_square, scaled_r
 from probmetric.losses import register
 from probmetric.losses._base import Loss, require, unit
 from probmetric.losses._released_vmf import bounds_log_normalizer, bounds_scaled_ratio, released_samples
+from probmetric.registry import Count, Positive
 
 
 @register
@@ -47,11 +48,11 @@ class VMF(Loss):
         *,
         num_classes: int,
         dim: int,
-        samples: int = 10,
+        samples: Count = 10,
         resultant: float = 0.4,
-        scale: float = 16.0,
+        scale: Positive = 16.0,
         learn_scale: bool = True,
-        scale_lr: float = 0.001,
+        scale_lr: Positive = 0.001,
         fidelity: Literal["corrected", "as_published"] = "corrected",
     ) -> None:
         super().__init__(num_classes=num_classes, dim=dim)

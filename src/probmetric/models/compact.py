@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from probmetric.models import register
 from probmetric.models._base import Encoder
 from probmetric.models._heads import create_pooling
+from probmetric.registry import Count, Share
 
 
 @register
@@ -29,9 +30,9 @@ class Compact(Encoder):
         dim: int,
         in_channels: int,
         image_size: int,
-        width: int = 16,
+        width: Count = 16,
         pool: Literal["flatten", "average", "max", "average_max", "gem"] = "flatten",
-        dropout: float = 0.0,
+        dropout: Share = 0.0,
     ) -> None:
         super().__init__()
         widths = [in_channels, width, 2 * width, 4 * width]

@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from probmetric.models import register
 from probmetric.models._base import Encoder
+from probmetric.registry import Share
 
 
 @register
 class LamCifar(Encoder):
     """Small convolutional encoder for 32x32 colour images."""
 
-    def __init__(self, *, dim: int, in_channels: int, image_size: int, dropout: float = 0.0) -> None:
+    def __init__(self, *, dim: int, in_channels: int, image_size: int, dropout: Share = 0.0) -> None:
         super().__init__()
         self.layers = nn.Sequential(
             nn.Conv2d(in_channels, 32, 3),

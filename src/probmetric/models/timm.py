@@ -25,7 +25,7 @@ from probmetric.io import FileError
 from probmetric.models import register
 from probmetric.models._base import Encoder, read_state
 from probmetric.models._heads import GeM, create_pooling
-from probmetric.registry import Flag, UnknownNameError
+from probmetric.registry import Flag, Positive, UnknownNameError
 
 
 @register
@@ -43,7 +43,7 @@ class Timm(Encoder):
         tag: str = "resnet50.tv_in1k",
         pool: Literal["default", "average", "max", "average_max", "gem"] = "default",
         head: Literal["linear", "none"] = "linear",
-        head_scale: float = 1.0,
+        head_scale: Positive = 1.0,
         drop_rate: float = 0.0,
     ) -> None:
         super().__init__()

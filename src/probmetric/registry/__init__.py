@@ -19,7 +19,7 @@ read from a catalogue (`probmetric schema` writes it); a component that is newer
 
 from __future__ import annotations
 
-from probmetric.registry._entries import REQUIRED, Entry, Flag, Option
+from probmetric.registry._entries import REQUIRED, Count, Entry, Flag, NotNegative, Option, Positive, Range, Share
 from probmetric.registry._kinds import all_registries, registry_of, write_catalogue
 from probmetric.registry._names import OptionValueError, RegistrationError, UnknownNameError, nearest
 from probmetric.registry._plugins import PluginError, load_plugins
@@ -27,13 +27,18 @@ from probmetric.registry._registry import Registry
 
 __all__ = [
     "REQUIRED",
+    "Count",
     "Entry",
     "Flag",
+    "NotNegative",
     "Option",
     "OptionValueError",
     "PluginError",
+    "Positive",
+    "Range",
     "RegistrationError",
     "Registry",
+    "Share",
     "UnknownNameError",
     "all_registries",
     "load_plugins",

@@ -11,7 +11,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from probmetric.registry._names import OptionValueError, RegistrationError
 
@@ -28,7 +28,46 @@ _CHECKED: dict[str, tuple[type, ...]] = {
     "dict": (dict,),
     "None": (type(None),),
 }
+_FARTHEST = 1e30
 _ALIASES = {"tuple": "list", "Sequence": "list", "Mapping": "dict", "NoneType": "None"}
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers an option takes, written `Annotated[float, Range(above=0)]`; a bound that is None is none.
+
+    Attributes:
+        above: smaller than any allowed number.
+        low: the smallest allowed number.
+        high: the largest allowed number.
+        below: larger than any allowed number.
+    """
+
+    above: float | None = None
+    low: float | None = None
+    high: float | None = None
+    below: float | None = None
+
+    def __contains__(self, number: float) -> bool:
+        return (
+            (self.above is None or number > self.above)
+            and (self.low is None or number >= self.low)
+            and (self.high is None or number <= self.high)
+            and (self.below is None or number < self.below)
+        )
+
+    def __str__(self) -> str:
+        words = {"above": self.above, "at least": self.low, "at most": self.high, "below": self.below}
+        return (
+            ", ".join(f"{word} {bound:g}" for word, bound in words.items() if bound is not None)
+            or f"between {-_FARTHEST:g} and {_FARTHEST:g}"
+        )
+
+
+Positive = Annotated[float, Range(above=0)]
+NotNegative = Annotated[float, Range(low=0)]
+Share = Annotated[float, Range(low=0, below=1)]
+Count = Annotated[int, Range(low=1, high=2**31 - 1)]
 
 
 @dataclass(frozen=True)
@@ -40,12 +79,14 @@ class Option:
         default: its default; `REQUIRED` where it has none.
         types: names of the types it takes (float, int, bool, str, list, dict, None); empty where nobody says.
         choices: the only values it takes, of a `Literal`.
+        range: the numbers it takes; none is larger than 1e30.
     """
 
     name: str
     default: Any
     types: tuple[str, ...] = ()
     choices: tuple[Any, ...] = ()
+    range: Range = Range()
 
     @property
     def allowed(self) -> str:
@@ -58,18 +99,27 @@ class Option:
             raise OptionValueError(f"{where} is {value!r}; allowed: {self.allowed}.")
         if self.types and not any(_is(value, name) for name in self.types):
             raise OptionValueError(f"{where} is {value!r} ({type(value).__name__}); expected {self.allowed}.")
+        if _is_number(value) and not (-_FARTHEST < value < _FARTHEST and value in self.range):
+            raise OptionValueError(f"{where} is {value!r}; allowed: a number {self.range}.")
 
     def plain(self) -> dict[str, Any]:
         """As JSON values."""
         found: dict[str, Any] = {} if self.default is REQUIRED else {"default": self.default}
         found |= {"types": list(self.types)} if self.types else {}
-        return found | ({"choices": list(self.choices)} if self.choices else {})
+        found |= {"choices": list(self.choices)} if self.choices else {}
+        bounds = {name: bound for name, bound in vars(self.range).items() if bound is not None}
+        return found | ({"range": bounds} if bounds else {})
 
     @classmethod
     def of(cls, name: str, plain: Mapping[str, Any]) -> Option:
         """From JSON values."""
         default = plain.get("default", REQUIRED)
-        return cls(name, default, tuple(plain.get("types", ())), tuple(plain.get("choices", ())))
+        bounds = Range(**plain.get("range", {}))
+        return cls(name, default, tuple(plain.get("types", ())), tuple(plain.get("choices", ())), bounds)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is(value: Any, name: str) -> bool:
@@ -124,9 +174,10 @@ def _options(component: Callable[..., Any], where: str, context: tuple[str, ...]
             if parameter.kind is not parameter.KEYWORD_ONLY:
                 raise RegistrationError(f"{where} takes {name!r} before `*`; declare options after `*`, as keywords.")
             seen.add(name)
-            types_, choices = _allowed(_resolved(parameter.annotation, function))
+            annotation = _resolved(parameter.annotation, function)
+            types_, choices = _allowed(annotation)
             default = REQUIRED if parameter.default is parameter.empty else _plain(parameter.default, where, name)
-            yield Option(name, default, types_, choices)
+            yield Option(name, default, types_, choices, _range(annotation))
 
 
 def _signatures(component: Callable[..., Any]) -> Iterator[tuple[Any, dict[str, inspect.Parameter]]]:
@@ -156,7 +207,7 @@ def _resolved(annotation: Any, function: Any) -> Any:
 
 def _allowed(annotation: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
     """(types, choices) an annotation allows; nothing where it is open or not one of the types we check."""
-    parts = typing.get_args(annotation) if _is_union(annotation) else (annotation,)
+    parts = [_bare(part) for part in _parts(annotation)]
     literal = [part for part in parts if typing.get_origin(part) is Literal]
     names = [_type_name(part) for part in parts if part not in literal]
     if not all(names):
@@ -165,6 +216,22 @@ def _allowed(annotation: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
     if choices and set(names) <= {"None"}:
         return (), (*choices, *(None for _ in names))
     return (() if choices else tuple(dict.fromkeys(names))), ()
+
+
+def _range(annotation: Any) -> Range:
+    """The range written into an annotation."""
+    marks = (mark for part in _parts(annotation) for mark in getattr(part, "__metadata__", ()))
+    return next((mark for mark in marks if isinstance(mark, Range)), Range())
+
+
+def _parts(annotation: Any) -> tuple[Any, ...]:
+    """The annotation, or those it is a union of."""
+    return typing.get_args(annotation) if _is_union(annotation) else (annotation,)
+
+
+def _bare(annotation: Any) -> Any:
+    """The type of `Annotated[type, ...]`."""
+    return typing.get_args(annotation)[0] if typing.get_origin(annotation) is Annotated else annotation
 
 
 def _is_union(annotation: Any) -> bool:
