@@ -312,5 +312,5 @@ def test_options_are_checked() -> None:
         create_loss("sample_proxy", num_classes=3, dim=6, distance="elvmf")
     with pytest.raises(ValueError, match="'samples' is 0; allowed: a number at least 1"):
         create_loss("el_nivmf", num_classes=3, dim=6, samples=0)
-    with pytest.raises(ValueError, match="'temperature' is -1.0"):
+    with pytest.raises(ValueError, match=r"'temperature' is -1.0"):
         create_loss("el_nivmf", num_classes=3, dim=6, temperature=-1.0)
