@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from probmetric import __version__
-from probmetric.config import EncoderSettings, Params, RunSettings, load, parse
+from probmetric.config import Params, load
 from probmetric.errors import OUT_OF_MEMORY, ProbMetricError, is_out_of_memory
 from probmetric.io import FileError
 from probmetric.launch import Place, take_place
 from probmetric.privacy import switch_telemetry_off
+
+if TYPE_CHECKING:
+    from probmetric.planning.plans import ReportPlan, RunPlan
+    from probmetric.reporting.experiment import ReportContext
 
 EXIT_CONFIG = 2
 PARAMS = Path("params.yaml")
@@ -93,8 +96,9 @@ def _doctor(options: argparse.Namespace) -> None:
 
 def _data_ensure(options: argparse.Namespace) -> None:
     from probmetric.planning.declared import ensure
+    from probmetric.planning.plans import DataPlan
 
-    ensure(_params(), options.name)
+    ensure(DataPlan.read(options.plan).params if options.plan else _params(), options.name)
 
 
 def _data_status(options: argparse.Namespace) -> None:
@@ -105,40 +109,68 @@ def _data_status(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
-    place = _take_place(options)
-    from probmetric.pipeline import train
+    plan = _run_plan(options)
+    from probmetric.pipeline import already_made, train
 
-    settings = _settings(options, EncoderSettings)
-    threads = place.threads(options.threads)
-    train(options.run, settings, threads=threads, store=_params().tracking.store, place=place)
+    if already_made(plan, "train"):
+        return
+    place = _take_place(options, plan)
+    train(plan, threads=place.threads(options.threads), place=place)
 
 
 def _fit_posterior(options: argparse.Namespace) -> None:
-    from probmetric.pipeline import fit_posterior
+    plan = _run_plan(options)
+    from probmetric.pipeline import already_made, fit_posterior
 
-    fit_posterior(options.run, options.encoder or _encoder(options), _settings(options), threads=options.threads)
+    if not already_made(plan, "fit_posterior"):
+        fit_posterior(plan, threads=options.threads)
 
 
 def _embed(options: argparse.Namespace) -> None:
-    place = _take_place(options)
-    from probmetric.pipeline import embed
+    plan = _run_plan(options)
+    from probmetric.pipeline import already_made, embed
 
-    encoder, threads = options.encoder or _encoder(options), place.threads(options.threads)
-    embed(options.run, encoder, _settings(options), threads=threads, place=place)
+    if already_made(plan, "embed"):
+        return
+    place = _take_place(options, plan)
+    embed(plan, threads=place.threads(options.threads), place=place)
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    from probmetric.pipeline import evaluate
+    plan = _run_plan(options)
+    from probmetric.pipeline import already_made, evaluate
 
-    evaluate(options.run, options.encoder or _encoder(options), _settings(options))
+    if not already_made(plan, "evaluate"):
+        evaluate(plan)
+
+
+def _status(options: argparse.Namespace) -> None:
+    from probmetric.planning.overview import status_text
+    from probmetric.planning.workflow import WorkflowPlan
+
+    names = [options.experiment] if options.experiment else list(_params().experiments)
+    config = _params().model_dump(mode="json") | {"experiments": names, "stale": "auto"}
+    print(status_text(WorkflowPlan.from_config(config), every=options.all))
+
+
+def _clean(options: argparse.Namespace) -> None:
+    import shutil
+
+    from probmetric.made import superseded
+
+    folders = superseded()
+    for folder in folders:
+        print(folder)
+        if not options.dry_run:
+            shutil.rmtree(folder)
+    done = "would be removed" if options.dry_run else "removed"
+    print(f"{len(folders)} folder(s) with results of earlier settings or code {done}.")
 
 
 def _aggregate(options: argparse.Namespace) -> None:
-    from probmetric.reporting.aggregate import aggregate
+    from probmetric.reporting.aggregate import aggregate_experiment
 
-    report = _report(options)
-    folders = [report.results / key.run for key in report.expected]
-    aggregate(folders, report.folder / "runs.csv", report.folder / "metrics.json", metrics=report.metrics)
+    aggregate_experiment(_report_plan(options))
 
 
 def _tables(options: argparse.Namespace) -> None:
@@ -176,19 +208,29 @@ def _publish(options: argparse.Namespace) -> None:
 
 
 def _html(options: argparse.Namespace) -> None:
+    from probmetric.planning.staleness import report_state
     from probmetric.reporting.html import write_report
+    from probmetric.reporting.record import sign
 
+    plan = _report_plan(options)
+    if options.partial:
+        _aggregate(options)
+        _tables(options)
+        _figures(options)
     write_report(_report(options))
+    sign(plan.experiment, report_state(plan, plan.judge()))
 
 
 def _track(options: argparse.Namespace) -> None:
     from probmetric.tracking import track
 
-    report = _report(options)
-    folders = [report.results / key.run for key in report.expected]
-    tracking = _params().tracking
+    plan, report = _report_plan(options), _report(options)
     receipt = track(
-        options.experiment, folders, report.folder, store_uri=tracking.store, artifact_root=tracking.artifacts
+        plan.experiment,
+        report.runs,
+        report.folder,
+        store_uri=plan.tracking["store"],
+        artifact_root=plan.tracking["artifacts"],
     )
     if options.receipt:
         from probmetric.io import write_json
@@ -213,10 +255,10 @@ def _experiments(options: argparse.Namespace) -> None:
 
 
 def _search(options: argparse.Namespace) -> None:
-    from probmetric.planning.runs import find_run
+    from probmetric.planning.plans import recorded_run
     from probmetric.search import as_csv, as_text, image_files, search
 
-    run = find_run(_params(), options.run)
+    run = recorded_run(options.run)
     answers = search(run, image_files(options.images), k=options.k, withhold=options.withhold)
     print(as_csv(answers) if options.csv else as_text(answers))
 
@@ -250,13 +292,10 @@ def _schema(options: argparse.Namespace) -> None:
 # ---- shared by the commands --------------------------------------------------------------------------------------
 
 
-def _take_place(options: argparse.Namespace) -> Place:
+def _take_place(options: argparse.Namespace, plan: RunPlan) -> Place:
     """Start the processes asked for, or find out which of them this one is."""
     again = [options.command, options.run, "--threads", str(options.threads), "--processes", str(options.processes)]
-    for name in ("settings", "encoder"):
-        if getattr(options, name, None) is not None:
-            again += [f"--{name}", getattr(options, name)]
-    return take_place(options.processes, again)
+    return take_place(options.processes, [*again, "--plan", str(plan.write())])
 
 
 def _params() -> Params:
@@ -264,39 +303,35 @@ def _params() -> Params:
     return params
 
 
-def _encoder(options: argparse.Namespace) -> str:
+def _run_plan(options: argparse.Namespace) -> RunPlan:
+    """The plan given (as the workflow does); by hand, what params.yaml says of the run now."""
+    from probmetric.planning.plans import RunPlan
+
+    if options.plan is not None:
+        return RunPlan.read(options.plan)
     from probmetric.planning.runs import find_run
 
-    return find_run(_params(), options.run).encoder
+    params = _params()
+    return RunPlan(find_run(params, options.run), params.tracking.store)
 
 
-def _settings(options: argparse.Namespace, model: type[EncoderSettings] = RunSettings) -> Any:
-    """Settings given as JSON (as the workflow does), else those params.yaml resolves for the run."""
-    if options.settings is not None:
-        return parse(model, json.loads(options.settings), "--settings")
-    from probmetric.planning.runs import find_run
+def _report_plan(options: argparse.Namespace) -> ReportPlan:
+    """The plan given (as the workflow does); by hand, what params.yaml says of the experiment now."""
+    from probmetric.planning.plans import ReportPlan
 
-    found = find_run(_params(), options.run).settings
-    return found.encoder() if model is EncoderSettings else found
-
-
-def _report(options: argparse.Namespace) -> Any:
-    """The report's context: given as JSON (as the workflow does), else what params.yaml says of the experiment."""
+    if options.plan is not None:
+        return ReportPlan.read(options.plan)
     from probmetric.planning.workflow import WorkflowPlan
+
+    config = _params().model_dump(mode="json") | {"experiments": [options.experiment]}
+    return WorkflowPlan.from_config(config).report_plan(options.experiment)
+
+
+def _report(options: argparse.Namespace) -> ReportContext:
+    """The report's context: the plan, and what `aggregate` found of its runs."""
     from probmetric.reporting.experiment import ReportContext
 
-    text = options.settings
-    if text is None:
-        config = _params().model_dump(mode="json") | {"experiments": [options.experiment]}
-        text = WorkflowPlan.from_config(config).report_json(options.experiment)
-    settings = json.loads(text)
-    return ReportContext.create(
-        options.experiment,
-        settings.pop("runs"),
-        settings.pop("metrics"),
-        Path("reports") / options.experiment,
-        **settings,
-    )
+    return ReportContext.of(_report_plan(options))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -330,12 +365,18 @@ def _parser() -> argparse.ArgumentParser:
     data = add("data", None, "prepared data").add_subparsers(dest="data_command", required=True)
     ensure = data.add_parser("ensure", help="make sure a prepared dataset is there, through DVC")
     ensure.add_argument("name", help="glyphs, glyphs+noise0.2, ...")
+    ensure.add_argument("--plan", type=Path, help="plan file of the workflow (default: params.yaml)")
     ensure.set_defaults(run_command=_data_ensure)
     status = data.add_parser("status", help="what is present, what is missing, the files expected, the next command")
     status.set_defaults(run_command=_data_status)
 
     _add_run_steps(add)
     _add_report_steps(add)
+    command = add("status", _status, "list an experiment's runs: finished, stale (why), missing")
+    command.add_argument("experiment", nargs="?", help="default: those of params.yaml")
+    command.add_argument("--all", action="store_true", help="a line for every run, also where there are many")
+    command = add("clean", _clean, "remove kept results of earlier settings and code (state/kept)")
+    command.add_argument("--dry-run", "-n", action="store_true", help="only list them")
     add("experiments", _experiments, "list the experiments with their runs and the data they need")
     command = add("search", _search, "find the images of a run's dataset nearest to yours, and how sure it is")
     command.add_argument("run", help="a finished run: <dataset>/<method>/seed<k>")
@@ -367,13 +408,11 @@ def _add_run_steps(add: Any) -> None:
     for name, function, text in steps:
         command = add(name, function, text)
         command.add_argument("run", help="<dataset>[+noise<rate>]/<method>[+key=value...]/seed<k>")
-        command.add_argument("--settings", help="resolved settings as JSON (default: resolve from params.yaml)")
+        command.add_argument("--plan", type=Path, help="plan file of the run (default: resolve from params.yaml)")
         if name != "evaluate":
             command.add_argument("--threads", type=int, default=1, help="CPU threads")
         if name in ("train", "embed"):
             command.add_argument("--processes", type=int, default=1, help="processes that share the work, on any nodes")
-        if name != "train":
-            command.add_argument("--encoder", help="run that trained the encoder (default: resolve from params.yaml)")
 
 
 def _add_report_steps(add: Any) -> None:
@@ -392,7 +431,13 @@ def _add_report_steps(add: Any) -> None:
             command.add_argument("figure", help="metric_per_method, learning_curves, ...")
         if name == "track":
             command.add_argument("--receipt", type=Path, help="JSON file that says what was written")
-        command.add_argument("--settings", help="the experiment as JSON (default: resolve from params.yaml)")
+        if name == "report":
+            command.add_argument(
+                "--partial",
+                action="store_true",
+                help="collect what is finished, draw, then write the page",
+            )
+        command.add_argument("--plan", type=Path, help="plan file of the experiment (default: params.yaml)")
     command = add("theory", _theory, "draw the papers' figures that need no training")
     command.add_argument("--output", type=Path, default=REPORTS / "theory")
     command = add("publish", _publish, "collect all pages and the theory figures in a static site")

@@ -5,29 +5,69 @@ Which files these are: `probmetric.run_folder`.
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from probmetric.config import ConfigError, EncoderSettings, RunSettings
+from probmetric import __version__
+from probmetric.config import ConfigError, RunSettings
 from probmetric.embedder import Embedder, fit_uncertainty, load_trained, prepared_folder
 from probmetric.launch import ALONE, Place
-from probmetric.planning.runs import encoder_runs
-from probmetric.run_folder import RunFolder
+from probmetric.made import Ingredients, forget, read_made, record, restore
+from probmetric.planning.plans import RunPlan
+from probmetric.planning.runs import Run
+from probmetric.planning.staleness import step_ingredients, steps_before
+from probmetric.run_folder import RunFolder, Step
 from probmetric.run_names import RESULTS, STATE
 
+log = logging.getLogger(__name__)
 
-def train(run: str, settings: EncoderSettings, *, threads: int = 1, store: str = "", place: Place = ALONE) -> None:
-    """Train the encoder of `run` into `results/<run>`, going on from `state/training/<run>` if it was interrupted.
 
-    If `store` is the address of an MLflow server, the curves appear there while the run trains. `place` says which of
-    several processes that train it together this one is.
+def already_made(plan: RunPlan, step: Step) -> bool:
+    """Bring back the step's files if they were made before of just this; says so, and whether it did."""
+    found = _ingredients(plan, step)
+    restored = restore(plan.run.name, found)
+    if restored:
+        log.info("%s of %s was made before: brought back from state/kept.", step, plan.run.name)
+    return restored
+
+
+def _ingredients(plan: RunPlan, step: Step) -> Ingredients:
+    """What the step is made from now: the plan, the data, the code and the files of the steps before."""
+    before = {name: read_made(*key) for name, key in steps_before(plan.run, step).items()}
+    return step_ingredients(plan.run, step, {name: made for name, made in before.items() if made})
+
+
+@contextlib.contextmanager
+def _recorded(plan: RunPlan, step: Step, *, first: bool = True) -> Iterator[Ingredients]:
+    """Around a step: its old record goes before its files change, the new one comes when they are whole."""
+    found = _ingredients(plan, step)
+    if first:
+        forget(plan.run.name, step)
+    yield found
+    if first:
+        record(plan.run.name, found, release=__version__)
+
+
+def train(plan: RunPlan, *, threads: int = 1, place: Place = ALONE) -> None:
+    """Train the encoder of the run into `results/<run>`, going on from `state/training/<run>` if it was interrupted.
+
+    If the plan's store is the address of an MLflow server, the curves appear there while the run trains. `place` says
+    which of several processes that train it together this one is.
     """
     from probmetric.tracking.live import live_curves
     from probmetric.training import train_run
     from probmetric.training.ranks import joined
 
-    with joined(place) as ranks, live_curves(store if ranks.first else "", run) as on_epoch:
+    run, settings = plan.run.name, plan.run.settings.encoder()
+    with (
+        _recorded(plan, "train", first=place.rank == 0) as made,
+        joined(place) as ranks,
+        live_curves(plan.store if ranks.first else "", run) as on_epoch,
+    ):
         train_run(
             settings,
             prepared_folder=prepared_folder(settings),
@@ -36,22 +76,25 @@ def train(run: str, settings: EncoderSettings, *, threads: int = 1, store: str =
             threads=threads,
             on_epoch=on_epoch,
             ranks=ranks,
+            code=made.code,
         )
 
 
-def fit_posterior(run: str, encoder_run: str, settings: RunSettings, *, threads: int = 1) -> None:
+def fit_posterior(plan: RunPlan, *, threads: int = 1) -> None:
     """Fit the run's uncertainty on the training images and write its posterior."""
     import torch
 
     from probmetric.training import claim_device
 
+    run, settings = plan.run, plan.run.settings
     torch.set_num_threads(threads)
-    with claim_device("auto") as device:
-        posterior = fit_uncertainty(settings, load_trained(encoder_run, settings, device, "selected"), device)
-    RunFolder.named(run).write_posterior(posterior, settings.uncertainty.name)
+    with _recorded(plan, "fit_posterior"):
+        with claim_device("auto") as device:
+            posterior = fit_uncertainty(settings, load_trained(run.encoder, settings, device, "selected"), device)
+        RunFolder.named(run.name).write_posterior(posterior, settings.uncertainty.name)
 
 
-def embed(run: str, encoder_run: str, settings: RunSettings, *, threads: int = 1, place: Place = ALONE) -> None:
+def embed(plan: RunPlan, *, threads: int = 1, place: Place = ALONE) -> None:
     """Embed validation, test and OOD images with the selected weights, and test images with the last ones.
 
     What the test images took, after the validation images have warmed everything up, is kept beside them.
@@ -59,10 +102,16 @@ def embed(run: str, encoder_run: str, settings: RunSettings, *, threads: int = 1
     """
     import torch
 
+    torch.set_num_threads(threads)
+    with _recorded(plan, "embed", first=place.rank == 0):
+        _embed_splits(plan.run, place)
+
+
+def _embed_splits(planned: Run, place: Place) -> None:
     from probmetric.training import claim_device
     from probmetric.training.ranks import joined
 
-    torch.set_num_threads(threads)
+    run, encoder_run, settings = planned.name, planned.encoder, planned.settings
     data = prepared_folder(settings)
     with joined(place) as ranks, claim_device("auto") as device:
         selected = Embedder(run, encoder_run, settings, device, ranks, which="selected")
@@ -76,10 +125,16 @@ def embed(run: str, encoder_run: str, settings: RunSettings, *, threads: int = 1
             RunFolder.named(run).write_timing(timing)
 
 
-def evaluate(run: str, encoder_run: str, settings: RunSettings) -> None:
-    """Measure the embeddings of `run`; write metrics, curves and the run's full record."""
+def evaluate(plan: RunPlan) -> None:
+    """Measure the run's embeddings; write metrics, curves and the run's full record."""
+    with _recorded(plan, "evaluate"):
+        _evaluate(plan.run)
+
+
+def _evaluate(planned: Run) -> None:
     from probmetric.evaluation.evaluator import evaluate_run
 
+    run, encoder_run, settings = planned.name, planned.encoder, planned.settings
     folder, chosen = RunFolder.named(run), settings.evaluation
     metrics, curves = evaluate_run(
         folder.path,
@@ -91,9 +146,8 @@ def evaluate(run: str, encoder_run: str, settings: RunSettings) -> None:
         metrics |= found
         curves |= spectrum
     whose: dict[str, Any] = {"run": run, "encoder": encoder_run}
-    members = encoder_runs(encoder_run, settings.uncertainty)
-    if len(members) > 1:
-        whose["members"] = list(members)
+    if len(planned.encoders) > 1:
+        whose["members"] = list(planned.encoders)
     record = RunFolder.named(encoder_run).encoder | whose | {"settings": settings.plain()}
     folder.write_evaluation(metrics, curves, record)
 

@@ -10,6 +10,7 @@ results/<dataset>[+noise<rate>]/<method>[+key=value...]/seed<k>/
     metrics.json            metric -> value, null where it is not defined
     curves.json             curves of the evaluation by name
     run.yaml                the record of the finished run
+    made/<step>.json        what the files of each step were made from
 
 No other module names these files.
 """
@@ -21,7 +22,7 @@ import csv
 import functools
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
+Step = Literal["train", "fit_posterior", "embed", "evaluate"]
+STEPS: tuple[Step, ...] = ("train", "fit_posterior", "embed", "evaluate")
 Which = Literal["selected", "last"]
 Split = Literal["val", "test", "ood", "last"]
 RERUN = "delete the run folder and run the workflow again"
@@ -61,8 +64,9 @@ class Embeddings:
 class RunFolder:
     """The files of one run; they are read when they are asked for, and written whole or not at all."""
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path, made: str = "") -> None:
+        """The folder at `path`; `made` marks a run of earlier code that reports show apart (`RunKey.made`)."""
+        self.path, self._mark = Path(path), made
         self.history_file = self.path / "history.csv"
         self.encoder_file = self.path / "encoder.yaml"
         self.posterior_file = self.path / "posterior.safetensors"
@@ -78,8 +82,8 @@ class RunFolder:
 
     @functools.cached_property
     def key(self) -> RunKey:
-        """Identity of the run, read from its path."""
-        return RunKey.parse(self.path)
+        """Name of the run, read from its path, with the mark of earlier code."""
+        return replace(RunKey.parse(self.path), made=self._mark)
 
     def weights_file(self, which: Which = "selected") -> Path:
         """Weights selected on the validation split, or those of the last epoch."""
@@ -94,6 +98,26 @@ class RunFolder:
         """Name -> path of the small files that are there: record, metrics, curves, history."""
         files = (self.record_file, self.metrics_file, self.curves_file, self.history_file)
         return {file.name: file for file in files if file.exists()}
+
+    def step_files(self, step: Step) -> tuple[Path, ...]:
+        """Every file a step writes."""
+        splits: tuple[Split, ...] = ("val", "test", "ood", "last")
+        files: dict[Step, tuple[Path, ...]] = {
+            "train": (self.weights_file("selected"), self.weights_file("last"), self.history_file, self.encoder_file),
+            "fit_posterior": (self.posterior_file,),
+            "embed": (*map(self.embeddings_file, splits), self.timing_file),
+            "evaluate": (self.metrics_file, self.curves_file, self.record_file),
+        }
+        return files[step]
+
+    def step_results(self, step: Step) -> tuple[Path, ...]:
+        """Those of a step's files that later steps compute with; the others hold times, versions and settings."""
+        aside = (self.history_file, self.encoder_file, self.timing_file, self.record_file)
+        return tuple(file for file in self.step_files(step) if file not in aside)
+
+    def made_file(self, step: Step) -> Path:
+        """The record of what a step's files were made from (`probmetric.made`)."""
+        return self.path / "made" / f"{step}.json"
 
     @property
     def trained(self) -> bool:
@@ -270,10 +294,11 @@ class RunFolder:
         return str(self.find("fidelity", "settings.fidelity", default="corrected"))
 
 
-def finished_runs(folders: Iterable[str | Path]) -> list[RunFolder]:
-    """Those of the given runs that have metrics.json, in the order of their identity; a repeated folder counts once."""
-    runs = {run.key: run for run in map(RunFolder, folders) if run.finished}
-    return sorted(runs.values(), key=lambda run: run.key)
+def finished_runs(runs: Iterable[str | Path | RunFolder]) -> list[RunFolder]:
+    """Those of the given runs that have metrics.json, in the order of their names; a repeated one counts once."""
+    opened = (run if isinstance(run, RunFolder) else RunFolder(run) for run in runs)
+    found = {run.key: run for run in opened if run.finished}
+    return sorted(found.values(), key=lambda run: run.key)
 
 
 def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

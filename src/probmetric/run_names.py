@@ -9,7 +9,7 @@ No commas: Snakemake separates wildcards by them when it hands a job to a cluste
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +17,7 @@ from probmetric.io import FileError
 
 RESULTS = Path("results")
 STATE = Path("state/training")
+MADE = "made="
 _SEED = re.compile(r"seed(\d+)")
 _NOISE = re.compile(r"(?P<dataset>.+?)(?:\+noise(?P<rate>\d*\.?\d+))?")
 NoiseKind = Literal["uniform", "nearest"]
@@ -68,13 +69,18 @@ class LabelNoise:
 
 @dataclass(frozen=True, order=True)
 class RunKey:
-    """Identity of a run: the parts of its folder's path."""
+    """Name of a run: the parts of its folder's path.
+
+    `made` is empty, or says by which earlier code a run was made that reports still show: such runs form a variant of
+    their own, so that no mean mixes code.
+    """
 
     dataset: str
     noise: float
     method: str
     overrides: str
     seed: int
+    made: str = ""
 
     @classmethod
     def parse(cls, folder: str | Path) -> RunKey:
@@ -96,7 +102,7 @@ class RunKey:
     @property
     def variant(self) -> str:
         """Method with its overrides: what a table's row or a figure's line stands for."""
-        return f"{self.method}+{self.overrides}" if self.overrides else self.method
+        return "+".join(filter(None, (self.method, self.overrides, self.made and f"{MADE}{self.made}")))
 
     @property
     def data(self) -> str:
@@ -106,7 +112,7 @@ class RunKey:
     @property
     def run(self) -> str:
         """The run's path below the results folder: its name everywhere in the reports."""
-        return f"{self.data}/{self.variant}/seed{self.seed}"
+        return f"{self.data}/{replace(self, made='').variant}/seed{self.seed}"
 
 
 def legal_name(text: str) -> str:

@@ -1,6 +1,5 @@
 """Commands answer with one paragraph, not with a traceback, and tell the workflow by their exit status."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -31,7 +30,10 @@ def test_help_names_every_step(capsys):
     [
         (["train", "digits/cosin/seed0"], "did you mean 'cosine'"),
         (["train", "nothing"], "is not a run"),
-        (["embed", "digits/cosine/seed0", "--settings", json.dumps({"dataset": "digits"})], "method: Field required"),
+        (
+            ["embed", "digits/cosine/seed0", "--plan", "state/plan/none.json"],
+            "state/plan/none.json is missing; plan again",
+        ),
         (["tables", "dmo"], "did you mean 'demo'"),
         (["prepare", "digit"], "did you mean 'digits'"),
         (["doctor", "no/such/folder"], "no/such/folder"),

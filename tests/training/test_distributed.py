@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import shutil
 import signal
 import subprocess
@@ -21,6 +20,8 @@ from training_helpers import quick_settings, run_as_ranks
 from probmetric import pipeline
 from probmetric.config import RunSettings
 from probmetric.io import read_yaml
+from probmetric.planning.plans import RunPlan
+from probmetric.planning.runs import Run
 from probmetric.training.checkpoint import Checkpoints
 
 pytestmark = pytest.mark.slow
@@ -89,7 +90,8 @@ def test_a_killed_process_ends_the_run_which_then_goes_on(
     run = RunSettings(**settings.plain(), uncertainty="vmf", ood=["digits"])
     shutil.copy(PARAMS, tmp_path)
     monkeypatch.chdir(tmp_path)
-    launcher = start(tmp_path, "train", RUN, "--settings", json.dumps(settings.plain()))
+    plan = RunPlan(Run(RUN, RUN, run))
+    launcher = start(tmp_path, "train", RUN, "--plan", str(plan.write()))
     wait_for_checkpoint(tmp_path, launcher)
     rank_process(launcher.pid, 1).send_signal(signal.SIGKILL)
     output = launcher.communicate(timeout=120)[0]
@@ -100,18 +102,18 @@ def test_a_killed_process_ends_the_run_which_then_goes_on(
     assert not (tmp_path / "results" / RUN / "encoder.yaml").exists()
     assert Checkpoints(tmp_path / "state" / "training" / RUN).files()
 
-    pipeline.train(RUN, settings)
+    pipeline.train(plan)
     record = read_yaml(tmp_path / "results" / RUN / "encoder.yaml")
     assert record["training"]["steps"] == 30 * 6
     assert record["hardware"]["processes"] == 1
     rows = list(csv.DictReader((tmp_path / "results" / RUN / "history.csv").read_text().splitlines()))
     assert [int(row["epoch"]) for row in rows] == list(range(30))
 
-    embedding = start(tmp_path, "embed", RUN, "--encoder", RUN, "--settings", json.dumps(run.plain()))
+    embedding = start(tmp_path, "embed", RUN, "--plan", str(plan.write()))
     output = embedding.communicate(timeout=120)[0]
     assert embedding.returncode == 0, output
     folder = tmp_path / "results" / RUN / "embeddings"
     together = {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
-    pipeline.embed(RUN, RUN, run)
+    pipeline.embed(plan)
     assert together == {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
     assert sorted(together) == [f"{name}.safetensors" for name in ("last", "ood", "test", "val")]

@@ -71,7 +71,7 @@ def test_every_table_and_figure_of_the_papers_has_its_file():
 def test_runs_metrics_and_figures_of_every_experiment_are_valid(prepared, name):
     planned = plan(name)
     assert planned.run_names(name)
-    assert planned.specs[name].description
+    assert planned.planned[name].spec.description
     for run in planned.runs.values():
         assert all(encoder in planned.runs for encoder in run.encoders)
 
@@ -232,16 +232,15 @@ def test_a_table_of_every_paper_runs_to_its_report(embedded, monkeypatch, experi
     planned = plan(name)
     for run, found in sorted(planned.runs.items(), key=lambda item: not item[1].trains):
         if found.trains:
-            step("train", run, "--settings", planned.settings_json(run, "train"))
+            step("train", run, "--plan", planned.plan_file(run))
         if run not in planned.run_names(name):
             continue
         if found.fits_posterior:
-            step("fit-posterior", run, "--settings", planned.settings_json(run, "fit_posterior"))
-        step("embed", run, "--settings", planned.settings_json(run, "embed"))
-        step("evaluate", run, "--settings", planned.settings_json(run, "evaluate"))
-    settings = planned.report_json(name)
+            step("fit-posterior", run, "--plan", planned.plan_file(run))
+        step("embed", run, "--plan", planned.plan_file(run))
+        step("evaluate", run, "--plan", planned.plan_file(run))
     for command in ("aggregate", "tables", "figures", "report"):
-        step(command, name, "--settings", settings)
+        step(command, name, "--plan", planned.report_file(name))
     check_report(embedded / "reports" / name, planned, name)
 
 
@@ -250,8 +249,8 @@ def check_report(folder: Path, planned: WorkflowPlan, name: str) -> None:
     assert "SUBSTITUTION: digits in place of" in page
     table = (folder / "table.csv").read_text(encoding="utf-8")
     assert all(run.settings.method in table for run in planned.planned[name].runs)
-    for figure in planned.specs[name].figures:
+    for figure in planned.planned[name].spec.figures:
         assert (folder / "figures" / f"{figure}.png").stat().st_size > 0
     measured = {metric for run in planned.run_names(name) for metric in read_json(f"results/{run}/metrics.json")}
-    assert {metric for metric in planned.specs[name].metrics if not metric.startswith("ood/")} <= measured
+    assert {metric for metric in planned.planned[name].spec.metrics if not metric.startswith("ood/")} <= measured
     assert measured <= set(metric_names(planned.params.evaluation.ks, ["glyphs"]))

@@ -10,6 +10,7 @@ from probmetric import pipeline, uncertainty
 from probmetric.config import ConfigError, Experiment, Params, RunSettings, load, parse
 from probmetric.data import prepare_dataset
 from probmetric.io import read_tensors, read_yaml
+from probmetric.planning.plans import RunPlan
 from probmetric.planning.runs import Run, expand, find_run
 from probmetric.planning.workflow import WorkflowPlan
 
@@ -166,7 +167,7 @@ def settings(method: str, *, seed: int = 0, dataset: str = "digits", **fields) -
 def train(chosen: RunSettings) -> str:
     name = f"{chosen.dataset}/{chosen.base or chosen.method}/seed{chosen.seed}"
     if not (pipeline.RESULTS / name / "encoder.yaml").exists():
-        pipeline.train(name, chosen.encoder())
+        pipeline.train(RunPlan(Run(name, name, chosen)))
     return name
 
 
@@ -175,8 +176,8 @@ def embed(chosen: RunSettings) -> Path:
     name = f"{chosen.dataset}/{chosen.method}/seed{chosen.seed}"
     encoder = train(chosen)
     if uncertainty.REGISTRY.constant(chosen.uncertainty.name, "fits", False):
-        pipeline.fit_posterior(name, encoder, chosen)
-    pipeline.embed(name, encoder, chosen)
+        pipeline.fit_posterior(RunPlan(Run(name, encoder, chosen)))
+    pipeline.embed(RunPlan(Run(name, encoder, chosen)))
     return pipeline.RESULTS / name
 
 
@@ -201,7 +202,7 @@ def test_an_ensembles_record_names_its_members(folder):
     chosen = settings("pair", base="plain", seed=1, uncertainty={"name": "ensemble", "members": 2})
     train(settings("plain", seed=2))
     run = embed(chosen)
-    pipeline.evaluate("digits/pair/seed1", "digits/plain/seed1", chosen)
+    pipeline.evaluate(RunPlan(Run("digits/pair/seed1", "digits/plain/seed1", chosen)))
     assert read_yaml(run / "run.yaml")["members"] == ["digits/plain/seed1", "digits/plain/seed2"]
 
 

@@ -6,20 +6,25 @@ import time
 
 import psutil
 from probmetric.planning.workflow import (
+    JobPlan,
     WorkflowPlan,
     closing_summary,
     failure_summary,
+    partial_reports,
     put_environment_on_path,
-    record_in_dvc,
 )
 from snakemake.exceptions import WorkflowError
 
 put_environment_on_path()
 
 try:
-    PLAN = WorkflowPlan.from_config(config)
+    # A job on another machine asks for nothing but its own run.
+    PLAN = (WorkflowPlan if workflow.is_main_process else JobPlan).from_config(config)
 except ValueError as error:
     raise WorkflowError(f"The configuration cannot be run.\n{error}") from None
+
+if workflow.is_main_process and PLAN.notice():
+    print(PLAN.notice(), file=sys.stderr)
 
 EXPERIMENTS = PLAN.experiments
 PREPARED = PLAN.params.data.prepared
@@ -32,17 +37,18 @@ wildcard_constraints:
     split=r"[a-z]+",
 
 
-def step_settings(step):
-    """Parameter function: the settings of `step` for the run at hand, as JSON, and nothing of other runs."""
+def plan_file(wildcards):
+    """Parameter function: the file that tells the job everything."""
+    return PLAN.plan_file(wildcards.run)
 
-    def of_run(wildcards):
-        return PLAN.settings_json(wildcards.run, step)
 
-    return of_run
+def report_file(wildcards):
+    """Parameter function: the file that tells a reporting job everything."""
+    return PLAN.report_file(wildcards.experiment)
 
 
 def run_digests(wildcards):
-    """Digest files of the prepared datasets a run reads; their content, not their age, decides (see data_identity)."""
+    """Digest files of the prepared datasets a run reads; what they say is part of the run's identity, not their age."""
     return [ancient(path) for path in PLAN.digests(wildcards.run)]
 
 
@@ -50,57 +56,92 @@ def train_digest(wildcards):
     return ancient(PLAN.digests(wildcards.run)[0])
 
 
-def data_identity(wildcards):
-    """Parameter function: what the digests say, so that other data, but not a newer file, repeats the step."""
-    return PLAN.data_identity(PLAN.digests(wildcards.run))
+def judged(paths, again):
+    """Input files whose age does not count, unless what is made from them is made again.
+
+    Identities decide what is made again (probmetric.planning.staleness), times and Snakemake's metadata do not.
+    """
+    forced = workflow.dag_settings.forcerun or workflow.dag_settings.forceall
+    return paths if again or forced else [ancient(path) for path in paths]
 
 
-def train_identity(wildcards):
-    return PLAN.data_identity(PLAN.digests(wildcards.run)[:1])
+def again(step):
+    """Input function: a file newer than any result where `step` has to be made again, else nothing."""
+
+    def of_run(wildcards):
+        return [PLAN.again] if PLAN.outdated(wildcards.run, step) else []
+
+    return of_run
 
 
-def encoder_file(name):
+def report_again(wildcards):
+    return [PLAN.again] if PLAN.reports_again(wildcards.experiment) else []
+
+
+def run_files(step, *names):
+    """Input function: files of the run's own folder, read by `step`."""
+
+    def of_run(wildcards):
+        paths = [f"results/{wildcards.run}/{name}" for name in names]
+        return judged(paths, PLAN.repeats(wildcards.run, step))
+
+    return of_run
+
+
+def encoder_file(step, name):
     """Input function: file `name` of the runs that trained this run's encoder, or its ensemble's encoders."""
 
     def of_run(wildcards):
-        return collect(f"results/{{run}}/{name}", run=PLAN.runs[wildcards.run].encoders)
+        encoders = PLAN.run(wildcards.run).encoders
+        paths = [f"results/{encoder}/{name}" for encoder in encoders]
+        return judged(paths, PLAN.repeats(wildcards.run, step))
 
     return of_run
 
 
 def posterior(wildcards):
-    needed = PLAN.runs[wildcards.run].fits_posterior
-    return [f"results/{wildcards.run}/posterior.safetensors"] if needed else []
+    if not PLAN.run(wildcards.run).fits_posterior:
+        return []
+    return run_files("embed", "posterior.safetensors")(wildcards)
 
 
-def experiment_files(pattern):
-    """Input function: `pattern` for every run of the experiment."""
+def experiment_files(name):
+    """Input function: file `name` of every run of the experiment."""
 
     def of_experiment(wildcards):
-        return collect(pattern, run=PLAN.run_names(wildcards.experiment))
+        paths = [
+            f"results/{run}/{name}" for run in PLAN.run_names(wildcards.experiment)
+        ]
+        return judged(paths, PLAN.reports_again(wildcards.experiment))
 
     return of_experiment
 
 
-def report_settings(wildcards):
-    return PLAN.report_json(wildcards.experiment)
+def report_files(*names):
+    """Input function: files of the experiment's report."""
+
+    def of_experiment(wildcards):
+        paths = [f"reports/{wildcards.experiment}/{name}" for name in names]
+        return judged(paths, PLAN.reports_again(wildcards.experiment))
+
+    return of_experiment
 
 
 def start():
-    """On this machine no queue needs sparing, and what limits the rate of submissions costs ever more.
+    """Jobs elsewhere are told which plans they follow; here no queue needs sparing.
 
     After every finished job Snakemake's limiter has the ready jobs weighed once more per second, for as long as any
     are ready: with a thousand jobs the main process is busy with nothing else.
     """
+    PLAN.start()
     if workflow.local_exec and workflow.scheduler is not None:
         workflow.scheduler.job_rate_limiter = None
 
 
 def finish():
-    """After a successful run: DVC is told, and people where to look and what the orchestration cost."""
+    """After a successful run: where to look and what the orchestration cost."""
     if not EXPERIMENTS:
         return
-    record_in_dvc(EXPERIMENTS)
     seconds = time.time() - psutil.Process().create_time()
     cores = workflow.resource_settings.cores or os.cpu_count()
     print(closing_summary(PLAN, seconds, cores), file=sys.stderr)
@@ -121,3 +162,4 @@ def stop():
     )
     named = [(job.rule.name, ", ".join(job.wildcards), list(job.log)) for job in failed]
     print(failure_summary(named, left), file=sys.stderr)
+    print(partial_reports(PLAN), file=sys.stderr)

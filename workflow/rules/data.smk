@@ -14,7 +14,9 @@ rule prepare:
         dvc=1,
         mem_mb=2000,
         runtime=240,
+    params:
+        plan=lambda wildcards: PLAN.data_file,
     message:
         "Prepare {wildcards.data}"
     shell:
-        "probmetric data ensure {wildcards.data} > {log} 2>&1"
+        "probmetric data ensure {wildcards.data} --plan {params.plan:q} > {log} 2>&1"

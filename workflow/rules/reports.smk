@@ -3,8 +3,10 @@
 
 rule aggregate:
     input:
-        metrics=experiment_files("results/{run}/metrics.json"),
-        records=experiment_files("results/{run}/run.yaml"),
+        again=report_again,
+        metrics=experiment_files("metrics.json"),
+        records=experiment_files("run.yaml"),
+        made=experiment_files("made/evaluate.json"),
     output:
         runs="reports/{experiment}/runs.csv",
         summary="reports/{experiment}/metrics.json",
@@ -18,16 +20,16 @@ rule aggregate:
         mem_mb=2000,
         runtime=30,
     params:
-        settings=report_settings,
+        plan=report_file,
     message:
         "Collect the results of {wildcards.experiment}"
     shell:
-        "probmetric aggregate {wildcards.experiment} --settings {params.settings:q} > {log} 2>&1"
+        "probmetric aggregate {wildcards.experiment} --plan {params.plan:q} > {log} 2>&1"
 
 
 rule tables:
     input:
-        "reports/{experiment}/runs.csv",
+        report_files("runs.csv"),
     output:
         md=report(
             "reports/{experiment}/table.md",
@@ -55,19 +57,19 @@ rule tables:
         mem_mb=2000,
         runtime=30,
     params:
-        settings=report_settings,
+        plan=report_file,
     message:
         "Tables of {wildcards.experiment}"
     shell:
-        "probmetric tables {wildcards.experiment} --settings {params.settings:q} > {log} 2>&1"
+        "probmetric tables {wildcards.experiment} --plan {params.plan:q} > {log} 2>&1"
 
 
 rule figures:
     input:
-        runs="reports/{experiment}/runs.csv",
-        curves=experiment_files("results/{run}/curves.json"),
-        test=experiment_files("results/{run}/embeddings/test.safetensors"),
-        ood=experiment_files("results/{run}/embeddings/ood.safetensors"),
+        runs=report_files("runs.csv"),
+        curves=experiment_files("curves.json"),
+        test=experiment_files("embeddings/test.safetensors"),
+        ood=experiment_files("embeddings/ood.safetensors"),
     output:
         report(
             directory("reports/{experiment}/figures"),
@@ -86,18 +88,16 @@ rule figures:
         mem_mb=2000,
         runtime=30,
     params:
-        settings=report_settings,
+        plan=report_file,
     message:
         "Figures of {wildcards.experiment}"
     shell:
-        "probmetric figures {wildcards.experiment} --settings {params.settings:q} > {log} 2>&1"
+        "probmetric figures {wildcards.experiment} --plan {params.plan:q} > {log} 2>&1"
 
 
 rule report:
     input:
-        runs="reports/{experiment}/runs.csv",
-        table="reports/{experiment}/table.md",
-        figures="reports/{experiment}/figures",
+        files=report_files("runs.csv", "table.md", "figures"),
     output:
         report(
             "reports/{experiment}/index.html",
@@ -115,17 +115,17 @@ rule report:
         mem_mb=2000,
         runtime=30,
     params:
-        settings=report_settings,
+        plan=report_file,
     message:
         "Page of {wildcards.experiment}"
     shell:
-        "probmetric report {wildcards.experiment} --settings {params.settings:q} > {log} 2>&1"
+        "probmetric report {wildcards.experiment} --plan {params.plan:q} > {log} 2>&1"
 
 
 rule track:
     input:
-        metrics=experiment_files("results/{run}/metrics.json"),
-        page="reports/{experiment}/index.html",
+        metrics=experiment_files("metrics.json"),
+        page=report_files("index.html"),
     output:
         "state/tracked/{experiment}.json",
     log:
@@ -139,11 +139,11 @@ rule track:
         mem_mb=2000,
         runtime=60,
     params:
-        settings=report_settings,
+        plan=report_file,
     message:
         "MLflow: {wildcards.experiment}"
     shell:
-        "probmetric track {wildcards.experiment} --settings {params.settings:q} --receipt {output} > {log} 2>&1"
+        "probmetric track {wildcards.experiment} --plan {params.plan:q} --receipt {output} > {log} 2>&1"
 
 
 rule theory:

@@ -3,15 +3,19 @@
 `exec`: a scheduler's SIGTERM ends the shell at once; in its place, `probmetric` saves its state first.
 """
 
+SPLITS = ["val", "test", "ood", "last"]
+
 
 rule train:
     input:
+        again=again("train"),
         digest=train_digest,
     output:
         weights="results/{run}/model.safetensors",
         last="results/{run}/model_last.safetensors",
         history="results/{run}/history.csv",
         record="results/{run}/encoder.yaml",
+        made="results/{run}/made/train.json",
     log:
         "logs/train/{run}.log",
     benchmark:
@@ -25,22 +29,23 @@ rule train:
         mem_mb=4000,
         runtime=1440,
     params:
-        settings=step_settings("train"),
-        data=train_identity,
+        plan=plan_file,
     message:
         "Train {wildcards.run}"
     shell:
-        "exec probmetric train {wildcards.run} --settings {params.settings:q} --threads {threads}"
+        "exec probmetric train {wildcards.run} --plan {params.plan:q} --threads {threads}"
         " --processes {resources.processes} > {log} 2>&1"
 
 
 rule fit_posterior:
     input:
-        weights=encoder_file("model.safetensors"),
-        record=encoder_file("encoder.yaml"),
+        again=again("fit_posterior"),
+        weights=encoder_file("fit_posterior", "model.safetensors"),
+        record=encoder_file("fit_posterior", "encoder.yaml"),
         digest=train_digest,
     output:
         "results/{run}/posterior.safetensors",
+        made="results/{run}/made/fit_posterior.json",
     log:
         "logs/fit_posterior/{run}.log",
     benchmark:
@@ -53,27 +58,28 @@ rule fit_posterior:
         mem_mb=4000,
         runtime=240,
     params:
-        settings=step_settings("fit_posterior"),
-        data=train_identity,
+        plan=plan_file,
     message:
         "Fit the posterior of {wildcards.run}"
     shell:
-        "exec probmetric fit-posterior {wildcards.run} --settings {params.settings:q} --threads {threads} > {log} 2>&1"
+        "exec probmetric fit-posterior {wildcards.run} --plan {params.plan:q} --threads {threads} > {log} 2>&1"
 
 
 rule embed:
     input:
-        weights=encoder_file("model.safetensors"),
-        last=encoder_file("model_last.safetensors"),
-        record=encoder_file("encoder.yaml"),
+        again=again("embed"),
+        weights=encoder_file("embed", "model.safetensors"),
+        last=encoder_file("embed", "model_last.safetensors"),
+        record=encoder_file("embed", "encoder.yaml"),
         posterior=posterior,
         digest=run_digests,
     output:
         collect(
             "results/{{run}}/embeddings/{split}.safetensors",
-            split=["val", "test", "ood", "last"],
+            split=SPLITS,
         ),
         timing="results/{run}/embeddings/timing.json",
+        made="results/{run}/made/embed.json",
     log:
         "logs/embed/{run}.log",
     benchmark:
@@ -87,24 +93,29 @@ rule embed:
         mem_mb=4000,
         runtime=240,
     params:
-        settings=step_settings("embed"),
-        data=data_identity,
+        plan=plan_file,
     message:
         "Embed {wildcards.run}"
     shell:
-        "exec probmetric embed {wildcards.run} --settings {params.settings:q} --threads {threads}"
+        "exec probmetric embed {wildcards.run} --plan {params.plan:q} --threads {threads}"
         " --processes {resources.processes} > {log} 2>&1"
 
 
 rule evaluate:
     input:
-        embeddings=rules.embed.output,
-        record=encoder_file("encoder.yaml"),
+        again=again("evaluate"),
+        embeddings=run_files(
+            "evaluate",
+            *(f"embeddings/{split}.safetensors" for split in SPLITS),
+            "embeddings/timing.json",
+        ),
+        record=encoder_file("evaluate", "encoder.yaml"),
         digest=run_digests,
     output:
         metrics="results/{run}/metrics.json",
         curves="results/{run}/curves.json",
         record="results/{run}/run.yaml",
+        made="results/{run}/made/evaluate.json",
     log:
         "logs/evaluate/{run}.log",
     benchmark:
@@ -116,9 +127,8 @@ rule evaluate:
         mem_mb=4000,
         runtime=120,
     params:
-        settings=step_settings("evaluate"),
-        data=data_identity,
+        plan=plan_file,
     message:
         "Evaluate {wildcards.run}"
     shell:
-        "OMP_NUM_THREADS={threads} exec probmetric evaluate {wildcards.run} --settings {params.settings:q} > {log} 2>&1"
+        "OMP_NUM_THREADS={threads} exec probmetric evaluate {wildcards.run} --plan {params.plan:q} > {log} 2>&1"

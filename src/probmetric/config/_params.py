@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -25,6 +25,8 @@ from probmetric.config._training import Training
 from probmetric.config._tuning import SearchRange
 from probmetric.data.sources import REGISTRY as DATASETS
 from probmetric.registry import load_plugins, nearest
+
+StalePolicy = Literal["auto", "rerun", "keep", "error"]
 
 
 class Evaluation(Strict):
@@ -161,6 +163,11 @@ class Params(Strict):
     )
     evaluation: Evaluation = Evaluation()
     tracking: Tracking = Tracking()
+    stale: StalePolicy = Field(
+        "auto",
+        description="results of other code: auto repeats what your own or edited components made and keeps, marked, "
+        "what an earlier release made; rerun, keep: both; error: stop",
+    )
 
     @field_validator("plugins")
     @classmethod

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from probmetric.io import FileError
 from probmetric.registry import nearest
-from probmetric.run_names import split_data_name
+from probmetric.run_names import LabelNoise, split_data_name
 
 if TYPE_CHECKING:
     from probmetric.config import Params
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from probmetric.data.status import DatasetStatus
 
 ON_REQUEST = "data/dvc.yaml"
+PARAMS = Path("params.yaml")
 
 
 def dataset_names(params: Params) -> list[str]:
@@ -57,7 +58,9 @@ def stage(params: Params, name: str) -> str:
 
 
 def ensure(params: Params, name: str) -> None:
-    """Bring prepared dataset `name` up to date through DVC.
+    """Bring prepared dataset `name` up to date: through DVC, unless `params` say otherwise than params.yaml.
+
+    DVC reads params.yaml; what `--config` changed about data it cannot know.
 
     Inside a DVC stage what is in `datasets` is up to date already (DVC locks it meanwhile): only its digest is
     written again. What is prepared on request is no dependency of that stage, so DVC can be asked for it.
@@ -67,12 +70,39 @@ def ensure(params: Params, name: str) -> None:
     """
     from probmetric.data.digest import write_digest
 
+    if not _as_in_file(params):
+        _make(params, name)
+        return
     if "DVC_STAGE" in os.environ and split_data_name(name)[0] in params.datasets:
         write_digest(Path(params.data.prepared) / name)
         return
     address = stage(params, name)
     if subprocess.run(["dvc", "repro", address], check=False).returncode:
         raise FileError(f"`dvc repro {address}` failed; its message is above.")
+
+
+def _as_in_file(params: Params) -> bool:
+    """Whether params.yaml says the same about data."""
+    from probmetric.config import Params, load
+
+    written = load(Params, PARAMS) if PARAMS.exists() else params
+    return all(getattr(params, part) == getattr(written, part) for part in ("data", "datasets", "noise"))
+
+
+def _make(params: Params, name: str) -> None:
+    """Prepare a dataset, or its noisy variant, without DVC; what is there and whole is left as it is."""
+    from probmetric.data import add_noise, verify_digest
+
+    folder, (clean, noise) = Path(params.data.prepared), split_data_name(name)
+    if (folder / name / "digest").exists():
+        verify_digest(folder / name)
+        return
+    if not noise:
+        prepare(params, clean, progress=True)
+        return
+    _make(params, clean)
+    found = LabelNoise.parse(noise)
+    add_noise(folder / clean, folder / name, rate=found.rate, kind=found.kind, seed=found.seed)
 
 
 def prepare(params: Params, name: str, *, output: Path | None = None, raw: Path | None = None, progress: bool) -> Path:

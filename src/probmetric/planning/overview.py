@@ -9,10 +9,11 @@ see. Where nothing of the kind was recorded there is no estimate. Early stopping
 from __future__ import annotations
 
 import csv
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from probmetric.config import ConfigError, Params
 from probmetric.data.sources import REGISTRY as DATASETS
@@ -22,6 +23,10 @@ from probmetric.planning.experiments import experiment_names
 from probmetric.planning.runs import Run, find_run, plan_experiment
 from probmetric.run_folder import RunFolder
 from probmetric.run_names import split_data_name
+
+if TYPE_CHECKING:
+    from probmetric.planning.staleness import State, Verdict
+    from probmetric.planning.workflow import WorkflowPlan
 
 JOBS = Path("benchmarks/jobs/train")
 THROUGHPUT = Path("benchmarks/results/throughput.json")
@@ -60,6 +65,49 @@ def experiment_overview(params: Params) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([*lines, "", *_LEGEND])
+
+
+def status_text(plan: WorkflowPlan, *, every: bool = False) -> str:
+    """Finished, stale, kept and missing runs of every experiment of `plan`; those with one reason on one line.
+
+    Args:
+        plan: the experiments.
+        every: a line for every run instead.
+    """
+    blocks = []
+    for name in plan.experiments:
+        verdicts = {run: plan.judge.run_verdict(run) for run in plan.run_names(name)}
+        states = Counter(verdict.state for verdict in verdicts.values())
+        counted = ", ".join(f"{states[state]} {word}" for state, word in _WORDS.items() if states[state])
+        report = "report to be made" if plan.reports_again(name) else "report up to date"
+        blocks.append(f"{name}: {len(verdicts)} runs: {counted}; {report}")
+        blocks += [f"  {run}  {_said(verdict)}" for run, verdict in verdicts.items()] if every else _reasons(verdicts)
+    return "\n".join(blocks)
+
+
+_WORDS: dict[State, str] = {
+    "fresh": "finished",
+    "kept": "finished by earlier code (kept)",
+    "stale": "stale",
+    "missing": "missing",
+}
+
+
+def _said(verdict: Verdict) -> str:
+    return _WORDS[verdict.state] + (f": {verdict.why}" if verdict.why else "")
+
+
+def _reasons(verdicts: Mapping[str, Verdict], shown: int = 6) -> list[str]:
+    """A line per state and reason with the runs it concerns, at most `shown` by name."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for run, verdict in verdicts.items():
+        if verdict.state != "fresh":
+            found[_said(verdict)].append(run)
+    lines = []
+    for reason, runs in found.items():
+        more = f" and {len(runs) - shown} more" if len(runs) > shown else ""
+        lines += [f"  {len(runs)} {reason}", f"      {', '.join(runs[:shown])}{more}"]
+    return lines
 
 
 class _Marks:

@@ -1,16 +1,17 @@
-"""What the Snakefile knows: experiments, runs, and each step's settings as JSON.
+"""What the Snakefile knows: experiments, runs, the plan file of each, and which steps are to be made again.
 
 Kept out of the Snakefile so that it can be tested, and light: reading a configuration imports no PyTorch.
 """
 
 from __future__ import annotations
 
-import json
+import functools
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,23 +19,19 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, parse
-from probmetric.io import read_yaml, sha256_file, write_json
+from probmetric.io import read_yaml, write_json
 from probmetric.planning.metric_names import check_metrics
+from probmetric.planning.plans import PLANS, DataPlan, ReportPlan, RunPlan, read_current, write_current
 from probmetric.planning.runs import PlannedExperiment, Run, find_run, plan_experiment
+from probmetric.planning.staleness import Judge, report_state
 from probmetric.privacy import switch_telemetry_off
 from probmetric.reporting.figures import REGISTRY as FIGURES
-from probmetric.run_folder import RunFolder
+from probmetric.reporting.record import read_report_record
+from probmetric.run_folder import RunFolder, Step
+from probmetric.source_digest import remember
 
 _PLACES = {"report": "index.html", "table": "table.md"}
-
-# Each step is repeated only when one of its own settings changes.
-_POSTERIOR = {"dataset", "noise", "method", "seed", "prepared", "base", "uncertainty"}
-_STEPS: dict[str, Callable[[Run], dict[str, Any]]] = {
-    "train": lambda run: run.settings.encoder().plain(),
-    "fit_posterior": lambda run: run.settings.model_dump(mode="json", include=_POSTERIOR),
-    "embed": lambda run: run.settings.model_dump(mode="json", include=_POSTERIOR | {"ood"}),
-    "evaluate": lambda run: run.settings.plain(),
-}
+AGAIN = PLANS / "again"
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,8 @@ class WorkflowPlan:
         """Validate Snakemake's `config` (params.yaml and `--config` values) and expand its experiments.
 
         Raises:
-            ConfigError: where, the value, what is allowed and the nearest match.
+            ConfigError: where, the value, what is allowed and the nearest match; or results are stale and `stale` is
+                `error`.
         """
         params: Params = parse(Params, dict(config), "params.yaml")
         _check_stage_names(Path("params.yaml"))
@@ -63,47 +61,210 @@ class WorkflowPlan:
         encoders |= {name: find_run(params, name) for run in named for name in run.encoders}
         runs = encoders | {run.name: run for run in named} | runs
         _check_archives(params, {name for run in runs.values() for name in run.data})
-        return cls(params, planned, runs)
+        plan = cls(params, planned, runs)
+        plan._check_stale()
+        return plan
 
     @property
     def experiments(self) -> list[str]:
         """Names of the experiments to build."""
         return list(self.planned)
 
-    @property
-    def specs(self) -> dict[str, Experiment]:
-        """What each experiment's file says, datasets replaced where its name asks for it."""
-        return {name: experiment.spec for name, experiment in self.planned.items()}
-
     def run_names(self, experiment: str) -> tuple[str, ...]:
         """Runs of an experiment, in its order."""
         return tuple(run.name for run in self.planned[experiment].runs)
 
-    def settings_json(self, run: str, step: str) -> str:
-        """Settings of `step` for `run`, nothing else: what Snakemake compares to decide whether to repeat it."""
-        return json.dumps(_STEPS[step](self.runs[run]), sort_keys=True)
+    def run(self, name: str) -> Run:
+        """A run of the plan."""
+        return self.runs[name]
 
-    def report_json(self, experiment: str) -> str:
-        """What an experiment's tables, figures and page depend on besides the results."""
+    @functools.cached_property
+    def judge(self) -> Judge:
+        """Knows of every step whether it is finished and up to date."""
+        return Judge(self.runs, self.params.stale)
+
+    def repeats(self, run: str, step: Step) -> bool:
+        """Whether a step is not finished, or its files are of other settings, data or code."""
+        return not self.judge.verdict(run, step).usable
+
+    def outdated(self, run: str, step: Step) -> bool:
+        """Whether a step's files are there, but of other settings, data or code."""
+        return self.judge.verdict(run, step).state == "stale"
+
+    def reports_again(self, experiment: str) -> bool:
+        """Whether an experiment's report has to be made, or made again."""
+        return read_report_record(experiment).get("page") != self._report_state(experiment)
+
+    def _report_state(self, experiment: str) -> str:
+        return report_state(self.report_plan(experiment), self.judge)
+
+    @functools.cached_property
+    def _plan_files(self) -> dict[str, str]:
+        store = self.params.tracking.store
+        return {name: str(RunPlan(run, store).write()) for name, run in self.runs.items()}
+
+    def plan_file(self, run: str) -> str:
+        """The file that tells a job of `run` everything."""
+        return self._plan_files[run]
+
+    @functools.cached_property
+    def _reports(self) -> dict[str, ReportPlan]:
+        return {name: self._report_plan(name) for name in self.planned}
+
+    def report_plan(self, experiment: str) -> ReportPlan:
+        """What an experiment's tables, figures, page and MLflow runs depend on besides the results."""
+        return self._reports[experiment]
+
+    def _report_plan(self, experiment: str) -> ReportPlan:
         planned = self.planned[experiment]
-        settings = planned.spec.model_dump(mode="json", include={"title", "description", "metrics", "figures"})
-        settings["labels"] = {run.settings.method: run.settings.label for run in planned.runs}
-        settings["runs"] = list(self.run_names(experiment))
+        shown = self.run_names(experiment)
+        needed = dict.fromkeys([*shown, *(name for run in planned.runs for name in run.encoders)])
+        report = planned.spec.model_dump(mode="json", include={"title", "description", "metrics", "figures"})
+        report["labels"] = {run.settings.method: run.settings.label for run in planned.runs}
+        report["prepared"] = self.params.data.prepared
         if planned.budgets:
-            settings["budgets"] = dict(planned.budgets)
+            report["budgets"] = dict(planned.budgets)
         if planned.substitution:
-            settings["substituted"] = planned.substitution.source
-            settings["left_out"] = dict(planned.left_out)
-        return json.dumps(settings, sort_keys=True)
+            report["substituted"] = planned.substitution.source
+            report["left_out"] = dict(planned.left_out)
+        return ReportPlan(
+            experiment=experiment,
+            shown=shown,
+            runs={name: self.plan_file(name) for name in needed},
+            report=report,
+            tracking=self.params.tracking.model_dump(mode="json"),
+            stale=self.params.stale,
+        )
+
+    def report_file(self, experiment: str) -> str:
+        """The file that tells the reporting jobs of an experiment everything."""
+        return str(self.report_plan(experiment).write())
+
+    @functools.cached_property
+    def data_file(self) -> str:
+        """The file that tells the data jobs where data lies and how it is made."""
+        return str(DataPlan.of(self.params).write())
+
+    def start(self) -> None:
+        """Say to jobs on other machines which plans they follow."""
+        runs = {name: self.plan_file(name) for name in self.runs}
+        write_current(runs, {name: self.report_file(name) for name in self.experiments}, self.data_file)
 
     def digests(self, run: str) -> list[str]:
         """Digest files of the prepared datasets a run reads, its own first."""
-        return [f"{self.params.data.prepared}/{name}/digest" for name in self.runs[run].data]
+        return [f"{self.params.data.prepared}/{name}/digest" for name in self.run(run).data]
 
-    @staticmethod
-    def data_identity(digests: Iterable[str]) -> str:
-        """First digits of every digest file's hash; a dataset that is not prepared yet is named so."""
-        return " ".join(sha256_file(path)[:16] if Path(path).exists() else "not prepared" for path in digests)
+    @functools.cached_property
+    def again(self) -> str:
+        """A file newer than every result: input of the steps that are made again, so that Snakemake does."""
+        AGAIN.parent.mkdir(parents=True, exist_ok=True)
+        AGAIN.write_text(f"{time.time_ns()}\n", encoding="utf-8")
+        return str(AGAIN)
+
+    def stale(self) -> dict[str, str]:
+        """Run -> why, of the runs with results that no longer are what is planned."""
+        verdicts = {name: self.judge.run_verdict(name) for name in self.runs}
+        return {name: verdict.why for name, verdict in verdicts.items() if verdict.state == "stale"}
+
+    def _check_stale(self) -> None:
+        if self.params.stale == "error" and (stale := self.stale()):
+            shown = "\n".join(f"  {name}: {why}" for name, why in list(stale.items())[:10])
+            raise ConfigError(
+                f"{len(stale)} run(s) are stale, and `stale` is `error`:\n{shown}\n"
+                "Set `stale: rerun` to make them again, `keep` to use them marked; `probmetric status` lists all."
+            )
+
+    def notice(self) -> str:
+        """One line on what is stale or kept, for the start of a workflow; empty where all is as planned."""
+        states = Counter(self.judge.run_verdict(name).state for name in self.runs)
+        remember()
+        said = []
+        if states["stale"]:
+            said.append(f"{states['stale']} run(s) are stale and are made again")
+        if states["kept"]:
+            said.append(f"{states['kept']} run(s) of an earlier release are kept, marked in every table")
+        return f"{'; '.join(said)} (`probmetric status` says why)." if said else ""
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """What the Snakefile knows inside a job on another machine: the plans of the workflow that started it.
+
+    Where that wrote none here (a pod with its own copy of the repository), a run is resolved from the configuration.
+    """
+
+    params: Params
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> JobPlan:
+        """Validate Snakemake's `config`; nothing is expanded."""
+        return cls(parse(Params, dict(config), "params.yaml"))
+
+    @functools.cached_property
+    def _current(self) -> dict[str, Any]:
+        return read_current()
+
+    @property
+    def experiments(self) -> list[str]:
+        """Names of the experiments to build."""
+        return list(self.params.experiments)
+
+    @functools.cached_property
+    def _plans(self) -> dict[str, RunPlan]:
+        return {}
+
+    def _plan(self, run: str) -> RunPlan:
+        if run not in self._plans:
+            path = self._current["runs"].get(run)
+            planned = RunPlan.read(path) if path else RunPlan(find_run(self.params, run), self.params.tracking.store)
+            self._plans[run] = planned
+        return self._plans[run]
+
+    def run(self, name: str) -> Run:
+        """The job's run."""
+        return self._plan(name).run
+
+    def plan_file(self, run: str) -> str:
+        """The file that tells a job of `run` everything."""
+        return self._current["runs"].get(run) or str(self._plan(run).write())
+
+    def digests(self, run: str) -> list[str]:
+        """Digest files of the prepared datasets a run reads, its own first."""
+        found = self.run(run)
+        return [f"{found.settings.prepared}/{name}/digest" for name in found.data]
+
+    def _report(self, experiment: str) -> ReportPlan:
+        path = self._current["experiments"].get(experiment)
+        if path:
+            return ReportPlan.read(path)
+        return WorkflowPlan.from_config(self.params.model_dump() | {"experiments": [experiment]}).report_plan(
+            experiment
+        )
+
+    def run_names(self, experiment: str) -> tuple[str, ...]:
+        """Runs of an experiment, in its order."""
+        return tuple(self._report(experiment).shown)
+
+    def report_file(self, experiment: str) -> str:
+        """The file that tells the reporting jobs of an experiment everything."""
+        return self._current["experiments"].get(experiment) or str(self._report(experiment).write())
+
+    @property
+    def data_file(self) -> str:
+        """The file that tells the data jobs where data lies and how it is made."""
+        return self._current.get("data") or str(DataPlan.of(self.params).write())
+
+    def repeats(self, run: str, step: Step) -> bool:
+        """False: the workflow that started the job has decided."""
+        return False
+
+    def outdated(self, run: str, step: Step) -> bool:
+        """False: the workflow that started the job has decided."""
+        return False
+
+    def reports_again(self, experiment: str) -> bool:
+        """False: the workflow that started the job has decided."""
+        return False
 
 
 def _check_stage_names(path: Path) -> None:
@@ -166,18 +327,6 @@ def put_environment_on_path() -> None:
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
-def record_in_dvc(experiments: Iterable[str]) -> None:
-    """Tell DVC that Snakemake, run by hand, has done its last stage, so that `dvc repro` has nothing left to do.
-
-    Inside `dvc repro` (DVC_STAGE is set) DVC records the stage itself.
-    """
-    if "DVC_STAGE" in os.environ or not Path(".dvc").exists():
-        return
-    for name in experiments:
-        command = ["dvc", "commit", "--force", "--quiet", f"benchmark@{name}"]
-        subprocess.run(command, check=False, capture_output=True)
-
-
 def closing_summary(plan: WorkflowPlan, seconds: float, cores: int) -> str:
     """Where to look after a finished workflow, and what share of its wall time was orchestration.
 
@@ -200,6 +349,27 @@ def closing_summary(plan: WorkflowPlan, seconds: float, cores: int) -> str:
     )
     places = [f"  {kind:<8} reports/{name}/{file}" for name in plan.experiments for kind, file in _PLACES.items()]
     return "\n".join(["", account.text(), "", "Done. Where to look:", *places, "  runs     make ui  (MLflow)"])
+
+
+def partial_reports(plan: WorkflowPlan) -> str:
+    """After a failure: make the report of every experiment that has finished runs; returns where they are."""
+    made = []
+    for name in plan.experiments:
+        if not any(RunFolder.named(run).finished for run in plan.run_names(name)):
+            continue
+        command = [
+            sys.executable,
+            "-m",
+            "probmetric.cli",
+            "report",
+            name,
+            "--partial",
+            "--plan",
+            plan.report_file(name),
+        ]
+        if subprocess.run(command, check=False, capture_output=True).returncode == 0:
+            made.append(f"  reports/{name}/index.html")
+    return "\n".join(["What is finished is reported, the rest marked as not run:", *made]) if made else ""
 
 
 def failure_summary(failed: Iterable[tuple[str, str, Sequence[str]]], left: int) -> str:

@@ -8,12 +8,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from probmetric.io import FileError, atomic_path, write_json
-from probmetric.run_folder import finished_runs
-from probmetric.run_names import RunKey, legal_name
+from probmetric.reporting.record import REPORTS, write_report_record
+from probmetric.run_folder import RunFolder, finished_runs
+from probmetric.run_names import RESULTS, RunKey, legal_name
 
-COLUMNS = ("run", "dataset", "noise", "method", "overrides", "seed", "fidelity", "metric", "value")
+if TYPE_CHECKING:
+    from probmetric.planning.plans import ReportPlan
+
+COLUMNS = ("run", "dataset", "noise", "method", "overrides", "seed", "made", "fidelity", "metric", "value")
 
 
 @dataclass(frozen=True)
@@ -26,25 +31,46 @@ class Record:
     value: float | None
 
 
+def aggregate_experiment(plan: ReportPlan) -> None:
+    """Gather the runs of an experiment that are what their plans say into runs.csv and metrics.json.
+
+    A run whose record does not fit its plan is left out, with the reason; one that earlier code made and that is kept
+    forms a variant of its own. What was found stands in made.json.
+    """
+    judge = plan.judge()
+    verdicts = {name: judge.run_verdict(name) for name in plan.shown}
+    shown = {
+        name: {"made": judge.mark(name), "why": verdict.why} for name, verdict in verdicts.items() if verdict.usable
+    }
+    left_out = {name: verdict.why for name, verdict in verdicts.items() if verdict.state == "stale"}
+    folder, runs = REPORTS / plan.experiment, [found_run(name, mark["made"]) for name, mark in shown.items()]
+    aggregate(runs, folder / "runs.csv", folder / "metrics.json", metrics=plan.report["metrics"])
+    write_report_record(plan.experiment, shown, left_out)
+
+
+def found_run(name: str, made: str = "") -> RunFolder:
+    """A run by its name; `made` marks the code of an earlier release."""
+    return RunFolder(RESULTS / name, made=made)
+
+
 def aggregate(
-    run_folders: Iterable[str | Path],
+    runs: Iterable[str | Path | RunFolder],
     output_csv: str | Path,
     summary_json: str | Path,
     *,
     metrics: Sequence[str] | None = None,
 ) -> None:
-    """Gather finished runs.
+    """Write what finished runs measured and what they took.
 
     Args:
-        run_folders: folders that hold metrics.json and run.yaml; those without metrics.json are left out.
+        runs: runs, or their folders; those that are not finished are left out.
         output_csv: tidy table to write, one row per run and metric.
         summary_json: means over seeds to write, one key per dataset, noise rate, method and metric.
         metrics: metrics of the summary; all that were measured by default.
     """
-    runs = finished_runs(run_folders)
     records = [
         Record(run.key, run.fidelity, metric, value)
-        for run in runs
+        for run in finished_runs(runs)
         for metric, value in sorted({**run.metrics, **run.times}.items())
     ]
     _write_records(output_csv, records)
@@ -73,7 +99,7 @@ def read_records(path: str | Path) -> list[Record]:
 
 
 def _record(row: dict[str, str]) -> Record:
-    key = RunKey(row["dataset"], float(row["noise"]), row["method"], row["overrides"], int(row["seed"]))
+    key = RunKey(row["dataset"], float(row["noise"]), row["method"], row["overrides"], int(row["seed"]), row["made"])
     return Record(key, row["fidelity"], row["metric"], float(row["value"]) if row["value"] else None)
 
 
@@ -84,5 +110,5 @@ def _write_records(path: str | Path, records: Sequence[Record]) -> None:
         for record in records:
             key = record.key
             value = "" if record.value is None else repr(float(record.value))
-            identity = [key.run, key.dataset, f"{key.noise:g}", key.method, key.overrides, key.seed]
-            writer.writerow([*identity, record.fidelity, record.metric, value])
+            name = [key.run, key.dataset, f"{key.noise:g}", key.method, key.overrides, key.seed, key.made]
+            writer.writerow([*name, record.fidelity, record.metric, value])

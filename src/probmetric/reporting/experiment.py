@@ -8,10 +8,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
+from typing import TYPE_CHECKING
 
-from probmetric.reporting.aggregate import Record, read_records
+from probmetric.reporting.aggregate import Record, found_run, read_records
+from probmetric.reporting.record import REPORTS, read_report_record
 from probmetric.run_folder import RunFolder
-from probmetric.run_names import RESULTS, RunKey
+from probmetric.run_names import MADE, RESULTS, RunKey
+
+if TYPE_CHECKING:
+    from probmetric.planning.plans import ReportPlan
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,8 @@ class ReportContext:
         budgets: method -> training runs spent on choosing its settings; others had none.
         substituted: the experiment whose datasets this one replaces; empty where nothing is replaced.
         left_out: method of that experiment -> why it cannot run on the substitute.
+        kept: run -> why, of the runs that code of an earlier release made and that are shown marked.
+        stale: run -> why, of the runs whose results are not what is planned and that are not shown.
     """
 
     name: str
@@ -47,6 +54,27 @@ class ReportContext:
     budgets: Mapping[str, int] = field(default_factory=dict)
     substituted: str = ""
     left_out: Mapping[str, str] = field(default_factory=dict)
+    kept: Mapping[str, str] = field(default_factory=dict)
+    stale: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, plan: ReportPlan) -> ReportContext:
+        """The context of a planned experiment; runs that earlier code made are marked as `aggregate` found them."""
+        record = read_report_record(plan.experiment)
+        found = record.get("runs", {})
+        runs = [found_run(name, found.get(name, {}).get("made", "")).key for name in plan.shown]
+        rest = dict(plan.report)
+        columns, prepared = tuple(rest.pop("metrics")), Path(rest.pop("prepared"))
+        return cls(
+            plan.experiment,
+            tuple(runs),
+            columns,
+            REPORTS / plan.experiment,
+            prepared=prepared,
+            kept={name: entry["why"] for name, entry in found.items() if entry["made"]},
+            stale=record.get("left_out", {}),
+            **(rest | {"figures": tuple(rest.get("figures", ()))}),
+        )
 
     @classmethod
     def create(
@@ -71,8 +99,9 @@ class ReportContext:
 
     @functools.cached_property
     def runs(self) -> list[RunFolder]:
-        """Finished runs of this experiment, in the experiment's order."""
-        runs = [RunFolder(self.results / key.run) for key in self.expected]
+        """Runs of this experiment that its report shows, in the experiment's order."""
+        shown = [key for key in self.expected if key.run not in self.stale]
+        runs = [RunFolder(self.results / key.run, made=key.made) for key in shown]
         return [run for run in runs if run.finished]
 
     @functools.cached_property
@@ -101,6 +130,7 @@ class ReportContext:
         """What a reader sees for a method: its label or its name, then the overrides that tell it from others."""
         method, _, overrides = variant.partition("+")
         own = [item for item in overrides.split("+") if item and item not in self.shared_overrides]
+        own = [f"kept from {item.removeprefix(MADE)}" if item.startswith(MADE) else item for item in own]
         return ", ".join([self.labels.get(method) or method, *own])
 
 

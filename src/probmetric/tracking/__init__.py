@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from probmetric.io import FileError
-from probmetric.run_folder import finished_runs
+from probmetric.run_folder import RunFolder, finished_runs
 from probmetric.tracking import _store
 from probmetric.tracking._entries import report_entry, run_entry
 from probmetric.tracking.live import live_curves
@@ -28,7 +28,7 @@ __all__ = ["live_curves", "track", "ui_command"]
 
 def track(
     experiment: str,
-    run_folders: Iterable[str | Path],
+    runs: Iterable[str | Path | RunFolder],
     report_folder: str | Path,
     *,
     store_uri: str,
@@ -38,7 +38,7 @@ def track(
 
     Args:
         experiment: name of the experiment the runs belong to.
-        run_folders: its run folders; those without metrics.json are left out.
+        runs: its runs, or their folders; those that are not finished are left out.
         report_folder: `reports/<experiment>`; its tables and figures become artifacts.
         store_uri: `sqlite:///mlflow.db`, or the address of a tracking server.
         artifact_root: folder of the artifacts (not used with a tracking server, which has its own).
@@ -49,7 +49,7 @@ def track(
     Raises:
         FileError: the store cannot be written, or another process holds it for too long.
     """
-    entries = [run_entry(run) for run in finished_runs(run_folders)]
+    entries = [run_entry(run) for run in finished_runs(runs)]
     report = report_entry(experiment, Path(report_folder))
     entries += [report] if report else []
     address = _store.absolute(store_uri)

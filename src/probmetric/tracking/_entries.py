@@ -63,6 +63,7 @@ def run_entry(run: RunFolder) -> Entry:
     start = end - int(1000 * math.fsum(seconds))
     key = run.key
     description = {"dataset": key.dataset, "noise": f"{key.noise:g}", "method": key.method, "seed": str(key.seed)}
+    description |= {"made": key.made} if key.made else {}
     settings = run.record.get("settings", run.record)
     chosen = {name: value for name, value in settings.items() if name not in (*_ENVIRONMENT, "data_digest")}
     around = {name: run.record.get(name) or {} for name in _ENVIRONMENT}
@@ -138,10 +139,10 @@ def _is_result(path: Path) -> bool:
 
 
 def _digest(run: RunFolder) -> str:
-    """Digest of a run: its text files by content, its tensors by name and size (they change with the history)."""
+    """Digest of a run: text files by content, tensors (they change with the history) by size, and how it is marked."""
     content = {name: sha256_file(path) for name, path in run.text_files.items()}
     sizes = {str(p.relative_to(run.path)): p.stat().st_size for p in sorted(run.path.rglob("*.safetensors"))}
-    return digest_of({"content": content, "sizes": sizes})
+    return digest_of({"content": content, "sizes": sizes} | ({"made": run.key.made} if run.key.made else {}))
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:

@@ -9,7 +9,7 @@ Outputs appear whole or not at all, and only when training is finished.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ def train_run(
     checkpoint_steps: int | None = None,
     on_epoch: Callable[[dict[str, Any]], None] | None = None,
     ranks: Ranks = ALONE,
+    code: Mapping[str, str] | None = None,
 ) -> None:
     """Train an encoder, or go on with an interrupted training, and write the run folder.
 
@@ -64,6 +65,7 @@ def train_run(
         on_epoch: called with every row of the history, for instance to show live curves.
         ranks: the processes that train this run together (`ranks.joined`); how many there are changes the result by
             rounding only, and the first one alone writes.
+        code: module -> digest of the components' code; a checkpoint of other code is not continued.
 
     Raises:
         FileError: bad data or folder, or another process is training this run.
@@ -102,7 +104,7 @@ def train_run(
                 seed=settings.seed,
                 device=chosen,
                 checkpoints=checkpoints,
-                identity=_identity(settings, data, encoder),
+                identity=_identity(settings, data, encoder, code or {}),
                 checkpoint_steps=checkpoint_steps,
                 progress_bar=progress,
                 on_epoch=on_epoch,
@@ -221,12 +223,13 @@ def _create(
     return encoder, objective.to(device)
 
 
-def _identity(settings: EncoderSettings, data: TrainingData, encoder: Encoder) -> str:
+def _identity(settings: EncoderSettings, data: TrainingData, encoder: Encoder, code: Mapping[str, str]) -> str:
     """Digest of everything that decides the weights; a checkpoint of another identity is not continued."""
     decisive = settings.plain()
     decisive.pop("prepared")
     decisive["training"].pop("shard_proxies", None)
-    facts = {"data": data.digest, "pretrained": encoder.pretrained_digest, "torch": torch.__version__}
+    facts: dict[str, Any] = {"data": data.digest, "pretrained": encoder.pretrained_digest, "torch": torch.__version__}
+    facts["code"] = sorted(set(code.values()))
     return digest_of({"settings": decisive, **facts})
 
 

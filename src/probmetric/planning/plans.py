@@ -1,0 +1,160 @@
+"""Plan files: what a job is told. Planning writes them, jobs read them and nothing else.
+
+    state/plan/<run>/<digest>.json                    one run: settings, encoder, where its curves are shown
+    state/plan/experiments/<experiment>/<digest>.json one experiment: its runs and what its report shows
+    state/plan/data/<digest>.json                     where data lies and how it is made
+    state/plan/current.json                           what the workflow follows that runs now, for jobs elsewhere
+
+A file is named by its content and never changes: a job that waits in a queue does what was planned, whatever
+params.yaml says by then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from probmetric.config import Params, RunSettings, StalePolicy, parse
+from probmetric.io import FileError, digest_of, read_json, write_json
+from probmetric.planning.runs import Run
+from probmetric.planning.staleness import Judge
+from probmetric.run_folder import RunFolder
+
+PLANS = Path("state/plan")
+CURRENT = PLANS / "current.json"
+_AGAIN = "plan again: run `snakemake`, or the command without --plan"
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """One run, and the address of the MLflow store its curves are shown in while it trains."""
+
+    run: Run
+    store: str = ""
+
+    def write(self) -> Path:
+        """Write the plan, unless it is there; returns its path."""
+        run = self.run
+        values = {
+            "run": run.name,
+            "encoder": run.encoder,
+            "settings": run.settings.model_dump(mode="json"),
+            "store": self.store,
+        }
+        return _write(PLANS / run.name, values)
+
+    @classmethod
+    def read(cls, path: str | Path) -> RunPlan:
+        """Read a plan.
+
+        Raises:
+            FileError: it is missing, damaged or was edited.
+        """
+        values = _read(path)
+        settings = parse(RunSettings, values["settings"], str(path))
+        return cls(Run(values["run"], values["encoder"], settings), values["store"])
+
+
+@dataclass(frozen=True)
+class ReportPlan:
+    """One experiment.
+
+    Attributes:
+        experiment: its name.
+        shown: its runs, in its order.
+        runs: plan file of each, and of every run whose encoder one of them borrows.
+        report: what its tables, figures and page show.
+        tracking: where MLflow keeps it.
+        stale: what is done about results of other code.
+    """
+
+    experiment: str
+    shown: Sequence[str]
+    runs: Mapping[str, str]
+    report: Mapping[str, Any]
+    tracking: Mapping[str, str]
+    stale: StalePolicy = "auto"
+
+    def write(self) -> Path:
+        """Write the plan, unless it is there; returns its path."""
+        return _write(PLANS / "experiments" / self.experiment, self.__dict__ | {"shown": list(self.shown)})
+
+    @classmethod
+    def read(cls, path: str | Path) -> ReportPlan:
+        """Read a plan; errors as of `RunPlan.read`."""
+        return cls(**_read(path))
+
+    def judge(self) -> Judge:
+        """Judges the experiment's runs as they were planned."""
+        return Judge({name: RunPlan.read(path).run for name, path in self.runs.items()}, self.stale)
+
+
+@dataclass(frozen=True)
+class DataPlan:
+    """The part of params.yaml that says which datasets there are, where they lie and how they are made."""
+
+    params: Params
+
+    @classmethod
+    def of(cls, params: Params) -> DataPlan:
+        """The plan of a configuration; everything that is not about data has its default."""
+        return cls(Params(data=params.data, datasets=params.datasets, noise=params.noise))
+
+    def write(self) -> Path:
+        """Write the plan, unless it is there; returns its path."""
+        return _write(PLANS / "data", self.params.model_dump(mode="json"))
+
+    @classmethod
+    def read(cls, path: str | Path) -> DataPlan:
+        """Read a plan; errors as of `RunPlan.read`."""
+        return cls(parse(Params, _read(path), str(path)))
+
+
+def recorded_run(name: str) -> Run:
+    """A finished run with the settings it was made with (`run.yaml`), whatever params.yaml says now.
+
+    Raises:
+        FileError: it is not finished, or its record was changed.
+    """
+    folder = RunFolder.named(name)
+    if not folder.finished:
+        raise FileError(f"{name} is not finished; make it: `snakemake {folder.metrics_file}`.")
+    values, path = folder.record, folder.record_file
+    try:
+        return Run(name, values["encoder"], parse(RunSettings, values["settings"], str(path)))
+    except (KeyError, TypeError) as error:
+        raise FileError(f"{path} was changed ({error!r}); delete it and run the workflow again.") from error
+
+
+def write_current(runs: Mapping[str, str], experiments: Mapping[str, str], data: str) -> None:
+    """Say which plans the workflow that starts now follows."""
+    write_json(CURRENT, {"runs": dict(runs), "experiments": dict(experiments), "data": data})
+
+
+def read_current() -> dict[str, Any]:
+    """Plans of the workflow that runs now: {"runs": name -> path, "experiments": ..., "data": path}."""
+    return read_json(CURRENT) if CURRENT.exists() else {"runs": {}, "experiments": {}}
+
+
+def _write(folder: Path, values: Mapping[str, Any]) -> Path:
+    """Write `values` under their digest. Many are written at once, so they are renamed but not flushed to the disk:
+    one that a power cut damaged no longer fits its name, and `_read` says so.
+    """
+    path = folder / f"{digest_of(values)[:16]}.json"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f".{path.name}.{os.getpid()}"
+        temporary.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    return path
+
+
+def _read(path: str | Path) -> dict[str, Any]:
+    values = read_json(path, fix=_AGAIN)
+    if not isinstance(values, dict) or digest_of(values)[:16] != Path(path).stem:
+        raise FileError(f"{path} is damaged or was edited: it does not fit its name; delete it and {_AGAIN}.")
+    return values
