@@ -312,7 +312,7 @@ def _run_plan(options: argparse.Namespace) -> RunPlan:
     from probmetric.planning.runs import find_run
 
     params = _params()
-    return RunPlan(find_run(params, options.run), params.tracking.store)
+    return RunPlan.of(find_run(params, options.run), params)
 
 
 def _report_plan(options: argparse.Namespace) -> ReportPlan:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from probmetric import losses, models, uncertainty
-from probmetric.config import EncoderSettings, RunSettings
+from probmetric.config import Component, EncoderSettings, RunSettings
 from probmetric.io import content_digest, sha256_file
 from probmetric.made import Ingredients, Made
 from probmetric.registry import Registry
@@ -86,8 +86,8 @@ def step_code(settings: RunSettings | EncoderSettings, step: Step) -> dict[str, 
     found: dict[str, str] = {}
     for part in parts.get(step, ("loss", "backbone", "uncertainty")):
         component = getattr(settings, part)
-        if component is not None:
-            found |= component_code(part, component.name)
+        for name in () if component is None else _with_guides(part, component):
+            found |= component_code(part, name)
     return found | (module_digests(EVALUATION) if step == "evaluate" else {})
 
 
@@ -95,6 +95,12 @@ def step_code(settings: RunSettings | EncoderSettings, step: Step) -> dict[str, 
 def component_code(part: str, name: str) -> dict[str, str]:
     """Module -> digest of a component: the loss, objective, uncertainty or backbone `name`."""
     return module_digests(REGISTRIES[part].module(name))
+
+
+def _with_guides(part: str, component: Component) -> list[str]:
+    """The component's name, and those of others it is told to use (`guidance: proxy_anchor`)."""
+    known = REGISTRIES[part].names()
+    return [component.name, *(value for value in component.options.values() if value in known)]
 
 
 def _of_training(settings: RunSettings | EncoderSettings) -> dict[str, Any]:

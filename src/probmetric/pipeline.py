@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -128,10 +128,10 @@ def _embed_splits(planned: Run, place: Place) -> None:
 def evaluate(plan: RunPlan) -> None:
     """Measure the run's embeddings; write metrics, curves and the run's full record."""
     with _recorded(plan, "evaluate"):
-        _evaluate(plan.run)
+        _evaluate(plan.run, plan.plugins)
 
 
-def _evaluate(planned: Run) -> None:
+def _evaluate(planned: Run, plugins: Sequence[str]) -> None:
     from probmetric.evaluation.evaluator import evaluate_run
 
     run, encoder_run, settings = planned.name, planned.encoder, planned.settings
@@ -148,6 +148,8 @@ def _evaluate(planned: Run) -> None:
     whose: dict[str, Any] = {"run": run, "encoder": encoder_run}
     if len(planned.encoders) > 1:
         whose["members"] = list(planned.encoders)
+    if plugins:
+        whose["plugins"] = list(plugins)
     record = RunFolder.named(encoder_run).encoder | whose | {"settings": settings.plain()}
     folder.write_evaluation(metrics, curves, record)
 

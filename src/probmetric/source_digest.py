@@ -22,12 +22,14 @@ from probmetric.io import FileError, write_json
 
 MEMORY = Path("state/source.json")
 
-# Modules that carry no formula: how files are written, names are found and mistakes are reported.
-INFRASTRUCTURE = frozenset(
-    f"probmetric.{name}" for name in ("errors", "io", "registry", "privacy", "run_names", "run_folder", "launch")
+# Rooms and modules of this package that carry no formula: how files are written, names found, mistakes reported.
+INFRASTRUCTURE = tuple(
+    f"probmetric.{name}"
+    for name in (
+        *("config", "errors", "io", "launch", "lazy", "planning", "privacy", "registry", "reporting"),
+        *("run_folder", "run_names", "tracking"),
+    )
 )
-_REGISTRY_NAMES = frozenset({"REGISTRY", "register"})
-_INFRASTRUCTURE_PACKAGES = ("probmetric.config", "probmetric.planning", "probmetric.reporting", "probmetric.tracking")
 
 
 def module_digests(module: str) -> dict[str, str]:
@@ -89,7 +91,7 @@ def _top_folder(package: str) -> Path | None:
 
 
 def _is_infrastructure(module: str) -> bool:
-    return module in INFRASTRUCTURE or module.startswith(_INFRASTRUCTURE_PACKAGES)
+    return module.startswith(INFRASTRUCTURE)
 
 
 @dataclass(frozen=True)
@@ -100,13 +102,11 @@ class _Facts:
         digest: first 16 digits of the SHA-256 of the syntax tree, without imports and bare strings.
         imports: (module as written, dots for the level; name, or "" for a plain import), those that run.
         passed_on: name -> module as written, of all `from` imports: exports may stand under TYPE_CHECKING.
-        defines: whether a class or function is defined on the top level.
     """
 
     digest: str
     imports: list[tuple[str, str]]
     passed_on: dict[str, str]
-    defines: bool
 
 
 @functools.cache
@@ -116,7 +116,7 @@ def _facts(path: Path) -> _Facts:
     stamp = [stat.st_size, stat.st_mtime_ns]
     known = _remembered().get(str(path))
     if known and known["stamp"] == stamp:
-        return _Facts(known["digest"], [tuple(pair) for pair in known["imports"]], known["passed_on"], known["defines"])
+        return _Facts(known["digest"], [tuple(pair) for pair in known["imports"]], known["passed_on"])
     found = _read(path)
     _remembered()[str(path)] = {"stamp": stamp} | asdict(found)
     return found
@@ -147,8 +147,7 @@ def _read(path: Path) -> _Facts:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    defines = any(isinstance(node, ast.ClassDef | ast.FunctionDef) for node in tree.body)
-    return _Facts(digest, imports, passed_on, defines)
+    return _Facts(digest, imports, passed_on)
 
 
 def _plain(node: Any, imports: list[tuple[str, str]]) -> Any:
@@ -207,4 +206,4 @@ def _definer(origin: str, name: str) -> str | None:
     source = _absolute(facts.passed_on.get(name, origin), origin)
     if source != origin:
         return _definer(source, name)
-    return origin if facts.defines and name not in _REGISTRY_NAMES else None
+    return None if is_own(origin) else origin  # our packages define nothing but how their components are found

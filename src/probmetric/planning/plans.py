@@ -22,6 +22,7 @@ from probmetric.config import Params, RunSettings, StalePolicy, parse
 from probmetric.io import FileError, digest_of, read_json, write_json
 from probmetric.planning.runs import Run
 from probmetric.planning.staleness import Judge
+from probmetric.registry import load_plugins
 from probmetric.run_folder import RunFolder
 
 PLANS = Path("state/plan")
@@ -31,10 +32,16 @@ _AGAIN = "plan again: run `snakemake`, or the command without --plan"
 
 @dataclass(frozen=True)
 class RunPlan:
-    """One run, and the address of the MLflow store its curves are shown in while it trains."""
+    """One run, the MLflow store its curves are shown in while it trains, and where components of its own come from."""
 
     run: Run
     store: str = ""
+    plugins: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, run: Run, params: Params) -> RunPlan:
+        """The plan of a run that `params` resolves."""
+        return cls(run, params.tracking.store, params.plugins)
 
     def write(self) -> Path:
         """Write the plan, unless it is there; returns its path."""
@@ -44,6 +51,7 @@ class RunPlan:
             "encoder": run.encoder,
             "settings": run.settings.model_dump(mode="json"),
             "store": self.store,
+            "plugins": list(self.plugins),
         }
         return _write(PLANS / run.name, values)
 
@@ -55,8 +63,9 @@ class RunPlan:
             FileError: it is missing, damaged or was edited.
         """
         values = _read(path)
+        load_plugins(values["plugins"])
         settings = parse(RunSettings, values["settings"], str(path))
-        return cls(Run(values["run"], values["encoder"], settings), values["store"])
+        return cls(Run(values["run"], values["encoder"], settings), values["store"], tuple(values["plugins"]))
 
 
 @dataclass(frozen=True)
@@ -70,6 +79,7 @@ class ReportPlan:
         report: what its tables, figures and page show.
         tracking: where MLflow keeps it.
         stale: what is done about results of other code.
+        plugins: where components of the user's own come from.
     """
 
     experiment: str
@@ -78,15 +88,22 @@ class ReportPlan:
     report: Mapping[str, Any]
     tracking: Mapping[str, str]
     stale: StalePolicy = "auto"
+    plugins: Sequence[str] = ()
+
+    def plain(self) -> dict[str, Any]:
+        """Plain values, as they are written."""
+        return self.__dict__ | {"shown": list(self.shown), "plugins": list(self.plugins)}
 
     def write(self) -> Path:
         """Write the plan, unless it is there; returns its path."""
-        return _write(PLANS / "experiments" / self.experiment, self.__dict__ | {"shown": list(self.shown)})
+        return _write(PLANS / "experiments" / self.experiment, self.plain())
 
     @classmethod
     def read(cls, path: str | Path) -> ReportPlan:
         """Read a plan; errors as of `RunPlan.read`."""
-        return cls(**_read(path))
+        values = _read(path)
+        load_plugins(values["plugins"])
+        return cls(**values)
 
     def judge(self) -> Judge:
         """Judges the experiment's runs as they were planned."""
@@ -102,7 +119,7 @@ class DataPlan:
     @classmethod
     def of(cls, params: Params) -> DataPlan:
         """The plan of a configuration; everything that is not about data has its default."""
-        return cls(Params(data=params.data, datasets=params.datasets, noise=params.noise))
+        return cls(Params(data=params.data, datasets=params.datasets, noise=params.noise, plugins=params.plugins))
 
     def write(self) -> Path:
         """Write the plan, unless it is there; returns its path."""
@@ -124,6 +141,7 @@ def recorded_run(name: str) -> Run:
     if not folder.finished:
         raise FileError(f"{name} is not finished; make it: `snakemake {folder.metrics_file}`.")
     values, path = folder.record, folder.record_file
+    load_plugins(values.get("plugins", ()))
     try:
         return Run(name, values["encoder"], parse(RunSettings, values["settings"], str(path)))
     except (KeyError, TypeError) as error:

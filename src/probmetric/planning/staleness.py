@@ -220,7 +220,7 @@ def report_state(plan: ReportPlan, judge: Judge) -> str:
     for name in plan.shown:
         verdict, made = judge.run_verdict(name), judge.made(name, "evaluate")
         found[name] = [verdict.state, verdict.why, made.identity if made and verdict.usable else ""]
-    return digest_of({"plan": plan.__dict__ | {"shown": list(plan.shown)}, "runs": found, "code": _reporting_code()})
+    return digest_of({"plan": plan.plain(), "runs": found, "code": _reporting_code()})
 
 
 @functools.cache

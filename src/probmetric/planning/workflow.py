@@ -100,8 +100,7 @@ class WorkflowPlan:
 
     @functools.cached_property
     def _plan_files(self) -> dict[str, str]:
-        store = self.params.tracking.store
-        return {name: str(RunPlan(run, store).write()) for name, run in self.runs.items()}
+        return {name: str(RunPlan.of(run, self.params).write()) for name, run in self.runs.items()}
 
     def plan_file(self, run: str) -> str:
         """The file that tells a job of `run` everything."""
@@ -134,6 +133,7 @@ class WorkflowPlan:
             report=report,
             tracking=self.params.tracking.model_dump(mode="json"),
             stale=self.params.stale,
+            plugins=self.params.plugins,
         )
 
     def report_file(self, experiment: str) -> str:
@@ -216,7 +216,7 @@ class JobPlan:
     def _plan(self, run: str) -> RunPlan:
         if run not in self._plans:
             path = self._current["runs"].get(run)
-            planned = RunPlan.read(path) if path else RunPlan(find_run(self.params, run), self.params.tracking.store)
+            planned = RunPlan.read(path) if path else RunPlan.of(find_run(self.params, run), self.params)
             self._plans[run] = planned
         return self._plans[run]
 

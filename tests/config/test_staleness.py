@@ -1,0 +1,285 @@
+"""What is made again, kept and mixed: verdicts on records of steps, without training anything."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from probmetric import identity
+from probmetric import made as made_module
+from probmetric.config import RunSettings
+from probmetric.io import write_json, write_tensors, write_yaml
+from probmetric.made import read_made, record, restore, superseded
+from probmetric.planning import staleness
+from probmetric.planning.plans import ReportPlan, RunPlan
+from probmetric.planning.runs import Run
+from probmetric.planning.staleness import Judge, step_ingredients, steps_before, steps_of
+from probmetric.reporting.aggregate import aggregate_experiment, read_records
+from probmetric.reporting.experiment import ReportContext
+from probmetric.reporting.record import read_report_record
+from probmetric.reporting.tables import build_table
+from probmetric.run_folder import RunFolder
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    """An empty project with one prepared dataset."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data/prepared/digits").mkdir(parents=True)
+    (tmp_path / "data/prepared/digits/digest").write_text("a  manifest\n")
+    return tmp_path
+
+
+def planned(seed: int = 0, uncertainty: str = "norm", **changes) -> Run:
+    values = {"loss": {"name": "arcface"}, "training": {"epochs": 3}} | changes
+    settings = RunSettings(dataset="digits", method="mine", seed=seed, uncertainty=uncertainty, **values)
+    return Run(f"digits/mine/seed{seed}", f"digits/mine/seed{seed}", settings)
+
+
+def finish(run: Run, *, value: float = 0.5, release: str = staleness.__version__) -> None:
+    """Pretend to have made every step of a run."""
+    folder = RunFolder.named(run.name)
+    for step in steps_of(run):
+        before = {name: read_made(*key) for name, key in steps_before(run, step).items()}
+        found = step_ingredients(run, step, before)
+        for file in folder.step_files(step):
+            if file.suffix == ".safetensors":
+                write_tensors(file, {"x": np.full(1, value + len(step))})
+            elif file.suffix == ".yaml":
+                write_yaml(file, {"settings": run.settings.plain()})
+            else:
+                write_json(file, {"retrieval/recall_at_1": value} if file.name == "metrics.json" else {})
+        folder.history_file.write_text("epoch,seconds\n")
+        record(run.name, found, release=release)
+
+
+def state(run: Run, policy: str = "auto") -> str:
+    return Judge({run.name: run}, policy).run_verdict(run.name).state
+
+
+def why(run: Run, policy: str = "auto") -> str:
+    return Judge({run.name: run}, policy).run_verdict(run.name).why
+
+
+@pytest.fixture
+def other_code(monkeypatch):
+    """The loss's formula has changed since."""
+
+    def change(module: str = "probmetric.losses.arcface") -> None:
+        true = identity.module_digests
+
+        def digests(name: str) -> dict[str, str]:
+            found = true(name)
+            return {key: "0" * 16 if key == module else value for key, value in found.items()}
+
+        monkeypatch.setattr(identity, "module_digests", digests)
+        identity.component_code.cache_clear()
+
+    yield change
+    identity.component_code.cache_clear()
+
+
+def test_a_finished_run_is_fresh_whatever_the_times_of_its_files(place):
+    run = planned()
+    assert state(run) == "missing"
+    finish(run)
+    assert state(run) == "fresh"
+    for path in sorted(place.rglob("*")):
+        path.touch()
+    assert state(run) == "fresh"
+
+
+def test_what_equals_its_default_does_not_count_written_or_not():
+    finish(planned())
+    same = {"loss": {"name": "arcface", "margin": 0.3}, "training": {"epochs": 3, "momentum": 0.9}, "label": "Named"}
+    assert state(planned(**same)) == "fresh"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"loss": {"name": "arcface", "margin": 0.1}}, "loss.margin default -> 0.1"),
+        ({"training": {"epochs": 4}}, "training.epochs 3 -> 4"),
+        ({"loss": {"name": "cosine"}}, "loss arcface -> cosine"),
+        ({"uncertainty": "vmf"}, "uncertainty"),
+        ({"evaluation": {"calibration_bins": 10}}, "evaluation.calibration_bins default -> 10"),
+    ],
+)
+def test_other_settings_make_it_stale_and_say_which(changes, expected):
+    finish(planned())
+    assert state(planned(**changes)) == "stale"
+    assert expected in why(planned(**changes))
+
+
+def test_a_step_does_not_depend_on_the_settings_of_later_ones():
+    finish(planned())
+    run = planned(evaluation={"calibration_bins": 10})
+    judge = Judge({run.name: run})
+    assert [judge.verdict(run.name, step).state for step in ("train", "embed", "evaluate")] == [
+        "fresh",
+        "fresh",
+        "stale",
+    ]
+
+
+def test_other_data_makes_it_stale_and_unprepared_data_does_not(place):
+    run = planned()
+    finish(run)
+    digest = place / "data/prepared/digits/digest"
+    digest.unlink()
+    assert state(run) == "fresh"
+    digest.write_text("other  manifest\n")
+    assert why(run) == "dataset digits has other content"
+
+
+def test_weights_that_were_made_anew_repeat_what_was_computed_from_them():
+    run = planned()
+    finish(run)
+    folder = RunFolder.named(run.name)
+    write_tensors(folder.weights_file(), {"x": np.full(1, 9.0)})
+    record(run.name, step_ingredients(run, "train", {}), release="0.1.0")
+    judge = Judge({run.name: run})
+    assert judge.verdict(run.name, "train").state == "fresh"
+    assert judge.verdict(run.name, "embed").why == "encoder 0 was made anew"
+
+
+def test_results_without_weights_are_judged_by_what_they_were_made_from():
+    """A clone that has the metrics, not the weights: nothing is trained again unless its settings changed."""
+    run = planned()
+    finish(run)
+    for step in ("train", "embed"):
+        made_module.forget(run.name, step)
+        for file in RunFolder.named(run.name).step_files(step):
+            file.unlink()
+    assert Judge({run.name: run}).verdict(run.name, "evaluate").state != "stale"
+    other = planned(training={"epochs": 9})
+    assert Judge({other.name: other}).verdict(other.name, "evaluate").state == "stale"
+
+
+def test_results_nobody_recorded_are_made_again():
+    run = planned()
+    finish(run)
+    RunFolder.named(run.name).made_file("evaluate").unlink()
+    assert why(run) == "no record says what made it"
+
+
+def test_edited_code_repeats_and_the_code_of_a_release_is_kept(other_code):
+    run = planned()
+    finish(run)
+    other_code()
+    assert (state(run), why(run)) == ("stale", "probmetric.losses.arcface changed")
+    assert state(run, "keep") == "kept"
+    assert state(run, "rerun") == "stale"
+
+
+def test_results_of_an_earlier_release_are_kept_and_say_so(other_code):
+    run = planned()
+    finish(run, release="0.0.9")
+    assert state(run) == "fresh", "a release that changed nothing of this run changes nothing"
+    other_code()
+    assert state(run) == "kept"
+    assert why(run) == "made by release 0.0.9: probmetric.losses.arcface changed"
+    assert state(run, "rerun") == "stale"
+
+
+def test_a_raised_version_of_a_step_counts_as_other_code(monkeypatch):
+    run = planned()
+    finish(run)
+    monkeypatch.setitem(identity.VERSIONS, "embed", 2)
+    judge = Judge({run.name: run})
+    assert judge.verdict(run.name, "train").state == "fresh"
+    assert "step embed version 1 -> 2" in judge.verdict(run.name, "embed").why
+
+
+def experiment(*runs: Run, stale: str = "auto") -> ReportPlan:
+    plan = ReportPlan(
+        experiment="small",
+        shown=[run.name for run in runs],
+        runs={run.name: str(RunPlan(run).write()) for run in runs},
+        report={
+            "title": "Small",
+            "description": "",
+            "metrics": ["retrieval/recall_at_1"],
+            "figures": [],
+            "labels": {"mine": "Mine"},
+            "prepared": "data/prepared",
+        },
+        tracking={},
+        stale=stale,
+    )
+    return ReportPlan.read(plan.write())
+
+
+def test_one_cell_never_mixes_old_and_new_code(other_code):
+    old = [planned(seed) for seed in (0, 1)]
+    for run in old:
+        finish(run, value=0.9, release="0.0.9")
+    other_code()
+    new = planned(2)
+    finish(new, value=0.1)
+    plan = experiment(*old, new)
+    aggregate_experiment(plan)
+    rows = build_table(ReportContext.of(plan)).groups[0].rows
+    assert [(row.seeds, row.cells[0].mean) for row in rows] == [(2, pytest.approx(0.9)), (1, pytest.approx(0.1))]
+    assert rows[0].label.startswith("Mine, kept from 0.0.9")
+    assert rows[1].label == "Mine"
+    record_of = read_report_record("small")
+    assert "arcface changed" in record_of["runs"][old[0].name]["why"]
+
+
+def test_stale_results_are_in_no_table(other_code):
+    runs = [planned(seed) for seed in (0, 1)]
+    finish(runs[0], value=0.9)
+    other_code()
+    finish(runs[1], value=0.1)
+    plan = experiment(*runs)
+    aggregate_experiment(plan)
+    assert {found.key.seed for found in read_records("reports/small/runs.csv")} == {1}
+    assert read_report_record("small")["left_out"] == {runs[0].name: "probmetric.losses.arcface changed"}
+
+
+def test_going_back_brings_the_old_files_back():
+    first, second = planned(), planned(training={"epochs": 9})
+    finish(first, value=0.25)
+    weights = RunFolder.named(first.name).weights_file().read_bytes()
+    wanted = step_ingredients(first, "train", {})
+    assert not restore(first.name, wanted), "the latest files are computed again, if they are asked for"
+    finish(second, value=0.75)
+    assert state(first) == "stale"
+    assert [path.parent.name for path in superseded()] == ["embed", "evaluate", "train"]
+    for step in steps_of(first):
+        before = {name: read_made(*key) for name, key in steps_before(first, step).items()}
+        assert restore(first.name, step_ingredients(first, step, before))
+    assert state(first) == "fresh"
+    assert RunFolder.named(first.name).weights_file().read_bytes() == weights
+    assert RunFolder.named(first.name).metrics == {"retrieval/recall_at_1": 0.25}
+
+
+def test_kept_files_take_no_room_of_their_own():
+    run = planned()
+    finish(run)
+    file = RunFolder.named(run.name).weights_file()
+    assert file.stat().st_nlink == 2
+
+
+def test_seeds_share_a_cohort_and_settings_do_not():
+    cohorts = {step_ingredients(planned(seed), "train", {}).cohort for seed in range(3)}
+    assert len(cohorts) == 1
+    assert step_ingredients(planned(training={"epochs": 4}), "train", {}).cohort not in cohorts
+    found = step_ingredients(planned(), "train", {})
+    assert replace(found, upstream={"pretrained": "other"}).identity != found.identity
+
+
+def test_the_guide_of_a_loss_counts_as_its_code():
+    plain = identity.step_code(planned(loss={"name": "el_nivmf"}).settings, "train")
+    guided = identity.step_code(planned(loss={"name": "el_nivmf", "guidance": "proxy_anchor"}).settings, "train")
+    assert set(guided) - set(plain) == {"probmetric.losses.proxy_anchor"}
+
+
+def test_a_plan_is_read_back_and_an_edited_one_is_refused():
+    run = planned(uncertainty="vmf")
+    path = RunPlan(run, "http://127.0.0.1:5000").write()
+    assert RunPlan.read(path) == RunPlan(run, "http://127.0.0.1:5000")
+    path.write_text(path.read_text().replace('"epochs": 3', '"epochs": 4'))
+    with pytest.raises(Exception, match="was edited: it does not fit its name"):
+        RunPlan.read(path)
