@@ -104,7 +104,7 @@ def train_run(
                 seed=settings.seed,
                 device=chosen,
                 checkpoints=checkpoints,
-                identity=_identity(settings, data, encoder, code or {}),
+                identity=_identity(settings, data, encoder, code),
                 checkpoint_steps=checkpoint_steps,
                 progress_bar=progress,
                 on_epoch=on_epoch,
@@ -223,13 +223,15 @@ def _create(
     return encoder, objective.to(device)
 
 
-def _identity(settings: EncoderSettings, data: TrainingData, encoder: Encoder, code: Mapping[str, str]) -> str:
+def _identity(
+    settings: EncoderSettings, data: TrainingData, encoder: Encoder, code: Mapping[str, str] | None = None
+) -> str:
     """Digest of everything that decides the weights; a checkpoint of another identity is not continued."""
     decisive = settings.plain()
     decisive.pop("prepared")
     decisive["training"].pop("shard_proxies", None)
     facts: dict[str, Any] = {"data": data.digest, "pretrained": encoder.pretrained_digest, "torch": torch.__version__}
-    facts["code"] = sorted(set(code.values()))
+    facts["code"] = sorted(set((code or {}).values()))
     return digest_of({"settings": decisive, **facts})
 
 
