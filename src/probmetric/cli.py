@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from probmetric import __version__
 from probmetric.config import Params, load
 from probmetric.errors import OUT_OF_MEMORY, ProbMetricError, is_out_of_memory
-from probmetric.io import FileError
+from probmetric.io import FileError, read_problem
 from probmetric.launch import Place, take_place
 from probmetric.privacy import switch_telemetry_off
 
@@ -44,6 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_CONFIG
     except BrokenPipeError:
         sys.stderr.close()
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"probmetric {options.command}: {read_problem(error.filename, error)}", file=sys.stderr)
+        return EXIT_CONFIG
     except KeyboardInterrupt:
         print("interrupted; run the same command again to go on.", file=sys.stderr)
         return 130

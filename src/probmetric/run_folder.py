@@ -29,6 +29,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from probmetric.io import (
     FileError,
+    present,
+    read_csv,
     read_json,
     read_tensors,
     read_yaml,
@@ -97,7 +99,7 @@ class RunFolder:
     def text_files(self) -> dict[str, Path]:
         """Name -> path of the small files that are there: record, metrics, curves, history."""
         files = (self.record_file, self.metrics_file, self.curves_file, self.history_file)
-        return {file.name: file for file in files if file.exists()}
+        return {file.name: file for file in files if present(file)}
 
     def step_files(self, step: Step) -> tuple[Path, ...]:
         """Every file a step writes."""
@@ -122,12 +124,12 @@ class RunFolder:
     @property
     def trained(self) -> bool:
         """Whether the encoder is trained: its record, written last, is there."""
-        return self.encoder_file.exists()
+        return present(self.encoder_file)
 
     @property
     def finished(self) -> bool:
         """Whether the run was evaluated: it has metrics.json."""
-        return self.metrics_file.exists()
+        return present(self.metrics_file)
 
     # ---- training -------------------------------------------------------------------------------------------------
 
@@ -143,10 +145,9 @@ class RunFolder:
     @functools.cached_property
     def history(self) -> list[dict[str, float | None]]:
         """Rows of `history.csv` as numbers; empty for a run without training of its own."""
-        if not self.history_file.exists():
+        if not present(self.history_file):
             return []
-        with self.history_file.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+        rows = read_csv(self.history_file, RERUN)[1]
         return [{name: _number(text, self.history_file) for name, text in row.items()} for row in rows]
 
     def write_training(
@@ -228,7 +229,7 @@ class RunFolder:
         from safetensors import SafetensorError, safe_open
 
         path = self.embeddings_file(split)
-        if not path.exists():
+        if not present(path):
             yield None
             return
         try:
@@ -251,7 +252,7 @@ class RunFolder:
     @functools.cached_property
     def curves(self) -> dict[str, Any]:
         """Curves of the evaluation by name; empty where none were written."""
-        return read_json(self.curves_file, fix=RERUN) if self.curves_file.exists() else {}
+        return read_json(self.curves_file, fix=RERUN) if present(self.curves_file) else {}
 
     @functools.cached_property
     def record(self) -> dict[str, Any]:
@@ -276,7 +277,7 @@ class RunFolder:
             found["training/epoch_seconds"] = fmean(seconds[1:] or seconds)
             found["training/seconds"] = sum(seconds)
             found["training/epochs"] = float(len(seconds))
-        return found | (read_json(self.timing_file, fix=RERUN) if self.timing_file.exists() else {})
+        return found | (read_json(self.timing_file, fix=RERUN) if present(self.timing_file) else {})
 
     def find(self, *names: str, default: Any = None) -> Any:
         """First entry of the record found under one of the dotted `names`."""

@@ -1,5 +1,6 @@
 """Files are written whole or not at all; problems name the file and the fix."""
 
+import errno
 import os
 import stat
 import subprocess
@@ -9,12 +10,17 @@ import numpy as np
 import pytest
 import torch
 
+from probmetric.data.digest import read_digest
+from probmetric.data.manifest import read_table
 from probmetric.io import (
     FileError,
     atomic_path,
     digest_of,
+    present,
+    read_csv,
     read_json,
     read_tensors,
+    read_text,
     read_yaml,
     sha256_file,
     write_json,
@@ -22,6 +28,8 @@ from probmetric.io import (
     write_text,
     write_yaml,
 )
+from probmetric.reporting.aggregate import read_records
+from probmetric.run_folder import RunFolder
 
 
 def test_a_failure_while_writing_leaves_the_old_file(tmp_path):
@@ -156,3 +164,112 @@ def test_equal_tensors_and_metadata_are_equal_bytes(tmp_path) -> None:
         write_tensors(tmp_path / f"{number}.safetensors", {"b": np.ones(3), "a": np.zeros((2, 2))}, metadata)
     assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1
     assert read_tensors(tmp_path / "0.safetensors")[1] == metadata
+
+
+READERS = {
+    "text": read_text,
+    "json": read_json,
+    "yaml": read_yaml,
+    "csv": read_csv,
+    "tensors": read_tensors,
+    "sha256": sha256_file,
+    "digest": lambda path: read_digest(path.parent),
+    "manifest": lambda path: read_table(path.parent),
+    "history": lambda path: RunFolder(path.parent).history,
+    "metrics": lambda path: RunFolder(path.parent).metrics,
+    "embeddings": lambda path: RunFolder(path.parent.parent).tensors("test", "mean"),
+    "finished": lambda path: RunFolder(path.parent).finished,
+    "runs": read_records,
+}
+NAMES = {
+    "digest": "digest",
+    "manifest": "manifest.parquet",
+    "history": "history.csv",
+    "metrics": "metrics.json",
+    "embeddings": "embeddings/test.safetensors",
+    "finished": "metrics.json",
+}
+EVERY = pytest.mark.parametrize("reader", READERS)
+
+
+def place(tmp_path, reader):
+    path = tmp_path / NAMES.get(reader, "file.txt")
+    path.parent.mkdir(exist_ok=True)
+    return path
+
+
+@pytest.mark.parametrize("reader", [name for name in READERS if name not in ("finished", "embeddings")])
+def test_a_folder_in_place_of_a_file_is_named(tmp_path, reader):
+    path = place(tmp_path, reader)
+    path.mkdir()
+    with pytest.raises(
+        FileError, match=rf"{path} cannot be read: Is a directory; a folder stands where a file belongs"
+    ):
+        READERS[reader](path)
+
+
+@EVERY
+def test_a_link_to_nothing_is_named_and_never_taken_for_a_missing_file(tmp_path, reader):
+    path = place(tmp_path, reader)
+    path.symlink_to(tmp_path / "gone")
+    with pytest.raises(
+        FileError, match=rf"{path} is a link to {tmp_path / 'gone'}, which is missing; restore that file"
+    ):
+        READERS[reader](path)
+
+
+@EVERY
+def test_links_in_a_circle_are_named(tmp_path, reader):
+    path = place(tmp_path, reader)
+    path.symlink_to(path)
+    with pytest.raises(FileError, match=rf"{path} .*(its links lead in a circle|is a link to)"):
+        READERS[reader](path)
+
+
+@pytest.mark.parametrize("reader", [name for name in READERS if name not in ("finished", "embeddings")])
+def test_a_file_without_permission_is_named_with_the_command(tmp_path, reader, monkeypatch):
+    path = place(tmp_path, reader)
+    path.write_text("x")
+    really = open
+
+    def refusing(file, *arguments, **options):
+        if str(file) == str(path):
+            raise PermissionError(errno.EACCES, "Permission denied", str(file))
+        return really(file, *arguments, **options)
+
+    monkeypatch.setattr("builtins.open", refusing)
+    with pytest.raises(FileError, match=rf"{path} cannot be read: Permission denied; make it readable \(chmod u\+r"):
+        READERS[reader](path)
+
+
+def test_what_may_be_missing_is_missing(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert present(tmp_path / "file")
+    assert not present(tmp_path / "none")
+    assert not present(tmp_path / "file" / "below")
+    assert RunFolder(tmp_path).history == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\n1\n", "a line has not 2 columns"),
+        ("a,b\n1,2,3\n", "a line has not 2 columns"),
+        ('a\n"x\n', "end of data"),
+    ],
+)
+def test_a_damaged_table_is_named(tmp_path, text, message):
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(FileError, match=rf"t.csv is damaged \(.*{message}.*\); run x again\."):
+        read_csv(tmp_path / "t.csv", "run x again")
+
+
+def test_a_command_names_the_file_that_it_could_not_read(tmp_path, monkeypatch, capsys):
+    from probmetric import cli
+
+    def unreadable(options):
+        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "x"))
+
+    monkeypatch.setattr(cli, "_experiments", unreadable)
+    assert cli.main(["experiments"]) == 2
+    assert f"{tmp_path / 'x'} cannot be read: Permission denied; make it readable" in capsys.readouterr().err

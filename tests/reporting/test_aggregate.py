@@ -110,5 +110,5 @@ def test_a_table_of_another_shape_is_refused(tmp_path):
     (tmp_path / "runs.csv").write_text("run,metric\n")
     with pytest.raises(FileError, match="expected the columns run, dataset"):
         read_records(tmp_path / "runs.csv")
-    with pytest.raises(FileError, match="run the aggregate step first"):
+    with pytest.raises(FileError, match="run the aggregate step"):
         read_records(tmp_path / "none.csv")

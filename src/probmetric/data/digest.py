@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from probmetric.data.manifest import DIGEST, IMAGES, MANIFEST, DataError, load_metadata, rebuild_advice
-from probmetric.io import check_responds, sha256_file, write_text
+from probmetric.io import FileError, read_text, sha256_file, write_text
 
 QUICK_LIMIT = 64 * 2**20
 
@@ -37,13 +37,14 @@ def _images_name(folder: Path) -> str:
 def read_digest(folder: str | Path) -> dict[str, str]:
     """File name relative to the folder -> SHA-256."""
     path = Path(folder) / DIGEST
-    check_responds(path)
     try:
-        pairs = [line.split("  ", 1) for line in path.read_text(encoding="utf-8").splitlines()]
+        text = read_text(path, rebuild_advice(Path(folder)))
+    except FileError as error:
+        raise DataError(str(error)) from error
+    try:
+        pairs = [line.split("  ", 1) for line in text.splitlines()]
         known = {name: value for value, name in pairs}
-    except FileNotFoundError as error:
-        raise DataError(f"{path} is missing; {rebuild_advice(Path(folder))}.") from error
-    except (ValueError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise DataError(f"{path} is not in `sha256sum` format; {rebuild_advice(Path(folder))}.") from error
     if MANIFEST not in known or not any(Path(name).name == IMAGES for name in known):
         raise DataError(f"{path} does not list {MANIFEST} and {IMAGES}; {rebuild_advice(Path(folder))}.")

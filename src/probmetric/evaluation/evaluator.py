@@ -36,6 +36,7 @@ from probmetric.evaluation.sampled import retrieval_reliability
 from probmetric.evaluation.selective import selective_metrics, sparsification
 from probmetric.evaluation.structure import structure_metrics
 from probmetric.evaluation.verification import Pairs, verification_metrics
+from probmetric.io import present
 from probmetric.metrics import find, own_metrics
 from probmetric.run_folder import Embeddings, RunFolder, Split
 
@@ -112,12 +113,12 @@ def evaluate_run(
             metrics["ambiguity/spearman"] = spearman(test["uncertainty"][given], known[given])
     others: tuple[Split, ...] = ("val", "last")
     for split in others:
-        if run.embeddings_file(split).exists():
+        if present(run.embeddings_file(split)):
             other = run.embeddings(split)
             metrics |= _prefixed(f"{split}/retrieval", _retrieval(other, places, chosen))
             if split == "val":
                 metrics |= _prefixed("val", _selection(other, places, chosen))
-    if run.embeddings_file("ood").exists():
+    if present(run.embeddings_file("ood")):
         found, roc = evaluate_ood(test, run.embeddings("ood"), chosen)
         metrics |= found
         curves |= roc

@@ -8,7 +8,6 @@ see. Where nothing of the kind was recorded there is no estimate. Early stopping
 
 from __future__ import annotations
 
-import csv
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from probmetric.config import ConfigError, Params
 from probmetric.data.sources import REGISTRY as DATASETS
-from probmetric.io import read_json
+from probmetric.io import FileError, present, read_csv, read_json
 from probmetric.planning.declared import data_source, status
 from probmetric.planning.experiments import experiment_names
 from probmetric.planning.runs import Run, find_run, plan_experiment
@@ -177,19 +176,22 @@ def recorded_speeds(params: Params) -> dict[str, float]:
             seen[kind(params, run)] += images
             taken[kind(params, run)] += _seconds(path)
     speeds = {name: seen[name] / seconds for name, seconds in taken.items() if seconds}
-    return speeds | (read_json(THROUGHPUT)["images_per_second"] if THROUGHPUT.exists() else {})
+    return speeds | (read_json(THROUGHPUT)["images_per_second"] if present(THROUGHPUT) else {})
 
 
 def _seconds(path: Path) -> float:
     """Wall time in a Snakemake benchmark file."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return sum(float(row["s"]) for row in csv.DictReader(file, delimiter="\t"))
+    fix = "delete it: the next run of its rule writes it again"
+    try:
+        return sum(float(row["s"]) for row in read_csv(path, fix, delimiter="\t")[1])
+    except (KeyError, ValueError) as error:
+        raise FileError(f"{path} is damaged ({error!r}); {fix}.") from error
 
 
 def _training_images(params: Params, dataset: str) -> int | None:
     """Images of the training split: as prepared, else from the published counts."""
     summary = Path(params.data.prepared) / dataset / "summary.json"
-    if summary.exists():
+    if present(summary):
         return int(read_json(summary)["splits"]["train"]["images"])
     counts = DATASETS.constant(data_source(params, dataset).source, "counts", {})
     published = counts.get("train+val") if isinstance(counts, dict) else None

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from probmetric.io import FileError, atomic_path, write_json
+from probmetric.io import FileError, atomic_path, read_csv, write_json
 from probmetric.reporting.record import REPORTS, write_report_record
 from probmetric.run_folder import RunFolder, finished_runs
 from probmetric.run_names import RESULTS, RunKey, legal_name
@@ -88,14 +88,14 @@ def summarise(records: Iterable[Record], metrics: Sequence[str] | None = None) -
 
 def read_records(path: str | Path) -> list[Record]:
     """Read a runs.csv written by `aggregate`."""
+    fix = "run the aggregate step again"
+    names, rows = read_csv(path, fix)
+    if tuple(names) != COLUMNS:
+        raise FileError(f"{path}: expected the columns {', '.join(COLUMNS)}; {fix}.")
     try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            if tuple(reader.fieldnames or ()) != COLUMNS:
-                raise FileError(f"{path}: expected the columns {', '.join(COLUMNS)}; run the aggregate step again.")
-            return [_record(row) for row in reader]
-    except FileNotFoundError as error:
-        raise FileError(f"{path} is missing; run the aggregate step first.") from error
+        return [_record(row) for row in rows]
+    except ValueError as error:
+        raise FileError(f"{path} is damaged ({error}); {fix}.") from error
 
 
 def _record(row: dict[str, str]) -> Record:

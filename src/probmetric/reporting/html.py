@@ -12,7 +12,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probmetric.io import FileError, read_json, write_text
+from probmetric.io import FileError, check_responds, present, read_json, read_text, write_text
 from probmetric.reporting import _answers, _render
 from probmetric.reporting.claims import layout as claims_layout
 from probmetric.reporting.claims import load_claims
@@ -101,7 +101,7 @@ def _figures(context: ReportContext) -> list[dict[str, Any]]:
     found = []
     for name in context.figures:
         image, words = (context.folder / "figures" / f"{name}.{suffix}" for suffix in ("png", "json"))
-        if not image.exists() or not words.exists():
+        if not present(image) or not present(words):
             found.append({"name": name, "title": name.replace("_", " ").capitalize(), "empty": "not drawn yet."})
             continue
         found.append(read_json(words, fix="draw the figures again") | {"name": name, "data": _embedded(image)})
@@ -112,6 +112,7 @@ def _embedded(path: Path) -> str:
     """The PNG file as a data URL: as lossless WebP, which takes 40 % of the room, unless a side is too long for it."""
     from PIL import Image
 
+    check_responds(path)
     kind, content = "png", path.read_bytes()
     try:
         image = Image.open(io.BytesIO(content)).convert("RGB")
@@ -129,7 +130,7 @@ def _datasets(context: ReportContext) -> list[dict[str, Any]]:
     found = []
     for data in context.data:
         folder = context.prepared / data
-        summary = read_json(folder / "summary.json") if (folder / "summary.json").exists() else {}
+        summary = read_json(folder / "summary.json") if present(folder / "summary.json") else {}
         digest = next((str(run.find("data_digest", default="")) for run in context.runs if run.key.data == data), "")
         found.append(
             {
@@ -230,4 +231,4 @@ def _links(context: ReportContext) -> list[tuple[str, str]]:
 
 def _says_something(path: Path) -> bool:
     """Whether the file is there and holds more than a table's head."""
-    return path.exists() and (path.suffix != ".csv" or path.read_text(encoding="utf-8").count("\n") > 1)
+    return present(path) and (path.suffix != ".csv" or read_text(path).count("\n") > 1)

@@ -14,7 +14,6 @@ wall time offer cores x total_seconds of job time:
 
 from __future__ import annotations
 
-import csv
 import subprocess
 import sys
 import time
@@ -23,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from probmetric.io import FileError, write_json
+from probmetric.io import FileError, present, read_csv, write_json
 from probmetric.run_folder import RunFolder
 
 TRAINING = ("train",)
@@ -146,8 +145,7 @@ def _by_rule(folder: Path, since: float) -> dict[str, dict[str, float]]:
 
 def _benchmark_seconds(path: Path) -> float:
     """Column `s` of the last line of a Snakemake benchmark file."""
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file, delimiter="\t"))
+    rows = read_csv(path, "delete it", delimiter="\t")[1]
     try:
         return float(rows[-1]["s"])
     except (IndexError, KeyError, TypeError, ValueError) as error:
@@ -155,6 +153,6 @@ def _benchmark_seconds(path: Path) -> float:
 
 
 def _epoch_seconds(run: RunFolder, since: float) -> float:
-    if not run.history_file.exists() or run.history_file.stat().st_mtime < since:
+    if not present(run.history_file) or run.history_file.stat().st_mtime < since:
         return 0.0
     return sum(row.get("seconds") or 0.0 for row in run.history)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from probmetric.io import present
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -30,7 +32,7 @@ class Album:
 
     def has(self, data: str) -> bool:
         """Whether dataset `data` is prepared."""
-        return (self.prepared / data / "manifest.parquet").exists()
+        return present(self.prepared / data / "manifest.parquet")
 
     def tile(self, data: str, index: int) -> np.ndarray:
         """The square middle of image `index` of dataset `data`, (TILE, TILE, 3) bytes; small ones keep hard pixels."""
