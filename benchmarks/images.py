@@ -36,7 +36,7 @@ import torch
 from PIL import Image
 
 from probmetric.data import ImageStore, open_images
-from probmetric.data.large import LargeImages
+from probmetric.data.views.photos import Photos
 
 BATCH = 64
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -202,7 +202,7 @@ def torchvision_v1(folder: Path) -> Callable[[], None]:
 
 def ours(store: ImageStore, *, normalise: bool) -> Callable[[], None]:
     """One epoch of ours."""
-    transform, epochs = LargeImages(), iter(range(10**6))
+    transform, epochs = Photos(), iter(range(10**6))
 
     def once() -> None:
         epoch = next(epochs)

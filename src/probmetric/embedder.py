@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from probmetric.data import ImageStore
     from probmetric.data.reader import Reader, SplitReader
-    from probmetric.data.recipes import Transform
+    from probmetric.data.views import View
     from probmetric.losses import Loss
     from probmetric.models import Encoder
     from probmetric.search import FileImages
@@ -47,13 +47,15 @@ def fit_uncertainty(settings: RunSettings, loaded: Trained, device: torch.device
     """The posterior of the run's uncertainty for loaded weights."""
     import torch
 
-    from probmetric.training.data import TrainingData
+    from probmetric.training.data import TrainingData, training_view
     from probmetric.training.passes import TrainingPass, ValidationPass
     from probmetric.uncertainty import create_uncertainty
 
     encoder, loss, trained = loaded
     uncertainty = create_uncertainty(settings.uncertainty.name, **settings.uncertainty.options)
-    data = TrainingData(prepared_folder(settings), trained.training, seed=settings.seed, device=device)
+    folder = prepared_folder(settings)
+    view = training_view(trained, folder)
+    data = TrainingData(folder, trained.training, seed=settings.seed, device=device, view=view)
     return uncertainty.fit(
         encoder,
         TrainingPass(data),
@@ -160,13 +162,11 @@ class Embedder:
         return self.predictor(reader.batches())
 
     @functools.cached_property
-    def transform(self) -> Transform:
+    def transform(self) -> View:
         """Evaluation view of the dataset the encoder was trained on."""
-        from probmetric.data import load_metadata
-        from probmetric.training.data import training_transform
+        from probmetric.training.data import training_view
 
-        source = load_metadata(prepared_folder(self.trained))["dataset"]
-        return training_transform(self.trained.training.augment, source).evaluation()
+        return training_view(self.trained, prepared_folder(self.trained)).evaluation()
 
     def _training_classes(self) -> list[int]:
         """Manifest label of each training class, in the order of the loss's classes (columns of `probabilities`)."""

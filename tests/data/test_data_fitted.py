@@ -8,9 +8,9 @@ from PIL import Image
 
 from probmetric.data import open_images, prepare_dataset
 from probmetric.data.fitted import load_fitted, with_channels
-from probmetric.data.large import LargeImages
 from probmetric.data.reader import SplitReader
-from probmetric.data.transforms import SmallImages
+from probmetric.data.views.photos import Photos
+from probmetric.data.views.small import Small
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_grey_is_repeated_and_equal_channels_are_untouched():
 @pytest.mark.parametrize("source", ["cub", "mnist", "svhn"])
 @pytest.mark.parametrize(
     ("transform", "shape"),
-    [(SmallImages(), (1, 28)), (SmallImages(), (3, 32)), (LargeImages(size=40, resize=44), (3, 40))],
+    [(Small(), (1, 28)), (Small(), (3, 32)), (Photos(size=40, resize=44), (3, 40))],
     ids=["small grey", "small colour", "photographs"],
 )
 def test_every_dataset_fits_every_encoder(folders, source, transform, shape):
@@ -52,7 +52,7 @@ def test_every_dataset_fits_every_encoder(folders, source, transform, shape):
 
 def test_a_matching_dataset_is_not_changed(folders):
     store, rows = open_images(folders / "svhn"), np.arange(5)
-    views = load_fitted(store, rows, SmallImages(), shape=(3, 32))
+    views = load_fitted(store, rows, Small(), shape=(3, 32))
     assert (views == store.batch(rows)).all()
 
 
@@ -60,12 +60,12 @@ def test_a_photograph_becomes_a_small_image_by_its_shorter_side(folders):
     from torchvision.transforms.v2 import functional
 
     store = open_images(folders / "cub")
-    view = load_fitted(store, np.array([3]), SmallImages(), shape=(3, 28))[0]
+    view = load_fitted(store, np.array([3]), Small(), shape=(3, 28))[0]
     photograph = torch.from_numpy(np.array(store[3])).permute(2, 0, 1)
     expected = functional.center_crop(functional.resize(photograph, 28, antialias=True), 28)
     assert (view.int() - expected.int()).abs().max() <= 1
 
 
 def test_a_split_without_images_is_one_empty_batch(folders):
-    images = SplitReader(folders / "cub", "none", LargeImages(size=40, resize=44), shape=(3, 40))
+    images = SplitReader(folders / "cub", "none", Photos(size=40, resize=44), shape=(3, 40))
     assert [tuple(batch.shape) for batch in images.batches()] == [(0, 3, 40, 40)]

@@ -11,11 +11,9 @@ from PIL import Image
 from probmetric.data import open_images, prepare_dataset
 from probmetric.data.counter import uniforms
 from probmetric.data.jitter import jittered
-from probmetric.data.large import LargeImages, crop_window
 from probmetric.data.pairs import EpisodicSampler, PairSampler
 from probmetric.data.reader import SplitReader
-from probmetric.data.recipes import RECIPES, transform_for
-from probmetric.data.transforms import SmallImages
+from probmetric.data.views.photos import Photos, crop_window
 
 ROWS = np.arange(12) * 7
 
@@ -32,12 +30,12 @@ def store(folder):
     return open_images(folder)
 
 
-TRANSFORM = LargeImages(size=32, resize=40, scale=(0.2, 1.0), jitter=(0.3, 0.3, 0.3, 0.1))
+TRANSFORM = Photos(size=32, resize=40, scale=(0.2, 1.0), jitter=(0.3, 0.3, 0.3, 0.1))
 
 
 @pytest.mark.parametrize("options", [{}, {"square": True, "ratio": (1.0, 1.0)}, {"crop": False}])
 def test_a_view_is_the_same_in_any_batch(store, options):
-    transform = LargeImages(size=32, resize=40, jitter=(0.3, 0.3, 0.3, 0.1), **options)
+    transform = Photos(size=32, resize=40, jitter=(0.3, 0.3, 0.3, 0.1), **options)
 
     def views(rows, seed=1, epoch=2):
         loaded = transform.load(store, rows, seed=seed, epoch=epoch)
@@ -92,8 +90,8 @@ def test_a_crop_is_the_resized_window(store):
         assert (view.int() - expected.int()).abs().max() <= 1
 
 
-@pytest.mark.parametrize("transform", [LargeImages(size=32, resize=40), LargeImages(size=32, resize=40, square=True),
-                                       LargeImages(size=32, resize=0)])  # fmt: skip
+@pytest.mark.parametrize("transform", [Photos(size=32, resize=40), Photos(size=32, resize=40, square=True),
+                                       Photos(size=32, resize=0)])  # fmt: skip
 def test_the_evaluation_view_is_torchvisions(store, transform):
     from torchvision.transforms import functional
 
@@ -126,7 +124,7 @@ def test_jitter_agrees_with_torchvision(which):
 @pytest.mark.parametrize("which", ["imagenet", "bn_inception", "unit"])
 def test_normalisation(which):
     images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (2, 3, 4, 5), dtype=np.uint8))
-    out = LargeImages(normalisation=which).normalise(images)
+    out = Photos(normalisation=which).normalise(images)
     values = images.double()
     expected = {
         "imagenet": (values / 255 - torch.tensor([0.485, 0.456, 0.406]).view(1, 3, 1, 1))
@@ -154,25 +152,18 @@ def test_splits_are_read_in_manifest_order(folder, store):
     )
 
 
-def test_every_dataset_of_the_papers_has_a_recipe():
-    for recipe, by_dataset in RECIPES.items():
-        for dataset in miniatures.NAMES:
-            transform = transform_for(dataset, recipe)
-            small = dataset in ("mnist", "fashion_mnist", "cifar10", "cifar100", "svhn")
-            assert isinstance(transform, SmallImages if small else LargeImages), (recipe, dataset)
-            assert transform.evaluation() == transform.evaluation().evaluation()
-        assert set(by_dataset) <= {*miniatures.NAMES, "digits", "digits_open", "glyphs", "symbols"}
-    assert transform_for("cub", "lam").size == 227
-    with pytest.raises(ValueError, match="allowed: standard, vmf, lam"):
-        transform_for("cub", "newest")
-
-
 @pytest.mark.parametrize(
-    ("options", "message"), [({"scale": (0.0, 1.0)}, "0 < low"), ({"resize": 100}, "at least size")]
+    ("options", "message"),
+    [
+        ({"scale": (0.0, 1.0)}, "0 < low"),
+        ({"resize": 100}, "at least size"),
+        ({"size": 0}, "at least 1"),
+        ({"mean": (0.5,)}, "give both"),
+    ],
 )
 def test_impossible_options_are_explained(options, message):
     with pytest.raises(ValueError, match=message):
-        LargeImages(**options)
+        Photos(**options)
 
 
 def test_episodes_have_n_classes_of_k_distinct_images():

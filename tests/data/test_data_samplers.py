@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from probmetric.data.counter import uniforms
 from probmetric.data.samplers import BalancedSampler, ClassRandomSampler, ShuffledSampler, shard
-from probmetric.data.transforms import SMALL, SmallImages, small_transform
+from probmetric.data.views import create_view, source_view
+from probmetric.data.views.small import Small
 
 IMAGES = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (40, 3, 32, 32), dtype=np.uint8))
 
@@ -113,10 +114,15 @@ def test_counter_numbers_are_uniform_and_independent_of_company():
     assert np.abs(np.corrcoef(neighbours) - np.eye(3)).max() < 0.03
 
 
+def declared(source):
+    view = source_view(source)
+    return create_view(view["name"], **view["options"])
+
+
 RECIPES = {
-    **SMALL,
-    "zero": SmallImages(shift=3, padding="zero", flip=True),
-    "affine": SmallImages(shift=2, rotation=15, scale=0.2, flip=True, padding="zero", erase=5),
+    **{name: declared(name) for name in ("digits", "glyphs", "symbols", "cifar10", "cifar100")},
+    "zero": Small(shift=3, padding="zero", flip=True),
+    "affine": Small(shift=2, rotation=15, scale=0.2, flip=True, padding="zero", erase=5),
 }
 
 
@@ -138,7 +144,7 @@ def test_an_image_is_augmented_the_same_in_any_batch(name):
 
 @pytest.mark.parametrize(("padding", "mode"), [("edge", "edge"), ("reflect", "reflect"), ("zero", "constant")])
 def test_a_shift_is_a_crop_of_the_padded_image(padding, mode):
-    out = SmallImages(shift=3, padding=padding)(IMAGES, np.arange(40), seed=0, epoch=0).numpy() * 255
+    out = Small(shift=3, padding=padding)(IMAGES, np.arange(40), seed=0, epoch=0).numpy() * 255
     padded = np.pad(IMAGES.numpy(), ((0, 0), (0, 0), (3, 3), (3, 3)), mode=mode)
     shifts = set()
     for image, source in zip(np.rint(out), padded, strict=True):
@@ -151,7 +157,7 @@ def test_a_shift_is_a_crop_of_the_padded_image(padding, mode):
 def test_affine_maps_agree_with_scipy():
     from scipy.ndimage import affine_transform
 
-    transform = SmallImages(rotation=20, scale=0.2, padding="zero")
+    transform = Small(rotation=20, scale=0.2, padding="zero")
     smooth = np.random.default_rng(0).random((4, 1, 32, 24))
     smooth = np.kron(smooth[:, :, ::8, ::8], np.ones((8, 8)))
     images = torch.from_numpy((smooth * 255).astype(np.uint8))
@@ -167,13 +173,13 @@ def test_affine_maps_agree_with_scipy():
 
 
 def test_flip_normalise_and_erase():
-    out = SmallImages(flip=True)(IMAGES, np.arange(40), seed=0, epoch=0)
+    out = Small(flip=True)(IMAGES, np.arange(40), seed=0, epoch=0)
     plain = IMAGES.float() / 255
     mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(out, plain, strict=True)]
     assert all(m or torch.equal(a, b) for m, a, b in zip(mirrored, out, plain, strict=True))
     assert 10 < sum(mirrored) < 30
     mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
-    erased = SmallImages(mean=mean, std=std, erase=8)(IMAGES, np.arange(40), seed=0, epoch=0)
+    erased = Small(mean=mean, std=std, erase=8)(IMAGES, np.arange(40), seed=0, epoch=0)
     normal = (plain - torch.tensor(mean).view(1, 3, 1, 1)) / torch.tensor(std).view(1, 3, 1, 1)
     hole = erased != normal
     assert torch.allclose(erased[~hole], normal[~hole])
@@ -183,9 +189,8 @@ def test_flip_normalise_and_erase():
 
 def test_impossible_transforms_are_explained():
     with pytest.raises(ValueError, match="allowed with them: edge, zero"):
-        SmallImages(padding="reflect", rotation=5)
+        Small(padding="reflect", rotation=5)
     with pytest.raises(ValueError, match="one of each per channel"):
-        SmallImages(mean=(0.5,))
+        Small(mean=(0.5,))
     with pytest.raises(ValueError, match="0 <= scale < 1"):
-        SmallImages(scale=1.0)
-    assert small_transform("unheard_of") == SmallImages()
+        Small(scale=1.0)

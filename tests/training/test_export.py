@@ -12,9 +12,10 @@ import torch
 
 from probmetric.config import ConfigError, Training
 from probmetric.data.reader import Reader, SplitReader
+from probmetric.data.views import view_of
 from probmetric.losses import create_loss
 from probmetric.models import create_encoder
-from probmetric.training.data import TrainingData, training_transform
+from probmetric.training.data import TrainingData
 from probmetric.training.forward import embed, embed_split, represented, resolve_precision
 from probmetric.training.ranks import Ranks
 from probmetric.uncertainty import create_uncertainty
@@ -77,7 +78,7 @@ def test_selection_sees_the_embeddings_of_the_finished_run(digits: Path, precisi
     data = TrainingData(digits, Training(precision=precision), seed=0, device=CPU)
     selected = embed_split(encoder, data, "val")
     assert encoder.training
-    view = training_transform(data.settings.augment, "digits").evaluation()
+    view = view_of(digits).evaluation()
     final = create_uncertainty("norm").bind(encoder, seed=0)(
         SplitReader(digits, "val", view, shape=(data.in_channels, data.image_size)).batches()
     )

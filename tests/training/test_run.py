@@ -13,14 +13,14 @@ import torch
 from training_helpers import quick_settings
 
 from probmetric.config import EncoderSettings
-from probmetric.data.large import LargeImages
+from probmetric.data.views.photos import Photos
 from probmetric.evaluation import retrieval_metrics
 from probmetric.io import FileError, read_tensors, read_yaml, sha256_file, write_tensors
 from probmetric.losses._base import Loss
 from probmetric.models import create_encoder
 from probmetric.training import load_encoder, train_run
 from probmetric.training.checkpoint import Checkpoints
-from probmetric.training.data import TrainingData, training_transform
+from probmetric.training.data import TrainingData, training_view
 from probmetric.training.device import try_lock
 from probmetric.training.diagnosis import NonFiniteGradientError
 from probmetric.training.forward import embed, embed_split
@@ -287,9 +287,11 @@ def test_steps_with_non_finite_gradients_are_skipped_and_counted(digits: Path, t
 
 def test_photographs_are_cropped_by_their_recipe(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Larger images than the network's input: random crops train, central crops validate, threads change nothing."""
-    recipe = LargeImages(size=16, resize=20, normalisation="unit")
-    monkeypatch.setattr("probmetric.training.data.training_transform", lambda _augment, _dataset: recipe)
-    data = TrainingData(digits, quick_settings().training, seed=0, device=CPU)
+    recipe = Photos(size=16, resize=20, normalisation="unit")
+    options = {"size": 16, "resize": 20, "normalisation": "unit"}
+    settings = quick_settings(view={"name": "photos", "options": options})
+    assert training_view(settings, digits) == recipe
+    data = TrainingData(digits, settings.training, seed=0, device=CPU, view=recipe)
     assert (data.image_size, data.in_channels) == (16, 1)
     first, again, later = (data.batch(torch.arange(5), epoch=epoch)[0] for epoch in (0, 0, 1))
     assert first.shape == (5, 1, 16, 16)
@@ -297,15 +299,10 @@ def test_photographs_are_cropped_by_their_recipe(digits: Path, tmp_path: Path, m
     assert not torch.equal(first, later)
     one, two = (torch.cat(list(data.reader("val").batches())) for _ in range(2))
     assert torch.equal(one, two)
-    several = train(quick_settings(), digits, tmp_path / "threads")
+    several = train(settings, digits, tmp_path / "threads")
     monkeypatch.setattr("probmetric.training.data.loading_threads", lambda _device: 0)
-    single = train(quick_settings(), digits, tmp_path / "single")
+    single = train(settings, digits, tmp_path / "single")
     assert (several / "model.safetensors").read_bytes() == (single / "model.safetensors").read_bytes()
-
-
-def test_unknown_recipe_is_answered() -> None:
-    with pytest.raises(ValueError, match=r"recipe is 'sepia'; allowed: standard"):
-        training_transform("sepia", "digits")
 
 
 def test_timm_backbone_from_a_local_weight_file(digits: Path, tmp_path: Path) -> None:

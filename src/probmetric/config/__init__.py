@@ -14,7 +14,7 @@ where, the value, what is allowed and the nearest match.
 
 from __future__ import annotations
 
-from probmetric.config._components import Component
+from probmetric.config._components import OWN_VIEW, Component
 from probmetric.config._params import Evaluation, Experiment, Grid, Method, Methods, Params, Preset, StalePolicy
 from probmetric.config._parsing import ConfigError, load, parse
 from probmetric.config._settings import EncoderSettings, RunSettings
@@ -22,6 +22,7 @@ from probmetric.config._training import Training
 from probmetric.config._tuning import SearchRange, Tuning
 
 __all__ = [
+    "OWN_VIEW",
     "Component",
     "ConfigError",
     "EncoderSettings",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import core_schema
 
 from probmetric import losses, models, uncertainty
+from probmetric.data import views
 from probmetric.registry import Registry, nearest
 
 Fidelity = Literal["corrected", "as_published"]
@@ -75,6 +76,32 @@ Loss = Annotated[Component, RegisteredIn(losses.REGISTRY)]
 UncertaintyChoice = Annotated[Component, RegisteredIn(uncertainty.REGISTRY)]
 Objective = Annotated[Component, RegisteredIn(uncertainty.REGISTRY, "trains_encoder", "has no objective to train with")]
 Backbone = Annotated[Component, RegisteredIn(models.REGISTRY)]
+OWN_VIEW = "own"
+
+
+def _with_name(value: Any) -> Any:
+    """Options without a name change the dataset's own view."""
+    return {"name": OWN_VIEW} | value if isinstance(value, dict) else value
+
+
+@dataclass(frozen=True)
+class OwnOrRegistered(RegisteredIn):
+    """A registered name, or none: the view of the dataset at hand, whose options planning checks."""
+
+    def names(self) -> list[str]:
+        """Registered names, and the one that stands for the dataset's own view."""
+        return [OWN_VIEW, *super().names()]
+
+    def _check(self, component: Component) -> Component:
+        return component if component.name == OWN_VIEW else super()._check(component)
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> Any:
+        names = {"enum": self.names()}
+        text = "a view by name, or options; without a name, of the dataset's own view"
+        return {"description": text, "anyOf": [names, {"type": "object", "properties": {"name": names}}]}
+
+
+View = Annotated[Component, OwnOrRegistered(views.REGISTRY), BeforeValidator(_with_name)]
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from probmetric.config._components import (
     Seed,
     Strict,
     UncertaintyChoice,
+    View,
     as_list,
 )
 from probmetric.config._data import DataFolders, Noise
@@ -53,6 +54,7 @@ class Defaults(Strict):
     backbone: Backbone = Component(name="compact")
     dim: int = Field(64, ge=2)
     pretrained: str | bool | None = None
+    view: View | None = Field(None, description="how images become the network's input; unset: the dataset's own view")
     training: Training = Training()
 
 
@@ -75,6 +77,9 @@ class Method(Strict):
     pretrained: str | bool | None = Field(
         None, description="a weight file, or true for the weights the backbone publishes itself"
     )
+    view: View | None = Field(
+        None, description="size, crop, normalisation and augmentation; without a name, of the dataset's own view"
+    )
     fidelity: Fidelity = "corrected"
     training: Annotated[dict[str, Any], PartOf(Training)] = Field(default_factory=dict)
     change: dict[str, Any] = Field(
@@ -90,7 +95,7 @@ class Method(Strict):
 
     @model_validator(mode="after")
     def _one_origin(self) -> Method:
-        described = ("loss", "objective", "backbone", "dim", "pretrained", "training")
+        described = ("loss", "objective", "backbone", "dim", "pretrained", "view", "training")
         given = [key for key in described if getattr(self, key)]
         if self.base and given:
             raise ValueError(f"with `base: {self.base}` the encoder is that method's; remove {', '.join(given)}")

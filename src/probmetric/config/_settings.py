@@ -16,6 +16,7 @@ from probmetric.config._components import (
     Seed,
     Strict,
     UncertaintyChoice,
+    View,
 )
 from probmetric.config._params import Evaluation
 from probmetric.config._training import Training
@@ -35,6 +36,7 @@ class EncoderSettings(Strict):
     backbone: Backbone = Component(name="compact")
     dim: int = Field(64, ge=2)
     pretrained: str | bool | None = None
+    view: View | None = None
     training: Training = Training()
     prepared: str = "data/prepared"
 
@@ -46,12 +48,13 @@ class EncoderSettings(Strict):
     def plain(self) -> dict[str, Any]:
         """Plain values for YAML and JSON; the class called with them gives equal settings.
 
-        A run without an objective, or that leaves the sharding of its proxies to us, is described without that key, as
-        before there were any: it is not repeated.
+        A run without an objective or view of its own, or that leaves the sharding of its proxies to us, is described
+        without that key, as before there were any: it is not repeated.
         """
         values = self.model_dump(mode="json")
-        if values["objective"] is None:
-            del values["objective"]
+        for optional in ("objective", "view"):
+            if values[optional] is None:
+                del values[optional]
         if values["training"]["shard_proxies"] == "auto":
             del values["training"]["shard_proxies"]
         return values

@@ -14,14 +14,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from probmetric.data.large import LargeImages
-from probmetric.data.recipes import Transform
 from probmetric.data.store import ImageStore
+from probmetric.data.views import View, create_view
 
 LUMA = (0.299, 0.587, 0.114)
 
 
-def load_fitted(store: ImageStore, rows: np.ndarray, transform: Transform, *, shape: tuple[int, int]) -> torch.Tensor:
+def load_fitted(store: ImageStore, rows: np.ndarray, transform: View, *, shape: tuple[int, int]) -> torch.Tensor:
     """Evaluation views of stored images.
 
     Args:
@@ -36,8 +35,8 @@ def load_fitted(store: ImageStore, rows: np.ndarray, transform: Transform, *, sh
     channels, side = shape
     if not len(rows):
         return torch.empty((0, channels, side, side), dtype=torch.uint8)
-    if not isinstance(transform, LargeImages) and (store.shape is None or store.shape[:2] != (side, side)):
-        views = LargeImages(size=side, resize=side).load_plain(store, rows)
+    if transform.side is None and (store.shape is None or store.shape[:2] != (side, side)):
+        views = create_view("photos", size=side, resize=side).load_plain(store, rows)
     else:
         views = transform.load_plain(store, rows)
     return with_channels(views, channels)

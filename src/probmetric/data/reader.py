@@ -13,8 +13,8 @@ from probmetric.data.ahead import ahead_of, loading_threads, sent
 from probmetric.data.digest import verify_digest
 from probmetric.data.fitted import load_fitted
 from probmetric.data.manifest import load_columns
-from probmetric.data.recipes import Transform
 from probmetric.data.store import ImageStore, open_images
+from probmetric.data.views import View
 
 BATCH = 256
 
@@ -30,7 +30,7 @@ class Reader:
         self,
         store: ImageStore,
         index: Tensor | Sequence[int],
-        view: Transform,
+        view: View,
         *,
         shape: tuple[int, int],
         device: torch.device | str = "cpu",
@@ -75,7 +75,7 @@ class SplitReader(Reader):
         self,
         folder: str | Path,
         split: str,
-        view: Transform,
+        view: View,
         *,
         shape: tuple[int, int],
         device: torch.device | str = "cpu",

@@ -23,7 +23,16 @@ REGISTRY = Registry(
 )
 register, list_backbones = REGISTRY.register, REGISTRY.names
 
-__all__ = ["REGISTRY", "Encoder", "create_encoder", "create_pooling", "list_backbones", "read_state", "register"]
+__all__ = [
+    "REGISTRY",
+    "Encoder",
+    "create_encoder",
+    "create_pooling",
+    "input_statistics",
+    "list_backbones",
+    "read_state",
+    "register",
+]
 
 __getattr__ = exported(__name__, {"Encoder": "_base", "read_state": "_base", "create_pooling": "_heads"})
 
@@ -56,3 +65,15 @@ def create_encoder(
     if pretrained:
         encoder.load_pretrained(pretrained)
     return encoder
+
+
+def input_statistics(backbone: str, **options: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Mean and standard deviation per channel that `backbone` expects its images normalised by; None: it says nothing.
+
+    The weights a backbone was trained with decide that: timm's `resnet50.tv_in1k` expects ImageNet's, its
+    `vit_small_patch16_224.augreg_in21k` 0.5 and 0.5.
+    """
+    component: Any = REGISTRY.get(backbone)
+    REGISTRY.check_options(backbone, options)
+    found: tuple[tuple[float, ...], tuple[float, ...]] | None = component.input_statistics(**options)
+    return found

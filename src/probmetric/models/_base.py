@@ -39,6 +39,11 @@ class Encoder(nn.Module):
         self._loaded_names: frozenset[str] = frozenset()
         self._frozen_batch_norm = False
 
+    @classmethod
+    def input_statistics(cls, **options: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Mean and standard deviation per channel that its images are normalised by; None leaves that open."""
+        return None
+
     def _attach_head(self, num_features: int, dim: int) -> nn.Linear:
         """Add `head`, the linear layer (D -> M), and return it."""
         self.num_features, self.dim = num_features, dim

@@ -62,6 +62,14 @@ class Timm(Encoder):
         elif dim != self.num_features:
             raise ValueError(f"backbone timm: without head dim is that of the features of {tag}, {self.num_features}.")
 
+    @classmethod
+    def input_statistics(
+        cls, *, tag: str = "resnet50.tv_in1k", **options: Any
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """What timm's weights of `tag` were trained with."""
+        published = _library(tag).get_pretrained_cfg(tag)
+        return tuple(published.mean), tuple(published.std)
+
     def features(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, D), after pooling and dropout."""
         maps = self.backbone.forward_features(images)
@@ -135,6 +143,16 @@ def _require_network() -> None:
 
 def _create(tag: str, in_channels: int, image_size: int) -> Any:
     """The timm model `tag` without classifier; fixed-size architectures are told `image_size`."""
+    timm = _library(tag)
+    options: dict[str, Any] = {"pretrained": False, "num_classes": 0, "in_chans": in_channels}
+    try:
+        return timm.create_model(tag, img_size=image_size, **options)
+    except TypeError:
+        return timm.create_model(tag, **options)
+
+
+def _library(tag: str) -> Any:
+    """The timm package, if it knows the model `tag`."""
     try:
         import timm
     except ImportError as error:
@@ -145,11 +163,7 @@ def _create(tag: str, in_channels: int, image_size: int) -> Any:
         close = difflib.get_close_matches(tag, known, n=3, cutoff=0.5)
         hint = f" Nearest: {', '.join(close)}." if close else ""
         raise UnknownNameError(f"backbone timm: timm {timm.__version__} has no model {tag!r}.{hint}")
-    options: dict[str, Any] = {"pretrained": False, "num_classes": 0, "in_chans": in_channels}
-    try:
-        return timm.create_model(tag, img_size=image_size, **options)
-    except TypeError:
-        return timm.create_model(tag, **options)
+    return timm
 
 
 def _is_convolutional(backbone: Any, in_channels: int, image_size: int) -> bool:

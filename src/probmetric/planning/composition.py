@@ -14,7 +14,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from probmetric import losses, models, uncertainty
-from probmetric.config import Component, ConfigError, Method, Params, Preset
+from probmetric.config import OWN_VIEW, Component, ConfigError, Method, Params, Preset
+from probmetric.data import views
+from probmetric.data.views import source_view
 from probmetric.registry import Registry, nearest
 
 REGISTRIES: dict[str, Registry] = {
@@ -22,6 +24,7 @@ REGISTRIES: dict[str, Registry] = {
     "objective": uncertainty.REGISTRY,
     "uncertainty": uncertainty.REGISTRY,
     "backbone": models.REGISTRY,
+    "view": views.REGISTRY,
 }
 _BORROWED = ("uncertainty", "fidelity", "evaluation")
 
@@ -68,15 +71,20 @@ def _settings(params: Params, method: Method) -> dict[str, Any]:
     return {
         "base": method.base,
         "fidelity": method.fidelity,
-        "loss": method.loss and method.loss.model_dump(),
-        "objective": method.objective and method.objective.model_dump(),
+        "loss": _plain(method.loss),
+        "objective": _plain(method.objective),
         "uncertainty": method.uncertainty.model_dump(),
         "backbone": (method.backbone or defaults.backbone).model_dump(),
         "dim": method.dim or defaults.dim,
         "pretrained": method.pretrained or defaults.pretrained,
+        "view": _plain(method.view or defaults.view),
         "training": defaults.training.model_dump(mode="json") | method.training,
         "evaluation": params.evaluation.model_dump(mode="json"),
     }
+
+
+def _plain(component: Component | None) -> dict[str, Any] | None:
+    return None if component is None else component.model_dump()
 
 
 def override(settings: dict[str, Any], key: str, value: Any) -> None:
@@ -86,13 +94,16 @@ def override(settings: dict[str, Any], key: str, value: Any) -> None:
         ConfigError: the key reaches nothing.
     """
     parent, _, leaf = key.rpartition(".")
+    if parent == "view" and settings["view"] is None:
+        settings["view"] = {"name": OWN_VIEW, "options": {}}
     target = settings.get(parent) if parent else settings
     if not isinstance(target, dict) or (not parent and leaf not in settings):
         reachable = [name for name, entry in settings.items() if isinstance(entry, dict)]
         known = [f"{name}.<key>" for name in reachable] + ["dim", "pretrained"]
         raise ConfigError(f"override {key!r} reaches nothing; {nearest(key, known)}")
     if not parent and leaf in REGISTRIES and value is not None:
-        value = Component.model_validate(value).model_dump()
+        named = {"name": OWN_VIEW} | value if leaf == "view" and isinstance(value, dict) else value
+        value = Component.model_validate(named).model_dump()
     target = target.get("options", target)
     target[leaf] = value
 
@@ -102,10 +113,28 @@ def apply_preset(settings: dict[str, Any], preset: Preset) -> None:
     for key, value in preset.set.items():
         part, _, option = key.partition(".")
         component = settings.get(part)
-        is_option = bool(option) and part in REGISTRIES
+        is_option = bool(option) and part in REGISTRIES and part != "view"
         if is_option and (component is None or option not in REGISTRIES[part].options(component["name"])):
             continue
         override(settings, key, value)
+
+
+def resolved_view(view: dict[str, Any] | None, augment: str, source: str) -> dict[str, Any] | None:
+    """The view with its name: options without one are those of the view that `source` declares for `augment`.
+
+    Raises:
+        ConfigError: the source declares none, or its view has no such option.
+    """
+    if view is None or view["name"] != OWN_VIEW:
+        return view
+    own = source_view(source, augment)
+    if own is None:
+        raise ConfigError(f"view: source {source!r} declares none; name one: {', '.join(views.list_views())}.")
+    try:
+        views.REGISTRY.check_options(own["name"], view["options"])
+    except ValueError as error:
+        raise ConfigError(f"view: {error}") from None
+    return {"name": own["name"], "options": own["options"] | view["options"]}
 
 
 def tell_fidelity(settings: dict[str, Any], part: str, fidelity: str) -> None:

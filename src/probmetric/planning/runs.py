@@ -28,7 +28,7 @@ from probmetric.config._data import DataSource
 from probmetric.data.sources import REGISTRY as DATASETS
 from probmetric.io import FileError
 from probmetric.planning.capabilities import check_capabilities
-from probmetric.planning.composition import apply_preset, composed, override, tell_fidelity
+from probmetric.planning.composition import apply_preset, composed, override, resolved_view, tell_fidelity
 from probmetric.planning.declared import data_source, dataset_names
 from probmetric.planning.experiments import (
     PRESET,
@@ -233,6 +233,8 @@ def resolve(
         "prepared": params.data.prepared,
     }
     _change(params, settings, overrides)
+    source = data_source(params, split_data_name(dataset)[0])
+    settings["view"] = resolved_view(settings["view"], settings["training"].get("augment", "standard"), source.source)
     for part in ("loss", "objective"):
         tell_fidelity(settings, part, settings["fidelity"])
     tell_fidelity(settings, "uncertainty", own["fidelity"] if own["base"] else settings["fidelity"])
@@ -244,7 +246,7 @@ def resolve(
         settings=parse(RunSettings, settings, where),
     )
     _check_uncertainty(params, run, where)
-    _check_suitable(run, data_source(params, split_data_name(dataset)[0]), where)
+    _check_suitable(run, source, where)
     check_capabilities(run.settings, where)
     return run
 

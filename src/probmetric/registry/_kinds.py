@@ -17,6 +17,7 @@ KINDS = {
     "uncertainty": "probmetric.uncertainty",
     "backbone": "probmetric.models",
     "dataset": "probmetric.data.sources",
+    "view": "probmetric.data.views",
     "metric": "probmetric.metrics",
     "figure": "probmetric.reporting.figures",
     "theory figure": "probmetric.reporting.theory",

@@ -16,16 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probmetric.config import ConfigError, Training
-from probmetric.data import DataError, ImageStore, load_columns, load_metadata, open_images, verify_digest
+from probmetric.config import ConfigError, EncoderSettings, Training
+from probmetric.data import DataError, ImageStore, load_columns, open_images, verify_digest
 from probmetric.data.ahead import ahead_of, loading_threads, sent
-from probmetric.data.large import LargeImages
 from probmetric.data.manifest import read_table, values_of
 from probmetric.data.places import COLUMNS
 from probmetric.data.reader import Reader
-from probmetric.data.recipes import Transform, transform_for
 from probmetric.data.sampling import Sampler, create_sampler
+from probmetric.data.views import View, view_of
 from probmetric.io import sha256_file
+from probmetric.models import input_statistics
 from probmetric.training.ranks import ALONE, Ranks
 from probmetric.training.seeds import generator_for
 
@@ -49,9 +49,19 @@ class TrainingData:
     """
 
     def __init__(
-        self, folder: str | Path, settings: Training, *, seed: int, device: torch.device, ranks: Ranks = ALONE
+        self,
+        folder: str | Path,
+        settings: Training,
+        *,
+        seed: int,
+        device: torch.device,
+        ranks: Ranks = ALONE,
+        view: View | None = None,
     ) -> None:
-        """Open the prepared `folder`; batches depend on `seed` and the epoch only, of each `ranks` loads its share."""
+        """Open the prepared `folder`; batches depend on `seed` and the epoch only, of each `ranks` loads its share.
+
+        `view` is the training view of its images, by default the one its source declares.
+        """
         folder = Path(folder)
         verify_digest(folder)
         self.digest = sha256_file(folder / "digest")
@@ -60,7 +70,7 @@ class TrainingData:
         names: tuple[Split, ...] = ("train", "val")
         rows = {split: np.flatnonzero(columns["split"] == split) for split in names}
         self._read_labels(folder, columns["label"], rows)
-        self._augment = training_transform(settings.augment, load_metadata(folder)["dataset"])
+        self._augment = view or view_of(folder, augment=settings.augment)
         self._plain = self._augment.evaluation()
         self._read_images(folder, rows)
         self._sampler = self._create_sampler(folder)
@@ -79,8 +89,8 @@ class TrainingData:
     def _read_images(self, folder: Path, rows: dict[Split, np.ndarray]) -> None:
         self._store, self._rows = open_images(folder), rows
         self._held: Tensor | None = None
-        if isinstance(self._augment, LargeImages):
-            self.image_size = self._augment.size
+        if self._augment.side is not None:
+            self.image_size = self._augment.side
             self.in_channels = int(self._store[int(rows["train"][0])].shape[2])
             return
         height, width, self.in_channels = _uniform_shape(self._store, folder)
@@ -134,7 +144,7 @@ class TrainingData:
     def batch(self, positions: Tensor, *, epoch: int) -> tuple[Tensor, Tensor]:
         """Augmented images (B, C, H, W) and labels (B,) on the device, for `positions` (B,) in the training split."""
         index = self.index[positions]
-        if isinstance(self._augment, LargeImages):
+        if self._augment.side is not None:
             stored = self._augment.load(self._store, index.numpy(), seed=self.seed, epoch=epoch)
             stored = sent(stored, self.device)
         else:
@@ -162,7 +172,7 @@ class TrainingData:
         return ahead_of(load, batches, 0 if self._held is not None else loading_threads(self.device), self.device)
 
     def _plain_images(self, positions: Tensor) -> Tensor:
-        if isinstance(self._plain, LargeImages):
+        if self._plain.side is not None:
             stored = sent(self._plain.load_plain(self._store, self.index[positions].numpy()), self.device)
         else:
             stored = self._stored(positions)
@@ -179,14 +189,18 @@ class TrainingData:
         return images.contiguous(memory_format=layout)
 
 
-def training_transform(augment: str, dataset: str) -> Transform:
-    """Training transform of `dataset` under `training.augment`; "none" keeps only its number format.
+def training_view(settings: EncoderSettings, folder: str | Path) -> View:
+    """The view a run trains with on the prepared `folder`, normalised as its backbone expects.
 
-    The transform's `evaluation()` is what validation and every later step must use.
+    Its `evaluation()` is what validation and every later step must use.
     """
-    if augment == "none":
-        return transform_for(dataset).evaluation()
-    return transform_for(dataset, augment)  # type: ignore[arg-type]
+    backbone = settings.backbone
+    return view_of(
+        folder,
+        augment=settings.training.augment,
+        chosen=None if settings.view is None else settings.view.model_dump(),
+        statistics=input_statistics(backbone.name, **backbone.options),
+    )
 
 
 def _uniform_shape(store: ImageStore, folder: Path) -> tuple[int, int, int]:

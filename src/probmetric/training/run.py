@@ -25,7 +25,7 @@ from probmetric.training.allocator import keep_freed_memory
 from probmetric.training.backend import backend
 from probmetric.training.batch_norm import synchronise_batch_norm
 from probmetric.training.checkpoint import Checkpoints
-from probmetric.training.data import TrainingData
+from probmetric.training.data import TrainingData, training_view
 from probmetric.training.device import claim_device, try_lock
 from probmetric.training.loop import HISTORY_COLUMNS, Progress, Trainer, Weights, weights_of
 from probmetric.training.provenance import hardware, versions
@@ -87,7 +87,9 @@ def train_run(
         ranks.require_own_devices(chosen)
         if chosen.type == "cpu":
             keep_freed_memory()
-        data = TrainingData(prepared_folder, settings.training, seed=settings.seed, device=chosen, ranks=ranks)
+        given: dict[str, Any] = {"seed": settings.seed, "device": chosen, "ranks": ranks}
+        view = training_view(settings, prepared_folder)
+        data = TrainingData(prepared_folder, settings.training, view=view, **given)
         sizes = data.in_channels, data.image_size, data.num_classes, len(data.labels)
         encoder, loss = _create(settings, *sizes, chosen)
         checkpoints, done = Checkpoints(state_folder), Progress()

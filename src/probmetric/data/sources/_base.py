@@ -53,6 +53,8 @@ class Source(ABC):
         where: where people usually get it.
         counts: published numbers, `images`, `classes`, and images per split.
         closed_set: whether every class is in every split; a mapping if that depends on options.
+        view: `name` and options of the view of its images, see `data.views`; empty leaves that to their sizes.
+        views: the same for the recipes of single papers (`training.augment`), where they differ.
     """
 
     files: ClassVar[tuple[RawFile, ...]] = ()
@@ -61,6 +63,8 @@ class Source(ABC):
     where: ClassVar[str] = "generated or installed with the package"
     counts: ClassVar[Mapping[str, int]] = {}
     closed_set: ClassVar[Flag] = False
+    view: ClassVar[Mapping[str, Any]] = {}
+    views: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     @classmethod
     def alternatives(cls) -> list[list[str]]:

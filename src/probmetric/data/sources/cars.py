@@ -27,6 +27,7 @@ from probmetric.data.sources import register
 from probmetric.data.sources._base import Source, Table, check_counts
 from probmetric.data.sources._files import Photographs, existing, image_files, only, open_set_counts, strings
 from probmetric.data.sources._listing import stays_inside
+from probmetric.data.sources._views import LAM_VIEW, VMF_SCALE
 
 CLASSES, TRAIN = 196, 98
 _Listing = list[tuple[str, str, int]]
@@ -36,6 +37,17 @@ _Listing = list[tuple[str, str, int]]
 class Cars(Source):
     """Stanford Cars."""
 
+    view: ClassVar[dict[str, Any]] = {"name": "photos"}
+    views: ClassVar[dict[str, dict[str, Any]]] = {
+        "vmf": {
+            "name": "photos",
+            "scale": VMF_SCALE,
+            "ratio": (1.0, 1.0),
+            "square": True,
+            "jitter": (0.3, 0.3, 0.3, 0.1),
+        },
+        "lam": LAM_VIEW,
+    }
     files = (
         RawFile("car_ims.tgz", "", "1.9 GB"),
         RawFile("cars_annos.mat", "", "200 KB"),

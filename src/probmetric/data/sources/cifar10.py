@@ -5,19 +5,25 @@ Read from `cifar-10-python.tar.gz` or its folder `cifar-10-batches-py/`.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from probmetric.data.raw import RawFile, RawFiles
 from probmetric.data.sources import register
 from probmetric.data.sources._base import Source, Table
 from probmetric.data.sources._cifar import read_cifar
 from probmetric.data.sources._small import FixedProtocol, fixed_table
+from probmetric.data.sources._views import CIFAR_VIEW, IMAGENET_VIEW
 
 
 @register
 class Cifar10(Source):
     """Tiny photographs of 10 classes."""
 
+    view: ClassVar[dict[str, Any]] = CIFAR_VIEW | {
+        "mean": (0.4914, 0.4822, 0.4465),
+        "std": (0.2470, 0.2435, 0.2616),
+    }
+    views: ClassVar[dict[str, dict[str, Any]]] = {"lam": IMAGENET_VIEW}
     closed_set = True
     files = (RawFile("cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", "163 MB"),)
     folders = ("cifar-10-batches-py",)

@@ -5,19 +5,24 @@ Read from `cifar-100-python.tar.gz` or its folder `cifar-100-python/`.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from probmetric.data.raw import RawFile, RawFiles
 from probmetric.data.sources import register
 from probmetric.data.sources._base import Source, Table
 from probmetric.data.sources._cifar import read_cifar
 from probmetric.data.sources._small import FixedProtocol, fixed_table
+from probmetric.data.sources._views import CIFAR_VIEW
 
 
 @register
 class Cifar100(Source):
     """Tiny photographs of 100 classes."""
 
+    view: ClassVar[dict[str, Any]] = CIFAR_VIEW | {
+        "mean": (0.5071, 0.4865, 0.4409),
+        "std": (0.2673, 0.2564, 0.2762),
+    }
     closed_set = True
     files = (RawFile("cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", "161 MB"),)
     folders = ("cifar-100-python",)

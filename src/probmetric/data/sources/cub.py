@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from probmetric.data.sources import register
 from probmetric.data.sources._base import Source, Table, check_counts
 from probmetric.data.sources._files import Photographs, existing, image_files, open_set_counts, strings
 from probmetric.data.sources._listing import once, rows
+from probmetric.data.sources._views import LAM_VIEW, VMF_SCALE
 
 CLASSES, TRAIN = 200, 100
 
@@ -26,6 +27,11 @@ CLASSES, TRAIN = 200, 100
 class Cub(Source):
     """Caltech-UCSD Birds, 2011."""
 
+    view: ClassVar[dict[str, Any]] = {"name": "photos"}
+    views: ClassVar[dict[str, dict[str, Any]]] = {
+        "vmf": {"name": "photos", "scale": VMF_SCALE, "jitter": (0.25, 0.25, 0.25, 0.0)},
+        "lam": LAM_VIEW,
+    }
     files = (RawFile("CUB_200_2011.tgz", "97eceeb196236b17998738112f37df78", "1.1 GB"),)
     folders = ("CUB_200_2011/images.txt", "CUB_200_2011/images", "cub200/images")
     where = "CaltechDATA, record 65de6-vp158 (Caltech-UCSD Birds-200-2011)"

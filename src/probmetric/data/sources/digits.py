@@ -5,6 +5,8 @@ Test is a stratified 30 % of the images, validation a stratified 15 % of the res
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import numpy as np
 
 from probmetric.data.raw import RawFiles
@@ -17,6 +19,7 @@ from probmetric.data.splits import hold_out_images
 class Digits(Source):
     """scikit-learn's digits with stratified splits."""
 
+    view: ClassVar[dict[str, Any]] = {"name": "small", "shift": 2, "rotation": 10.0, "scale": 0.1}
     closed_set = True
 
     def __init__(self, *, test_fraction: float = 0.3, val_fraction: float = 0.15) -> None:

@@ -5,6 +5,8 @@ Two of the five training digits validate: 15 % would be one class, among whose i
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import numpy as np
 
 from probmetric.data.raw import RawFiles
@@ -16,6 +18,8 @@ from probmetric.data.splits import hold_out_classes
 @register
 class DigitsOpen(Source):
     """scikit-learn's digits with class-disjoint splits."""
+
+    view: ClassVar[dict[str, Any]] = {"name": "small", "shift": 2, "rotation": 10.0, "scale": 0.1}
 
     def __init__(self, *, val_fraction: float = 0.15) -> None:
         self.val_fraction = val_fraction

@@ -6,7 +6,7 @@ found too).
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from probmetric.data.raw import RawFiles
 from probmetric.data.sources import register
@@ -21,6 +21,7 @@ CLASSES = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shi
 class FashionMnist(Source):
     """Clothing."""
 
+    view: ClassVar[dict[str, Any]] = {"name": "small"}
     closed_set = True
     files = idx_names(
         "8d4fb7e6c68d591d4c3dfef9ec88bf0d",

@@ -9,6 +9,8 @@ trains (15 % of those classes validate), the second half is the test set.
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import numpy as np
 
 from probmetric.data.raw import RawFiles
@@ -29,6 +31,8 @@ SCRIPTS = {
 @register
 class Glyphs(Source):
     """Letters as classes."""
+
+    view: ClassVar[dict[str, Any]] = {"name": "small", "shift": 3, "rotation": 10.0, "scale": 0.12}
 
     def __init__(self, *, per_class: int = 48, worst: float = 1.0, val_fraction: float = 0.15) -> None:
         self.per_class = per_class

@@ -13,7 +13,7 @@ image only.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -23,12 +23,15 @@ from probmetric.data.sources import register
 from probmetric.data.sources._base import Source, Table, check_counts
 from probmetric.data.sources._files import Photographs, existing, open_set_counts, strings
 from probmetric.data.sources._listing import Row, once, rows
+from probmetric.data.sources._views import LAM_VIEW
 
 
 @register
 class Lfw(Source):
     """Labeled Faces in the Wild."""
 
+    view: ClassVar[dict[str, Any]] = {"name": "photos"}
+    views: ClassVar[dict[str, dict[str, Any]]] = {"lam": LAM_VIEW}
     files = (
         RawFile("lfw-funneled.tgz", "1b42dfed7d15c9b2dd63d5e5840c86ad", "243 MB"),
         RawFile("peopleDevTrain.txt", "54eaac34beb6d042ed3a7d883e247a21"),

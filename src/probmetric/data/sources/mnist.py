@@ -5,7 +5,7 @@ Read from the four ubyte files, gzipped or not, in `data/raw/mnist/` (torchvisio
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from probmetric.data.raw import RawFiles
 from probmetric.data.sources import register
@@ -18,6 +18,7 @@ from probmetric.data.sources._small import FixedProtocol, fixed_table
 class Mnist(Source):
     """Handwritten digits."""
 
+    view: ClassVar[dict[str, Any]] = {"name": "small"}
     closed_set = True
     files = idx_names(
         "f68b3c2dcbeaaa9fbdd348bbdeb94873",

@@ -22,7 +22,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -75,6 +75,7 @@ _Columns = dict[str, np.ndarray]
 class Msls(Source):
     """Mapillary Street-Level Sequences."""
 
+    view: ClassVar[dict[str, Any]] = {"name": "photos", "resize": 0, "crop": False, "flip": False}
     files = (
         RawFile("metadata.zip", "", "70 MB"),
         *(RawFile(f"images_vol_{i}.zip", "", "about 10 GB") for i in range(1, 7)),

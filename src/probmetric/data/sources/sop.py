@@ -8,7 +8,7 @@ the fastest training.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from probmetric.data.sources import register
 from probmetric.data.sources._base import Source, Table, check_counts
 from probmetric.data.sources._files import Photographs, existing, open_set_counts, strings
 from probmetric.data.sources._listing import once, rows
+from probmetric.data.sources._views import VMF_SCALE
 
 HEADER = ["image_id", "class_id", "super_class_id", "path"]
 
@@ -26,6 +27,8 @@ HEADER = ["image_id", "class_id", "super_class_id", "path"]
 class Sop(Source):
     """Stanford Online Products."""
 
+    view: ClassVar[dict[str, Any]] = {"name": "photos"}
+    views: ClassVar[dict[str, dict[str, Any]]] = {"vmf": {"name": "photos", "scale": VMF_SCALE, "square": True}}
     files = (RawFile("Stanford_Online_Products.zip", "7f73d41a2f44250d4779881525aea32e", "3.1 GB"),)
     folders = ("Stanford_Online_Products/Ebay_train.txt", "online_products/Info_Files/Ebay_train.txt")
     where = "Stanford CVGL (Deep Metric Learning via Lifted Structured Feature Embedding, project page)"

@@ -13,12 +13,15 @@ from probmetric.data.raw import RawFile, RawFiles
 from probmetric.data.sources import register
 from probmetric.data.sources._base import Source, Table
 from probmetric.data.sources._small import FixedProtocol, Part, fixed_table, read_offline
+from probmetric.data.sources._views import IMAGENET_VIEW
 
 
 @register
 class Svhn(Source):
     """Street View House Numbers, cropped digits."""
 
+    view: ClassVar[dict[str, Any]] = {"name": "small"}
+    views: ClassVar[dict[str, dict[str, Any]]] = {"lam": IMAGENET_VIEW}
     closed_set = True
     files = (
         RawFile("train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373", "174 MB"),

@@ -8,6 +8,7 @@ test images.
 from __future__ import annotations
 
 import unicodedata
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,6 +25,8 @@ MIN_FACES = 4
 @register
 class Symbols(Source):
     """Symbols, test split only."""
+
+    view: ClassVar[dict[str, Any]] = {"name": "small"}
 
     def __init__(self, *, classes: int = 120, per_class: int = 16, worst: float = 1.0) -> None:
         self.classes = classes

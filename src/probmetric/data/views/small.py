@@ -1,4 +1,4 @@
-"""Images from uint8 to network input, with augmentation for small images (28 to 32 pixels).
+"""Images of one size as they are stored, with augmentation for small ones (28 to 32 pixels).
 
 A transform takes a batch as stored, uint8 (B, C, H, W), and the images' indices, and answers with float32. What it
 draws is a function of (seed, epoch, index) alone (`counter`). Order of operations: affine or shift, flip, scale to
@@ -18,15 +18,17 @@ from torch.nn import functional as F
 
 from probmetric.data.counter import uniforms
 from probmetric.data.manifest import OptionError
-from probmetric.data.store import ImageStore
+from probmetric.data.views import register
+from probmetric.data.views._base import View
 
 Padding = Literal["edge", "reflect", "zero"]
 _DRAWS = 8
 
 
-@dataclass(frozen=True)
-class SmallImages:
-    """Transform of equal-sized small images; the defaults change nothing but the number format.
+@register
+@dataclass(frozen=True, kw_only=True)
+class Small(View):
+    """View of equal-sized small images; the defaults change nothing but the number format.
 
     Attributes:
         shift: largest shift in pixels along each axis (the "random crop with padding" of CIFAR recipes).
@@ -49,6 +51,7 @@ class SmallImages:
     erase: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.padding == "reflect" and (self.rotation or self.scale):
             raise OptionError("padding 'reflect' needs rotation = 0 and scale = 0; allowed with them: edge, zero.")
         if not 0.0 <= self.scale < 1.0:
@@ -83,21 +86,6 @@ class SmallImages:
             values = torch.where(mirrored[:, None, None, None], values.flip(-1), values)
         return self._erased(self.normalise(values), draws)
 
-    def input_size(self, store: ImageStore) -> int:
-        """Side of the network's input: that of the stored images, which must be square and of one size."""
-        if store.shape is None or store.shape[0] != store.shape[1]:
-            found = "of different sizes" if store.shape is None else f"{store.shape[0]}x{store.shape[1]}"
-            raise OptionError(f"{store.path}: images are {found}; this transform needs square images of one size.")
-        return store.shape[0]
-
-    def load(self, store: ImageStore, rows: np.ndarray, *, seed: int, epoch: int) -> torch.Tensor:
-        """Stored images (B, C, H, W) uint8 of the manifest rows (B,); `__call__` augments them."""
-        return store.batch(rows)
-
-    def load_plain(self, store: ImageStore, rows: np.ndarray) -> torch.Tensor:
-        """Stored images (B, C, H, W) uint8 of the manifest rows (B,)."""
-        return store.batch(rows)
-
     def normalise(self, images: torch.Tensor) -> torch.Tensor:
         """(B, C, H, W) with values 0..255 to float32: scaled to [0, 1], then mean and std. No randomness."""
         values = images.to(torch.float32) / 255.0
@@ -106,9 +94,9 @@ class SmallImages:
         mean, std = (torch.tensor(v, device=images.device).view(1, -1, 1, 1) for v in (self.mean, self.std))
         return (values - mean) / std
 
-    def evaluation(self) -> SmallImages:
+    def evaluation(self) -> Small:
         """The same number format without augmentation."""
-        return SmallImages(mean=self.mean, std=self.std)
+        return Small(mean=self.mean, std=self.std)
 
     def _shifted(self, images: torch.Tensor, draws: np.ndarray) -> torch.Tensor:
         """Whole-pixel shifts, uniform on {-shift, ..., shift}^2; (B, C, H, W) uint8 to uint8."""
@@ -162,22 +150,3 @@ class SmallImages:
         columns = (np.arange(width) >= left) & (np.arange(width) < left + self.erase)
         hole = torch.from_numpy(rows[:, None, :, None] & columns[:, None, None, :]).to(images.device)
         return images.masked_fill(hole, 0.0)
-
-
-_CIFAR10 = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
-_CIFAR100 = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
-SMALL = {
-    "digits": SmallImages(shift=2, rotation=10.0, scale=0.1),
-    "digits_open": SmallImages(shift=2, rotation=10.0, scale=0.1),
-    "glyphs": SmallImages(shift=3, rotation=10.0, scale=0.12),
-    "symbols": SmallImages(),
-    "mnist": SmallImages(),
-    "fashion_mnist": SmallImages(),
-    "cifar10": SmallImages(shift=4, padding="reflect", flip=True, mean=_CIFAR10[0], std=_CIFAR10[1], erase=8),
-    "cifar100": SmallImages(shift=4, padding="reflect", flip=True, mean=_CIFAR100[0], std=_CIFAR100[1], erase=8),
-}
-
-
-def small_transform(dataset: str) -> SmallImages:
-    """Training transform of a data set of small images; plain scaling to [0, 1] for one without a recipe."""
-    return SMALL.get(dataset, SmallImages())

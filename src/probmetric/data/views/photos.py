@@ -10,12 +10,14 @@ uint8, with antialiasing; `__call__` jitters and normalises a whole batch, on th
     jitter        brightness, contrast, saturation, hue in this order, each factor uniform; torchvision shuffles them
     evaluation    resize the shorter side (or both sides) to `resize`, then the central crop
 
-BN-Inception expects BGR values 0..255 minus (104, 117, 128): `normalisation: bn_inception`.
+Normalisation is by the statistics the backbone was trained with, where it says so (timm's), else ImageNet's. A network
+that expects BGR values 0..255 minus (104, 117, 128): `normalisation: bn_inception`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -27,56 +29,83 @@ from probmetric.data.counter import uniforms
 from probmetric.data.jitter import Jitter, jittered
 from probmetric.data.manifest import OptionError
 from probmetric.data.store import ImageStore
+from probmetric.data.views import register
+from probmetric.data.views._base import View
 
-Normalisation = Literal["imagenet", "bn_inception", "unit"]
+Normalisation = Literal["backbone", "imagenet", "bn_inception", "unit"]
 ATTEMPTS = 10
 _CROP_DRAWS = 2 * ATTEMPTS + 2
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _STATISTICS: dict[Normalisation, tuple[tuple[float, ...], tuple[float, ...]]] = {
-    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "backbone": IMAGENET,
+    "imagenet": IMAGENET,
     "bn_inception": ((128 / 255, 117 / 255, 104 / 255), (1 / 255, 1 / 255, 1 / 255)),
     "unit": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
 }
 
 
-@dataclass(frozen=True)
-class LargeImages:
+@register
+@dataclass(frozen=True, kw_only=True)
+class Photos(View):
     """Transform of photographs.
 
     Attributes:
         size: side S of the network's input.
-        resize: shorter side before the central crop of evaluation; 0 resizes straight to S x S.
+        resize: shorter side before the central crop of evaluation; 0 resizes straight to S x S, None is 8/7 of `size`.
         square: resize both sides to `resize`, changing the aspect ratio, before any crop.
         scale: smallest and largest share of the area a training crop covers.
         ratio: smallest and largest aspect ratio of a training crop.
         crop: whether training crops at random; otherwise it sees the evaluation's view.
         flip: flip half of the training images left to right.
         jitter: strengths of brightness, contrast, saturation and hue.
-        normalisation: statistics the backbone was trained with.
+        normalisation: whose statistics; `backbone`: those it was trained with.
+        mean: of every channel, in place of `normalisation`.
+        std: standard deviation of every channel.
     """
 
     size: int = 224
-    resize: int = 256
+    resize: int | None = None
     square: bool = False
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     crop: bool = True
     flip: bool = True
     jitter: Jitter = (0.0, 0.0, 0.0, 0.0)
-    normalisation: Normalisation = "imagenet"
+    normalisation: Normalisation = "backbone"
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.size < 1:
+            raise OptionError(f"view photos: size is {self.size}; allowed: at least 1.")
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
-            raise OptionError(f"scale is {self.scale}; allowed: 0 < low <= high <= 1.")
+            raise OptionError(f"view photos: scale is {self.scale}; allowed: 0 < low <= high <= 1.")
         if self.resize and self.resize < self.size:
-            raise OptionError(f"resize is {self.resize}; allowed: 0, or at least size = {self.size}.")
+            raise OptionError(f"view photos: resize is {self.resize}; allowed: 0, or at least size = {self.size}.")
+        if len(self.mean) != len(self.std):
+            raise OptionError(f"view photos: mean has {len(self.mean)} values, std {len(self.std)}; give both.")
 
-    def evaluation(self) -> LargeImages:
+    @property
+    def side(self) -> int:
+        """Side S of the network's input."""
+        return self.size
+
+    @property
+    def shorter(self) -> int:
+        """Shorter side before the central crop; 0 where there is none."""
+        return round(self.size * 8 / 7) if self.resize is None else self.resize
+
+    def evaluation(self) -> Photos:
         """The same view without augmentation."""
         return replace(self, crop=False, flip=False, jitter=(0.0, 0.0, 0.0, 0.0))
 
-    def input_size(self, store: ImageStore) -> int:
-        """Side of the network's input."""
-        return self.size
+    def for_backbone(self, statistics: tuple[Sequence[float], Sequence[float]] | None) -> Photos:
+        """Normalised by the backbone's statistics, unless this view says by whose."""
+        if statistics is None or self.mean or self.normalisation != "backbone":
+            return self
+        mean, std = statistics
+        return replace(self, mean=tuple(mean), std=tuple(std))
 
     def load(self, store: ImageStore, rows: np.ndarray, *, seed: int, epoch: int) -> torch.Tensor:
         """Training views (B, C, S, S) uint8 of the manifest rows (B,), on the CPU."""
@@ -109,7 +138,7 @@ class LargeImages:
 
     def normalise(self, images: torch.Tensor) -> torch.Tensor:
         """(B, C, H, W) with values 0..255 to float32 in the backbone's terms; no randomness."""
-        mean, std = _STATISTICS[self.normalisation]
+        mean, std = (self.mean, self.std) if self.mean else _STATISTICS[self.normalisation]
         scale = torch.tensor([1 / (255 * s) for s in std], device=images.device).view(1, -1, 1, 1)
         offset = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=images.device).view(1, -1, 1, 1)
         if images.shape[1] == 1:
@@ -125,7 +154,7 @@ class LargeImages:
         """Random crop of an image (H, W, C), resized to (C, S, S)."""
         height, width = image.shape[:2]
         if self.square:
-            height, width = self.resize, self.resize
+            height, width = self.shorter, self.shorter
         top, left, h, w = crop_window(height, width, self.scale, self.ratio, draw[:_CROP_DRAWS])
         if self.square:
             y, x = image.shape[0] / height, image.shape[1] / width
@@ -135,13 +164,13 @@ class LargeImages:
     def _central(self, image: np.ndarray) -> torch.Tensor:
         """Resized and centrally cropped image (C, S, S)."""
         height, width = image.shape[:2]
-        if not self.resize:
+        if not self.shorter:
             return _resized(image, self.size, self.size)
         if self.square:
-            full = _resized(image, self.resize, self.resize)
+            full = _resized(image, self.shorter, self.shorter)
         else:
-            scale = self.resize / min(height, width)
-            full = _resized(image, max(self.resize, int(height * scale)), max(self.resize, int(width * scale)))
+            scale = self.shorter / min(height, width)
+            full = _resized(image, max(self.shorter, int(height * scale)), max(self.shorter, int(width * scale)))
         top, left = (round((side - self.size) / 2) for side in full.shape[1:])
         return full[:, top : top + self.size, left : left + self.size]
 
