@@ -16,8 +16,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from probmetric import losses, models, uncertainty
+from probmetric import losses, metrics, models, uncertainty
 from probmetric.config import Component, EncoderSettings, RunSettings
+from probmetric.data import views
 from probmetric.io import content_digest, sha256_file
 from probmetric.made import Ingredients, Made
 from probmetric.registry import Registry
@@ -32,6 +33,7 @@ REGISTRIES: dict[str, Registry] = {
     "objective": uncertainty.REGISTRY,
     "uncertainty": uncertainty.REGISTRY,
     "backbone": models.REGISTRY,
+    "view": views.REGISTRY,
 }
 # Names and places, and what changes no result.
 _ASIDE = frozenset({"method", "label", "base", "prepared", "training.shard_proxies", "training.checkpoint_every"})
@@ -82,13 +84,21 @@ def _file_digest(path: Path, changed: int) -> str:
 
 def step_code(settings: RunSettings | EncoderSettings, step: Step) -> dict[str, str]:
     """Module -> digest of the code the step's components are made of."""
-    parts = {"train": ("loss", "objective", "backbone"), "fit_posterior": ("uncertainty",), "evaluate": ()}
+    parts = {"train": ("loss", "objective", "backbone", "view"), "fit_posterior": ("uncertainty",), "evaluate": ()}
     found: dict[str, str] = {}
     for part in parts.get(step, ("loss", "backbone", "uncertainty")):
         component = getattr(settings, part)
         for name in () if component is None else _with_guides(part, component):
             found |= component_code(part, name)
-    return found | (module_digests(EVALUATION) if step == "evaluate" else {})
+    return found | (_evaluation_code() if step == "evaluate" else {})
+
+
+def _evaluation_code() -> dict[str, str]:
+    """Module -> digest of the evaluation and of the metrics users registered."""
+    found = module_digests(EVALUATION)
+    for entry in metrics.REGISTRY.foreign_entries().values():
+        found |= module_digests(entry.module)
+    return found
 
 
 @functools.cache
@@ -105,9 +115,7 @@ def _with_guides(part: str, component: Component) -> list[str]:
 
 def _of_training(settings: RunSettings | EncoderSettings) -> dict[str, Any]:
     fields = set(EncoderSettings.model_fields)
-    return _flat(
-        settings.model_dump(mode="json", exclude_defaults=True, include=fields), ("loss", "objective", "backbone")
-    )
+    return _flat(settings.model_dump(mode="json", exclude_defaults=True, include=fields), tuple(REGISTRIES))
 
 
 def _of_posterior(settings: RunSettings | EncoderSettings) -> dict[str, Any]:

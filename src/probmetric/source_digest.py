@@ -26,7 +26,7 @@ MEMORY = Path("state/source.json")
 INFRASTRUCTURE = tuple(
     f"probmetric.{name}"
     for name in (
-        *("config", "errors", "io", "launch", "lazy", "planning", "privacy", "registry", "reporting"),
+        *("config", "errors", "io", "launch", "lazy", "metrics", "planning", "privacy", "registry", "reporting"),
         *("run_folder", "run_names", "tracking"),
     )
 )
