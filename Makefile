@@ -12,7 +12,7 @@ export DO_NOT_TRACK := 1
 # What runs whole workflows, a cluster, a browser, or kills and starves processes; all other tests are of units.
 SYSTEM := workflow or slurm or browser or faults
 PYTEST := OMP_NUM_THREADS=1 pytest -n auto
-PARALLEL := $(MAKE) --no-print-directory --jobs 3 --output-sync=target
+PARALLEL := $(MAKE) --no-print-directory --jobs 3
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -26,9 +26,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if TESTS / "faults" in item.path.parents:
             item.add_marker("faults")
-        for fixture, group in GROUPS.items():
-            if fixture in getattr(item, "fixturenames", ()):
-                item.add_marker(pytest.mark.xdist_group(group))
+        fixtures = getattr(item, "fixturenames", ())
+        for fixture in GROUPS.keys() & set(fixtures):
+            item.add_marker(pytest.mark.xdist_group(GROUPS[fixture]))
+        if "pristine" in fixtures and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(1800))  # the first one runs a whole workflow, the others wait for it
 
 
 @pytest.fixture(scope="session")
