@@ -17,6 +17,7 @@ from probmetric.evaluation import (
     classification_metrics,
     clustering_metrics,
     holm,
+    image_variance,
     mean_interval,
     nearest_neighbours,
     ood_metrics,
@@ -206,9 +207,25 @@ def test_intervals_and_tests_equal_scipy():
     assert math.isnan(mean_interval([1.0])[1])
     assert math.isnan(paired_test([1.0], [2.0]).p_value)
     assert paired_test([1.0, 2.0], [1.0, 2.0]).p_value == 1.0
-    assert paired_test([2.0, 3.0], [1.0, 2.0]).p_value == 0.0
+    equal = paired_test([2.0, 3.0, 4.0], [1.9, 2.9, 3.9])
+    assert equal.p_value == pytest.approx(2 * scipy.stats.t.sf(0.1 * math.sqrt(3) / 0.1, 2))
+    assert math.isnan(paired_test([2.0, 2.0, 2.0], [1.0, 1.0, 1.0]).p_value)
     with pytest.raises(ValueError, match="b has 4 entries, expected 5"):
         paired_test(a, b[:4])
+
+
+def test_the_variance_due_to_images_is_found_among_seeds():
+    """Simulated seeds x images: the estimate's mean is Var(image) / N, whatever seeds and rest add."""
+    generator = np.random.default_rng(2)
+    shape, found = (5, 60), []
+    for _ in range(400):
+        parts = 0.5 * generator.normal(size=(5, 1)), 0.3 * generator.normal(size=(1, 60)), generator.normal(size=shape)
+        found.append(image_variance(sum(parts)))
+    truth = 0.09 / 60
+    assert np.mean(found) == pytest.approx(truth, rel=0.15)
+    assert image_variance(np.ones((3, 1))) == 0.0
+    with pytest.raises(ValueError, match=r"expected \(seeds, images\)"):
+        image_variance([1.0, 2.0])
 
 
 @settings(max_examples=60, deadline=None)

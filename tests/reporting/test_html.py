@@ -3,14 +3,12 @@ from __future__ import annotations
 import base64
 import io
 import itertools
-import math
 import re
 import shutil
 from html.parser import HTMLParser
 
-import numpy as np
 import pytest
-from fabricated_runs import LABELS, Workspace
+from fabricated_runs import Workspace, write_run
 from PIL import Image
 
 from probmetric.io import FileError, write_json
@@ -194,58 +192,120 @@ def test_one_seed_is_not_tested(workspace):
     assert {item.verdict for item in _answers.trust(context)["glyphs"]} == {"undecided"}
 
 
-@pytest.mark.parametrize("accuracy", [0.3, 0.6, 0.9])
-def test_the_share_of_a_perfect_ordering_is_1_for_an_oracle_and_0_for_chance(accuracy):
-    removed = np.linspace(0, 0.98, 99)
-    perfect = np.minimum(1.0, accuracy / (1 - removed))
-    assert _answers.ordering_share({"removed": removed, "accuracy": perfect}) == pytest.approx(1)
-    assert _answers.ordering_share({"removed": removed, "accuracy": np.full(99, accuracy)}) == pytest.approx(
-        0, abs=1e-12
-    )
-    whole = np.linspace(0, 1, 200_001)
-    curve = np.minimum(1.0, accuracy / np.maximum(1 - whole, 1e-12))
-    gain = np.trapezoid(curve, whole) - accuracy
-    assert gain == pytest.approx(-accuracy * math.log(accuracy), rel=1e-4)
+SURE = {
+    "sparsification/error_auroc": 0.93,
+    "sparsification/error_auroc_cosine": 0.80,
+    "sparsification/error_auroc_disagreement": 0.85,
+    "ood/symbols/auroc": 0.97,
+    "ood/symbols/auroc_cosine": 0.90,
+    "calibration/ece": 0.02,
+}
+IMAGE_ERRORS = {"sparsification/error_auroc": 0.01, "ood/symbols/auroc": 0.01, "calibration/ece": 0.005}
 
 
-def test_nothing_to_order_gives_no_share():
-    assert _answers.ordering_share(None) is None
-    assert _answers.ordering_share({"removed": [0, 0.5], "accuracy": [1.0, 1.0]}) is None
+def judged(workspace, *, seeds=3, image_errors=IMAGE_ERRORS, others=(), **changes):
+    """The judgement of a method with the metrics `SURE`, but for what is changed (`ece=.2`), and of `others`."""
+    names = {"errors": "sparsification/error_auroc", "strangers": "ood/symbols/auroc", "ece": "calibration/ece"}
+    names |= {"cosine": "sparsification/error_auroc_cosine"}
+    runs = {f"glyphs/own/seed{seed}": SURE | {names[k]: v for k, v in changes.items()} for seed in range(seeds)}
+    runs |= {f"glyphs/{method}/seed{seed}": values for method, values in others for seed in range(seeds)}
+    for run, values in runs.items():
+        shift = 0.002 * int(run[-1])
+        shifted = {name: None if value is None else value + shift for name, value in values.items()}
+        folder = write_run(workspace.root, run, {"retrieval/recall_at_1": 0.5})
+        write_json(folder / "metrics.json", shifted | {"retrieval/recall_at_1": 0.5})
+        write_json(folder / "curves.json", {"image_errors": {name: [value] for name, value in image_errors.items()}})
+    context = workspace.context("sure", runs=list(runs), figures=())
+    aggregate([context.results / run for run in runs], context.folder / "runs.csv", context.folder / "metrics.json")
+    return {item.label: item for item in _answers.trust(context)["glyphs"]}
 
 
-def test_trust_needs_an_interval_above_chance_and_a_useful_size(study):
-    judged = {item.label: item for item in _answers.trust(study)["glyphs"]}
-    laplace, nca = judged[LABELS["laplace"]], judged[LABELS["proxy_nca"]]
-    assert laplace.verdict == "yes"
-    assert {item.grade for item in laplace.evidence.values()} == {"good"}
-    assert nca.evidence["AUROC (symbols)"].grade == "weak"
-    assert _answers._grade("AUROC (a)", [0.4, 0.41, 0.39]).grade == "inverted"
-    assert _answers._grade("AUROC (a)", [0.2, 0.9, 0.5]).grade == "none"
+def answers_of(trust):
+    return tuple(trust.answer(question) for question in _answers.QUESTIONS)
+
+
+def test_trust_needs_all_three_questions_answered_well(workspace):
+    own = judged(workspace)["own"]
+    assert answers_of(own) == ("yes", "yes", "yes")
+    assert own.verdict == "yes"
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "sentence"),
+    ("changes", "answers", "verdict", "why"),
     [
-        ({"best": "yes"}, "Its uncertainty can be trusted."),
-        ({"best": "yes", "a": "yes"}, "Its uncertainty can be trusted. So can that of a."),
-        (
-            {"best": "partly", "a": "yes", "b": "yes", "c": "no"},
-            "Its uncertainty can be trusted in part. The uncertainty of a and b can be trusted.",
-        ),
-        (
-            {"best": "no", "a": "weakly"},
-            "Its uncertainty cannot be trusted. No method's uncertainty is good by every measure.",
-        ),
-        ({"a": "partly"}, "No method's uncertainty is good by every measure."),
-        ({"best": "undecided", "a": "undecided"}, "Whose uncertainty can be trusted, one seed cannot tell."),
-        (
-            {"best": "undecided", "a": "yes"},
-            "Whether its uncertainty can be trusted, one seed cannot tell. The uncertainty of a can be trusted.",
-        ),
-        (dict.fromkeys("abcdef", "yes"), "The uncertainty of a, b, c, d and 2 others can be trusted."),
-        (dict.fromkeys("abcde", "yes"), "The uncertainty of a, b, c, d and e can be trusted."),
+        ({"ece": 0.245}, ("yes", "yes", "no"), "partly", "above 0.05"),  # vMF was trusted with an ECE of .245
+        ({"cosine": 0.96}, ("no", "yes", "yes"), "partly", "no more than what is free"),
+        ({"cosine": 0.925}, ("undecided", "yes", "yes"), "partly", "not above what is free"),
+        ({"errors": 0.60}, ("no", "yes", "yes"), "partly", "below 0.75"),
+        ({"strangers": 0.30}, ("yes", "no", "yes"), "partly", "below chance"),
+        ({"ece": None}, ("yes", "yes", None), "partly", ""),
+        ({"errors": 0.6, "strangers": 0.6, "ece": 0.3}, ("no", "no", "no"), "no", ""),
     ],
 )
-def test_a_card_says_whether_the_best_is_sure_of_itself(verdicts, sentence):
-    judged = [_answers.Trust(label, verdict, {}) for label, verdict in verdicts.items()]
-    assert _answers.trust_sentence(judged, "best") == sentence
+def test_each_question_is_answered_for_itself(workspace, changes, answers, verdict, why):
+    own = judged(workspace, **changes)["own"]
+    assert answers_of(own) == answers
+    assert own.verdict == verdict
+    assert any(why in item.why for item in own.evidence.values())
+
+
+def test_few_errors_among_the_test_images_leave_an_auroc_undecided(workspace):
+    """Digits have 5 to 15 wrong answers; an AUROC with a standard error of .13 was trusted over its seeds."""
+    own = judged(workspace, image_errors=IMAGE_ERRORS | {"sparsification/error_auroc": 0.13})["own"]
+    assert own.answer("errors") == "undecided"
+
+
+def test_what_was_not_measured_cannot_be_trusted(workspace):
+    own = judged(workspace, image_errors={})["own"]
+    assert set(answers_of(own)) == {"undecided"}
+    assert {item.why for item in own.evidence.values()} == {"the interval leaves out the test images"}
+    unknown = judged(workspace, cosine=None)["own"].evidence["sparsification/error_auroc"]
+    assert unknown.floor is not None  # disagreement is left
+    assert judged(workspace, seeds=1)["own"].verdict == "undecided"
+
+
+def test_networks_that_learnt_nothing_are_a_floor_too(workspace):
+    found = judged(workspace, others=[("untrained", {"sparsification/error_auroc": 0.99})])
+    assert found["own"].answer("errors") == "no"
+    assert found["own"].evidence["sparsification/error_auroc"].floor == pytest.approx(0.992)
+
+
+def trusted(label, errors, strangers, probability):
+    given = zip(("errors", "strangers", "probability"), (errors, strangers, probability), strict=True)
+    evidence = {question: _answers.Evidence(question, question, "", answer) for question, answer in given if answer}
+    return _answers.Trust(label, evidence)
+
+
+@pytest.mark.parametrize(
+    ("best", "others", "sentence"),
+    [
+        (
+            ("yes", "yes", "yes"),
+            {},
+            "Its uncertainty can be trusted to tell which answers are wrong, which images are strangers and how "
+            "probable an answer is.",
+        ),
+        (
+            ("yes", "no", None),
+            {"a": ("yes", "yes", "yes")},
+            "Its uncertainty can be trusted to tell which answers are wrong. It cannot be trusted to tell which "
+            "images are strangers. Not measured: how probable an answer is. The uncertainty of a can be trusted "
+            "for all three.",
+        ),
+        (
+            ("undecided", "undecided", "no"),
+            {},
+            "It cannot be trusted to tell how probable an answer is. Undecided: whether it tells which answers are "
+            "wrong and which images are strangers.",
+        ),
+        (
+            None,
+            dict.fromkeys("abcdef", ("yes", "yes", "yes")),
+            "The uncertainty of a, b, c, d and 2 others can be trusted for all three.",
+        ),
+    ],
+)
+def test_a_card_says_what_the_uncertainty_of_the_best_is_good_for(best, others, sentence):
+    found = [trusted(label, *given) for label, given in others.items()]
+    found += [trusted("best", *best)] if best else []
+    assert _answers.trust_sentence(found, "best") == sentence

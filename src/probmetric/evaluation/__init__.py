@@ -17,7 +17,16 @@ from probmetric.evaluation.protocols import mlrc_folds, mlrc_metrics, selection_
 from probmetric.evaluation.retrieval import retrieval_metrics, retrieval_per_query, summarize
 from probmetric.evaluation.sampled import neighbour_votes, retrieval_calibration, sampled_retrieval_metrics
 from probmetric.evaluation.selective import SparsificationCurve, risk_coverage, selective_metrics, sparsification
-from probmetric.evaluation.statistics import PairedResult, bootstrap_interval, holm, mean_interval, paired_test
+from probmetric.evaluation.statistics import (
+    PairedResult,
+    bootstrap_interval,
+    holm,
+    image_variance,
+    mean_interval,
+    paired_test,
+    pairwise_tests,
+    seeds_needed,
+)
 from probmetric.evaluation.structure import structure_metrics
 from probmetric.evaluation.temperature import fit_temperature, scaled_probabilities
 from probmetric.evaluation.transport import proxy_transport
@@ -40,6 +49,7 @@ __all__ = [
     "evaluate_run",
     "fit_temperature",
     "holm",
+    "image_variance",
     "mean_interval",
     "mlrc_folds",
     "mlrc_metrics",
@@ -47,6 +57,7 @@ __all__ = [
     "neighbour_votes",
     "ood_metrics",
     "paired_test",
+    "pairwise_tests",
     "proxy_transport",
     "reliability",
     "retrieval_calibration",
@@ -56,6 +67,7 @@ __all__ = [
     "roc_curve",
     "sampled_retrieval_metrics",
     "scaled_probabilities",
+    "seeds_needed",
     "selection_comparison",
     "selective_metrics",
     "sparsification",

@@ -8,8 +8,12 @@ Metric names are legal in MLflow and DVC. Nothing is written.
           samples; ambiguity/spearman where the ambiguity is known; retrieval_euclidean/... of the embeddings before
           normalisation where the concentration is their norm, retrieval_poincare/... where metadata names a curvature
     ood   ood/<name>/..., each set against the test split
+          free scores of the search stand beside both: sparsification/error_auroc_cosine, ood/<name>/auroc_cosine, ...
     val   val/retrieval/...    what model selection saw; val/sparsification/...
     last  last/retrieval/...   test split with the last epoch's weights, next to the validation-selected ones
+
+Curves hold what a report needs to take the test images for a sample: `images/<metric>`, the values of single images,
+and `image_errors`, the standard error of a metric over the images.
 """
 
 from __future__ import annotations
@@ -28,7 +32,9 @@ from probmetric.evaluation.calibration import Reliability, reliability
 from probmetric.evaluation.classification import classification_metrics
 from probmetric.evaluation.clustering import clustering_metrics
 from probmetric.evaluation.correlation import spearman
-from probmetric.evaluation.neighbours import nearest_neighbours
+from probmetric.evaluation.free_scores import NEAREST, free_scores
+from probmetric.evaluation.image_errors import auroc_error, mean_error, resampled
+from probmetric.evaluation.neighbours import Neighbours, nearest_neighbours
 from probmetric.evaluation.ood import auroc, ood_metrics, roc_curve
 from probmetric.evaluation.places import Places, place_metrics, place_retrieval
 from probmetric.evaluation.retrieval import retrieval_per_query, summarize
@@ -121,7 +127,9 @@ def evaluate_run(
     if present(run.embeddings_file("ood")):
         found, roc = evaluate_ood(test, run.embeddings("ood"), chosen)
         metrics |= found
+        errors = roc.pop("image_errors", {})
         curves |= roc
+        curves.setdefault("image_errors", {}).update(errors)
     metrics |= own_metrics(test.tensors)
     for name in metrics:
         find(name)
@@ -153,15 +161,25 @@ def evaluate_test(test: Embeddings, settings: EvaluationSettings) -> tuple[dict[
         found, votes = retrieval_reliability(test["samples"], test["label"])
         metrics |= _prefixed("calibration", found)
         curves["retrieval_reliability"] = _diagram(votes)
+    errors: dict[str, float] = {}
     if np.any(per_query["positives"] > 0):
         found, curve = _sparsification(test, per_query)
         metrics |= _prefixed("sparsification", found)
         curves["sparsification"] = curve
+        asked = per_query["positives"] > 0
+        for name in ("recall_at_1", "map_at_r"):
+            curves[f"images/{name}"] = {"value": per_query[name][asked].round(4).tolist()}
+            errors[f"retrieval/{name}"] = mean_error(per_query[name][asked])
+        wrong = per_query["recall_at_1"][asked] == 0
+        errors["sparsification/error_auroc"] = _error_of_auroc(test["uncertainty"][asked], wrong)
     columns = _columns(test)
     if columns is not None:
         found, curve = _classification(test, columns, settings)
         metrics |= found
         curves["reliability"] = curve
+        errors |= _classification_errors(test, columns, settings)
+    if known := _known(errors):
+        curves["image_errors"] = known
     return metrics, curves
 
 
@@ -179,11 +197,18 @@ def evaluate_ood(test: Embeddings, ood: Embeddings, settings: EvaluationSettings
     source = ood.tensors.get("source", np.zeros(len(ood["uncertainty"]), dtype=np.int64))
     metrics: dict[str, float] = {}
     curves: Curves = {}
+    errors: dict[str, float] = {}
+    usual = free_scores(_neighbours(test), test["label"]) if len(test["mean"]) > 1 else {}
     for number, name in enumerate(names):
         doubt = ood["uncertainty"][source == number]
         metrics |= _prefixed(f"ood/{name}", ood_metrics(test["uncertainty"], doubt))
         rates = roc_curve(test["uncertainty"], doubt, points=settings.curve_points)
         curves[f"roc/{name}"] = {key: values.tolist() for key, values in rates.items()}
+        errors[f"ood/{name}/auroc"] = auroc_error(test["uncertainty"], doubt)
+        strange = free_scores(_neighbours(test, ood["mean"][source == number]), test["label"])
+        for score, values in usual.items():
+            metrics[f"ood/{name}/auroc_{score}"] = auroc(values, strange[score])
+    curves["image_errors"] = _known(errors)
     for kind in ("auroc", "auprc", "fpr_at_95"):
         if names:
             metrics[f"ood/{kind}"] = float(np.mean([metrics[f"ood/{name}/{kind}"] for name in names]))
@@ -217,16 +242,56 @@ def _sparsification(
     """Selective metrics with the query's own uncertainty, and AUSC with the mean of query's and neighbour's (003)."""
     asked = per_query["positives"] > 0
     correct, doubt = per_query["recall_at_1"][asked], test["uncertainty"].astype(np.float64)
-    neighbour = nearest_neighbours(test["mean"], k=1).indices[:, 0]
+    nearest = _neighbours(test)
+    neighbour = nearest.indices[:, 0]
     curve, _ = sparsification(doubt[asked], correct)
     pair = ((doubt + doubt[neighbour]) / 2)[asked]
     metrics = selective_metrics(doubt[asked], correct)
+    mixed = math.isfinite(metrics["error_auroc"])
+    for name, score in free_scores(nearest, test["label"]).items():
+        right, wrong = score[asked][correct == 1], score[asked][correct == 0]
+        metrics[f"error_auroc_{name}"] = auroc(right, wrong) if mixed else math.nan
     metrics["ausc_query_and_neighbour"] = sparsification(pair, correct)[1]
     metrics["ausc_as_published"] = sparsification(pair, correct, scaling="as_published")[1]
     metrics["ausc_as_published_empty_as_zero"] = sparsification(
         (doubt + doubt[neighbour]) / 2, per_query["recall_at_1"], scaling="as_published"
     )[1]
     return metrics, {"removed": curve.removed.tolist(), "accuracy": curve.accuracy.tolist()}
+
+
+def _neighbours(test: Embeddings, queries: NDArray[np.floating] | None = None) -> Neighbours:
+    """The nearest test images of each of `queries` (Q,M), or of each test image among the others."""
+    available = len(test["mean"]) - (queries is None)
+    if queries is None:
+        return nearest_neighbours(test["mean"], k=min(NEAREST, available))
+    return nearest_neighbours(queries, test["mean"], k=min(NEAREST, available))
+
+
+def _error_of_auroc(doubt: NDArray[np.floating], wrong: NDArray[np.bool_]) -> float:
+    """Standard error of the AUROC of telling wrong answers; NaN where all or none are wrong."""
+    if not 0 < np.count_nonzero(wrong) < len(wrong):
+        return math.nan
+    return auroc_error(doubt[~wrong], doubt[wrong])
+
+
+def _classification_errors(
+    test: Embeddings, columns: NDArray[np.int64], settings: EvaluationSettings
+) -> dict[str, float]:
+    """Standard errors over test images of what `_classification` measures."""
+    confidence = np.minimum(test["probabilities"].max(axis=1), 1.0)
+    correct = test["probabilities"].argmax(axis=1) == columns
+    return {
+        "classification/accuracy": mean_error(correct),
+        "classification/error_auroc": _error_of_auroc(test["uncertainty"], ~correct),
+        "calibration/ece": resampled(
+            lambda rows: reliability(confidence[rows], correct[rows], bins=settings.bins).error("l1"), len(correct)
+        ),
+    }
+
+
+def _known(errors: Mapping[str, float]) -> dict[str, list[float]]:
+    """Standard errors that are numbers, as curves hold them."""
+    return {name: [value] for name, value in errors.items() if math.isfinite(value)}
 
 
 def _columns(test: Embeddings) -> NDArray[np.int64] | None:

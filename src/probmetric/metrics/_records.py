@@ -48,7 +48,7 @@ def _measured(groups: Iterable[str], computed: str, *metrics: Metric) -> tuple[M
 _RETRIEVAL = _measured(
     (
         *("retrieval", "val/retrieval", "last/retrieval", "retrieval_euclidean", "retrieval_poincare"),
-        *("retrieval_day_to_night", "retrieval_night_to_day"),
+        *("retrieval_day_to_night", "retrieval_night_to_day", "retrieval_sampled"),
     ),
     "evaluation.retrieval",
     Metric(
@@ -143,6 +143,20 @@ _SPARSIFICATION = _measured(
         "P(a wrong answer is less certain than a right one)",
         "paper 002's AUROC of the norm, with uncertainty = −norm",
         variant="error",
+    ),
+    Metric(
+        "error_auroc_cosine",
+        "AUROC",
+        "higher",
+        "the same for 1 − cosine to the answer, which is free",
+        variant="error, cosine",
+    ),
+    Metric(
+        "error_auroc_disagreement",
+        "AUROC",
+        "higher",
+        "the same for the share of the 10 nearest of another class than the nearest, which is free",
+        variant="error, disagreement",
     ),
     *(
         Metric(
@@ -288,6 +302,20 @@ METRICS: tuple[Metric, ...] = (
         ("ood",),
         "evaluation.ood",
         Metric("auroc", "AUROC", "higher", "P(out is less certain than in), ties half"),
+        Metric(
+            "auroc_cosine",
+            "AUROC",
+            "higher",
+            "the same for 1 − cosine to the nearest test image, which is free",
+            variant="cosine",
+        ),
+        Metric(
+            "auroc_disagreement",
+            "AUROC",
+            "higher",
+            "the same for the share of the 10 nearest of another class than the nearest, which is free",
+            variant="disagreement",
+        ),
         Metric("auprc", "AUPRC", "higher", "average precision, out is positive"),
         Metric(
             "auprc_trapezoid",

@@ -1,31 +1,50 @@
 """The answers a report opens with: which method is best, by how much, is it significant, is its uncertainty worth it.
 
-Uncertainty is judged by what was measured, each over seeds with its 95 % t-interval:
+An uncertainty is asked three questions, each answered `yes`, `no`, `undecided`, or not at all where nothing was
+measured:
 
-    finds errors    share of the gain a perfect ordering would bring when the least certain images are removed:
-                    (mean accuracy over the sparsification curve - accuracy a) / (-a ln a); 0 is chance, 1 perfect
-    finds strangers AUROC of uncertainty against out-of-distribution images; 0.5 is chance
-    follows truth   Spearman correlation with a known difficulty, where one was evaluated; 0 is chance
+    errors       does it tell wrong answers from right ones? AUROC, 0.5 is chance
+    strangers    does it tell out-of-distribution images? AUROC, 0.5 is chance
+    probability  do probabilities mean what they say? calibration error (ECE)
+
+`yes` needs an interval over seeds and test images that clears the threshold *and* whatever costs nothing: the cosine to
+the answer and the disagreement of the ten nearest, which every search returns, and the norm of an untrained network or
+of raw pixels where those were run. `no` needs an interval on the wrong side. An uncertainty is trusted if all three say
+yes.
+
+Correlation with a known difficulty, where one was evaluated, is shown beside them and decides nothing. These are
+measurements on the test images of the experiment, no guarantee for others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Literal
 
 from probmetric.metrics import label
 from probmetric.reporting._comparison import LEVEL, Cell, summarise
+from probmetric.reporting._per_image import image_errors
 from probmetric.reporting._render import number
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
     from probmetric.reporting.tables import Group, ResultTable, Row
 
-GOOD = {"errors": 0.3, "strangers": 0.75, "truth": 0.3}
-CHANCE = {"errors": 0.0, "strangers": 0.5, "truth": 0.0}
+Question = Literal["errors", "strangers", "probability", "difficulty"]
+Verdict = Literal["yes", "no", "undecided"]
+
+LEAST_AUROC = 0.75
+LARGEST_ECE = 0.05
+QUESTIONS: Mapping[Question, str] = {
+    "errors": "which answers are wrong",
+    "strangers": "which images are strangers",
+    "probability": "how probable an answer is",
+}
+FLOOR_METHODS = ("raw_pixels", "untrained")
+ERRORS = ("sparsification/error_auroc", "classification/error_auroc")
+CALIBRATION = ("calibration/ece", "calibration/retrieval_ece")
+_FREE = ("_cosine", "_disagreement")
 
 
 @dataclass(frozen=True)
@@ -42,20 +61,49 @@ class Answer:
 
 @dataclass(frozen=True)
 class Evidence:
-    """One measurement of an uncertainty: what, its text, and `good`, `weak`, `none`, `inverted` or `single`."""
+    """One measurement of an uncertainty.
 
+    Attributes:
+        question: what it answers.
+        name: for a table's head.
+        text: value and interval.
+        verdict: `yes`, `no` or `undecided`.
+        floor: the best of what costs nothing, None where it was not measured.
+        why: what keeps the verdict from being yes; empty for yes.
+    """
+
+    question: Question
     name: str
     text: str
-    grade: str
+    verdict: Verdict
+    floor: float | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True)
 class Trust:
-    """Whether one method's uncertainty can be trusted on one dataset."""
+    """Whether one method's uncertainty can be trusted on one dataset, by metric and by question."""
 
     label: str
-    verdict: str
     evidence: Mapping[str, Evidence]
+
+    def answer(self, question: Question) -> Verdict | None:
+        """The worst verdict on a question; None where nothing was measured."""
+        found = {item.verdict for item in self.evidence.values() if item.question == question}
+        return next((verdict for verdict in _WORST_FIRST if verdict in found), None)
+
+    @property
+    def verdict(self) -> str:
+        """`yes` if all three questions are, `partly` if one is, `no` if none can be, else `undecided`."""
+        given = [self.answer(question) for question in QUESTIONS]
+        if all(answer == "yes" for answer in given):
+            return "yes"
+        if "yes" in given:
+            return "partly"
+        return "undecided" if "undecided" in given else "no"
+
+
+_WORST_FIRST: tuple[Verdict, ...] = ("no", "undecided", "yes")
 
 
 def answers(table: ResultTable) -> list[Answer]:
@@ -85,121 +133,152 @@ def _answer(table: ResultTable, group: Group) -> Answer:
 def _significance(ranked: Sequence[tuple[Row, Cell]]) -> str:
     others = ranked[1:]
     tied = [row.label for row, cell in others if cell.tied]
-    untested = [row.label for row, cell in others if cell.p_value is None and not cell.tied]
+    untested = [row.label for row, cell in others if cell.untested]
+    worse = [cell.p_value for _, cell in others if cell.state == "worse" and cell.p_value is not None]
+    if not any(cell.state for _, cell in others):
+        return ""
     if len(untested) == len(others):
-        return "Not tested: a paired test needs at least two shared seeds."
-    if not tied:
-        worst = max(cell.p_value for _, cell in others if cell.p_value is not None)
-        return f"Significantly better than every other method tested (largest p = {worst:.2g})."
-    seeds = ranked[0][1].n
-    return (
-        f"Not significantly better than {_listed(tied)} (p ≥ {LEVEL:g}, {seeds} seeds); more seeds would be needed "
-        "to tell them apart."
-    )
+        return "Not tested: a paired test needs at least three shared seeds."
+    missing = f" Not tested against {_listed(untested)}: fewer than three shared seeds." if untested else ""
+    if tied:
+        seeds = ranked[0][1].n
+        return (
+            f"Not significantly better than {_listed(tied)} (p ≥ {LEVEL:g}, {seeds} seeds); more seeds would be needed "
+            f"to tell them apart.{missing}"
+        )
+    which = "every other method tested" if not untested else f"the {len(worse)} other methods it was tested against"
+    return f"Significantly better than {which} (largest p = {max(worse):.2g}).{missing}"
 
 
 def trust(context: ReportContext) -> dict[str, list[Trust]]:
     """Dataset (noise included) -> judgement of every method with a finished run, in the experiment's order."""
-    values = _measurements(context)
+    values: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
+    for record in context.records:
+        if record.value is not None:
+            mine = values.setdefault((record.key.data, record.key.variant), {})
+            mine.setdefault(record.metric, {})[record.key.seed] = record.value
     found: dict[str, list[Trust]] = {}
     for data in context.data:
-        variants = [variant for variant in context.variants if (data, variant) in values]
-        judged = [_judge(context.label(variant), values[data, variant]) for variant in variants]
+        here = {variant: values[data, variant] for variant in context.variants if (data, variant) in values}
+        judged = [_judge(context, data, variant, here) for variant in here]
         if judged := [item for item in judged if item.evidence]:
             found[data] = judged
     return found
 
 
-def _measurements(context: ReportContext) -> dict[tuple[str, str], dict[str, list[float]]]:
-    found: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for record in context.records:
-        name = _evidence_name(record.metric)
-        if name and record.value is not None:
-            mine = found.setdefault((record.key.data, record.key.variant), {})
-            mine.setdefault(name, []).append(record.value)
-    for run in context.runs:
-        share = ordering_share(run.curves.get("sparsification"))
-        if share is not None:
-            found.setdefault((run.key.data, run.key.variant), {}).setdefault("Finds errors", []).append(share)
-    return found
+_Measured = Mapping[str, Mapping[int, float]]
 
 
-def _evidence_name(metric: str) -> str | None:
+def _judge(context: ReportContext, data: str, variant: str, here: Mapping[str, _Measured]) -> Trust:
+    measured = here[variant]
+    asked = {metric: question for metric in sorted(measured) if (question := _question(metric, measured))}
+    order = sorted(asked, key=lambda metric: [*QUESTIONS, "difficulty"].index(asked[metric]))
+    evidence = {}
+    for metric in order:
+        errors = image_errors(context, data, metric).get(variant, {})
+        known = [errors[seed] for seed in measured[metric] if seed in errors]
+        cell = summarise(list(measured[metric].values()), known)
+        floor = _floor(metric, variant, here)
+        evidence[metric] = _grade(asked[metric], metric, cell, floor, images=len(known) == cell.n)
+    return Trust(context.label(variant), evidence)
+
+
+def _question(metric: str, measured: _Measured) -> Question | None:
+    """What `metric` answers, of the metrics that were measured."""
     parts = metric.split("/")
+    if metric == next((name for name in ERRORS if name in measured), None):
+        return "errors"
+    if metric == next((name for name in CALIBRATION if name in measured), None):
+        return "probability"
     if parts[0] == "ood" and len(parts) > 2 and parts[-1] == "auroc":
-        return f"AUROC ({'/'.join(parts[1:-1])})"
-    if "spearman" in parts[-1] and parts[0] not in ("val", "last"):
-        return label(metric)
-    return None
+        return "strangers"
+    return "difficulty" if "spearman" in parts[-1] and parts[0] not in ("val", "last") else None
 
 
-def ordering_share(curve: Any) -> float | None:
-    """Share of a perfect ordering's gain: 0 at chance, 1 if every error is removed before any correct answer.
+def _floor(metric: str, variant: str, here: Mapping[str, _Measured]) -> float | None:
+    """The best mean of the search's free scores and of methods that learn nothing; None without the former."""
+    free = [_mean(here[variant][name]) for suffix in _FREE if (name := metric + suffix) in here[variant]]
+    trivial = [
+        _mean(measured[metric])
+        for name, measured in here.items()
+        if name != variant and name.partition("+")[0] in FLOOR_METHODS and metric in measured
+    ]
+    return max(free + trivial) if free else None
+
+
+def _mean(values: Mapping[int, float]) -> float:
+    return sum(values.values()) / len(values)
+
+
+def _grade(question: Question, metric: str, cell: Cell, floor: float | None, *, images: bool) -> Evidence:
+    """The verdict of one measurement.
 
     Args:
-        curve: {"removed": (P,), "accuracy": (P,)}; None or an accuracy of 0 or 1 gives None.
+        question: what it answers.
+        metric: its name.
+        cell: mean and interval.
+        floor: the best of what costs nothing.
+        images: whether the interval covers the test images.
     """
-    if not curve:
-        return None
-    removed = np.array(curve["removed"], dtype=np.float64)
-    accuracy = np.array(curve["accuracy"], dtype=np.float64)
-    start = float(accuracy[0])
-    if len(removed) < 2 or not 0.0 < start < 1.0:
-        return None
-    area = float(np.trapezoid(accuracy, removed) / (removed[-1] - removed[0]))
-    perfect = np.minimum(1.0, start / np.maximum(1.0 - removed, 1e-12))
-    best = float(np.trapezoid(perfect, removed) / (removed[-1] - removed[0]))
-    return (area - start) / (best - start)
-
-
-def _judge(label: str, values: Mapping[str, list[float]]) -> Trust:
-    order = sorted(values, key=lambda name: (name != "Finds errors", name))
-    evidence = {name: _grade(name, values[name]) for name in order}
-    grades = [item.grade for item in evidence.values()]
-    if all(grade == "good" for grade in grades):
-        verdict = "yes"
-    elif "good" in grades:
-        verdict = "partly"
-    elif "single" in grades:
-        verdict = "undecided"
-    else:
-        verdict = "weakly" if "weak" in grades else "no"
-    return Trust(label, verdict, evidence)
-
-
-def _grade(name: str, values: Sequence[float]) -> Evidence:
-    kind = "errors" if name == "Finds errors" else "strangers" if name.startswith("AUROC") else "truth"
-    cell = summarise(values)
+    name = label(metric)
     if cell.half_width is None:
-        return Evidence(name, f"{cell.mean:.2f}", "single")
+        return Evidence(question, name, f"{cell.mean:.2f}", "undecided", floor, "one seed")
     text = f"{cell.mean:.2f} ± {cell.half_width:.2f}"
     low, high = cell.mean - cell.half_width, cell.mean + cell.half_width
-    if low > CHANCE[kind]:
-        return Evidence(name, text, "good" if cell.mean >= GOOD[kind] else "weak")
-    return Evidence(name, text, "inverted" if high < CHANCE[kind] else "none")
+    if question == "difficulty":
+        verdict: Verdict = "yes" if low > 0 else "no" if high < 0 else "undecided"
+        return Evidence(question, name, text, verdict, floor)
+    if question == "probability":
+        verdict, why = ("yes", "") if high <= LARGEST_ECE else ("no", f"above {LARGEST_ECE:g}")
+        if verdict == "no" and low <= LARGEST_ECE:
+            verdict, why = "undecided", f"the interval reaches beyond {LARGEST_ECE:g}"
+    else:
+        verdict, why = _detects(low, high, floor)
+    if verdict == "yes" and not images:
+        verdict, why = "undecided", "the interval leaves out the test images"
+    return Evidence(question, name, text, verdict, floor, why)
+
+
+def _detects(low: float, high: float, floor: float | None) -> tuple[Verdict, str]:
+    """Whether an AUROC between `low` and `high` is useful, and worth more than what costs nothing."""
+    if high < LEAST_AUROC:
+        return "no", "below chance" if high < 0.5 else f"below {LEAST_AUROC:g}"
+    if floor is not None and high <= floor:
+        return "no", f"no more than what is free ({floor:.2f})"
+    if low < LEAST_AUROC:
+        return "undecided", f"the interval reaches below {LEAST_AUROC:g}"
+    if floor is None:
+        return "undecided", "free scores were not measured"
+    if low <= floor:
+        return "undecided", f"not above what is free ({floor:.2f})"
+    return "yes", ""
 
 
 def trust_sentence(judged: Sequence[Trust], best: str) -> str:
-    """Whether the uncertainty of the method labelled `best` can be trusted, and whose can on every measurement."""
-    if all(item.verdict == "undecided" for item in judged):
-        return "Whose uncertainty can be trusted, one seed cannot tell."
-    own = next((item.verdict for item in judged if item.label == best), None)
+    """What the uncertainty of the method labelled `best` can be trusted for, and whose can for everything."""
+    own = next((item for item in judged if item.label == best), None)
     others = [item.label for item in judged if item.verdict == "yes" and item.label != best]
-    if own == "yes":
-        return f"{OWN[own]} So can that of {_listed(others)}." if others else OWN[own]
-    if others:
-        rest = f"The uncertainty of {_listed(others)} can be trusted."
-    else:
-        rest = "No method's uncertainty is good by every measure."
-    return f"{OWN[own]} {rest}" if own else rest
+    rest = f"The uncertainty of {_listed(others)} can be trusted for all three." if others else ""
+    return " ".join(filter(None, (_own(own) if own else "", rest)))
 
 
-OWN = {
-    "yes": "Its uncertainty can be trusted.",
-    "partly": "Its uncertainty can be trusted in part.",
-    "weakly": "Its uncertainty is better than chance, but of little use.",
-    "no": "Its uncertainty cannot be trusted.",
-    "undecided": "Whether its uncertainty can be trusted, one seed cannot tell.",
+def _own(trust: Trust) -> str:
+    given = {question: trust.answer(question) for question in QUESTIONS}
+    if all(answer == "yes" for answer in given.values()):
+        return f"Its uncertainty can be trusted to tell {_listed(list(QUESTIONS.values()))}."
+    parts = []
+    for answer, text in _SAID.items():
+        named = [QUESTIONS[question] for question, found in given.items() if found == answer]
+        if named:
+            parts.append(text.format(_listed(named)))
+    return f"{' '.join(parts)}"
+
+
+_SAID = {
+    "yes": "Its uncertainty can be trusted to tell {}.",
+    "no": "It cannot be trusted to tell {}.",
+    "undecided": "Undecided: whether it tells {}.",
+    None: "Not measured: {}.",
 }
 NAMED = 4
 

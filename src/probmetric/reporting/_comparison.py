@@ -1,7 +1,9 @@
-"""Seeds -> mean, interval, best method and which others cannot be told apart from it.
+"""Seeds -> mean, interval, best method, which others are worse, which cannot be told apart from it, which are untested.
 
-Methods are compared on the seeds they share (paired test), within one dataset and noise rate, each against the method
-with the best mean; the p-values of one metric are corrected for the number of methods (Holm).
+Within one dataset and noise rate methods are compared on the seeds they share (paired test), every pair of them, with
+Holm's correction over all pairs: the best is chosen by looking at all methods, so being compared with it is being
+compared with all. Intervals and tests take the test images for a sample too, where the runs say what single images
+contribute.
 """
 
 from __future__ import annotations
@@ -9,10 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 from probmetric.metrics import better, direction
 
+if TYPE_CHECKING:
+    from probmetric.evaluation.statistics import Doubles
+
 LEVEL = 0.05
+
+State = Literal["best", "not worse", "worse", "untested", ""]
+Images = Mapping[str, Mapping[int, "Doubles"]]
 
 
 @dataclass(frozen=True)
@@ -21,51 +30,99 @@ class Cell:
 
     Attributes:
         mean: mean over seeds.
-        half_width: half of the 95 % t-interval; None with a single seed.
+        half_width: half of the 95 % interval; None with a single seed.
         n: seeds with a value.
-        best: the best mean of its dataset, noise rate and metric.
-        tied: not significantly worse than the best.
-        p_value: Holm-corrected p-value against the best; None for the best itself or where no test is possible.
+        state: `best` mean of its dataset, noise rate and metric, `not worse` than it as far as can be told,
+            significantly `worse`, `untested` (fewer than three shared seeds, or nothing varies with the seed); empty
+            where methods are not compared.
+        p_value: p-value against the best, corrected over all pairs; None for the best itself or where untested.
         difference: mean paired difference to the best, None likewise.
     """
 
     mean: float
     half_width: float | None
     n: int
-    best: bool = False
-    tied: bool = False
+    state: State = ""
     p_value: float | None = None
     difference: float | None = None
 
+    @property
+    def best(self) -> bool:
+        """Whether this is the best mean."""
+        return self.state == "best"
 
-def summarise(values: Sequence[float]) -> Cell:
-    """Mean and 95 % t-interval of the values of one method."""
+    @property
+    def tied(self) -> bool:
+        """Whether it was tested and not found worse than the best."""
+        return self.state == "not worse"
+
+    @property
+    def untested(self) -> bool:
+        """Whether it cannot be said if it is worse than the best."""
+        return self.state == "untested"
+
+
+def summarise(values: Sequence[float], image_errors: Sequence[float] = ()) -> Cell:
+    """Mean and 95 % interval of the values of one method over seeds and, where known, test images.
+
+    Args:
+        values: one per seed.
+        image_errors: standard error of each value over the test images; empty where unknown. The images are the same
+            for every seed, so their error does not shrink with more seeds.
+    """
+    from scipy.special import stdtrit
+
     from probmetric.evaluation.statistics import mean_interval
 
     mean, half_width = mean_interval(values)
-    return Cell(mean, None if math.isnan(half_width) else half_width, len(values))
+    if math.isnan(half_width):
+        return Cell(mean, None, len(values))
+    images = math.sqrt(sum(error**2 for error in image_errors) / len(image_errors)) if len(image_errors) else 0.0
+    of_images = float(stdtrit(math.inf, 0.975)) * images if images else 0.0
+    return Cell(mean, math.hypot(half_width, of_images), len(values))
 
 
-def compare(metric: str, by_method: Mapping[str, Mapping[int, float]]) -> dict[str, Cell]:
+def compare(
+    metric: str,
+    by_method: Mapping[str, Mapping[int, float]],
+    *,
+    images: Images | None = None,
+    image_errors: Mapping[str, Mapping[int, float]] | None = None,
+) -> dict[str, Cell]:
     """Cells of one metric for the methods of one dataset and noise rate.
 
     Args:
         metric: name of the metric; decides which direction is better.
         by_method: method -> seed -> value; methods without values are left out of the answer.
+        images: method -> seed -> what single test images contribute (N,), where known.
+        image_errors: method -> seed -> standard error of the value over test images, where known.
     """
-    cells = {method: summarise(list(seeds.values())) for method, seeds in by_method.items() if seeds}
+    from probmetric.evaluation.statistics import pairwise_tests
+
+    errors = image_errors or {}
+    by_method = {method: seeds for method, seeds in by_method.items() if seeds}
+    cells = {method: _cell(seeds, errors.get(method, {})) for method, seeds in by_method.items()}
     if direction(metric) == "none" or len(cells) < 2:
         return cells
     best = _best(metric, cells)
-    tests = {method: _test(by_method[best], by_method[method]) for method in cells if method != best}
-    adjusted = _holm({method: p for method, (p, _) in tests.items() if p is not None})
-    for method, (_, difference) in tests.items():
-        p_value = adjusted.get(method)
-        same = cells[method].mean == cells[best].mean
-        tied = same or (p_value is not None and p_value >= LEVEL)
-        cells[method] = replace(cells[method], p_value=p_value, difference=difference, tied=tied)
-    cells[best] = replace(cells[best], best=True)
+    tests = pairwise_tests(by_method, images=images)
+    for method, cell in cells.items():
+        if method == best:
+            cells[method] = replace(cell, state="best")
+            continue
+        p_value, difference = tests[method, best]
+        state: State = "untested" if math.isnan(p_value) else "worse" if p_value < LEVEL else "not worse"
+        cells[method] = replace(cell, state=state, p_value=_known(p_value), difference=_known(difference))
     return cells
+
+
+def _cell(values: Mapping[int, float], errors: Mapping[int, float]) -> Cell:
+    known = [errors[seed] for seed in values if seed in errors]
+    return summarise(list(values.values()), known if len(known) == len(values) else ())
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def _best(metric: str, cells: Mapping[str, Cell]) -> str:
@@ -74,20 +131,3 @@ def _best(metric: str, cells: Mapping[str, Cell]) -> str:
         if better(metric, cell.mean, cells[found].mean):
             found = method
     return found
-
-
-def _test(best: Mapping[int, float], other: Mapping[int, float]) -> tuple[float | None, float | None]:
-    """(p-value, mean difference other - best) over the shared seeds; no p-value with fewer than two."""
-    from probmetric.evaluation.statistics import paired_test
-
-    shared = sorted(set(best) & set(other))
-    if not shared:
-        return None, None
-    result = paired_test([other[seed] for seed in shared], [best[seed] for seed in shared])
-    return None if math.isnan(result.p_value) else result.p_value, result.difference
-
-
-def _holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    from probmetric.evaluation.statistics import holm
-
-    return dict(zip(p_values, holm(list(p_values.values())).tolist(), strict=True))

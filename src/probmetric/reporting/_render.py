@@ -18,12 +18,16 @@ if TYPE_CHECKING:
 NOT_RUN = "not run"
 NOT_MEASURED = "–"
 LEGEND = (
-    "Mean ± half-width of the 95 % t-interval over seeds. Bold: best mean of its group. "
-    "*: not significantly worse than the best (paired t-test over shared seeds, Holm-corrected, 5 % level). "
+    "Mean ± half-width of the 95 % interval over seeds and, where single images were kept, test images. Bold: best "
+    "mean of its group. *: not significantly worse than the best; no mark: significantly worse (paired t-test over "
+    "shared seeds, Holm-corrected over all pairs of methods, 5 % level). †: not tested against the best, fewer than "
+    "three shared seeds. "
     "↑ higher is better, ↓ lower is better. –: not defined for this method."
 )
 
 BUDGET = "Tuning runs"
+_MD_MARKS = {"not worse": " \\*", "untested": " †"}
+_TEX_MARKS = {"not worse": "^{*}", "untested": r"^{\dagger}"}
 
 
 def number(column: Column, cell: Cell) -> tuple[str, str]:
@@ -78,7 +82,7 @@ def _markdown_cell(row: Row, column: Column, cell: Cell | None) -> str:
         return NOT_RUN if row.not_run else NOT_MEASURED
     mean, half = number(column, cell)
     text = f"{mean} ± {half}" if half else mean
-    return f"**{text}**" if cell.best else f"{text} \\*" if cell.tied else text
+    return f"**{text}**" if cell.best else text + _MD_MARKS.get(cell.state, "")
 
 
 def _md_line(cells: list[str]) -> str:
@@ -102,7 +106,7 @@ _CSV_COLUMNS = (
         "mean",
         "ci95_half_width",
     ),
-    *("seeds", "seeds_expected", "best", "not_significantly_worse", "p_holm", "status"),
+    *("seeds", "seeds_expected", "against_best", "p_holm", "status"),
 )
 
 
@@ -133,10 +137,9 @@ def csv_text(table: ResultTable) -> str:
 def _csv_cell(row: Row, column: Column, cell: Cell | None) -> list[object]:
     head: list[object] = [column.metric, column.direction]
     if cell is None:
-        return [*head, "", "", 0, row.expected_seeds, "", "", "", "not run" if row.not_run else "not defined"]
+        return [*head, "", "", 0, row.expected_seeds, "", "", "not run" if row.not_run else "not defined"]
     optional = [_optional(cell.half_width), _optional(cell.p_value)]
-    marks = [str(cell.best).lower(), str(cell.tied).lower()]
-    return [*head, repr(cell.mean), optional[0], cell.n, row.expected_seeds, *marks, optional[1], "measured"]
+    return [*head, repr(cell.mean), optional[0], cell.n, row.expected_seeds, cell.state, optional[1], "measured"]
 
 
 def _optional(value: float | None) -> str:
@@ -172,7 +175,7 @@ def _latex_cell(row: Row, column: Column, cell: Cell | None) -> str:
     text = rf"{mean} \pm {half}" if half else mean
     if cell.best:
         return rf"$\mathbf{{{text}}}$"
-    return f"${text}^{{*}}$" if cell.tied else f"${text}$"
+    return f"${text}{_TEX_MARKS.get(cell.state, '')}$"
 
 
 _TEX = {
@@ -183,6 +186,7 @@ _TEX = {
     "↓": r"$\downarrow$",
     "–": "--",
     "×": r"$\times$",
+    "†": r"$\dagger$",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",

@@ -1,8 +1,9 @@
 """runs.csv -> the experiment's table: one structure, rendered as Markdown, CSV and LaTeX.
 
 Rows are methods, grouped by dataset and noise rate; columns are the experiment's metrics. A cell is the mean over
-seeds ± the half-width of the 95 % t-interval. The best method of a group is bold; methods that are not significantly
-worse than it carry an asterisk. A method without any finished run is shown as "not run".
+seeds ± the half-width of the 95 % interval. The best method of a group is bold; methods that are not significantly
+worse than it carry an asterisk, those that could not be tested against it a dagger. A method without any finished run
+is shown as "not run".
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from probmetric.io import write_text
 from probmetric.metrics import direction, heading
 from probmetric.reporting._comparison import Cell, compare
+from probmetric.reporting._per_image import image_errors, image_values
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,7 +115,12 @@ def _group(context: ReportContext, data: str) -> Group:
         if record.value is not None:
             values[record.metric][record.key.variant][record.key.seed] = record.value
     compared = {
-        metric: compare(metric, {name: values[metric][name] for name in variants if name in values[metric]})
+        metric: compare(
+            metric,
+            {name: values[metric][name] for name in variants if name in values[metric]},
+            images=image_values(context, data, metric),
+            image_errors=image_errors(context, data, metric),
+        )
         for metric in context.metrics
     }
     rows = tuple(

@@ -9,9 +9,16 @@ speaks for the claim:
     robust     from clean labels to each noise rate, the method loses less than every opponent
     exceeds    the metric exceeds `threshold` (with better_is: lower, stays below it); no opponents
 
-A claim *holds* if every opponent that was run confirms it significantly, *does not hold* if one refutes it
-significantly, and is *undecided* otherwise: too few seeds, or a difference that is too small for them. A claim whose
-runs do not exist is *not run*.
+A claim *holds* if every opponent was run and confirms it significantly, *does not hold* if one refutes it
+significantly, and is *undecided* otherwise: an opponent was not run, there are too few seeds (fewer than three decide
+nothing), or the difference is too small for them. Test images count as a sample too where single images were kept.
+
+A paper's claim is about trained models in the paper's setting. Where that is not given (`needs`: clean labels, training
+that had converged, settings tuned at equal budgets or published, a backbone, a closed set) the claim is *not testable
+here*, whatever the numbers say. A claim whose runs do not exist is *not run*.
+
+Every claim states what it rests on: printed numbers, checked against the transcribed tables, or a sentence of the
+paper. Questions of our own have the source `ours` and are counted apart.
 """
 
 from __future__ import annotations
@@ -26,11 +33,17 @@ from probmetric.metrics import direction
 from probmetric.registry import nearest
 
 FOLDER = Path(__file__).parent
+OURS = "ours"
 Kind = Literal["better", "not_worse", "robust", "exceeds"]
-Verdict = Literal["holds", "does not hold", "undecided", "not run"]
+Verdict = Literal["holds", "does not hold", "undecided", "not testable here", "not run"]
+Need = Literal["clean_labels", "converged", "tuned_or_published", "closed_set", "resnet50"]
 Names = tuple[str, ...]
+USUAL_NEEDS: tuple[Need, ...] = ("clean_labels", "converged", "tuned_or_published")
 _REQUIRED = ("id", "source", "statement", "metric", "method")
-_KEYS = (*_REQUIRED, "against", "against_metric", "kind", "margin", "margin_is", "threshold", "better_is")
+_KEYS = (
+    *(*_REQUIRED, "against", "against_metric", "kind", "margin", "margin_is", "threshold", "better_is"),
+    *("needs", "printed", "quoted"),
+)
 
 
 @dataclass(frozen=True)
@@ -50,6 +63,10 @@ class Claim:
         margin_is: whether `margin` is a difference or a share of the opponent's value.
         threshold: for `exceeds`.
         better_is: needed only for metrics that are no scores of their own (properties of the embedding space).
+        needs: what must be given before runs say anything about the claim.
+        printed: the printed numbers it rests on, `<table> <dataset>[+noise<rate>] [<metric>]: <part>=<value>[±<spread>]
+            ...`; the metric only where it is not the claim's.
+        quoted: the paper's own words, where it prints no numbers.
     """
 
     id: str
@@ -64,6 +81,19 @@ class Claim:
     margin_is: Literal["difference", "share"] = "difference"
     threshold: float = 0.0
     better_is: Literal["higher", "lower"] = "higher"
+    needs: tuple[Need, ...] = USUAL_NEEDS
+    printed: Names = ()
+    quoted: str = ""
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is a question of our own, which no paper answers."""
+        return self.paper == OURS
+
+    @property
+    def rests_on(self) -> str:
+        """The printed numbers, or the paper's words."""
+        return "; ".join(self.printed) or self.quoted
 
     @property
     def paper(self) -> str:
@@ -83,15 +113,19 @@ class Finding:
     Attributes:
         claim: the statement.
         data: dataset (noise included) it was tested on; empty where nothing could be tested.
-        verdict: `holds`, `does not hold`, `undecided` or `not run`.
+        verdict: `holds`, `does not hold`, `undecided`, `not testable here` or `not run`.
         fidelity: `corrected` or `as_published`: of the method the claim is about.
         opponent: the one that decides: the least favourable of those behind the verdict; empty against a threshold.
         difference: mean paired difference to it, positive in favour of the claim.
-        half_width: half of its 95 % t-interval.
+        half_width: half of its 95 % interval over seeds and, where single images were kept, test images.
         effect_size: mean difference / standard deviation of the differences.
         p_value: of the deciding test, Holm-corrected over the opponents.
         seeds: shared seeds.
         missing: opponents that were not run there.
+        unmet: why the claim is not testable here, one reason each.
+        seeds_needed: where undecided: seeds that would decide it with 80 % probability if the difference is as large as
+            it looks; None where more than 1,000 would be needed.
+        images_decide: where undecided: no number of seeds would do, there are too few test images.
     """
 
     claim: Claim
@@ -105,6 +139,9 @@ class Finding:
     p_value: float | None = None
     seeds: int = 0
     missing: Names = ()
+    unmet: Names = ()
+    seeds_needed: int | None = None
+    images_decide: bool = False
 
 
 def load_claims(folder: Path = FOLDER) -> list[Claim]:
@@ -121,32 +158,42 @@ def load_claims(folder: Path = FOLDER) -> list[Claim]:
 
 
 def _claim(entry: Mapping[str, Any], where: str) -> Claim:
-    for key in entry:
-        if key not in _KEYS:
-            raise FileError(f"{where}: unknown key {key!r}: {nearest(key, _KEYS)}")
-    kind = entry.get("kind", "better")
-    if kind not in get_args(Kind):
-        raise FileError(f"{where}: kind is {kind!r}: {nearest(str(kind), get_args(Kind))}")
-    for key in (*_REQUIRED, *(() if kind == "exceeds" else ("against",))):
-        if not entry.get(key):
-            raise FileError(f"{where}: {key!r} is missing.")
-    better_is = entry.get("better_is", direction(entry["metric"]))
-    if better_is not in ("higher", "lower"):
-        raise FileError(f"{where}: state `better_is: higher` or `lower`; {entry['metric']!r} has no better direction.")
-    margin_is = entry.get("margin_is", "difference")
-    if margin_is not in ("difference", "share"):
-        raise FileError(f"{where}: margin_is is {margin_is!r}; allowed: difference, share.")
+    _check(entry, where)
     return Claim(
         **{key: str(entry[key]) for key in ("id", "source", "statement", "metric")},
         method=_alternatives(entry["method"]),
         against=tuple(_alternatives(opponent) for opponent in entry.get("against", ())),
         against_metric=str(entry.get("against_metric", "")),
-        kind=kind,
+        kind=entry.get("kind", "better"),
         margin=float(entry.get("margin", 0.0)),
-        margin_is=margin_is,
+        margin_is=entry.get("margin_is", "difference"),
         threshold=float(entry.get("threshold", 0.0)),
-        better_is=better_is,
+        better_is=_better_is(entry),
+        needs=tuple(entry.get("needs", USUAL_NEEDS)),
+        printed=tuple(map(str, entry.get("printed", ()))),
+        quoted=str(entry.get("quoted", "")),
     )
+
+
+def _check(entry: Mapping[str, Any], where: str) -> None:
+    named: list[tuple[str, Any, Names]] = [("unknown key", key, _KEYS) for key in entry]
+    named.append(("kind is", entry.get("kind", "better"), get_args(Kind)))
+    named.append(("margin_is is", entry.get("margin_is", "difference"), ("difference", "share")))
+    named += [("needs", need, get_args(Need)) for need in entry.get("needs", ())]
+    for text, value, allowed in named:
+        if value not in allowed:
+            raise FileError(f"{where}: {text} {value!r}: {nearest(str(value), allowed)}")
+    for key in (*_REQUIRED, *(() if entry.get("kind") == "exceeds" else ("against",))):
+        if not entry.get(key):
+            raise FileError(f"{where}: {key!r} is missing.")
+    if _better_is(entry) not in ("higher", "lower"):
+        raise FileError(f"{where}: state `better_is: higher` or `lower`; {entry['metric']!r} has no better direction.")
+    if str(entry["source"]) != OURS and not (entry.get("printed") or entry.get("quoted")):
+        raise FileError(f"{where}: state the printed numbers it rests on (`printed`), or quote the paper (`quoted`).")
+
+
+def _better_is(entry: Mapping[str, Any]) -> Any:
+    return entry.get("better_is", direction(entry["metric"]))
 
 
 def _alternatives(value: str | Sequence[str]) -> Names:

@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
 
 LEGEND = (
-    "Tested seed by seed: paired t-test, 5 % level, Holm-corrected over the opponents of a claim, not over claims. "
-    "Number: mean difference ± half-width of its 95 % interval to the opponent that decides (the least favourable); "
-    "positive speaks for the claim. d: mean difference / standard deviation of the differences. "
-    "Undecided: not significant either way with these seeds."
+    "Tested seed by seed: paired t-test, 5 % level, Holm-corrected over the opponents of a claim, not over claims; "
+    "at least three seeds. Number: mean difference ± half-width of its 95 % interval (seeds and, where single "
+    "images were kept, test images) to the opponent that decides (the least favourable); positive speaks for the "
+    "claim. d: mean difference / standard deviation of the differences. Undecided: not significant either way, or "
+    "an opponent was not run. Seeds that would decide: with 80 % probability, if the difference is as large as it "
+    "looks. Not testable here: what the claim presupposes is not given, so the number speaks neither for nor "
+    "against the paper."
 )
 _SENTENCE = {
     "holds": "{} hold{s} on every dataset tested",
@@ -27,6 +30,7 @@ _SENTENCE = {
     "does not hold": "{} do{es} not hold",
     "differs": "{} depend{s} on the dataset",
     "undecided": "{} {are} undecided",
+    "not testable here": "{} {are} not testable here (see why in the table)",
 }
 
 
@@ -50,11 +54,15 @@ class Board:
     @property
     def summary(self) -> str:
         """One sentence: how many claims hold, and how many could not be tested."""
-        count = Counter(line.overall for line in self.lines)
+        papers = [line for line in self.lines if not line.claim.ours]
+        count = Counter(line.overall for line in papers)
         parts = [_counted(text, count[name]) for name, text in _SENTENCE.items() if count[name]]
-        total = len(self.lines) + len(self.not_run)
-        tested = f"{len(self.lines)} of {total} claims of the papers are tested here"
-        return f"{tested}: {', '.join(parts)}." if parts else f"None of {total} claims of the papers is tested here."
+        total = len(papers) + sum(not claim.ours for claim in self.not_run)
+        asked = len(self.lines) - len(papers)
+        more = f" Besides, {_counted('{} question{s} of our own', asked)}." if asked else ""
+        if not parts:
+            return f"None of {total} claims of the papers was run here.{more}"
+        return f"{len(papers)} of {total} claims of the papers were run here: {', '.join(parts)}.{more}"
 
 
 def _counted(text: str, number: int) -> str:
@@ -79,8 +87,14 @@ def board(context: ReportContext, findings: Sequence[Finding]) -> Board:
 
 
 def overall(findings: Sequence[Finding]) -> str:
-    """One verdict over datasets; refuted on one, a claim "does not hold" unless another dataset confirms it."""
+    """One verdict over datasets; refuted on one, a claim "does not hold" unless another dataset confirms it.
+
+    Datasets on which the claim is not testable count only where it is testable on none.
+    """
     verdicts = {finding.verdict for finding in findings}
+    if verdicts == {"not testable here"}:
+        return "not testable here"
+    verdicts.discard("not testable here")
     if verdicts == {"holds"}:
         return "holds"
     if "does not hold" in verdicts:
@@ -106,7 +120,19 @@ def details(finding: Finding, label: Callable[[str], str]) -> str:
     seeds = f"{finding.seeds} seed{'s' if finding.seeds != 1 else ''}"
     fidelity = "" if finding.fidelity == "corrected" else finding.fidelity.replace("_", " ")
     text = ", ".join(filter(None, (against, effect, seeds, fidelity)))
-    return f"{text}; not run: {', '.join(finding.missing)}" if finding.missing else text
+    opponents = f"opponent{'s' if len(finding.missing) > 1 else ''} not run: {', '.join(finding.missing)}"
+    return "; ".join(filter(None, (text, opponents if finding.missing else "", needed(finding), *finding.unmet)))
+
+
+def needed(finding: Finding) -> str:
+    """`about 12 seeds would decide`, for what more seeds could decide; empty for the rest."""
+    if finding.verdict != "undecided" or finding.missing:
+        return ""
+    if finding.images_decide:
+        return "too few test images for any number of seeds to decide"
+    if finding.seeds_needed is None:
+        return "more than 1,000 seeds would be needed"
+    return f"about {finding.seeds_needed} seeds would decide"
 
 
 def markdown(found: Board, escape: Callable[[str], str], label: Callable[[str], str]) -> list[str]:
@@ -116,9 +142,14 @@ def markdown(found: Board, escape: Callable[[str], str], label: Callable[[str], 
     rows = [["Claim", *map(escape, found.titles)], ["---"] * (1 + len(found.titles))]
     for line in found.lines:
         rows.append(
-            [escape(f"{line.claim.statement} ({line.claim.source})"), *(_cell(c, escape, label) for c in line.cells)]
+            [escape(f"{line.claim.statement} ({basis(line.claim)})"), *(_cell(c, escape, label) for c in line.cells)]
         )
     return [found.summary, "\n".join(f"| {' | '.join(row)} |" for row in rows), LEGEND]
+
+
+def basis(claim: Claim) -> str:
+    """Where a claim comes from and what it rests on there."""
+    return f"{claim.source}: {claim.rests_on}" if claim.rests_on else claim.source
 
 
 def _cell(cell: Sequence[Finding], escape: Callable[[str], str], label: Callable[[str], str]) -> str:
@@ -128,7 +159,8 @@ def _cell(cell: Sequence[Finding], escape: Callable[[str], str], label: Callable
 
 _CSV_COLUMNS = (
     *("claim", "source", "statement", "kind", "metric", "dataset", "fidelity", "verdict", "opponent", "difference"),
-    *("ci95_half_width", "effect_size", "p_holm", "seeds", "opponents_not_run"),
+    *("ci95_half_width", "effect_size", "p_holm", "seeds", "opponents_not_run", "seeds_needed", "not_testable"),
+    "rests_on",
 )
 
 
@@ -142,5 +174,6 @@ def csv_text(findings: Sequence[Finding]) -> str:
         values = [item.difference, item.half_width, item.effect_size, item.p_value]
         shown = ["" if value is None else repr(value) for value in values]
         place = [claim.id, claim.source, claim.statement, claim.kind, claim.metric, item.data, item.fidelity]
-        writer.writerow([*place, item.verdict, item.opponent, *shown, item.seeds, " ".join(item.missing)])
+        open_ = [needed(item), "; ".join(item.unmet), claim.rests_on]
+        writer.writerow([*place, item.verdict, item.opponent, *shown, item.seeds, " ".join(item.missing), *open_])
     return buffer.getvalue()

@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING
 
 from probmetric.reporting._comparison import LEVEL
 from probmetric.reporting._measured import AS_PUBLISHED, Series, plays, series
+from probmetric.reporting._per_image import image_values
 from probmetric.reporting.claims import Claim, Finding, Names, Verdict
+from probmetric.reporting.claims.preconditions import unmet
 from probmetric.run_names import split_data_name
 
 if TYPE_CHECKING:
+    from probmetric.evaluation.statistics import Doubles
     from probmetric.reporting.experiment import ReportContext
 
+NORMAL = 1.96
+POWERFUL = 2.8
 _Values = Mapping[int, float]
+_Images = Mapping[int, "Doubles"]
 _Found = Mapping[tuple[str, str], Sequence[Series]]
 
 
@@ -33,7 +39,7 @@ def evaluate_claims(context: ReportContext, claims: Iterable[Claim]) -> list[Fin
             finding
             for data in context.data
             for fidelity in ("corrected", AS_PUBLISHED)
-            if (finding := _Case(claim, data, fidelity, found, shared).finding())
+            if (finding := _Case(context, claim, data, fidelity, found, shared).finding())
         ]
         findings += tested or [Finding(claim, "", "not run")]
     return findings
@@ -43,6 +49,7 @@ def evaluate_claims(context: ReportContext, claims: Iterable[Claim]) -> list[Fin
 class _Case:
     """A claim on one dataset, for the runs of one fidelity."""
 
+    context: ReportContext
     claim: Claim
     data: str
     fidelity: str
@@ -63,17 +70,23 @@ class _Case:
             return None
         opponents = {names[0]: self._opponent(names) for names in claim.against}
         present = {item.variant: item for item in opponents.values() if item is not None}
-        if claim.kind == "exceeds":
-            tests = {"": _test(claim, method.values, dict.fromkeys(method.values, claim.threshold))}
-        else:
-            mine = self._values(method, claim.metric)
-            other_metric = claim.against_metric or claim.metric
-            tests = {name: _test(claim, mine, self._values(item, other_metric)) for name, item in present.items()}
-        tests = {name: test for name, test in tests.items() if test.n}
+        tests = {name: test for name, test in self._tests(method, present).items() if test.n}
         if not tests:
             return None
         missing = tuple(name for name, item in opponents.items() if item is None)
-        return _finding(claim, self.data, self.fidelity, tests, missing)
+        reasons = unmet(self.context, claim, self.data, [method.variant, *present])
+        return _finding(claim, self.data, self.fidelity, tests, missing, reasons)
+
+    def _tests(self, method: Series, opponents: Mapping[str, Series]) -> dict[str, _Test]:
+        claim = self.claim
+        if claim.kind == "exceeds":
+            return {"": _test(claim, method.values, dict.fromkeys(method.values, claim.threshold))}
+        other_metric = claim.against_metric or claim.metric
+        mine, images = self._values(method, claim.metric), self._images(method, claim.metric)
+        return {
+            name: _test(claim, mine, self._values(item, other_metric), (images, self._images(item, other_metric)))
+            for name, item in opponents.items()
+        }
 
     def _opponent(self, names: Names) -> Series | None:
         return self._series(self.claim.against_metric or self.claim.metric, names, (self.fidelity, "corrected"))
@@ -97,38 +110,52 @@ class _Case:
         before = clean[0].values if clean else {}
         return {seed: value - before[seed] for seed, value in item.values.items() if seed in before}
 
+    def _images(self, item: Series, metric: str) -> _Images:
+        """What single test images contribute; what noise took from them is not compared image by image."""
+        if self.claim.kind == "robust":
+            return {}
+        return image_values(self.context, self.data, metric).get(item.variant, {})
+
 
 @dataclass(frozen=True)
 class _Test:
+    """One paired test; `shifted` is the difference with the claim's margin, whose sign and size decide."""
+
     difference: float
     half_width: float | None
     effect_size: float | None
     p_value: float
-    favours: bool
+    shifted: float
+    image_variance: float
     n: int
 
+    @property
+    def favours(self) -> bool:
+        return self.shifted >= 0
 
-def _test(claim: Claim, method: _Values, opponent: _Values) -> _Test:
+
+def _test(claim: Claim, method: _Values, opponent: _Values, images: tuple[_Images, _Images] = ({}, {})) -> _Test:
     """Paired test of the differences in favour of the claim, shifted by its margin."""
-    from probmetric.evaluation.statistics import mean_interval, paired_test
+    from probmetric.evaluation.statistics import LEAST_SEEDS, mean_interval, paired_test, shared_image_variance
 
     shared = sorted(set(method) & set(opponent))
     if not shared:
-        return _Test(math.nan, None, None, math.nan, False, 0)
+        return _Test(math.nan, None, None, math.nan, math.nan, 0.0, 0)
     sign = -1.0 if claim.better_is == "lower" else 1.0
     first = [sign * method[seed] for seed in shared]
     second = [sign * opponent[seed] for seed in shared]
-    margins = [_margin(claim, opponent[seed]) for seed in shared]
-    plain = paired_test(first, second)
-    shifted = paired_test([value + margin for value, margin in zip(first, margins, strict=True)], second)
+    with_margin = [value + _margin(claim, opponent[seed]) for value, seed in zip(first, shared, strict=True)]
+    of_images = shared_image_variance(*images, shared)
+    plain, shifted = (paired_test(values, second, image_variance=of_images) for values in (first, with_margin))
     _, half_width = mean_interval([a - b for a, b in zip(first, second, strict=True)])
     known = len(shared) > 1
     return _Test(
         difference=plain.difference,
-        half_width=half_width if known else None,
-        effect_size=plain.effect_size if known else None,
-        p_value=shifted.p_value,
-        favours=shifted.difference >= 0,
+        half_width=math.hypot(half_width, NORMAL * math.sqrt(of_images)) if known else None,
+        effect_size=plain.effect_size if known and math.isfinite(plain.effect_size) else None,
+        p_value=shifted.p_value if len(shared) >= LEAST_SEEDS else math.nan,
+        shifted=shifted.difference,
+        image_variance=of_images,
         n=len(shared),
     )
 
@@ -139,18 +166,22 @@ def _margin(claim: Claim, value: float) -> float:
     return claim.margin * abs(value) if claim.margin_is == "share" else claim.margin
 
 
-def _finding(claim: Claim, data: str, fidelity: str, tests: Mapping[str, _Test], missing: Names) -> Finding:
+def _finding(
+    claim: Claim, data: str, fidelity: str, tests: Mapping[str, _Test], missing: Names, reasons: Names
+) -> Finding:
     """The verdict, with Holm over the opponents, and the test that decides it: of those, the least favourable."""
     from probmetric.evaluation.statistics import holm
 
     adjusted = dict(zip(tests, holm([test.p_value for test in tests.values()]).tolist(), strict=True))
-    verdict, deciding = _verdict(tests, adjusted)
+    verdict, deciding = _verdict(tests, adjusted, missing)
     worst = min(deciding, key=lambda name: tests[name].difference)
     test, p_value = tests[worst], adjusted[worst]
+    open_ = not missing and verdict == "undecided"
+    needed, images_decide = _needed(test, len(claim.against) or 1) if open_ else (None, False)
     return Finding(
         claim=claim,
         data=data,
-        verdict=verdict,
+        verdict="not testable here" if reasons else verdict,
         fidelity=fidelity,
         opponent=worst,
         difference=test.difference,
@@ -159,14 +190,34 @@ def _finding(claim: Claim, data: str, fidelity: str, tests: Mapping[str, _Test],
         p_value=None if math.isnan(p_value) else p_value,
         seeds=test.n,
         missing=missing,
+        unmet=reasons,
+        seeds_needed=needed,
+        images_decide=images_decide,
     )
 
 
-def _verdict(tests: Mapping[str, _Test], adjusted: Mapping[str, float]) -> tuple[Verdict, list[str]]:
-    """The verdict and the opponents behind it."""
+def _verdict(tests: Mapping[str, _Test], adjusted: Mapping[str, float], missing: Names) -> tuple[Verdict, list[str]]:
+    """The verdict and the opponents behind it; who has not met all opponents has not beaten them."""
     significant = [name for name in tests if adjusted[name] < LEVEL]
     if refuting := [name for name in significant if not tests[name].favours]:
         return "does not hold", refuting
     if unclear := [name for name in tests if name not in significant]:
         return "undecided", unclear
-    return "holds", significant
+    return "undecided" if missing else "holds", significant
+
+
+def _needed(test: _Test, opponents: int) -> tuple[int | None, bool]:
+    """(seeds that would decide, whether the test images are too few for any number of seeds).
+
+    Both take the difference found for the true one, the strictest level of Holm's and a power of 80 %.
+    """
+    from probmetric.evaluation.statistics import LEAST_SEEDS, seeds_needed
+
+    if test.n < LEAST_SEEDS:
+        return LEAST_SEEDS, False
+    if test.effect_size is None:
+        return None, False
+    if test.image_variance and abs(test.shifted) < POWERFUL * math.sqrt(test.image_variance):
+        return None, True
+    scale = abs(test.difference / test.effect_size) if test.effect_size else 0.0
+    return (seeds_needed(test.shifted / scale, level=LEVEL / opponents) if scale else None), False

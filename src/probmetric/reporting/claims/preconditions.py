@@ -1,0 +1,102 @@
+"""What must be given before runs say anything about a paper's claim, and whether it is.
+
+clean_labels        the training labels are right
+converged           training had stopped gaining: its best validation metric of the last fifth of the epochs is at
+most 1 % better than that of the epochs before
+tuned_or_published  settings are the paper's, on its dataset, or were tuned, with as many runs for every method
+closed_set          test classes are training classes
+resnet50            the backbone is a ResNet-50: what a loss costs is told relative to it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from probmetric.io import read_json
+from probmetric.run_folder import RunFolder
+from probmetric.run_names import split_data_name
+
+if TYPE_CHECKING:
+    from probmetric.reporting.claims import Claim, Names
+    from probmetric.reporting.experiment import ReportContext
+
+PAPERS = ("nivmf", "nir", "vmf", "lam", "pfml")
+GAIN = 0.01
+
+
+def unmet(context: ReportContext, claim: Claim, data: str, variants: Sequence[str]) -> Names:
+    """Why the runs of `variants` on `data` say nothing about `claim`; empty where they do. One reason per need."""
+    reasons = (_CHECKS[need](context, data, variants) for need in claim.needs)
+    return tuple(reason for reason in reasons if reason)
+
+
+def converged(history: Sequence[dict[str, float | None]]) -> bool:
+    """Whether the last fifth of the epochs improved the validation metric by at most 1 % of its value.
+
+    Args:
+        history: rows of history.csv; without at least five validations the answer is no.
+    """
+    values = [value for row in history if (value := row.get("val_metric")) is not None]
+    last = max(1, len(values) // 5)
+    if len(values) < 5:
+        return False
+    before, after = max(values[:-last]), max(values[-last:])
+    return after - before <= GAIN * abs(before)
+
+
+def _clean_labels(context: ReportContext, data: str, variants: Sequence[str]) -> str:
+    return "wrong training labels" if split_data_name(data)[1] else ""
+
+
+def _converged(context: ReportContext, data: str, variants: Sequence[str]) -> str:
+    for run in _runs(context, data, variants):
+        if not converged(_trained(context, run).history):
+            return f"{context.label(run.key.variant)} had not converged"
+    return ""
+
+
+def _trained(context: ReportContext, run: RunFolder) -> RunFolder:
+    """The run that trained the encoder of `run`."""
+    encoder = run.find("encoder")
+    if run.history or not isinstance(encoder, str):
+        return run
+    return RunFolder.named(encoder, context.results)
+
+
+def _tuned_or_published(context: ReportContext, data: str, variants: Sequence[str]) -> str:
+    table, _, substitute = context.name.partition("@")
+    if table.partition("/")[0] in PAPERS and not substitute:
+        return ""
+    budgets = {context.budgets.get(variant.partition("+")[0], 0) for variant in variants}
+    if len(budgets) > 1:
+        return "tuned with unequal budgets"
+    return "" if min(budgets, default=0) else "settings neither tuned nor published"
+
+
+def _closed_set(context: ReportContext, data: str, variants: Sequence[str]) -> str:
+    summary = context.prepared / data / "summary.json"
+    protocol = read_json(summary).get("protocol", "") if summary.exists() else ""
+    return "" if protocol == "closed_set" else "test classes are no training classes"
+
+
+def _resnet50(context: ReportContext, data: str, variants: Sequence[str]) -> str:
+    for run in _runs(context, data, variants):
+        name = run.find("settings.backbone.name", default="")
+        tag = run.find("settings.backbone.options.tag", default="")
+        if "resnet50" not in f"{name} {tag}":
+            return f"the backbone is {tag or name or 'unknown'}, not a ResNet-50"
+    return ""
+
+
+def _runs(context: ReportContext, data: str, variants: Sequence[str]) -> list[RunFolder]:
+    return [run for run in context.runs if run.key.data == data and run.key.variant in variants]
+
+
+_CHECKS: dict[str, Callable[[ReportContext, str, Sequence[str]], str]] = {
+    "clean_labels": _clean_labels,
+    "converged": _converged,
+    "tuned_or_published": _tuned_or_published,
+    "closed_set": _closed_set,
+    "resnet50": _resnet50,
+}
