@@ -8,9 +8,9 @@ import pytest
 
 @pytest.fixture(scope="session")
 def prepared(prepared_dataset, tmp_path_factory) -> Path:
-    """Folder with digits, digits_open, glyphs and symbols, prepared with their defaults."""
+    """Folder with the embedded datasets, prepared with their defaults."""
     root = tmp_path_factory.mktemp("prepared")
-    for name in ("digits", "digits_open", "glyphs", "symbols"):
+    for name in ("digits", "digits_open", "glyphs", "glyphs_closed", "symbols"):
         shutil.copytree(prepared_dataset(name), root / name)
     return root
 

@@ -10,7 +10,7 @@ from probmetric.data import doctor, list_datasets, load_columns, load_manifest, 
 from probmetric.data.sources import _faces
 from probmetric.data.sources.glyphs import SCRIPTS, letter_glyphs
 
-EMBEDDED = ("digits", "digits_open", "glyphs", "symbols")
+EMBEDDED = ("digits", "digits_open", "glyphs", "glyphs_closed", "symbols")
 
 
 def test_importing_the_package_loads_neither_torch_nor_pandas():
@@ -108,6 +108,18 @@ def test_both_halves_of_glyphs_hold_every_script(prepared):
         codes = frame.character[frame.split == split].map(ord)
         for script, blocks in SCRIPTS.items():
             assert sum(codes.between(first, last).sum() for first, last in blocks) >= 5, (split, script)
+
+
+def test_glyphs_closed_has_every_letter_in_every_split_and_no_image_in_two(prepared):
+    """The same images as `glyphs`, whose file names give letter and number, dealt to other splits."""
+    frame, open_set = (load_manifest(prepared / name) for name in ("glyphs_closed", "glyphs"))
+    counts = frame.groupby(["label", "split"]).size().unstack()
+    assert len(counts) == open_set.label.nunique() == 226
+    assert (counts[["train", "val", "test"]] > 0).all(axis=None)
+    assert (abs(counts["test"] / counts.sum(axis=1) - 0.3) < 0.02).all()
+    assert (abs(counts["val"] / (counts["train"] + counts["val"]) - 0.15) < 0.02).all()
+    assert frame.path.is_unique
+    assert dict(zip(frame.path, frame.sha256, strict=True)) == dict(zip(open_set.path, open_set.sha256, strict=True))
 
 
 def test_every_glyph_class_has_many_faces(prepared):

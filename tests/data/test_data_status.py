@@ -9,7 +9,7 @@ from probmetric.data import data_status, format_status, list_datasets, prepare_d
 def test_an_empty_disk(tmp_path):
     rows = {row.name: row for row in data_status(tmp_path / "raw", tmp_path / "prepared")}
     assert list(rows) == list_datasets()
-    for name in ("digits", "digits_open", "glyphs", "symbols"):
+    for name in ("digits", "digits_open", "glyphs", "glyphs_closed", "symbols"):
         assert rows[name].state == "embedded"
         assert rows[name].next_command == f"probmetric data ensure {name}"
     for name in miniatures.NAMES:

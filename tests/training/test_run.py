@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import csv
 import os
+import shutil
 import signal
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
+from pyarrow import parquet
 from training_helpers import quick_settings
 
 from probmetric.config import EncoderSettings
+from probmetric.data import DataError, load_columns
+from probmetric.data.choosing import open_for_choosing
+from probmetric.data.digest import write_digest
 from probmetric.data.views.photos import Photos
 from probmetric.evaluation import retrieval_metrics
 from probmetric.io import FileError, read_tensors, read_yaml, sha256_file, write_tensors
@@ -55,7 +61,7 @@ def test_outputs_and_what_they_say(digits_open: Path, tmp_path: Path) -> None:
 
 def test_selected_weights_have_the_recorded_metric(digits_open: Path, tmp_path: Path) -> None:
     """The validation metric is recomputed from the files, independently of the loop."""
-    folder = train(quick_settings(epochs=4), digits_open, tmp_path / "run")
+    folder = train(quick_settings(epochs=4, selection_metric="recall_at_1"), digits_open, tmp_path / "run")
     encoder, _, settings = load_encoder(folder)
     data = TrainingData(digits_open, settings.training, seed=0, device=CPU)
     embeddings = embed_split(encoder, data, "val").numpy()
@@ -112,6 +118,125 @@ def test_loaded_encoder_is_the_trained_one(digits: Path, tmp_path: Path) -> None
         for part, module in (("encoder", encoder), ("loss", loss)):
             for key, value in module.state_dict().items():
                 assert torch.equal(value, tensors[f"{part}.{key}"])
+
+
+@pytest.mark.parametrize(
+    ("metrics", "epoch", "warning"),
+    [
+        ([0.4, 1.0, 1.0, 1.0, 1.0], 4, "the validation metric is saturated: 1 since epoch 2 of 5"),
+        ([0.4, 0.9, 0.8, 0.9, 0.7], 3, ""),
+        ([0.9, 0.8, 0.8, 0.7, 0.7], 0, "the weights are of epoch 1 of 5, the first fifth of training"),
+    ],
+)
+def test_of_equal_epochs_the_latest_is_kept_and_a_choice_that_says_little_is_named(
+    digits: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    metrics,
+    epoch,
+    warning,
+) -> None:
+    """Digits' recall@1 was 1.000 after 3 to 9 of 45 epochs, and the first such epoch was kept."""
+    values = iter(metrics)
+    monkeypatch.setattr("probmetric.training.loop.validate", lambda *_: next(values))
+    folder = train(quick_settings(epochs=5, steps_per_epoch=1), digits, tmp_path / "run")
+    record = read_yaml(folder / "encoder.yaml")["training"]
+    assert (record["selected_epoch"], record["selection_warning"]) == (epoch, warning)
+    assert (warning in caplog.text) if warning else ("selection_metric" not in caplog.text)
+
+
+def test_epochs_are_chosen_by_a_metric_that_does_not_saturate() -> None:
+    assert quick_settings().training.selection_metric == "map_at_r"
+
+
+def with_other_test_images(folder: Path, copy: Path) -> Path:
+    """The prepared folder with noise for test images and their labels shuffled; training and validation untouched."""
+    shutil.copytree(folder, copy)
+    (copy / "manifest.parquet").chmod(0o644)
+    (copy / "images.bin").chmod(0o644)
+    (copy / "digest").chmod(0o644)
+    generator = np.random.default_rng(0)
+    table = parquet.read_table(copy / "manifest.parquet")
+    test = np.asarray(table["split"]) == "test"
+    labels = np.asarray(table["label"]).copy()
+    labels[test] = generator.permutation(labels[test])
+    place = table.column_names.index("label")
+    parquet.write_table(
+        table.set_column(place, table.schema.field("label"), pa.array(labels)), copy / "manifest.parquet"
+    )
+    pixels = np.fromfile(copy / "images.bin", dtype=np.uint8).reshape(len(test), -1)
+    pixels[test] = generator.integers(0, 256, pixels[test].shape)
+    pixels.tofile(copy / "images.bin")
+    (copy / "digest").unlink()
+    write_digest(copy)
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("dataset", "selection"), [("digits", "validation"), ("digits_open", "validation"), ("digits_open", "refit")]
+)
+def test_nothing_that_is_chosen_depends_on_test_images(
+    dataset: str, selection: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The promise itself, by a canary: other test images and labels, the same weights and choices to the bit."""
+    prepared = request.getfixturevalue(dataset)
+    settings = quick_settings(dataset=dataset, epochs=4, selection=selection)
+    first = train(settings, prepared, tmp_path / "first")
+    second = train(settings, with_other_test_images(prepared, tmp_path / "other"), tmp_path / "second")
+    for name in ("model.safetensors", "model_last.safetensors"):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+    found = [read_yaml(folder / "encoder.yaml")["training"] for folder in (first, second)]
+    assert found[0] | {"seconds": 0} == found[1] | {"seconds": 0}
+    assert [row["val_metric"] for row in read_history(first)] == [row["val_metric"] for row in read_history(second)]
+
+
+def test_selection_as_published_leaks_and_says_so(digits_open: Path, tmp_path: Path) -> None:
+    """The canary dies: with other test images the history of the metric that chooses is another."""
+    settings = quick_settings(dataset="digits_open", epochs=4, selection="as_published")
+    first = train(settings, digits_open, tmp_path / "first")
+    second = train(settings, with_other_test_images(digits_open, tmp_path / "other"), tmp_path / "second")
+    assert (first / "model_last.safetensors").read_bytes() == (second / "model_last.safetensors").read_bytes()
+    metrics = [[row["val_metric"] for row in read_history(folder)] for folder in (first, second)]
+    assert metrics[0] != metrics[1]
+    record = read_yaml(first / "encoder.yaml")
+    assert "leaks" in record["training"]["selection"]
+    assert record["encoder"]["num_classes"] == 5
+    assert EncoderSettings(**quick_settings().plain()).training.selection == "validation"
+
+
+def test_refit_trains_as_many_epochs_again_on_training_and_validation_images(digits_open: Path, tmp_path: Path) -> None:
+    settings = {"dataset": "digits_open", "epochs": 4, "learning_rate": 3e-3}
+    plain = train(quick_settings(**settings), digits_open, tmp_path / "plain")
+    again = train(quick_settings(**settings, selection="refit"), digits_open, tmp_path / "refit")
+    chosen, refitted = (read_yaml(folder / "encoder.yaml") for folder in (plain, again))
+    assert refitted["training"]["selected_epoch"] == chosen["training"]["selected_epoch"]
+    assert [row["val_metric"] for row in read_history(again)] == [row["val_metric"] for row in read_history(plain)]
+    assert (chosen["encoder"]["num_classes"], refitted["encoder"]["num_classes"]) == (3, 5)
+    assert refitted["encoder"]["num_images"] > chosen["encoder"]["num_images"]
+    assert (again / "model.safetensors").read_bytes() != (plain / "model.safetensors").read_bytes()
+    _, loss, _ = load_encoder(again)
+    assert loss is not None
+    later = TrainingData(digits_open, quick_settings(selection="refit").training, seed=0, device=CPU)
+    assert (later.num_classes, later.has_validation) == (5, False)
+    assert not (again / "state").exists() or not list((again / "state").iterdir())
+
+
+def test_test_images_cannot_be_opened_by_what_chooses(digits: Path) -> None:
+    data = TrainingData(digits, quick_settings().training, seed=0, device=CPU)
+    columns = load_columns(digits, ["label", "split"])
+    test = np.flatnonzero(columns["split"] == "test")
+    with pytest.raises(DataError, match="of a split that this step must not see"):
+        data._store.batch(test[:3])
+    with pytest.raises(DataError, match="without test images"):
+        data._store[int(test[0])]
+    opened = open_for_choosing(digits, "validation")
+    seen = np.concatenate([opened.rows["train"], opened.rows["val"]])
+    assert not set(seen) & set(test)
+    assert len(seen) == (columns["split"] != "test").sum()
+    for use in ("train", "val"):
+        assert set(columns["split"][opened.rows[use]]) == {use}
+        assert np.array_equal(opened.labels[use], columns["label"][opened.rows[use]])
 
 
 def test_closed_set_accuracy_selects(digits: Path, tmp_path: Path) -> None:

@@ -51,4 +51,13 @@ class Training(Strict):
     augment: Literal["none", "standard", "vmf", "lam"] = "standard"
     validate_every: Some = 1
     checkpoint_every: Some = Field(1, description="epochs between checkpoints")
-    selection_metric: Literal["recall_at_1", "map_at_r", "accuracy"] = "recall_at_1"
+    selection: Literal["validation", "refit", "as_published"] = Field(
+        "validation",
+        description="validation: train on the training split, choose the epoch on the validation split; refit: then "
+        "train again, as many epochs, on both; as_published: train on both and keep the best TEST epoch, which leaks, "
+        "as many papers do",
+    )
+    selection_metric: Literal["recall_at_1", "map_at_r", "accuracy"] = Field(
+        "map_at_r",
+        description="what chooses the epoch on the validation split, the latest of equals; recall_at_1 saturates",
+    )

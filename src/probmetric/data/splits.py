@@ -31,3 +31,15 @@ def hold_out_classes(classes: np.ndarray, fraction: float, rng: np.random.Genera
     """
     count = min(max(round(fraction * len(classes)), 2), len(classes) - 1)
     return np.sort(rng.permutation(classes)[:count])
+
+
+def stratified_splits(
+    labels: np.ndarray, test_fraction: float, val_fraction: float, rng: np.random.Generator
+) -> np.ndarray:
+    """`train`, `val` or `test` of every image (N,), each class shared out alike; validation is taken from the rest."""
+    split = np.full(len(labels), "train", dtype="<U5")
+    test = hold_out_images(labels, test_fraction, rng)
+    rest = np.flatnonzero(~test)
+    split[test] = "test"
+    split[rest[hold_out_images(labels[rest], val_fraction, rng)]] = "val"
+    return split

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,8 +31,13 @@ class ImageStore:
         encoded: whether the file holds encoded images (JPEG, PNG), decoded when asked for.
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        """Map the pixels of the prepared `folder`; complains if the file does not fit the manifest."""
+    def __init__(self, folder: str | Path, *, splits: Collection[str] | None = None) -> None:
+        """Map the pixels of the prepared `folder`; complains if the file does not fit the manifest.
+
+        Args:
+            folder: the prepared folder.
+            splits: only images of these splits may be read; None: all.
+        """
         folder = Path(folder)
         table, metadata = read_table(folder, _PLACE, optional=(_LENGTH,))
         self.path = folder / metadata.get("images", ".") / IMAGES
@@ -41,6 +47,7 @@ class ImageStore:
         self.encoded = _LENGTH in table.column_names
         self._length = values_of(table, _LENGTH) if self.encoded else self._size.prod(axis=1)
         self._map = _map_file(self.path)
+        self._withheld = self._withheld_rows(splits)
         self._check_bounds()
         uniform = len(self._size) > 0 and bool((self._size == self._size[0]).all())
         self.shape: tuple[int, int, int] | None = tuple(self._size[0].tolist()) if uniform else None
@@ -50,6 +57,21 @@ class ImageStore:
     def _names(self) -> pa.ChunkedArray:
         """Path of every image, read when one is named: the longest column, seldom needed."""
         return read_table(self._folder, ["path"])[0].column("path")
+
+    def _withheld_rows(self, splits: Collection[str] | None) -> np.ndarray:
+        """Mask (N,) of the images that may not be read."""
+        if splits is None:
+            return np.zeros(len(self._offset), dtype=bool)
+        table, _ = read_table(self._folder, ["split"])
+        return ~np.isin(values_of(table, "split"), list(splits))
+
+    def _check_allowed(self, indices: np.ndarray | int) -> None:
+        if np.any(self._withheld[indices]):
+            row = int(np.atleast_1d(indices)[np.atleast_1d(self._withheld[indices])][0])
+            raise DataError(
+                f"{self.path}: image {row} ({self._names[row]}) is of a split that this step must not see; what is "
+                "chosen (epochs, posteriors, temperatures, settings) is chosen without test images."
+            )
 
     def _check_bounds(self) -> None:
         end = self._offset + self._length
@@ -89,6 +111,7 @@ class ImageStore:
 
     def stored(self, index: int) -> np.ndarray:
         """Bytes (L,) uint8 of image `index` as they lie in the file: pixels, or an encoded image."""
+        self._check_allowed(index)
         start = int(self._offset[index])
         return self._map[start : start + int(self._length[index])]
 
@@ -104,6 +127,7 @@ class ImageStore:
         if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
             wrong = indices[(indices < 0) | (indices >= len(self))][0]
             raise IndexError(f"image index {wrong} is outside 0..{len(self) - 1} of {self.path}.")
+        self._check_allowed(indices)
         pixels = self._dense[indices] if self._dense is not None else self._stack(indices)
         return torch.from_numpy(np.ascontiguousarray(pixels)).permute(0, 3, 1, 2)
 
@@ -119,9 +143,14 @@ class ImageStore:
         return np.stack([self[int(index)] for index in indices])
 
 
-def open_images(folder: str | Path) -> ImageStore:
-    """Open the pixels of a prepared dataset (for a label-noise variant: those of the dataset it derives from)."""
-    return ImageStore(folder)
+def open_images(folder: str | Path, *, splits: Collection[str] | None = None) -> ImageStore:
+    """Open the pixels of a prepared dataset (for a label-noise variant: those of the dataset it derives from).
+
+    Args:
+        folder: the prepared folder.
+        splits: only images of these splits may be read; None: all.
+    """
+    return ImageStore(folder, splits=splits)
 
 
 def stored_bytes(folder: str | Path) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from probmetric.io import FileError, check_responds, present, read_json, read_text, write_text
 from probmetric.reporting import _answers, _render
+from probmetric.reporting._selection import cautions
 from probmetric.reporting.claims import layout as claims_layout
 from probmetric.reporting.claims import load_claims
 from probmetric.reporting.claims.testing import evaluate_claims
@@ -91,6 +92,7 @@ def render(context: ReportContext) -> str:
             methods=_methods(context),
             seeds=_seeds(context),
             selection=_selection(context),
+            cautions={group_title(data): found for data, found in cautions(context).items()},
             missing=_missing(context),
             provenance=_provenance(context),
             links=_links(context),

@@ -1,4 +1,4 @@
-"""Training and validation images of a prepared dataset.
+"""Training and validation images of a prepared dataset; test images cannot be opened through it.
 
 Up to two gigabytes of training pixels are held in memory, on the device. Larger sets are read, decoded and augmented
 by threads a few batches ahead of the training step; what a batch contains depends on the seed, the epoch and the image
@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from probmetric.config import ConfigError, EncoderSettings, Training
-from probmetric.data import DataError, ImageStore, load_columns, open_images, verify_digest
+from probmetric.data import DataError, ImageStore, verify_digest
 from probmetric.data.ahead import ahead_of, loading_threads, sent
+from probmetric.data.choosing import Opened, Role, open_for_choosing
 from probmetric.data.manifest import read_table, values_of
 from probmetric.data.places import COLUMNS
 from probmetric.data.reader import Reader
@@ -32,6 +33,7 @@ from probmetric.training.seeds import generator_for
 IN_MEMORY_BYTES = 2 * 2**30
 
 Split = Literal["train", "val"]
+AFTER_TRAINING: dict[str, Role] = {"validation": "validation", "refit": "pooled", "as_published": "pooled"}
 
 
 class TrainingData:
@@ -57,37 +59,39 @@ class TrainingData:
         device: torch.device,
         ranks: Ranks = ALONE,
         view: View | None = None,
+        role: Role | None = None,
     ) -> None:
         """Open the prepared `folder`; batches depend on `seed` and the epoch only, of each `ranks` loads its share.
 
-        `view` is the training view of its images, by default the one its source declares.
+        `view` is the training view of its images, by default the one its source declares. `role` says which splits may be
+        seen (`data.choosing`); None: those whose images the finished weights know.
         """
         folder = Path(folder)
         verify_digest(folder)
         self.digest = sha256_file(folder / "digest")
         self.settings, self.seed, self.device, self.ranks = settings, seed, device, ranks
-        columns = load_columns(folder, ["label", "split"])
-        names: tuple[Split, ...] = ("train", "val")
-        rows = {split: np.flatnonzero(columns["split"] == split) for split in names}
-        self._read_labels(folder, columns["label"], rows)
+        opened = open_for_choosing(folder, role or AFTER_TRAINING[settings.selection])
+        self._read_labels(folder, opened)
         self._augment = view or view_of(folder, augment=settings.augment)
         self._plain = self._augment.evaluation()
-        self._read_images(folder, rows)
+        self._read_images(folder, opened)
         self._sampler = self._create_sampler(folder)
 
-    def _read_labels(self, folder: Path, labels: np.ndarray, rows: dict[Split, np.ndarray]) -> None:
-        classes = np.unique(labels[rows["train"]])
+    def _read_labels(self, folder: Path, opened: Opened) -> None:
+        labels, rows = opened.labels, opened.rows
+        classes = np.unique(labels["train"])
         if len(classes) < 2:
             raise DataError(f"{folder} has {len(classes)} training class(es); training needs at least 2.")
         self.num_classes, self.has_validation = len(classes), len(rows["val"]) > 0
         self.index = torch.from_numpy(rows["train"])
-        self.labels = torch.from_numpy(np.searchsorted(classes, labels[rows["train"]]))
-        self.closed_set = bool(np.isin(labels[rows["val"]], classes).all())
-        validation = labels[rows["val"]]
+        self.labels = torch.from_numpy(np.searchsorted(classes, labels["train"]))
+        validation = labels["val"]
+        self.closed_set = bool(np.isin(validation, classes).all())
         self.val_labels = torch.from_numpy(np.searchsorted(classes, validation) if self.closed_set else validation)
 
-    def _read_images(self, folder: Path, rows: dict[Split, np.ndarray]) -> None:
-        self._store, self._rows = open_images(folder), rows
+    def _read_images(self, folder: Path, opened: Opened) -> None:
+        self._store, self._rows = opened.store, opened.rows
+        rows = opened.rows
         self._held: Tensor | None = None
         if self._augment.side is not None:
             self.image_size = self._augment.side

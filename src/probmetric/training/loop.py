@@ -2,7 +2,8 @@
 
 One optimiser step: batch -> embeddings -> loss -> gradients -> (clip) -> update. A step whose gradients are not
 finite is skipped and counted; a loss that is not finite ends the run with a diagnosis, before any update. After
-every `validate_every` epochs the selection metric is measured on the validation split and the best weights are kept.
+every `validate_every` epochs the selection metric is measured on the validation split and the best weights are kept,
+of equals the latest.
 
 Everything that decides the following steps is in `Progress`, the parameters and the optimiser, which is what a
 checkpoint holds; random numbers are derived from the step (`seeds.py`). On the CPU a run that was killed and resumed
@@ -31,6 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 from probmetric.config import Training
+from probmetric.evaluation.selection import selection_warning
 from probmetric.losses import Loss
 from probmetric.models import Encoder
 from probmetric.training.backend import compiled
@@ -86,9 +88,15 @@ class Progress:
 
     @property
     def waited(self) -> int:
-        """Validations since the best one."""
+        """Validations since the metric last improved."""
         best = max(range(len(self.metrics)), key=lambda k: self.metrics[k], default=-1)
         return len(self.metrics) - 1 - best
+
+    @property
+    def warning(self) -> str:
+        """What speaks against the choice of the epoch."""
+        values = [row["val_metric"] for row in self.history]
+        return selection_warning(values, self.best_epoch) if self.metrics else ""
 
 
 class Trainer:
@@ -109,6 +117,7 @@ class Trainer:
         progress_bar: bool | None = None,
         on_epoch: Callable[[dict[str, Any]], None] | None = None,
         should_stop: Callable[[], bool] = bool,
+        stop_after: int | None = None,
     ) -> None:
         """Prepare training.
 
@@ -125,10 +134,11 @@ class Trainer:
             progress_bar: show a bar on stderr; None shows it on a terminal only.
             on_epoch: called with every row of the history.
             should_stop: asked after every step; if true, the state is saved and `TrainingStoppedError` raised.
+            stop_after: end after so many epochs of the schedule; None: after all.
         """
         self.settings, self.encoder, self.loss, self.data = settings, encoder, loss, data
         self.ranks = data.ranks
-        self.seed, self.device = seed, device
+        self.seed, self.device, self.stop_after = seed, device, stop_after
         self.checkpoints, self.identity, self.checkpoint_steps = checkpoints, identity, checkpoint_steps
         self.progress_bar = progress_bar if self.ranks.first else False
         self.on_epoch, self.should_stop = on_epoch if self.ranks.first else None, should_stop
@@ -159,6 +169,8 @@ class Trainer:
                 self._train_epoch(bar)
                 self._end_epoch(bar)
             self.shards.dissolve()
+        if warning := progress.warning:
+            log.warning("%s; choose another training.selection_metric or more validation images", warning)
         return progress
 
     def _train_epoch(self, bar: tqdm) -> None:
@@ -258,7 +270,7 @@ class Trainer:
     def _end_epoch(self, bar: tqdm) -> None:
         """Validate, write the epoch's row, select weights, decide whether to go on, checkpoint."""
         progress, settings = self.progress, self.settings
-        last = progress.epoch + 1 == settings.epochs
+        last = progress.epoch + 1 == (self.stop_after or settings.epochs)
         with self.shards.whole():
             self._record(self._select(last=last), bar)
         stopped = 0 < settings.patience <= progress.waited
@@ -275,8 +287,8 @@ class Trainer:
         if self.data.has_validation and (last or (progress.epoch + 1) % settings.validate_every == 0):
             metric = validate(self.encoder, self.loss, self.data, settings.selection_metric)
             progress.metrics.append(metric)
-        improved = metric is not None and progress.waited == 0
-        if improved or not self.data.has_validation:
+        best = metric is not None and metric == max(progress.metrics)  # the latest of equals
+        if best or not self.data.has_validation:
             self.best, progress.best_epoch = weights_of(self.encoder, self.loss), progress.epoch
         return metric
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from probmetric.config import ConfigError, EncoderSettings
+from probmetric.data.choosing import Role
 from probmetric.io import FileError, atomic_path, digest_of
 from probmetric.losses import REGISTRY as LOSSES
 from probmetric.losses import Loss, create_loss
@@ -33,6 +35,13 @@ from probmetric.training.ranks import ALONE, Ranks
 from probmetric.training.seeds import derive_seed
 from probmetric.training.signals import stop_requests
 from probmetric.uncertainty import create_uncertainty
+
+TRAINED_AS: dict[str, Role] = {"validation": "validation", "refit": "validation", "as_published": "leaking"}
+CHOSEN_ON = {
+    "validation": "validation images",
+    "refit": "validation images, then trained again on training and validation images",
+    "as_published": "TEST images (leaks, as published)",
+}
 
 
 def train_run(
@@ -87,45 +96,87 @@ def train_run(
         ranks.require_own_devices(chosen)
         if chosen.type == "cpu":
             keep_freed_memory()
-        given: dict[str, Any] = {"seed": settings.seed, "device": chosen, "ranks": ranks}
-        view = training_view(settings, prepared_folder)
-        data = TrainingData(prepared_folder, settings.training, view=view, **given)
-        sizes = data.in_channels, data.image_size, data.num_classes, len(data.labels)
-        encoder, loss = _create(settings, *sizes, chosen)
-        checkpoints, done = Checkpoints(state_folder), Progress()
-        if loss is None or settings.training.epochs == 0:
-            last = selected = weights_of(encoder, loss)
-        else:
-            if ranks.several and settings.training.batch_norm == "train":
-                synchronise_batch_norm(encoder, chosen)
-            trainer = Trainer(
-                settings.training,
-                encoder,
-                loss,
-                data,
-                seed=settings.seed,
-                device=chosen,
-                checkpoints=checkpoints,
-                identity=_identity(settings, data, encoder, code),
-                checkpoint_steps=checkpoint_steps,
-                progress_bar=progress,
-                on_epoch=on_epoch,
-                should_stop=should_stop,
-            )
-            done = trainer.fit()
-            last, selected = weights_of(encoder, loss), trainer.best
+        options = {
+            "checkpoint_steps": checkpoint_steps,
+            "progress_bar": progress,
+            "on_epoch": on_epoch,
+            "should_stop": should_stop,
+        }
+        job = _Job(settings, Path(prepared_folder), chosen, ranks, code, options)
+        first = job.fit(TRAINED_AS[settings.training.selection], state_folder)
+        final = first
+        if settings.training.selection == "refit" and first.done.history:
+            epochs = first.done.best_epoch + 1
+            final = job.fit("pooled", state_folder / "refit", stop_after=epochs)
         if ranks.first:
             machine = hardware(chosen) | {"processes": ranks.count}
-            record = _record(settings, data, encoder, done) | {"versions": versions(), "hardware": machine}
-            RunFolder(run_folder).write_training(selected, last, done.history, record, HISTORY_COLUMNS)
-            checkpoints.remove()
+            record = _record(settings, first, final) | {"versions": versions(), "hardware": machine}
+            history = first.done.history
+            RunFolder(run_folder).write_training(final.selected, final.last, history, record, HISTORY_COLUMNS)
+            for fitted in (final, first):
+                fitted.checkpoints.remove()
     if ranks.first:
-        with contextlib.suppress(OSError):
-            state_folder.rmdir()
+        for folder in (state_folder / "refit", state_folder):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
-def _record(settings: EncoderSettings, data: TrainingData, encoder: Encoder, done: Progress) -> dict[str, Any]:
-    """What `encoder.yaml` says about the run itself."""
+@dataclass(frozen=True)
+class _Fitted:
+    """An encoder and its loss after training; `done` is empty where there was nothing to train."""
+
+    data: TrainingData
+    encoder: Encoder
+    selected: Weights
+    last: Weights
+    done: Progress
+    checkpoints: Checkpoints
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What the passes of one run share."""
+
+    settings: EncoderSettings
+    prepared: Path
+    device: torch.device
+    ranks: Ranks
+    code: Mapping[str, str] | None
+    options: dict[str, Any]
+
+    def fit(self, role: Role, state_folder: Path, *, stop_after: int | None = None) -> _Fitted:
+        """Train from the run's initial weights on the splits `role` may see."""
+        settings, training = self.settings, self.settings.training
+        given: dict[str, Any] = {"seed": settings.seed, "device": self.device, "ranks": self.ranks}
+        view = training_view(settings, self.prepared)
+        data = TrainingData(self.prepared, training, view=view, role=role, **given)
+        sizes = data.in_channels, data.image_size, data.num_classes, len(data.labels)
+        encoder, loss = _create(settings, *sizes, self.device)
+        checkpoints = Checkpoints(state_folder)
+        if loss is None or training.epochs == 0:
+            weights = weights_of(encoder, loss)
+            return _Fitted(data, encoder, weights, weights, Progress(), checkpoints)
+        if self.ranks.several and training.batch_norm == "train":
+            synchronise_batch_norm(encoder, self.device)
+        trainer = Trainer(
+            training,
+            encoder,
+            loss,
+            data,
+            seed=settings.seed,
+            device=self.device,
+            checkpoints=checkpoints,
+            identity=_identity(settings, data, encoder, self.code),
+            stop_after=stop_after,
+            **self.options,
+        )
+        done = trainer.fit()
+        return _Fitted(data, encoder, trainer.best, weights_of(encoder, loss), done, checkpoints)
+
+
+def _record(settings: EncoderSettings, first: _Fitted, final: _Fitted) -> dict[str, Any]:
+    """What `encoder.yaml` says about the run itself: how the epoch was chosen, and what the weights are."""
+    data, encoder, done = final.data, final.encoder, first.done
     return {
         "settings": settings.plain(),
         "encoder": {
@@ -140,8 +191,10 @@ def _record(settings: EncoderSettings, data: TrainingData, encoder: Encoder, don
             "epochs": done.epoch,
             "steps": done.step,
             "selected_epoch": done.best_epoch if done.history else None,
+            "selection": CHOSEN_ON[settings.training.selection],
             "selection_metric": settings.training.selection_metric,
             "selected_value": max(done.metrics, default=None),
+            "selection_warning": done.warning,
             "seconds": round(sum(row["seconds"] for row in done.history), 2),
         },
         "data_digest": data.digest,

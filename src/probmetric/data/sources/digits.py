@@ -12,7 +12,7 @@ import numpy as np
 from probmetric.data.raw import RawFiles
 from probmetric.data.sources import _digits, register
 from probmetric.data.sources._base import Source, Table
-from probmetric.data.splits import hold_out_images
+from probmetric.data.splits import stratified_splits
 
 
 @register
@@ -29,10 +29,5 @@ class Digits(Source):
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Images from scikit-learn; no files are needed."""
         images, labels = _digits.load()
-        rng = np.random.default_rng(seed)
-        split = np.full(len(labels), "train", dtype="<U5")
-        test = hold_out_images(labels, self.test_fraction, rng)
-        rest = np.flatnonzero(~test)
-        split[test] = "test"
-        split[rest[hold_out_images(labels[rest], self.val_fraction, rng)]] = "val"
+        split = stratified_splits(labels, self.test_fraction, self.val_fraction, np.random.default_rng(seed))
         return Table(_digits.columns(labels, split), images.__getitem__, "closed_set", _digits.DESCRIPTION)

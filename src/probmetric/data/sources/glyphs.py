@@ -19,6 +19,7 @@ from probmetric.data.sources._base import Source, Table
 from probmetric.data.sources._glyph_images import draw_images
 from probmetric.data.splits import hold_out_classes
 
+DESCRIPTION = "letters of five scripts in matplotlib's DejaVu, STIX and Computer Modern faces, 32x32 grey, distorted"
 SCRIPTS = {
     "Latin": ((0x41, 0x5A), (0x61, 0x7A), (0xDF, 0x167)),
     "Greek": ((0x391, 0x3A9), (0x3B1, 0x3C9)),
@@ -41,8 +42,7 @@ class Glyphs(Source):
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Render the letters; no files are needed."""
-        candidates, glyphs = letter_glyphs()
-        kept = _faces.distinct(candidates, _faces.alike(glyphs, candidates))
+        kept, glyphs, note = distinct_letters()
         half = [letter for script in by_script(kept) for letter in script[0::2]]
         rest = [letter for script in by_script(kept) for letter in script[1::2]]
         images, columns = draw_images(glyphs, half + rest, self.per_class, seed, self.worst)
@@ -50,14 +50,15 @@ class Glyphs(Source):
         val = hold_out_classes(train, self.val_fraction, np.random.default_rng(seed))
         label = columns["label"]
         columns["split"] = np.where(np.isin(label, val), "val", np.where(label < len(half), "train", "test"))
-        dropped = len(candidates) - len(kept)
-        return Table(
-            columns,
-            images.__getitem__,
-            "open_set",
-            "letters of five scripts in matplotlib's DejaVu, STIX and Computer Modern faces, 32x32 grey, distorted",
-            notes=[f"{dropped} of {len(candidates)} letters look like another one and were left out"],
-        )
+        return Table(columns, images.__getitem__, "open_set", DESCRIPTION, notes=[note])
+
+
+def distinct_letters() -> tuple[list[str], dict[tuple[str, str], _faces.Glyph], str]:
+    """Letters of which no two look alike, all glyphs, and a note on what was left out."""
+    candidates, glyphs = letter_glyphs()
+    kept = _faces.distinct(candidates, _faces.alike(glyphs, candidates))
+    dropped = len(candidates) - len(kept)
+    return kept, glyphs, f"{dropped} of {len(candidates)} letters look like another one and were left out"
 
 
 def letter_glyphs() -> tuple[list[str], dict[tuple[str, str], _faces.Glyph]]:

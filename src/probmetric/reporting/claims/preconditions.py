@@ -14,12 +14,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from probmetric.io import read_json
-from probmetric.run_folder import RunFolder
+from probmetric.reporting._selection import trained_by
 from probmetric.run_names import split_data_name
 
 if TYPE_CHECKING:
     from probmetric.reporting.claims import Claim, Names
     from probmetric.reporting.experiment import ReportContext
+    from probmetric.run_folder import RunFolder
 
 PAPERS = ("nivmf", "nir", "vmf", "lam", "pfml")
 GAIN = 0.01
@@ -51,17 +52,9 @@ def _clean_labels(context: ReportContext, data: str, variants: Sequence[str]) ->
 
 def _converged(context: ReportContext, data: str, variants: Sequence[str]) -> str:
     for run in _runs(context, data, variants):
-        if not converged(_trained(context, run).history):
+        if not converged(trained_by(context, run).history):
             return f"{context.label(run.key.variant)} had not converged"
     return ""
-
-
-def _trained(context: ReportContext, run: RunFolder) -> RunFolder:
-    """The run that trained the encoder of `run`."""
-    encoder = run.find("encoder")
-    if run.history or not isinstance(encoder, str):
-        return run
-    return RunFolder.named(encoder, context.results)
 
 
 def _tuned_or_published(context: ReportContext, data: str, variants: Sequence[str]) -> str:

@@ -1,0 +1,42 @@
+"""The letters of `glyphs`, closed-set: every class is in every split, no image in two.
+
+Test is a stratified 30 % of the images, validation a stratified 15 % of the rest. Harder than `digits`, whose
+validation recall@1 reaches 1.000 after a few epochs: 226 classes and distortions that leave some letters unreadable.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from probmetric.data.raw import RawFiles
+from probmetric.data.sources import register
+from probmetric.data.sources._base import Source, Table
+from probmetric.data.sources._glyph_images import draw_images
+from probmetric.data.sources.glyphs import DESCRIPTION, distinct_letters
+from probmetric.data.splits import stratified_splits
+
+
+@register
+class GlyphsClosed(Source):
+    """Letters as classes, all of them seen in training."""
+
+    closed_set = True
+    view: ClassVar[dict[str, Any]] = {"name": "small", "shift": 3, "rotation": 10.0, "scale": 0.12}
+
+    def __init__(
+        self, *, per_class: int = 48, worst: float = 1.0, test_fraction: float = 0.3, val_fraction: float = 0.15
+    ) -> None:
+        self.per_class = per_class
+        self.worst = worst
+        self.test_fraction = test_fraction
+        self.val_fraction = val_fraction
+
+    def read(self, files: RawFiles, *, seed: int) -> Table:
+        """Render the letters; no files are needed."""
+        kept, glyphs, note = distinct_letters()
+        images, columns = draw_images(glyphs, kept, self.per_class, seed, self.worst)
+        rng = np.random.default_rng(seed)
+        columns["split"] = stratified_splits(columns["label"], self.test_fraction, self.val_fraction, rng)
+        return Table(columns, images.__getitem__, "closed_set", DESCRIPTION, notes=[note])
