@@ -63,8 +63,8 @@ class TrainingData:
     ) -> None:
         """Open the prepared `folder`; batches depend on `seed` and the epoch only, of each `ranks` loads its share.
 
-        `view` is the training view of its images, by default the one its source declares. `role` says which splits may be
-        seen (`data.choosing`); None: those whose images the finished weights know.
+        `view` is the training view of its images, by default the one its source declares. `role` says which splits may
+        be seen (`data.choosing`); None: those whose images the finished weights know.
         """
         folder = Path(folder)
         verify_digest(folder)
