@@ -106,17 +106,11 @@ LOCKS = {
 
 @pytest.mark.parametrize("case", LOCKS)
 def test_a_dvc_lock_left_behind(checkout, case):
-    """Either DVC sees that nobody holds it, or it names the file to remove, and works when that is done."""
+    """DVC names half of these for removal by hand; `data ensure` goes on by itself."""
     folder = checkout("locked")
     lock = folder / ".dvc/tmp/rwlock"
     lock.parent.mkdir(parents=True, exist_ok=True)
     lock.write_text(LOCKS[case].replace("{prepared}", str(folder / "data/prepared/digits")))
     (folder / ".dvc/tmp/lock").touch()
-    ensure = [sys.executable, "-m", "probmetric.cli", "data", "ensure", "digits"]
-    output = call(folder, *ensure, check=False)
-    if not (folder / "data/prepared/digits/digest").exists():
-        assert "rwlock" in output, output[-2000:]
-        assert "Traceback" not in output
-        lock.unlink()
-        call(folder, *ensure)
+    call(folder, sys.executable, "-m", "probmetric.cli", "data", "ensure", "digits")
     assert (folder / "data/prepared/digits/digest").exists()

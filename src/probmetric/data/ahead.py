@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +10,8 @@ from itertools import islice
 from typing import TypeVar
 
 import torch
+
+from probmetric.data.image_file import workers_available
 
 AHEAD = 4
 
@@ -21,7 +22,7 @@ R = TypeVar("R")
 def loading_threads(device: torch.device) -> int:
     """As many threads as the job has beside a CUDA device; a few where loading and computing share the processor."""
     spare = torch.get_num_threads() if device.type == "cuda" else 1
-    return max(min(len(os.sched_getaffinity(0)), AHEAD), spare)
+    return max(min(workers_available(), AHEAD), spare)
 
 
 def ahead_of(load: Callable[[T], R], items: Sequence[T], threads: int, device: torch.device) -> Iterator[R]:

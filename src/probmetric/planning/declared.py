@@ -10,7 +10,6 @@ makes it, and what of it is there.
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,7 +59,7 @@ def stage(params: Params, name: str) -> str:
 def ensure(params: Params, name: str) -> None:
     """Bring prepared dataset `name` up to date: through DVC, unless `params` say otherwise than params.yaml.
 
-    DVC reads params.yaml; what `--config` changed about data it cannot know.
+    DVC reads params.yaml; what `--config` changed about data it cannot know. Whoever else asks for data goes first.
 
     Inside a DVC stage what is in `datasets` is up to date already (DVC locks it meanwhile): only its digest is
     written again. What is prepared on request is no dependency of that stage, so DVC can be asked for it.
@@ -69,6 +68,7 @@ def ensure(params: Params, name: str) -> None:
         FileError: DVC could not prepare it; its own message is on standard error.
     """
     from probmetric.data.digest import write_digest
+    from probmetric.data.handover import repro
 
     if not _as_in_file(params):
         _make(params, name)
@@ -77,7 +77,7 @@ def ensure(params: Params, name: str) -> None:
         write_digest(Path(params.data.prepared) / name)
         return
     address = stage(params, name)
-    if subprocess.run(["dvc", "repro", address], check=False).returncode:
+    if repro(address):
         raise FileError(f"`dvc repro {address}` failed; its message is above.")
 
 
