@@ -87,6 +87,19 @@ def test_free_scores_and_image_errors_stand_beside_what_they_judge(run):
     assert curves["image_errors"]["retrieval/recall_at_1"] == [pytest.approx(right.std(ddof=1) / 40**0.5)]
 
 
+def test_sampled_retrieval_is_the_mean_over_the_first_ten_sample_sets(tmp_path):
+    generator = np.random.default_rng(4)
+    labels = np.repeat(np.arange(6), 4)
+    rows = generator.normal(size=(24, 5))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    samples = (rows[:, None] + generator.normal(size=(24, 12, 5))).astype(np.float32)
+    write(tmp_path, "test", rows, labels, generator.random(24), samples=samples)
+    metrics, _ = evaluate_run(tmp_path)
+    each = [retrieval_metrics(samples[:, s], labels, normalize=True)["map_at_r"] for s in range(10)]
+    assert metrics["retrieval_sampled/map_at_r"] == pytest.approx(np.mean(each))
+    assert metrics["retrieval_sampled/map_at_r"] != metrics["retrieval/map_at_r"]
+
+
 def test_the_error_of_an_auroc_is_its_spread_over_samples():
     """Against the spread of AUROCs of 2,000 simulated test sets, 40 right and 15 wrong answers each."""
     generator = np.random.default_rng(0)

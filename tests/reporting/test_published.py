@@ -16,11 +16,12 @@ from probmetric.metrics import metric_names
 from probmetric.planning.declared import dataset_names
 from probmetric.planning.experiments import load_experiment
 from probmetric.reporting import _render
+from probmetric.reporting._comparison import Cell
 from probmetric.reporting._measured import plays, series
 from probmetric.reporting.aggregate import aggregate
 from probmetric.reporting.html import render
-from probmetric.reporting.published import COLUMNS, layout, load_published
-from probmetric.reporting.published.comparing import compare_published
+from probmetric.reporting.published import COLUMNS, UNITS, PublishedNumber, layout, load_published
+from probmetric.reporting.published.comparing import PublishedComparison, compare_published
 from probmetric.reporting.tables import build_table, write_tables
 
 PARAMS = Path(__file__).parents[2] / "params.yaml"
@@ -107,6 +108,44 @@ def test_a_row_is_a_line_and_metrics_stand_side_by_side(context, numbers):
     assert first.headings == ("Recall@1 ↑ [%]", "Recall@1 ↑", "MRR ↑")
     assert [line.row for line in first.lines] == ["Deterministic", "PA [22]", "HIST"]
     assert [item is not None for item in first.lines[0].cells] == [True, False, True]
+
+
+def number_of(table="nir/table1", value=0.44, spread=0.02, dataset="cub"):
+    place = (table, "row", "m", "", (dataset,), 0.0, "retrieval/recall_at_1", value, spread)
+    return PublishedNumber(*place, UNITS["fraction"], 2)
+
+
+@pytest.mark.parametrize(
+    ("spread", "table", "verdict"),
+    [
+        (0.02, "nir/table1", "inside"),
+        (None, "nir/table1", "outside"),
+        (0.02, "vmf/table4", "inside"),
+        (0.005, "vmf/table4", "outside"),
+    ],
+)
+def test_inside_accounts_for_the_printed_spread_and_ours(spread, table, verdict):
+    """.44 ± .02 over five runs against our .47 ± .02: neither interval holds the other's mean."""
+    item = PublishedComparison(number_of(table, spread=spread), "m", Cell(0.47, 0.02, 5))
+    assert item.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("selection", "ours"), [("validation", "held out"), ("refit", "then trained on all"), ("as_published", "leaks")]
+)
+def test_the_difference_of_protocols_stands_beside_the_number(tmp_path, selection, ours):
+    runs = [f"cub/m/seed{seed}" for seed in range(3)]
+    for run in runs:
+        folder = write_run(tmp_path, run, {"retrieval/recall_at_1": 0.5 + 0.01 * int(run[-1])})
+        write_yaml(folder / "run.yaml", {"settings": {"training": {"selection": selection}}})
+    context = Workspace(tmp_path, tuple(runs)).context("nir/table1", metrics=("retrieval/recall_at_1",), figures=())
+    aggregate([context.results / run for run in runs], context.folder / "runs.csv", context.folder / "metrics.json")
+    (item,) = compare_published(context, [number_of()])
+    assert ours in item.protocol
+    assert "best test epoch" in item.protocol
+    assert item.protocol in layout.judged(item)
+    assert item.protocol in layout.csv_text([item])
+    assert ("These leak, as published" in render(context)) == (selection == "as_published")
 
 
 def test_a_substituted_dataset_is_not_compared(context, numbers):

@@ -4,9 +4,10 @@ A thin shell around the pure functions of this package: reads the run's embeddin
 Metric names are legal in MLflow and DVC. Nothing is written.
 
     test  retrieval/..., clustering/..., structure/..., sparsification/...; classification/... and calibration/ece...
-          where the file holds class probabilities for the classes it shows; calibration/retrieval_ece where it holds
-          samples; ambiguity/spearman where the ambiguity is known; retrieval_euclidean/... of the embeddings before
-          normalisation where the concentration is their norm, retrieval_poincare/... where metadata names a curvature
+          where the file holds class probabilities for the classes it shows; calibration/retrieval_ece and
+          retrieval_sampled/... (mean over ten sampled sets) where it holds samples; ambiguity/spearman where the
+          ambiguity is known; retrieval_euclidean/... of the embeddings before normalisation where the concentration is
+          their norm, retrieval_poincare/... where metadata names a curvature
     ood   ood/<name>/..., each set against the test split
           free scores of the search stand beside both: sparsification/error_auroc_cosine, ood/<name>/auroc_cosine, ...
     val   val/retrieval/...    what model selection saw; val/sparsification/...
@@ -38,7 +39,7 @@ from probmetric.evaluation.neighbours import Neighbours, nearest_neighbours
 from probmetric.evaluation.ood import auroc, ood_metrics, roc_curve
 from probmetric.evaluation.places import Places, place_metrics, place_retrieval
 from probmetric.evaluation.retrieval import retrieval_per_query, summarize
-from probmetric.evaluation.sampled import retrieval_reliability
+from probmetric.evaluation.sampled import retrieval_reliability, sampled_retrieval_metrics
 from probmetric.evaluation.selective import selective_metrics, sparsification
 from probmetric.evaluation.structure import structure_metrics
 from probmetric.evaluation.verification import Pairs, verification_metrics
@@ -49,6 +50,7 @@ from probmetric.run_folder import Embeddings, RunFolder, Split
 Metrics = dict[str, float | None]
 Curves = dict[str, dict[str, list[float]]]
 
+SAMPLED_SETS = 10
 _LARGEST_RADIUS = 1.0 - 1e-3
 
 
@@ -160,6 +162,8 @@ def evaluate_test(test: Embeddings, settings: EvaluationSettings) -> tuple[dict[
     if "samples" in test.tensors:
         found, votes = retrieval_reliability(test["samples"], test["label"])
         metrics |= _prefixed("calibration", found)
+        drawn = sampled_retrieval_metrics(test["samples"][:, :SAMPLED_SETS], test["label"], ks=settings.ks)
+        metrics |= _prefixed("retrieval_sampled", drawn)
         curves["retrieval_reliability"] = _diagram(votes)
     errors: dict[str, float] = {}
     if np.any(per_query["positives"] > 0):

@@ -92,6 +92,7 @@ def render(context: ReportContext) -> str:
             methods=_methods(context),
             seeds=_seeds(context),
             selection=_selection(context),
+            leaking=_leaking(context),
             cautions={group_title(data): found for data, found in cautions(context).items()},
             missing=_missing(context),
             provenance=_provenance(context),
@@ -165,6 +166,13 @@ def _selection(context: ReportContext) -> list[str]:
     names = ("settings.training.selection_metric", "training.selection_metric")
     found = {str(run.find(*names, default="")) for run in context.runs}
     return [name.replace("_", " ") for name in sorted(found) if name]
+
+
+def _leaking(context: ReportContext) -> list[str]:
+    """Methods whose epoch was chosen on test images."""
+    published = "as_published"
+    found = [run for run in context.runs if run.find("settings.training.selection") == published]
+    return list(dict.fromkeys(context.label(run.key.variant) for run in found))
 
 
 def _methods(context: ReportContext) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from probmetric.metrics import heading
 from probmetric.run_names import data_name
 
 FOLDER = Path(__file__).parent
+RUNS, T_OF_RUNS = 5, 2.776
 COLUMNS = ("table", "row", "method", "relative_to", "dataset", "noise", "metric", "value", "spread", "unit")
 
 
@@ -78,6 +79,19 @@ class PublishedNumber:
         first, *others = self.datasets
         name = f"{first} to {others[-1]}, mean" if others else first
         return f"{name}, {100 * self.noise:g} % label noise" if self.noise else name
+
+    @property
+    def half_width(self) -> float:
+        """Half of the 95 % interval of the printed mean over five runs, and of what rounding hides.
+
+        The ± is a standard deviation over runs, in `vmf` the standard error of their mean; without one only the
+        rounding is known.
+        """
+        rounding = 0.5 * self.unit.scale * 10.0**-self.digits
+        if self.spread is None:
+            return rounding
+        error = self.spread if self.table.startswith("vmf/") else self.spread / RUNS**0.5
+        return max(T_OF_RUNS * error, rounding)
 
     @property
     def data(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Published numbers beside ours: difference, and whether the published value lies in our 95 % interval.
+"""Published numbers beside ours: difference, whether the printed ± and our interval explain it, and the protocols.
 
 A row of a paper's table is compared with a run of ours on the same dataset, at the same noise rate, with the same
 metric. Nothing else is: an experiment with its dataset substituted (`pfml/table2@glyphs`) and a dataset prepared from a
@@ -7,8 +7,9 @@ subset of its images have nothing to do with published numbers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
@@ -28,11 +29,15 @@ Verdict = Literal["not run", "not measured", "one seed", "inside", "outside"]
 
 @dataclass(frozen=True)
 class PublishedComparison:
-    """A printed number and ours; `ours` is None where there is none, `method` is then the run that lacks the metric."""
+    """A printed number and ours; `ours` is None where there is none, `method` is then the run that lacks the metric.
+
+    `protocol` says how the two were made differently; empty where nothing is known to differ.
+    """
 
     published: PublishedNumber
     method: str = ""
     ours: Cell | None = None
+    protocol: str = ""
 
     @property
     def difference(self) -> float | None:
@@ -41,12 +46,13 @@ class PublishedComparison:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the published value lies in our interval, or why that cannot be said."""
+        """Whether the difference is explained by our interval and the printed ±, or why that cannot be said."""
         if self.ours is None or self.difference is None:
             return "not measured" if self.method else "not run"
         if self.ours.half_width is None:
             return "one seed"
-        return "inside" if abs(self.difference) <= self.ours.half_width else "outside"
+        allowed = math.hypot(self.ours.half_width, self.published.half_width)
+        return "inside" if abs(self.difference) <= allowed else "outside"
 
 
 def compare_published(context: ReportContext, numbers: Iterable[PublishedNumber]) -> list[PublishedComparison]:
@@ -61,7 +67,26 @@ def compare_published(context: ReportContext, numbers: Iterable[PublishedNumber]
     found = {place: items for place, items in found.items() if place[0] not in subsets}
     present = set() if substitute else {(record.key.data, record.key.variant) for record in context.records}
     present = {place for place in present if place[0] not in subsets}
-    return [item for number in asked for item in _compare(number, found, present)]
+    compared = [item for number in asked for item in _compare(number, found, present)]
+    return [replace(item, protocol=_protocol(context, item)) if item.ours else item for item in compared]
+
+
+_SPLIT = ("cub", "cars", "sop")
+_THEIRS = "paper: trained on all training classes, best test epoch"
+_OURS = {
+    "validation": "ours: 15 % of the training classes held out to choose the epoch",
+    "refit": "ours: epoch chosen on 15 % of the training classes, then trained on all",
+    "as_published": "ours: as the paper, which leaks",
+}
+
+
+def _protocol(context: ReportContext, item: PublishedComparison) -> str:
+    """How our run was made, against how the papers made theirs on the open sets whose test epochs they choose from."""
+    if not set(item.published.datasets) <= set(_SPLIT):
+        return ""
+    runs = [run for run in context.runs if run.key.variant == item.method and run.key.data in item.published.data]
+    chosen = str(runs[0].find("settings.training.selection", default="validation")) if runs else "validation"
+    return f"{_OURS[chosen]}; {_THEIRS}"
 
 
 def _is_subset(context: ReportContext, data: str) -> bool:

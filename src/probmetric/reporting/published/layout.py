@@ -12,8 +12,9 @@ from probmetric.reporting.published.comparing import PublishedComparison
 
 LEGEND = (
     "First number: as the paper prints it, with its ±. Measured: our mean ± half-width of the 95 % t-interval over "
-    "seeds, then measured - published, and whether the published value lies inside our interval. Only runs on the same "
-    "dataset, whole, at the same noise rate stand beside a published number."
+    "seeds, then measured - published. Inside: our interval and that of the printed mean (its ± over five runs, or "
+    "rounding) together explain the difference. Only runs on the same dataset, whole, at the same noise rate stand "
+    "beside a published number; where the protocols differ, both are stated."
 )
 
 
@@ -77,8 +78,11 @@ def ours(item: PublishedComparison) -> str:
 
 
 def judged(item: PublishedComparison) -> str:
-    """`-1.6, inside`; empty without a run."""
-    return "" if item.difference is None else f"{item.published.text(item.difference, signed=True)}, {item.verdict}"
+    """`-1.6, inside`, with the protocols where they differ; empty without a run."""
+    if item.difference is None:
+        return ""
+    text = f"{item.published.text(item.difference, signed=True)}, {item.verdict}"
+    return f"{text}; {item.protocol}" if item.protocol else text
 
 
 def markdown(
@@ -107,7 +111,7 @@ def _pair(item: PublishedComparison | None) -> tuple[str, str]:
 
 _CSV_COLUMNS = (
     *("table", "row", "dataset", "noise", "metric", "published", "published_spread", "method", "ours"),
-    *("ci95_half_width", "seeds", "difference", "published_in_interval"),
+    *("ci95_half_width", "seeds", "difference", "published_in_interval", "protocol"),
 )
 _IN_INTERVAL: Mapping[str, str] = {"inside": "yes", "outside": "no"}
 
@@ -123,7 +127,7 @@ def csv_text(found: Sequence[PublishedComparison]) -> str:
         values = [f"{number.value:.6g}", "" if number.spread is None else f"{number.spread:.6g}", item.method]
         mine = ["", "", 0] if cell is None else [repr(cell.mean), _optional(cell.half_width), cell.n]
         verdict = _IN_INTERVAL.get(item.verdict, item.verdict)
-        writer.writerow([*place, *values, *mine, _optional(item.difference), verdict])
+        writer.writerow([*place, *values, *mine, _optional(item.difference), verdict, item.protocol])
     return buffer.getvalue()
 
 
