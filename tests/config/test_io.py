@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -273,3 +274,56 @@ def test_a_command_names_the_file_that_it_could_not_read(tmp_path, monkeypatch, 
     monkeypatch.setattr(cli, "_experiments", unreadable)
     assert cli.main(["experiments"]) == 2
     assert f"{tmp_path / 'x'} cannot be read: Permission denied; make it readable" in capsys.readouterr().err
+
+
+def test_a_file_is_replaced_not_written_over(tmp_path):
+    """Who has the old file open, or linked, keeps the old bytes: a copy onto it would change them under the reader."""
+    path, linked = tmp_path / "value.txt", tmp_path / "linked.txt"
+    write_text(path, "the old bytes")
+    os.link(path, linked)
+    with path.open() as reader:
+        write_text(path, "new")
+        assert reader.read() == "the old bytes"
+    assert linked.read_text() == "the old bytes"
+    assert path.read_text() == "new"
+
+
+def test_the_bytes_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch):
+    """After a power cut a name must not stand for a file whose content never arrived."""
+    flushed, named = [], []
+    fsync, replace = os.fsync, os.replace
+
+    def flushing(handle):
+        fsync(handle)
+        state = os.fstat(handle)
+        flushed.append((state.st_ino, state.st_size))
+
+    def naming(source, target, **options):
+        state = Path(source).stat()
+        named.append(((state.st_ino, state.st_size) in flushed, os.fspath(target)))
+        replace(source, target, **options)
+
+    monkeypatch.setattr("os.fsync", flushing)
+    monkeypatch.setattr("os.replace", naming)
+    write_text(tmp_path / "a.txt", "content")
+    write_json(tmp_path / "b.json", {"x": 1})
+    write_tensors(tmp_path / "c.safetensors", {"x": np.arange(3)})
+    assert named == [(True, str(tmp_path / name)) for name in ("a.txt", "b.json", "c.safetensors")]
+
+
+def test_the_record_of_a_training_stands_only_where_its_weights_do(tmp_path, monkeypatch):
+    run = RunFolder(tmp_path)
+    weights, record = {"encoder.x": torch.zeros(2)}, {"training": {"epochs": 1, "selected_epoch": 0}}
+    run.write_training(weights, weights, [{"epoch": 0}], record, ["epoch"])
+    assert run.trained
+    written, replace = [], os.replace
+
+    def naming(source, target, **options):
+        written.append(Path(target).name)
+        assert not run.trained, f"the record stands while {written} are written"
+        replace(source, target, **options)
+
+    monkeypatch.setattr("os.replace", naming)
+    run.write_training(weights, weights, [{"epoch": 0}], record, ["epoch"])
+    assert written[-1] == "encoder.yaml"
+    assert sorted(written[:-1]) == ["history.csv", "model.safetensors", "model_last.safetensors"]

@@ -1,0 +1,40 @@
+"""What stays together when images are left out, and files whose size tells that they are not the prepared ones."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from probmetric.data import DataError, digest, prepare_dataset
+from probmetric.data.digest import verify_digest
+from probmetric.data.manifest import IMAGES
+from probmetric.data.prepare import kept_pairs
+
+
+def test_pairs_follow_their_images_and_go_with_them() -> None:
+    keep = np.array([True, False, True, True, False, True])
+    pairs = [(0, 2, True), (0, 1, True), (3, 5, False), (4, 5, False), (2, 0, False)]
+    assert kept_pairs(pairs, keep) == [(0, 1, 1), (2, 3, 0), (1, 0, 0)]
+    assert kept_pairs(pairs, np.ones(6, dtype=bool)) == [(first, second, int(same)) for first, second, same in pairs]
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prepare_dataset("digits", tmp_path_factory.mktemp("prepared") / "digits", progress=False)
+
+
+@pytest.mark.parametrize(("change", "state"), [(b"x", "too long"), (None, "truncated")])
+def test_large_images_of_another_size_are_refused_without_being_read(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: bytes | None, state: str
+) -> None:
+    folder = tmp_path / "digits"
+    shutil.copytree(digits, folder)
+    monkeypatch.setattr(digest, "QUICK_LIMIT", 0)
+    verify_digest(folder)
+    content = (folder / IMAGES).read_bytes()
+    (folder / IMAGES).write_bytes(content + change if change else content[:-1])
+    with pytest.raises(DataError, match=rf"{IMAGES} is {state}"):
+        verify_digest(folder)

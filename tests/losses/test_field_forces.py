@@ -1,0 +1,48 @@
+"""Forces of the potential fields are the derivative of their energy, on every path that computes them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from probmetric.losses import _field
+from probmetric.losses._field import Interaction, _PairEnergy
+
+
+def attraction(squared: Tensor) -> tuple[Tensor, Tensor]:
+    return squared**1.5, 1.5 * squared**0.5
+
+
+def repulsion(squared: Tensor) -> tuple[Tensor, Tensor]:
+    left = (0.5 - squared).clamp_min(0)
+    return left**2, -2 * left
+
+
+def reference(points: Tensor, labels: Tensor) -> Tensor:
+    """Energy of all ordered pairs of different points, from distances of the points themselves."""
+    squared = (points[:, None] - points[None]).square().sum(-1)
+    apart = ~torch.eye(len(points), dtype=torch.bool)
+    same = (labels[:, None] == labels[None]) & apart
+    return (squared[same] ** 1.5).sum() + ((0.5 - squared[~same & apart]).clamp_min(0) ** 2).sum()
+
+
+@pytest.mark.parametrize("dense_share", [0, 10**9], ids=["pair by pair", "whole tiles"])
+@pytest.mark.parametrize("tile", [4, 7, 1024])
+def test_energy_and_force_are_those_of_the_definition(
+    monkeypatch: pytest.MonkeyPatch, tile: int, dense_share: int
+) -> None:
+    """On the sphere: the forces agree once their part along the point, which its norm takes up, is removed."""
+    monkeypatch.setattr(_field, "TILE", tile)
+    monkeypatch.setattr(_field, "DENSE_SHARE", dense_share)
+    draws = torch.randn(20, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(20) % 6
+    found, expected = (draws.clone().requires_grad_() for _ in range(2))
+    interaction = Interaction(attraction, repulsion, 0.5)
+    energy = _PairEnergy.apply(torch.nn.functional.normalize(found, dim=1), labels, interaction)
+    wanted = reference(torch.nn.functional.normalize(expected, dim=1), labels)
+    torch.testing.assert_close(energy, wanted)
+    (3 * energy).backward()
+    (3 * wanted).backward()
+    torch.testing.assert_close(found.grad, expected.grad)
+    assert float(found.grad.abs().max()) > 0.1
