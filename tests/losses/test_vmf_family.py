@@ -280,6 +280,66 @@ def test_released_distances_warm_start_only_where_the_release_does(distance: str
     assert create_loss("sample_proxy", num_classes=3, dim=6, distance=distance).wants_warm_start
 
 
+@pytest.mark.parametrize("size", [0.01, 1.0, 100.0])
+@pytest.mark.parametrize("options", [{"distance": distance} for distance in DISTANCES] + [{}], ids=str)
+def test_logits_start_a_standard_deviation_apart(options: dict[str, str], size: float) -> None:
+    """Whatever the size of the network's outputs, of the concentrations and of the dimension."""
+    name = "sample_proxy" if options else "el_nivmf"
+    for dim, concentration in ((6, 5.0), (64, 50.0)):
+        torch.manual_seed(0)
+        loss = create_loss(name, num_classes=20, dim=dim, concentration=concentration, **options)
+        y = torch.arange(400) % 20
+        z = size * (torch.randn(20, dim)[y] + torch.randn(400, dim))
+        loss.warm_start(z, y)
+        with torch.no_grad():
+            spread = loss.similarities(z, seeded()).std(dim=1, correction=0).mean()
+        assert spread.item() == pytest.approx(1, rel=0.05)
+        assert loss(z, y, generator=seeded()).item() < 2 * math.log(20)
+
+
+def test_a_given_temperature_is_kept() -> None:
+    z, y = batch(classes=4)
+    loss = create_loss("el_nivmf", num_classes=5, dim=6, temperature=0.003)
+    loss.warm_start(z.detach().float(), y)
+    assert loss.diagnostics()["temperature"] == pytest.approx(0.003)
+
+
+def test_as_published_has_the_constants_of_the_released_scripts() -> None:
+    """Initial temperature and its absolute learning rate: 500 or 200 times 1e-5."""
+    expected = {"cos": 1 / 256, "l2": 1.0, "nivmf": 1 / 32, "b_vmf": 1.0, "el_vmf": 1.0, "kl_vmf": 1.0}
+    z, y = batch(classes=4)
+    for distance, temperature in expected.items():
+        loss = create_loss("sample_proxy", num_classes=5, dim=6, distance=distance, fidelity="as_published")
+        loss.warm_start(z.detach().float(), y)
+        assert loss.temperature.item() == pytest.approx(temperature)
+        assert loss.optimizer_groups()[2]["lr"] == pytest.approx(0.005)
+    loss = create_loss("el_nivmf", num_classes=5, dim=6, fidelity="as_published")
+    loss.warm_start(z.detach().float(), y)
+    assert loss.temperature.item() == pytest.approx(0.003)
+    assert loss.optimizer_groups()[2]["lr"] == pytest.approx(0.002)
+
+
+@pytest.mark.parametrize("guidance", ["proxy_anchor", "proxy_nca", "soft_triple"])
+@pytest.mark.parametrize("temperature", [0.0, 3.0])
+def test_guiding_loss_pulls_as_hard_as_the_likelihood_at_the_start(guidance: str, temperature: float) -> None:
+    torch.manual_seed(0)
+    y = torch.arange(120) % 20
+    z = (torch.randn(20, 16)[y] + torch.randn(120, 16)).requires_grad_()
+    options = {"temperature": temperature, "guidance": guidance}
+    loss = create_loss("el_nivmf", num_classes=20, dim=16, **options)
+    loss.warm_start(z.detach(), y)
+
+    def pull(weight: float) -> torch.Tensor:
+        loss.guidance_weight = weight
+        return torch.autograd.grad(loss(z, y, generator=seeded()), z)[0]
+
+    guide = (pull(1.0) - pull(0.0)).norm()
+    assert guide.item() == pytest.approx(pull(0.0).norm().item(), rel=0.3)
+    published = create_loss("el_nivmf", num_classes=20, dim=16, fidelity="as_published", **options)
+    published.warm_start(z.detach(), y)
+    assert published.guidance_scale.item() == 1
+
+
 def test_learning_rates_are_relative_steps() -> None:
     options = {"concentration": 20.0, "temperature": 0.003, "concentration_lr": 0.01, "temperature_lr": 0.5}
     logs = create_loss("el_nivmf", num_classes=3, dim=6, **options).optimizer_groups()

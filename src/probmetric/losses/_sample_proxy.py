@@ -6,6 +6,10 @@
 kappa_z = embedding_scale |z|; a proxy has a direction (the row's, its norm only sets how fast it turns) and a
 concentration kappa_p. t and kappa_p are learned.
 
+    temperature        0 (default): `corrected` measures it once, at the warm start, so that the logits of an image
+                       have a standard deviation of `START_SPREAD` over the classes (1 until then); `as_published`
+                       takes the release's constant. Its constants belong to its own logits: under the exact
+                       normalisers t = 0.003 makes logits so far apart that nothing is learned (docs/losses.md).
     embedding_scale    the released code multiplies the embedding layer's weights at initialisation. 0 (default)
                        measures the network once, at the warm start, and scales its mean norm to where A_M is
                        `resultant`.
@@ -21,7 +25,7 @@ The learning rates of t and kappa_p are relative steps: for the raw parameters t
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +36,18 @@ from probmetric.losses._base import Loss, require, unit
 from probmetric.losses._proxies import class_means
 
 SMALLEST_RELEASED_CONCENTRATION = 0.1
+START_SPREAD = 1.0
+TEMPERATURE_STEP = 0.01
+
+_MEASURED = 1024
+
+
+class Released(NamedTuple):
+    """Start values of a distance in the released scripts; the temperature's learning rate is absolute."""
+
+    concentration: float
+    temperature: float
+    temperature_lr: float
 
 
 class SampleProxyLoss(Loss):
@@ -56,9 +72,16 @@ class SampleProxyLoss(Loss):
         resultant: float,
         prior_strength: float,
         fidelity: str,
+        released: Released,
         per_dimension: bool = False,
     ) -> None:
         super().__init__(num_classes=num_classes, dim=dim)
+        self.published = fidelity == "as_published"
+        self.measure_temperature = temperature == 0 and not self.published
+        temperature = temperature or (1.0 if self.measure_temperature else released.temperature)
+        temperature_lr = temperature_lr or (
+            released.temperature_lr / temperature if self.published else TEMPERATURE_STEP
+        )
         positive = {"concentration": concentration, "temperature": temperature, "proxy_lr": proxy_lr}
         positive |= {"concentration_lr": concentration_lr, "temperature_lr": temperature_lr}
         for name, value in positive.items():
@@ -67,7 +90,6 @@ class SampleProxyLoss(Loss):
         require(embedding_scale >= 0, "embedding_scale", embedding_scale, "a number above 0, or 0 to measure it")
         require(0 < resultant < 1, "resultant", resultant, "above 0 and below 1")
         require(prior_strength >= 0, "prior_strength", prior_strength, "at least 0")
-        self.published = fidelity == "as_published"
         self.wants_warm_start = True
         self.initial, self.prior_strength, self.resultant = concentration, prior_strength, resultant
         self.rates = {"proxies": proxy_lr, "concentration": concentration_lr, "temperature": temperature_lr}
@@ -115,7 +137,11 @@ class SampleProxyLoss(Loss):
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
         """Mean cross-entropy over the batch, and the prior."""
-        return F.cross_entropy(self.logits(embeddings), labels) + self.prior()
+        return F.cross_entropy(self.similarities(embeddings, generator), labels) + self.prior()
+
+    def similarities(self, embeddings: Tensor, generator: torch.Generator | None) -> Tensor:
+        """-d / t (B, C), up to a constant per row; `generator` drives the distances that are estimated."""
+        return self.logits(embeddings)
 
     def prior(self) -> Tensor | float:
         """Negative log-density of the concentrations under the across-class prior, per entry, or 0 without one."""
@@ -126,13 +152,21 @@ class SampleProxyLoss(Loss):
 
     @torch.no_grad()
     def warm_start(self, embeddings: Tensor, labels: Tensor) -> None:
-        """Point every proxy at its class mean; choose the embedding scale if it is to be measured."""
+        """Point every proxy at its class mean; choose embedding scale and temperature if they are to be measured."""
         means, present = class_means(embeddings.to(self.proxies), labels, self.num_classes)
         self.proxies[present] = self.initial * means[present]
         norm = torch.linalg.vector_norm(embeddings, dim=1).double().mean()
         if self.measure_scale and norm > 0:
-            target = concentration_from_resultant(torch.tensor(self.resultant, dtype=torch.float64), self.dim)
-            self.embedding_scale.fill_(float(target / norm))
+            self.embedding_scale.fill_(start_concentration(self.resultant, self.dim) / float(norm))
+        if self.measure_temperature:
+            self._measure_temperature(some_rows(_MEASURED, embeddings)[0])
+
+    def _measure_temperature(self, embeddings: Tensor) -> None:
+        """Set t so that the logits of an image have a standard deviation of `START_SPREAD` over the classes."""
+        generator = torch.Generator(embeddings.device).manual_seed(0)
+        spread = self.similarities(embeddings.to(self.proxies), generator).std(dim=1, correction=0).mean()
+        if spread > 0:
+            self.temperature += (spread / START_SPREAD).log()
 
     def optimizer_groups(self) -> list[dict[str, Any]]:
         """Directions, concentrations and temperature, each with its own absolute learning rate, none decayed."""
@@ -143,3 +177,14 @@ class SampleProxyLoss(Loss):
         with torch.no_grad():
             found = {"temperature": float(1 / self.inverse_temperature())}
             return found | {"proxy_concentration": float(self.concentrations().mean())}
+
+
+def start_concentration(resultant: float, dim: int) -> float:
+    """The concentration kappa at which A_M(kappa) is `resultant`."""
+    return float(concentration_from_resultant(torch.tensor(resultant, dtype=torch.float64), dim))
+
+
+def some_rows(count: int, *columns: Tensor) -> tuple[Tensor, ...]:
+    """At most `count` rows of tensors (N, ...), the same of each: random ones, always the same."""
+    order = torch.randperm(len(columns[0]), generator=torch.Generator().manual_seed(0))[:count]
+    return tuple(column[order.to(column.device)] for column in columns)

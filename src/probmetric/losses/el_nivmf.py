@@ -3,9 +3,12 @@
     L = -log softmax_c(log E_{z ~ vMF(mu_i, kappa_i)} rho_c(z)) + omega L_guidance        (eqs. 5-7, algorithm 1)
 
 estimated with `samples` draws z_n for each image; rho_c is the nivMF of proxy c (eq. 4). `guidance_weight` omega > 0
-adds any proxy loss on the same proxy directions (the paper: ProxyAnchor). The (images, samples, classes) log-densities
-come from two matrix products over all draws at once, see `_nivmf`; above `_LARGEST` entries they are made in blocks of
-images and made again in the backward pass, which bounds the memory.
+adds any proxy loss on the same proxy directions (the paper: ProxyAnchor). `corrected` measures the gradients of both
+terms at the images once, at the warm start, and counts omega in units of their ratio: at omega = 1 they start equal,
+whatever the temperature makes of the first; `as_published` takes omega as it is.
+
+The (images, samples, classes) log-densities come from two matrix products over all draws at once, see `_nivmf`; above
+`_LARGEST` entries they are made in blocks of images and made again in the backward pass, which bounds the memory.
 
     corrected      exact log C_M and normaliser; (1/N sum_n rho)^(1/t): the temperature outside the mean, eqs. 5-6
     as_published   quadratic log C, heuristic D, the released sampler, 1/N sum_n rho^(1/t) (algorithm 1), and draws that
@@ -20,7 +23,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from probmetric.directional import VonMisesFisher
@@ -29,16 +31,21 @@ from probmetric.losses import REGISTRY, create_loss, register
 from probmetric.losses._base import Loss, require, unit
 from probmetric.losses._nivmf import nivmf_log_densities, nivmf_log_likelihoods
 from probmetric.losses._released_vmf import quadratic_log_normalizer, released_samples
-from probmetric.losses._sample_proxy import SampleProxyLoss
+from probmetric.losses._sample_proxy import Released, SampleProxyLoss, some_rows
 from probmetric.losses.sample_proxy import by_fidelity
 from probmetric.registry import Count, NotNegative, Positive
 
+RELEASED = Released(18.0, 0.003, 0.002)
+
 _LARGEST = 1 << 24
+_STEP = 128
 
 
 @register
 class ELNivMF(SampleProxyLoss):
     """Expected likelihood under non-isotropic proxies, with an optional guiding proxy loss."""
+
+    guidance_scale: Tensor
 
     def __init__(
         self,
@@ -52,10 +59,10 @@ class ELNivMF(SampleProxyLoss):
         guidance_weight: NotNegative = 1.0,
         normalizer: Literal["by_fidelity", "exact", "paper", "none"] = "by_fidelity",
         concentration: Positive = 18.0,
-        temperature: Positive = 0.003,
+        temperature: NotNegative = 0.0,
         proxy_lr: Positive = 0.05,
         concentration_lr: Positive = 0.01,
-        temperature_lr: Positive = 0.01,
+        temperature_lr: NotNegative = 0.0,
         embedding_scale: float = 0.0,
         resultant: float = 0.7,
         prior_strength: float = 0.0,
@@ -73,6 +80,7 @@ class ELNivMF(SampleProxyLoss):
             resultant=resultant,
             prior_strength=prior_strength,
             fidelity=fidelity,
+            released=RELEASED,
             per_dimension=True,
         )
         require(samples >= 1, "samples", samples, "at least 1")
@@ -81,9 +89,10 @@ class ELNivMF(SampleProxyLoss):
         self.normalizer = by_fidelity(normalizer, self.published)
         self.guidance: Loss | None = None
         if guidance != "none" and guidance_weight > 0:
-            self.guidance = self._guide(guidance, fidelity)
+            self.guidance = self._create_guide(guidance, fidelity)
+            self.register_buffer("guidance_scale", torch.tensor(1.0))
 
-    def _guide(self, name: str, fidelity: str) -> Loss:
+    def _create_guide(self, name: str, fidelity: str) -> Loss:
         """The guiding loss; where it has one proxy per class, its directions are ours."""
         given = {"fidelity": fidelity} if "fidelity" in REGISTRY.options(name) else {}
         loss = create_loss(name, num_classes=self.num_classes, dim=self.dim, **given)
@@ -94,12 +103,32 @@ class ELNivMF(SampleProxyLoss):
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
         """Cross-entropy over the estimated log expected likelihoods, the prior and the guiding loss."""
-        value = F.cross_entropy(self.similarities(embeddings, generator), labels) + self.prior()
+        value = super().compute(embeddings, labels, generator)
         if self.guidance is None:
             return value
+        return value + self.guidance_weight * self.guidance_scale * self._guide(embeddings, labels)
+
+    def _guide(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """The guiding loss, on our proxies where it has one per class."""
+        assert self.guidance is not None
         own = "proxies" in dict(self.guidance.named_parameters())
         shared: dict[str, Tensor] = {} if own else {"proxies": self.proxies}
-        return value + self.guidance_weight * functional_call(self.guidance, shared, (embeddings, labels))
+        value: Tensor = functional_call(self.guidance, shared, (embeddings, labels))
+        return value
+
+    def warm_start(self, embeddings: Tensor, labels: Tensor) -> None:
+        """As `SampleProxyLoss`; then weigh the guiding loss by the ratio of the two gradients at the images."""
+        super().warm_start(embeddings, labels)
+        if self.guidance is None or self.published:
+            return
+        rows, own = some_rows(_STEP, embeddings, labels)
+        with torch.enable_grad():
+            rows = rows.detach().to(self.proxies).requires_grad_()
+            generator = torch.Generator(rows.device).manual_seed(0)
+            values = super().compute(rows, own, generator), self._guide(rows, own)
+            likelihood, guide = (torch.autograd.grad(value, rows)[0].norm() for value in values)
+        if likelihood > 0 and guide > 0:
+            self.guidance_scale.copy_(likelihood / guide)
 
     def similarities(self, embeddings: Tensor, generator: torch.Generator | None) -> Tensor:
         """Log E[rho_c] / t (B, C), up to a constant per row."""

@@ -10,8 +10,9 @@ With nu = kappa mu, an image zeta = vMF(nu_z) and a proxy rho:
     "el_vmf"   d_EL-vMF   -log integral rho zeta                                           vMF
     "kl_vmf"   d_KL-vMF   KL(zeta | rho) = log C(kz) - log C(kp) + A_M(kz) (kz - kp cos)   vMF
 
-(d_EL-nivMF has no closed form: loss `el_nivmf`.) `concentration` and `temperature` of 0 stand for the values of the
-paper's comparison (figure 5). `normalizer` is the factor D of "nivmf".
+(d_EL-nivMF has no closed form: loss `el_nivmf`.) A `concentration` of 0 stands for the value of the paper's comparison
+(figure 5), for a `corrected` "l2" for the images' own mean concentration at the start: the paper's 200 was tuned for
+other norms. `normalizer` is the factor D of "nivmf".
 
     corrected      exact log C_M; "kl_vmf" keeps A_M(kz), which eq. 39 drops; "nivmf" has its exact normaliser
     as_published   quadratic log C, under which "b_vmf" is a scaled "l2" and "el_vmf" a scaled dot product; "kl_vmf"
@@ -33,16 +34,16 @@ from probmetric.losses import register
 from probmetric.losses._base import cosine_similarities, unit
 from probmetric.losses._nivmf import nivmf_log_densities
 from probmetric.losses._released_vmf import quadratic_log_normalizer
-from probmetric.losses._sample_proxy import SampleProxyLoss
+from probmetric.losses._sample_proxy import Released, SampleProxyLoss, start_concentration
 from probmetric.registry import NotNegative, Positive
 
-PAPER = {
-    "cos": (10.0, 1 / 256),
-    "l2": (200.0, 1.0),
-    "nivmf": (10.0, 1 / 32),
-    "b_vmf": (10.0, 1.0),
-    "el_vmf": (10.0, 1.0),
-    "kl_vmf": (10.0, 1.0),
+RELEASED = {
+    "cos": Released(10.0, 1 / 256, 0.005),
+    "l2": Released(200.0, 1.0, 0.005),
+    "nivmf": Released(10.0, 1 / 32, 0.005),
+    "b_vmf": Released(10.0, 1.0, 0.005),
+    "el_vmf": Released(10.0, 1.0, 0.005),
+    "kl_vmf": Released(10.0, 1.0, 0.005),
 }
 ORDER = {"b_vmf": 0.5, "el_vmf": 1.0}
 FIT_OF_512 = 512
@@ -63,17 +64,20 @@ class SampleProxy(SampleProxyLoss):
         temperature: NotNegative = 0.0,
         proxy_lr: Positive = 0.05,
         concentration_lr: Positive = 0.01,
-        temperature_lr: Positive = 0.01,
+        temperature_lr: NotNegative = 0.0,
         embedding_scale: float = 0.0,
         resultant: float = 0.7,
         prior_strength: float = 0.0,
         fidelity: Literal["corrected", "as_published"] = "corrected",
     ) -> None:
+        released = RELEASED[distance]
+        if distance == "l2" and fidelity == "corrected":
+            released = released._replace(concentration=start_concentration(resultant, dim))
         super().__init__(
             num_classes=num_classes,
             dim=dim,
-            concentration=concentration or PAPER[distance][0],
-            temperature=temperature or PAPER[distance][1],
+            concentration=concentration or released.concentration,
+            temperature=temperature,
             proxy_lr=proxy_lr,
             concentration_lr=concentration_lr,
             temperature_lr=temperature_lr,
@@ -81,6 +85,7 @@ class SampleProxy(SampleProxyLoss):
             resultant=resultant,
             prior_strength=prior_strength,
             fidelity=fidelity,
+            released=released,
             per_dimension=distance == "nivmf",
         )
         self.distance = distance
