@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from probmetric.losses import create_loss
+from probmetric.losses import create_loss, list_losses
 from probmetric.losses._base import (
     cosine_similarities,
     log_one_plus_exp,
@@ -89,3 +89,14 @@ def test_names_and_options_are_read_without_importing_torch() -> None:
         "assert len(list_losses()) > 10; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", list_losses())
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8])
+def test_labels_may_be_integers_of_any_kind(name: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    loss, z, y = create_loss(name, num_classes=4, dim=6), torch.randn(8, 6), torch.arange(8) % 4
+    values = [loss(z, labels, generator=torch.Generator().manual_seed(0)) for labels in (y, y.to(dtype))]
+    assert torch.equal(values[0], values[1])
+    with pytest.raises(ValueError, match=r"labels are torch.float32; allowed: integers"):
+        loss(z, y.float())

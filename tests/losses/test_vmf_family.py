@@ -297,6 +297,34 @@ def test_logits_start_a_standard_deviation_apart(options: dict[str, str], size: 
         assert loss(z, y, generator=seeded()).item() < 2 * math.log(20)
 
 
+@pytest.mark.parametrize("dim", [3, 64, 512])
+def test_class_weights_of_vmf_turn_as_fast_as_those_of_a_linear_classifier(dim: int) -> None:
+    """A step of Adam, the same for every coordinate, relative to the coordinates' standard deviation."""
+    torch.manual_seed(0)
+    loss, linear = create_loss("vmf", num_classes=2000, dim=dim), torch.nn.Linear(dim, 2000)
+    steps = [group["lr_multiplier"] for group in loss.optimizer_groups() if "lr_multiplier" in group]
+    assert steps[0] / loss.weight.std().item() == pytest.approx(1 / linear.weight.std().item(), rel=0.05)
+    published = create_loss("vmf", num_classes=4, dim=dim, fidelity="as_published").optimizer_groups()
+    assert published[0]["lr_multiplier"] == 1
+
+
+def test_one_zero_embedding_leaves_the_others_their_gradient() -> None:
+    """In 64 dimensions the stretched length of a zero vector, to the power -64, is beyond any float."""
+    torch.manual_seed(0)
+    loss = create_loss("sample_proxy", num_classes=4, dim=64, distance="nivmf")
+    z, y = torch.randn(8, 64), torch.arange(8) % 4
+    z[3] = 0
+    z.requires_grad_()
+    value = loss(z, y)
+    (gradient,) = torch.autograd.grad(value, z)
+    assert torch.isfinite(value)
+    assert torch.isfinite(gradient).all()
+    assert not gradient[3].any()
+    alone = torch.cat([z[:3], z[4:]]).detach().requires_grad_()
+    (expected,) = torch.autograd.grad(loss(alone, torch.cat([y[:3], y[4:]])), alone)
+    torch.testing.assert_close(gradient[4:] * 8 / 7, expected[3:])
+
+
 def test_a_given_temperature_is_kept() -> None:
     z, y = batch(classes=4)
     loss = create_loss("el_nivmf", num_classes=5, dim=6, temperature=0.003)

@@ -46,7 +46,7 @@ def test_zero_learning_rate_without_forgetting_equals_post_hoc(pairs, bias):
     for batch in tiny_batches():
         step(encoder, objective, batch, torch.Generator().manual_seed(0), optimizer)
     found = uncertainty.fit(encoder, [], loss=objective, generator=torch.Generator(), device="cpu")
-    post_hoc = create_uncertainty("laplace", margin=1.0, **options)
+    post_hoc = create_uncertainty("laplace", geometry="euclidean", margin=1.0, **options)
     expected = post_hoc.fit(encoder, tiny_batches(), generator=torch.Generator(), device="cpu")
     assert torch.allclose(found["weight_curvature"], expected["weight_curvature"], rtol=1e-4)
     assert ("bias_curvature" in found) == bias
@@ -151,3 +151,19 @@ def test_errors_name_the_remedy():
         create_uncertainty("laplace_online", memory=0.0)
     with pytest.raises(ValueError, match="train_samples is -1"):
         create_uncertainty("laplace_online", train_samples=-1)
+
+
+def test_the_posterior_carries_its_record_and_may_take_its_prior_from_validation():
+    encoder = TinyEncoder()
+    uncertainty, objective = online(encoder)
+    options = {"loss": objective, "generator": torch.Generator().manual_seed(0), "device": "cpu"}
+    bare = uncertainty.fit(encoder, [], **options)
+    assert "mean_resultant_length" not in bare
+    posterior = uncertainty.fit(encoder, tiny_batches(), **options)
+    assert float(posterior["prior_share"]) == 0.0
+    assert 0.5 < float(posterior["mean_resultant_length"]) < 1.0
+    validated = create_uncertainty("laplace_online", prior="validation", samples=20, margin=1.0)
+    chosen = validated.fit(encoder, [], validation=tiny_batches(2, seed=7), **options)
+    assert float(chosen["prior_precision"]) in [10.0**power for power in range(-3, 9)]
+    with pytest.raises(ValueError, match="pass validation="):
+        validated.fit(encoder, [], **options)

@@ -197,6 +197,78 @@ def test_validation_prior_is_the_best_candidate():
     assert area(chosen) == pytest.approx(max(area(10.0**power) for power in range(-3, 9)), abs=1e-9)
 
 
+def test_the_record_says_how_much_of_the_posterior_is_its_prior(caplog):
+    """Share of prior-dominated weights and resultant of the draws, counted by hand; a warning where they are bad."""
+    _, _, sound = fitted(geometry="euclidean", approximation="positive", scale=1e3)
+    assert not caplog.messages
+    assert float(sound["prior_share"]) < 0.5
+    assert float(sound["mean_resultant_length"]) > 0.9
+    encoder, _, posterior = fitted(prior_precision=1e-3)
+    _, _, drowned = fitted(prior_precision=1e6)
+    assert float(drowned["prior_share"]) == 1.0
+    assert "isotropic noise" in caplog.text
+    for found, precision in ((posterior, 1e-3), (drowned, 1e6)):
+        entries = torch.cat([found["weight_curvature"].flatten(), found["bias_curvature"]])
+        assert float(found["prior_share"]) == pytest.approx(sum(h < precision for h in entries.tolist()) / len(entries))
+    assert 0.0 < float(posterior["prior_share"]) < 0.5
+    assert float(drowned["mean_resultant_length"]) == pytest.approx(1.0, abs=1e-4)
+    seed = int(torch.randint(2**31, (), generator=torch.Generator().manual_seed(0)))
+    keeper = create_uncertainty("laplace", samples=20, margin=1.0, keep_samples=True)
+    images = torch.cat([images for images, _ in tiny_batches()])
+    samples = keeper.bind(encoder, posterior=posterior, seed=seed)(images).samples
+    assert float(posterior["mean_resultant_length"]) == pytest.approx(
+        float(samples.mean(1).norm(dim=1).mean()), rel=1e-4
+    )
+
+
+def test_draws_that_scatter_are_warned_of(caplog):
+    """A posterior a thousand times wider than its weights: the mean of its draws is chance."""
+    _, _, posterior = fitted(prior_precision=1e-9, scale=1e-9)
+    assert float(posterior["mean_resultant_length"]) < 0.5
+    assert "scatter over the sphere" in caplog.text
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("structure", ["diagonal", "kronecker"])
+def test_the_control_has_the_same_mean_variance_and_no_curvature(bias, structure):
+    encoder = TinyEncoder(bias=bias)
+    _, _, posterior = fitted(encoder, structure=structure)
+    _, _, control = fitted(encoder, structure=structure, noise="isotropic")
+    entries = torch.cat(
+        [posterior[name].flatten() for name in ("weight_curvature", "bias_curvature") if name in posterior]
+    )
+    variance = (1 / (entries.double().clamp_min(0) + 1.0)).mean()
+    assert float(control["prior_precision"]) == pytest.approx(float(1 / variance))
+    assert not control["weight_curvature"].any()
+    if structure == "diagonal":
+        images = tiny_batches(1)[0][0]
+        wide = create_uncertainty("laplace", samples=400, margin=1.0, score="std_sum")
+        doubt = wide.bind(encoder, posterior=control, seed=0)(images).uncertainty
+        with torch.no_grad():
+            encoder.eval()
+            inputs, outputs = encoder.features(images), encoder(images)
+            ratio = (inputs.square().sum(1) + bias).sqrt() / outputs.norm(dim=1)
+        ranks = [values.argsort().argsort().float() for values in (doubt, ratio)]
+        assert float(torch.corrcoef(torch.stack(ranks))[0, 1]) > 0.95, "all it knows is |h| / |z|"
+
+
+def test_post_hoc_and_online_have_one_rule_for_the_prior():
+    assert float(fitted()[2]["prior_precision"]) == 1.0
+    options = {name: create_uncertainty(name).__dict__ for name in ("laplace", "laplace_online")}
+    assert {(found["prior"], found["prior_precision"]) for found in options.values()} == {("fixed", 1.0)}
+    assert {found["rule"].geometry for found in options.values()} == {"arccos"}
+
+
+def test_head_inputs_are_the_inputs_of_the_head():
+    encoder = TinyEncoder()
+    images = tiny_batches(1)[0][0]
+    batch = create_uncertainty("head_inputs").bind(encoder, seed=0)(images)
+    with torch.no_grad():
+        inputs = encoder.eval().features(images)
+    assert torch.allclose(batch.mean * batch.concentration[:, None], inputs, atol=1e-6)
+    assert torch.allclose(batch.uncertainty, 1 / inputs.norm(dim=1))
+
+
 def test_sparsification_area_by_hand():
     mean = F.normalize(torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]]), dim=1)
     labels = torch.tensor([0, 0, 1, 2])
@@ -220,6 +292,6 @@ def test_errors_name_the_remedy():
             TinyEncoder(), tiny_batches(), generator=torch.Generator(), device="cpu"
         )
     with pytest.raises(ValueError, match="prior='fixed' only"):
-        create_uncertainty("laplace", prior_precision=3.0)
+        create_uncertainty("laplace", prior="validation", prior_precision=3.0)
     with pytest.raises(ValueError, match="at least 2"):
         create_uncertainty("laplace", samples=1)

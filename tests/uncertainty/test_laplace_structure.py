@@ -28,7 +28,7 @@ class Linear(nn.Module):
 
 
 def fit(encoder, batches, **options):
-    uncertainty = create_uncertainty("laplace", **({"margin": 1.0, "samples": 10} | options))
+    uncertainty = create_uncertainty("laplace", **({"geometry": "euclidean", "margin": 1.0, "samples": 10} | options))
     return uncertainty, uncertainty.fit(encoder, batches, generator=torch.Generator().manual_seed(0), device="cpu")
 
 

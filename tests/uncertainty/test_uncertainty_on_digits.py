@@ -107,9 +107,10 @@ def mean_uncertainties(uncertainty, trained, images, distortion):
 
 
 @pytest.mark.parametrize("distortion", DISTORTIONS)
-@pytest.mark.parametrize("options", [{}, {"score": "std_sum"}, {"geometry": "arccos", "score": "std_sum"}])
+@pytest.mark.parametrize("options", [{}, {"score": "std_sum"}, {"geometry": "euclidean", "score": "std_sum"}])
 def test_laplace_uncertainty_grows(distortion, options, contrastive, digits):
-    uncertainty = create_uncertainty("laplace", samples=30, **options)
+    """With a prior of 10: at 1 the draws of these small weights scatter over the sphere, and the record warns of it."""
+    uncertainty = create_uncertainty("laplace", samples=30, prior_precision=10.0, **options)
     clean, half, full = mean_uncertainties(uncertainty, contrastive, digits[0][1200:1500], distortion)
     assert clean < half
     assert clean < full
@@ -122,7 +123,10 @@ def test_norm_uncertainty_grows(distortion, softmax, digits):
 
 
 def test_laplace_ranks_errors_and_distorted_images(contrastive, digits):
-    """Default Laplace: wrongly retrieved and blurred images are more uncertain than the rest, far above chance."""
+    """Default Laplace: wrongly retrieved and blurred images are more uncertain than the rest, far above chance.
+
+    Weight noise of the same size, without the curvature, finds blurred images surer than clean ones.
+    """
     images, labels = digits[0][1200:], digits[1][1200:]
     uncertainty, (encoder, _, batches) = create_uncertainty("laplace", samples=50), contrastive
     posterior = uncertainty.fit(encoder, batches, generator=torch.Generator().manual_seed(0), device="cpu")
@@ -132,7 +136,11 @@ def test_laplace_ranks_errors_and_distorted_images(contrastive, digits):
     assert 5 < int(wrong.sum()) < 100
     assert auroc(found.uncertainty[~wrong], found.uncertainty[wrong]) > 0.7
     blur = uncertainty.bind(encoder, posterior=posterior, seed=0)(blurred(images, 1.0))
-    assert auroc(found.uncertainty, blur.uncertainty) > 0.9
+    assert auroc(found.uncertainty, blur.uncertainty) > 0.75
+    control = create_uncertainty("laplace", samples=50, noise="isotropic")
+    posterior = control.fit(encoder, batches, generator=torch.Generator().manual_seed(0), device="cpu")
+    noise = control.bind(encoder, posterior=posterior, seed=0)
+    assert auroc(noise(images).uncertainty, noise(blurred(images, 1.0)).uncertainty) < 0.5
 
 
 def hib_recall(digits, fidelity):

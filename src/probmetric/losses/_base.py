@@ -48,7 +48,7 @@ class Loss(nn.Module):
     def forward(
         self,
         embeddings: Tensor,  # (B, M) raw encoder output
-        labels: Tensor,  # (B,) int64 in 0..C-1
+        labels: Tensor,  # (B,) integers in 0..C-1
         *,
         generator: torch.Generator | None = None,
     ) -> Tensor:  # ()
@@ -62,7 +62,7 @@ class Loss(nn.Module):
         """
         self._check(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
-            value = self.compute(embeddings.to(self.working_dtype(embeddings)), labels, generator)
+            value = self.compute(embeddings.to(self.working_dtype(embeddings)), labels.long(), generator)
             return self._scalar(value) + (embeddings.detach() * 0).sum()
 
     def from_features(
@@ -144,6 +144,8 @@ class Loss(nn.Module):
             )
         if labels.shape != embeddings.shape[:1]:
             raise ValueError(f"labels have shape {tuple(labels.shape)}; expected ({len(embeddings)},).")
+        if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+            raise ValueError(f"labels are {labels.dtype}; allowed: integers, the numbers of the classes.")
         # On an accelerator reading the extremes would stall every step; indexing checks the range there.
         if labels.device.type == "cpu":
             low, high = (int(bound) for bound in torch.aminmax(labels))

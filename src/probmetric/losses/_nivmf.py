@@ -100,7 +100,8 @@ class _Stretched(Function):
             linear, quadratic, _, direction = _stretch(proxies[block], logs[block], size[block])
             length_square[block] = torch.linalg.vecdot(linear, direction) * (-size[block]).exp()
             projection, root = points @ linear.T, squares @ quadratic.T
-            root.clamp_min_(torch.finfo(root.dtype).tiny).rsqrt_()
+            nowhere = root <= torch.finfo(root.dtype).tiny
+            root.rsqrt_().masked_fill_(nowhere, 0.0)
             projection.mul_(root)
             kept += _log_mean(projection, root, extra, mean[:, block])
         ctx.save_for_backward(draws, proxies, logs, size, *kept)
@@ -154,10 +155,13 @@ def _stretch(proxies: Tensor, logs: Tensor, size: Tensor) -> tuple[Tensor, Tenso
 def _log_mean(projection: Tensor, root: Tensor, extra: float, out: Tensor) -> list[Tensor]:
     """Write log 1/N sum_n e^t to `out` (B, c); return the factors (N B, c) of dp and, on top of it, of dq.
 
-    `projection` is p q^(-1/2), `root` q^(-1/2), both (N B, c) and overwritten.
+    `projection` is p q^(-1/2), `root` q^(-1/2), both (N B, c) and overwritten. A point of length zero has no direction:
+    its root is zero, its e^t that of a constant.
     """
     count = len(projection) // len(out)
-    exponent = torch.add(projection, root.log(), alpha=extra) if extra else projection.clone()
+    exponent = projection.clone()
+    if extra:
+        exponent.add_(root.log().masked_fill_(root == 0, 0.0), alpha=extra)
     by_draw = exponent.view(count, *out.shape)
     if count == 1:
         out.copy_(exponent)

@@ -13,6 +13,11 @@ with fresh draws of both. Initialisation: weights are normal with E|w~_j| = kapp
 mean |f(x)| to kappa*, where A_M(kappa*) = `resultant` (lambda: 0.4, for retrieval 0.7). alpha is a buffer, saved with
 the loss.
 
+Class weights are as long as their concentrations, tens to hundreds of times those of a linear classifier. Adam's steps
+do not grow with them: at the base rate they hardly move within a short run. `weight_lr_multiplier` 0 (default) takes
+the ratio of both standard deviations, so that a step of Adam turns a class as far as it turns a linear classifier's;
+`as_published` takes 1, and so do the paper's settings, whose optimiser is SGD.
+
     corrected      exact log C_M and A_M, the right sampler, kappa* from A_M exactly, alpha from mean norms
     as_published   the mean of two bounds for both, the released sampler, kappa* = lambda (M - 1) / (1 - lambda^2) and
                    alpha = kappa* / (sqrt(M) mean |f_im|): mean norms come out sqrt(pi / 2) too long. The released code
@@ -32,7 +37,7 @@ from probmetric.directional.normalizer import log_normalizer_of_square, scaled_r
 from probmetric.losses import register
 from probmetric.losses._base import Loss, require, unit
 from probmetric.losses._released_vmf import bounds_log_normalizer, bounds_scaled_ratio, released_samples
-from probmetric.registry import Count, Positive
+from probmetric.registry import Count, NotNegative, Positive
 
 
 @register
@@ -53,6 +58,7 @@ class VMF(Loss):
         scale: Positive = 16.0,
         learn_scale: bool = True,
         scale_lr: Positive = 0.001,
+        weight_lr_multiplier: NotNegative = 0.0,
         fidelity: Literal["corrected", "as_published"] = "corrected",
     ) -> None:
         super().__init__(num_classes=num_classes, dim=dim)
@@ -61,8 +67,10 @@ class VMF(Loss):
         require(0 < resultant < 1, "resultant", resultant, "above 0 and below 1")
         require(scale > 0, "scale", scale, "a number above 0")
         require(scale_lr > 0, "scale_lr", scale_lr, "a learning rate above 0")
+        require(weight_lr_multiplier >= 0, "weight_lr_multiplier", weight_lr_multiplier, "a factor, or 0 to derive it")
         self.samples, self.scale_lr, self.published = samples, scale_lr, fidelity == "as_published"
         self.target = self._target(resultant)
+        self.weight_lr_multiplier = weight_lr_multiplier or (1.0 if self.published else math.sqrt(3) * self.target)
         self.weight = nn.Parameter(self.target / math.sqrt(dim) * torch.randn(num_classes, dim))
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale)), requires_grad=learn_scale)
         self.register_buffer("alpha", torch.tensor(1.0))
@@ -122,9 +130,9 @@ class VMF(Loss):
             return logits.softmax(dim=-1).mean(dim=0)
 
     def optimizer_groups(self) -> list[dict[str, Any]]:
-        """Class weights at the base learning rate; log beta at `scale_lr`, without momentum."""
+        """Class weights at a multiple of the base learning rate; log beta at `scale_lr`, without momentum."""
         scale = {"params": [self.log_scale], "lr": self.scale_lr, "weight_decay": 0.0}
-        weights = {"params": [self.weight], "lr_multiplier": 1.0, "weight_decay": 0.0}
+        weights = {"params": [self.weight], "lr_multiplier": self.weight_lr_multiplier, "weight_decay": 0.0}
         return [weights, scale | {"momentum": 0.0, "nesterov": False}]
 
     @torch.no_grad()

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from torch import Tensor
+
 from probmetric.uncertainty import register
-from probmetric.uncertainty._base import Fitting, Posterior
+from probmetric.uncertainty._base import Fitting, Posterior, evaluating
 from probmetric.uncertainty.laplace._online import OnlineLaplaceObjective
 from probmetric.uncertainty.laplace._posterior import linear_head
-from probmetric.uncertainty.laplace.model import Laplace
+from probmetric.uncertainty.laplace.model import RECORDED, Laplace
 
 if TYPE_CHECKING:
     from probmetric.losses import Loss
@@ -43,7 +45,9 @@ class OnlineLaplace(Laplace):
         initial_curvature: float = -1.0,
         scale: float = -1.0,
         normalize: Literal["triplets", "none"] = "triplets",
+        prior: Literal["fixed", "validation"] = "fixed",
         prior_precision: float = 1.0,
+        noise: Literal["posterior", "isotropic"] = "posterior",
         train_samples: int = 1,
         samples: int = 100,
         score: Literal["std_sum", "inverse_concentration"] = "inverse_concentration",
@@ -58,8 +62,9 @@ class OnlineLaplace(Laplace):
             margin=margin,
             negative_weight=negative_weight,
             scale=scale,
-            prior="fixed",
+            prior=prior,
             prior_precision=prior_precision,
+            noise=noise,
             samples=samples,
             score=score,
             keep_samples=keep_samples,
@@ -86,11 +91,20 @@ class OnlineLaplace(Laplace):
         )
 
     def fitted(self, given: Fitting) -> Posterior:
-        """The posterior that training learnt; reads no image."""
+        """The posterior that training learnt, with its record; `batches` serve the record and may be empty.
+
+        `prior="validation"` chooses the precision of the finished posterior, not the one that training drew with.
+        """
         if not isinstance(given.loss, OnlineLaplaceObjective):
             raise ValueError(
                 "laplace_online needs an encoder trained with its objective; this one was trained with "
                 f"{type(given.loss).__name__}. Set `objective: laplace_online` for the method, "
                 "or use `laplace` (post-hoc)."
             )
-        return given.loss.posterior()
+        self._require_validation(given)
+        head, kept = linear_head(given.encoder), list[Tensor]()
+        with evaluating(given.encoder):
+            for _ in self._seen(given, kept):
+                if sum(map(len, kept)) >= RECORDED:
+                    break
+            return self._finished(given, head, given.loss.posterior(), kept)

@@ -1,0 +1,31 @@
+"""Control: the inputs h of the last layer as embeddings, u = h / |h|, without the layer; the doubt is 1 / |h|.
+
+A posterior whose prior is far below |W| moves an embedding by about |h|: drawn weights then rank images, and retrieve
+them, as the layer's inputs do. What a last-layer posterior knows must show beside this row (docs/uncertainty.md).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from probmetric.uncertainty import register
+from probmetric.uncertainty._base import DirectionalBatch, Predictor, Uncertainty
+from probmetric.uncertainty.laplace._posterior import linear_head
+
+
+@register
+class HeadInputs(Uncertainty):
+    """Directions and lengths of what the last layer is given, in its dimension D."""
+
+    needs_head = True
+
+    def represent(self, images: Tensor, given: Predictor) -> Tensor:
+        """Inputs (B, D) of the last layer."""
+        linear_head(given.encoder)
+        return given.encoder.features(images)
+
+    def describe(self, rows: Tensor, given: Predictor) -> DirectionalBatch:
+        """Directional distributions of features (N, D)."""
+        kappa = rows.norm(dim=-1).clamp_min(torch.finfo(rows.dtype).eps)
+        return DirectionalBatch(mean=rows / kappa[:, None], uncertainty=kappa.reciprocal(), concentration=kappa)
