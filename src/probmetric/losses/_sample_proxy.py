@@ -166,7 +166,7 @@ class SampleProxyLoss(Loss):
         generator = torch.Generator(embeddings.device).manual_seed(0)
         spread = self.similarities(embeddings.to(self.proxies), generator).std(dim=1, correction=0).mean()
         if spread > 0:
-            self.temperature += (spread / START_SPREAD).log()
+            self.temperature.add_((spread / START_SPREAD).log())
 
     def optimizer_groups(self) -> list[dict[str, Any]]:
         """Directions, concentrations and temperature, each with its own absolute learning rate, none decayed."""
