@@ -22,7 +22,7 @@ class DataSource(Strict):
 
     model_config = ConfigDict(json_schema_extra={"additionalProperties": True})
 
-    source: str = Field(description="file in src/probmetric/data/sources")
+    source: str = Field(description="name of a source: a file in src/probmetric/data/sources, or of a plugin")
     raw: str | None = Field(None, description="folder with the archives, if it is not `data.raw`")
     options: dict[str, Any] = Field(default_factory=dict)
 
@@ -37,6 +37,10 @@ class DataSource(Strict):
     @model_validator(mode="after")
     def _exists(self) -> DataSource:
         DATASETS.check_options(DATASETS.check(self.source), self.options)
+        if self.raw is None and DATASETS.constant(self.source, "needs_raw", False):
+            raise ValueError(
+                f"source {self.source!r} reads your own folder; name it: {{source: {self.source}, raw: ...}}"
+            )
         return self
 
 

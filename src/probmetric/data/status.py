@@ -95,13 +95,16 @@ def dataset_status(name: str, source_name: str, raw: Path, prepared: Path, *, su
     state, todo = _state(best), f"probmetric data ensure {name}"
     if subset and present:
         state, missing = "ready", ()
+    if source.needs_raw:
+        state, missing = ("ready", ()) if raw.is_dir() else ("missing", (f"{raw}/",))
     if (prepared / name / MANIFEST).is_file():
         summary = prepared / name / SUMMARY
         images = json.loads(summary.read_text(encoding="utf-8"))["images"] if summary.is_file() else images
         state, missing, todo = "prepared", (), f"probmetric doctor {prepared / name}"
     elif missing:
         first, more = missing[0].split(" | ")[0], " ..." if missing[1:] else ""
-        todo = f"put {first}{more} into {raw / source_name}, then {todo}"
+        place = "" if source.needs_raw else f" into {raw / source_name}"
+        todo = f"put {first}{more}{place}, then {todo}"
     return DatasetStatus(name, source_name, state, present, missing, size, source.where, images, todo)
 
 

@@ -59,7 +59,8 @@ def stage(params: Params, name: str) -> str:
 def ensure(params: Params, name: str) -> None:
     """Bring prepared dataset `name` up to date: through DVC, unless `params` say otherwise than params.yaml.
 
-    DVC reads params.yaml; what `--config` changed about data it cannot know. Whoever else asks for data goes first.
+    DVC reads params.yaml; what `--config` changed about data it cannot know, nor where a plugin's source is defined.
+    Whoever else asks for data goes first.
 
     Inside a DVC stage what is in `datasets` is up to date already (DVC locks it meanwhile): only its digest is
     written again. What is prepared on request is no dependency of that stage, so DVC can be asked for it.
@@ -70,7 +71,7 @@ def ensure(params: Params, name: str) -> None:
     from probmetric.data.digest import write_digest
     from probmetric.data.handover import repro
 
-    if not _as_in_file(params):
+    if not _as_in_file(params) or _is_a_plugins(params, name):
         _make(params, name)
         return
     if "DVC_STAGE" in os.environ and split_data_name(name)[0] in params.datasets:
@@ -79,6 +80,13 @@ def ensure(params: Params, name: str) -> None:
     address = stage(params, name)
     if repro(address):
         raise FileError(f"`dvc repro {address}` failed; its message is above.")
+
+
+def _is_a_plugins(params: Params, name: str) -> bool:
+    """Whether the source of dataset `name` is defined outside this package."""
+    from probmetric.data.sources import REGISTRY
+
+    return not REGISTRY.module(data_source(params, split_data_name(name)[0]).source).startswith(REGISTRY.package)
 
 
 def _as_in_file(params: Params) -> bool:

@@ -13,7 +13,9 @@ from probmetric.registry import Registry
 if TYPE_CHECKING:
     from probmetric.data.sources._base import RawFile, RawFiles, Source, Table, check_counts
 
-REGISTRY = Registry("dataset", "probmetric.data.sources", constants=("closed_set", "counts", "view", "views"))
+REGISTRY = Registry(
+    "dataset", "probmetric.data.sources", constants=("closed_set", "counts", "needs_raw", "view", "views")
+)
 register, list_datasets = REGISTRY.register, REGISTRY.names
 
 __all__ = ["REGISTRY", "RawFile", "RawFiles", "Source", "Table", "check_counts", "list_datasets", "register"]

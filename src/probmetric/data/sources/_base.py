@@ -51,6 +51,7 @@ class Source(ABC):
         folders: relative paths one of which identifies an extracted copy.
         homes: where file names are shared with another dataset, the subfolders of `data/raw` that are searched.
         where: where people usually get it.
+        needs_raw: whether it reads whatever folder a dataset names as `raw`.
         counts: published numbers, `images`, `classes`, and images per split.
         closed_set: whether every class is in every split; a mapping if that depends on options.
         view: `name` and options of the view of its images, see `data.views`; empty leaves that to their sizes.
@@ -61,6 +62,7 @@ class Source(ABC):
     folders: ClassVar[tuple[str, ...]] = ()
     homes: ClassVar[tuple[str, ...]] = ()
     where: ClassVar[str] = "generated or installed with the package"
+    needs_raw: ClassVar[bool] = False
     counts: ClassVar[Mapping[str, int]] = {}
     closed_set: ClassVar[Flag] = False
     view: ClassVar[Mapping[str, Any]] = {}
