@@ -283,6 +283,14 @@ def _tune(options: argparse.Namespace) -> None:
     print(f"Tuned methods, to be named in experiments: {report.write_methods(search, options.search)}")
 
 
+def _list(options: argparse.Namespace) -> None:
+    from probmetric.listing import listing
+    from probmetric.registry import load_plugins
+
+    load_plugins(_params().plugins if PARAMS.exists() else ())
+    print(listing(options.kind, options.name))
+
+
 def _schema(options: argparse.Namespace) -> None:
     from probmetric.metrics import write_tables
     from probmetric.planning.workflow import write_schemas
@@ -382,6 +390,9 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--all", action="store_true", help="a line for every run, also where there are many")
     command = add("clean", _clean, "remove kept results of earlier settings and code (state/kept)")
     command.add_argument("--dry-run", "-n", action="store_true", help="only list them")
+    command = add("list", _list, "list components, or the options of one: losses, views, metrics, sources, ...")
+    command.add_argument("kind", help="losses, uncertainties, backbones, views, metrics, figures or sources")
+    command.add_argument("name", nargs="?", help="one of them: its options, with defaults and what they take")
     add("experiments", _experiments, "list the experiments with their runs and the data they need")
     command = add("search", _search, "find the images of a run's dataset nearest to yours, and how sure it is")
     command.add_argument("run", help="a finished run: <dataset>/<method>/seed<k>")

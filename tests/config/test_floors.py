@@ -14,6 +14,7 @@ FLOORS = (
     ("io", "privacy"),
     ("registry", "source_digest"),
     ("metrics",),
+    ("listing",),
     ("run_names", "directional"),
     ("run_folder",),
     ("data", "losses", "made", "models"),
