@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from probmetric import __version__
 from probmetric.config import Params, load
 from probmetric.errors import OUT_OF_MEMORY, ProbMetricError, is_out_of_memory
-from probmetric.io import FileError, read_problem
+from probmetric.io import FileError, present, read_problem
 from probmetric.launch import Place, take_place
 from probmetric.privacy import switch_telemetry_off
 
@@ -312,6 +312,10 @@ def _take_place(options: argparse.Namespace, plan: RunPlan) -> Place:
 
 
 def _params() -> Params:
+    if not present(PARAMS):
+        raise FileError(
+            f"there is no {PARAMS} in {Path.cwd()}; run this command inside a project folder, the one that holds it."
+        )
     params: Params = load(Params, PARAMS)
     return params
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from probmetric.embedder import Embedder, prepared_folder
 from probmetric.errors import ProbMetricError
+from probmetric.io import present
 from probmetric.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -95,8 +96,8 @@ def search(run: Run, images: Sequence[Path], *, k: int = 5, withhold: float = 1.
         withhold: answers are withheld for images less sure than this share of the validation images.
 
     Raises:
-        SearchError: `withhold` is no share.
-        FileError: the run has no embeddings yet.
+        SearchError: `withhold` is no share, or the run is not embedded yet.
+        FileError: a file of the run is damaged.
     """
     from probmetric.evaluation import nearest_neighbours
     from probmetric.training import claim_device
@@ -105,6 +106,11 @@ def search(run: Run, images: Sequence[Path], *, k: int = 5, withhold: float = 1.
     if not 0 <= withhold <= 1:
         raise SearchError(f"withhold is {withhold:g}; it is a share of the validation images, 0 to 1.")
     folder = RunFolder.named(run.name)
+    if not all(present(folder.embeddings_file(split)) for split in ("test", "val")):
+        raise SearchError(
+            f"run {run.name} is not embedded yet, so there is nothing to search in; "
+            f"`snakemake --cores all {folder.metrics_file}` finishes it."
+        )
     gallery, known = folder.embeddings("test"), folder.embeddings("val")
     with claim_device("auto") as device:
         embedder = Embedder(run.name, run.encoder, run.settings, device, ALONE, which="selected")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from probmetric.config import ConfigError, EncoderSettings, Experiment, Params, RunSettings, load, parse
-from probmetric.config._params import Evaluation
+from probmetric.config._params import Evaluation, Grid
 from probmetric.config._training import Training
 from probmetric.io import read_yaml
 from probmetric.planning.workflow import write_schemas
@@ -110,3 +110,30 @@ def test_numbers_of_training_out_of_range_are_refused_by_name(option: str, value
 def test_numbers_of_the_evaluation_out_of_range_are_refused_by_name(option: str, value: object):
     with pytest.raises(ConfigError, match=rf"x.yaml: {option}.*less than or equal to.*found"):
         parse(Evaluation, {option: value}, "x.yaml")
+
+
+def test_one_number_is_no_list_of_seeds():
+    with pytest.raises(
+        ConfigError, match=r"x.yaml: seeds: 3 is no list of seeds; write \[3\] for seed 3, or \[0, 1, 2\]"
+    ):
+        parse(Grid, {"datasets": ["digits"], "methods": ["m"], "seeds": 3}, "x.yaml")
+    assert parse(Grid, {"datasets": ["digits"], "methods": ["m"], "seeds": [3]}, "x.yaml").seeds == (3,)
+
+
+def test_outside_a_project_folder_the_command_says_so(tmp_path, monkeypatch, capsys):
+    from probmetric import cli
+
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["experiments"]) == 2
+    assert f"there is no params.yaml in {tmp_path}; run this command inside a project folder" in capsys.readouterr().err
+
+
+def test_a_run_that_is_not_embedded_is_named_with_the_command(tmp_path, monkeypatch):
+    from types import SimpleNamespace
+
+    from probmetric.search import SearchError, search
+
+    monkeypatch.chdir(tmp_path)
+    command = "`snakemake --cores all results/digits/cosine/seed0/metrics.json` finishes it"
+    with pytest.raises(SearchError, match=f"run digits/cosine/seed0 is not embedded yet.*{command}"):
+        search(SimpleNamespace(name="digits/cosine/seed0"), [])

@@ -124,13 +124,24 @@ class Preset(Strict):
     )
 
 
+def _listed(value: Any) -> Any:
+    """Seeds as a list; one number could be a seed or how many."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        several = ", ".join(map(str, range(min(max(value, 1), 10))))
+        raise ValueError(f"{value} is no list of seeds; write [{value}] for seed {value}, or [{several}] for so many")
+    return value
+
+
+Seeds = Annotated[tuple[Seed, ...], BeforeValidator(_listed)]
+
+
 class Grid(Strict):
     """A block of runs: the product of its lists."""
 
     datasets: tuple[str, ...] = Field(min_length=1)
     methods: tuple[str, ...] = Field(min_length=1)
     noise: tuple[Rate, ...] = (0.0,)
-    seeds: tuple[Seed, ...] = Field((0, 1, 2), min_length=1)
+    seeds: Seeds = Field((0, 1, 2), min_length=1)
     set: dict[str, Annotated[tuple[Any, ...], BeforeValidator(as_list)]] = Field(
         {}, description="overrides by dotted key (training.epochs, loss.scale, dim): each value or list of values"
     )
