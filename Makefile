@@ -33,10 +33,10 @@ demo: env ## prepare the embedded datasets, train, evaluate, report (minutes)
 smoke: env ## every seam of the workflow, in about a minute
 	snakemake --config experiments=smoke
 
-check: env ## while you work: linters, types, the quick tests of what changed since main (30 s)
+check: env ## while you work: linters, types, the quick tests of what changed since main
 	@$(PARALLEL) style types changed
 
-test: env ## linters, types and every test of a unit (5 min); COVER=yes also says which lines they ran
+test: env ## linters, types and every test of a unit; COVER=yes also says which lines they ran
 	@$(PARALLEL) style types units
 	$(if $(COVER),@.ci/coverage.py)
 

@@ -238,7 +238,7 @@ def test_lfw_pairs_of_the_training_people_are_refused(copy: Callable[..., Path],
 
 
 def _labels(values: np.ndarray) -> bytes:
-    return gzip.compress(struct.pack(">II", 2049, len(values)) + values.astype(np.uint8).tobytes())
+    return gzip.compress(struct.pack(">II", 2049, len(values)) + values.astype(np.uint8).tobytes(), mtime=0)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def _labels(values: np.ndarray) -> bytes:
             bytes(_labels(np.arange(120) % 10)[:12]) + b"\xff" * 40,
             r"train-labels-idx1-ubyte.gz is damaged or truncated",
         ),
-        (gzip.compress(b"\0" * 3), r"train-labels-idx1-ubyte cannot be read"),
+        (gzip.compress(b"\0" * 3, mtime=0), r"train-labels-idx1-ubyte cannot be read"),
         (gzip.compress(bytes(300 * 2**20)), r"train-labels-idx1-ubyte' exceeds what the archive may unpack to"),
     ],
 )

@@ -110,6 +110,7 @@ def test_a_second_call_writes_nothing(tracked):
     assert content() == before
 
 
+@pytest.mark.slow
 def test_an_empty_store_is_filled_with_the_same_content(tracked):
     project(tracked)
     project(tracked, "other", tracked.folders[:2])
@@ -140,6 +141,7 @@ def test_membership_follows_the_experiment(tracked):
     assert members == set(tracked.runs[1:3])
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_is_written_again(tracked):
     project(tracked)
     before = content()
