@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 from probmetric.io import FileError, sha256_file, write_tensors
-from probmetric.models import REGISTRY, create_encoder, list_backbones
+from probmetric.models import REGISTRY, create_encoder
 from probmetric.models._base import Encoder
 from probmetric.registry import UnknownNameError
+from probmetric.testing import BackboneContract, cases
 
 TINY = {"timm": {"tag": "test_resnet.r160_in1k"}}
 SMALL_IMAGE = {"timm": 64}
@@ -31,46 +32,14 @@ def images(name: str, count: int = 4, channels: int = 3) -> torch.Tensor:
     return torch.randn(count, channels, size, size, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.fixture(params=list_backbones())
+for _name in REGISTRY.own_names():
+    size = {"image_size": SMALL_IMAGE.get(_name, 32), "options": TINY.get(_name, {})}
+    globals().update(cases(BackboneContract, [_name], **size))
+
+
+@pytest.fixture(params=REGISTRY.own_names())
 def name(request: pytest.FixtureRequest) -> str:
     return request.param
-
-
-def test_embedding_is_the_head_of_the_features(name: str) -> None:
-    encoder = create(name).eval()
-    batch = images(name)
-    embeddings, features = encoder(batch), encoder.features(batch)
-    assert embeddings.shape == (4, encoder.dim)
-    assert features.shape == (4, encoder.num_features)
-    if encoder.head is None:
-        assert not list(encoder.parameters())
-        assert torch.equal(embeddings, features)
-    else:
-        assert encoder.dim == 8
-        assert isinstance(encoder.head, nn.Linear)
-        assert torch.equal(embeddings, encoder.head(features))
-
-
-def test_embeddings_do_not_depend_on_the_batch(name: str) -> None:
-    encoder, batch = create(name).eval(), images(name)
-    one_by_one = torch.cat([encoder(image[None]) for image in batch])
-    torch.testing.assert_close(encoder(batch), one_by_one, rtol=1e-4, atol=1e-5)
-
-
-def test_every_parameter_is_trained_once(name: str) -> None:
-    encoder = create(name).train()
-    if not list(encoder.parameters()):
-        assert encoder.optimizer_groups() == []
-        return
-    encoder(images(name)).square().sum().backward()
-    grouped = [id(p) for group in encoder.optimizer_groups() for p in group["params"]]
-    assert sorted(grouped) == sorted(id(p) for p in encoder.parameters())
-    assert all(p.grad is not None for p in encoder.parameters())
-
-
-def test_weights_come_from_torch_seed_only(name: str) -> None:
-    first, second = create(name).state_dict(), create(name).state_dict()
-    assert all(torch.equal(value, second[key]) for key, value in first.items())
 
 
 def test_frozen_batch_norm_keeps_its_statistics_but_trains(name: str) -> None:

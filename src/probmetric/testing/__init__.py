@@ -1,7 +1,45 @@
-"""What every component must keep, as tests that a user's own components can be given to."""
+"""What every component must keep, as tests that a user's own components can be given to.
+
+    from probmetric.testing import LossContract
+
+    class TestCircle(LossContract):        # pytest runs its tests
+        name = "circle"
+        options = {"margin": 0.3}
+
+    check(LossContract, "circle")          # the same without pytest
+
+A component declares what it is exempt from, and why: `exempt = {"gradient_is_the_finite_difference": "stop-gradient"}`.
+pytest is not needed to import this.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from probmetric.lazy import exported
+from probmetric.testing._contract import Contract, cases, check
 from probmetric.testing._isolation import isolated_components
 
-__all__ = ["isolated_components"]
+if TYPE_CHECKING:
+    from probmetric.testing._losses import LossContract
+    from probmetric.testing._others import BackboneContract, MetricContract, SourceContract, ViewContract
+    from probmetric.testing._uncertainties import UncertaintyContract
+
+__all__ = [
+    "BackboneContract",
+    "Contract",
+    "LossContract",
+    "MetricContract",
+    "SourceContract",
+    "UncertaintyContract",
+    "ViewContract",
+    "cases",
+    "check",
+    "isolated_components",
+]
+
+_OTHERS = ("BackboneContract", "MetricContract", "SourceContract", "ViewContract")
+__getattr__ = exported(
+    __name__,
+    {"LossContract": "_losses", "UncertaintyContract": "_uncertainties"} | dict.fromkeys(_OTHERS, "_others"),
+)

@@ -1,0 +1,66 @@
+"""The contracts that ship with the package judge an outsider's components, without pytest, and heed exemptions."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from probmetric.losses import Loss, register
+from probmetric.metrics import metric
+from probmetric.testing import LossContract, MetricContract, check
+
+
+def loss(name, **members):
+    def compute(self, embeddings, labels, generator):
+        return (embeddings.detach().square() * embeddings).mean()
+
+    return register(name)(type("Odd", (Loss,), {"__module__": __name__, "compute": compute} | members))
+
+
+def test_a_sound_loss_passes_and_a_wrong_one_fails(project):
+    loss("sound", compute=lambda self, z, y, generator: torch.tanh(z).square().mean())
+    assert set(check(LossContract, "sound").values()) == {"passed"}
+    loss("stops")
+    with pytest.raises(AssertionError):
+        check(LossContract, "stops")
+
+
+def test_an_exemption_says_why(project):
+    exempt = {
+        "gradient_is_the_finite_difference": "its weights are constants",
+        "degenerate_batches_stay_finite": "cubes",
+    }
+    loss("stops", exempt=exempt)
+    found = check(LossContract, "stops")
+    assert found["test_gradient_is_the_finite_difference"] == "stops is exempt: its weights are constants"
+    assert found["test_trains_something"] == "passed"
+
+
+def test_a_false_declaration_is_noticed(project):
+    loss("boasts", compute=lambda self, z, y, generator: z.square().mean(), is_classifier=True)
+    with pytest.raises(AssertionError):
+        check(LossContract, "boasts")
+
+
+def test_a_metric_is_checked(project):
+    @metric(direction="higher")
+    def fine(test):
+        return test["samples"].std()
+
+    assert check(MetricContract, "fine") == {"test_it_is_a_number_with_a_direction": "passed"}
+
+
+def test_pytest_is_not_needed():
+    code = "import sys, probmetric.testing as t; t.LossContract; sys.exit('pytest' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_code_of_the_documentation_keeps_the_contract(project):
+    page = Path(__file__).parents[2] / "docs" / "components.md"
+    names = {"__name__": "page"}
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
+        exec(compile(block, str(page), "exec"), names)
+    assert set(check(names["TestCircle"], "circle").values()) == {"passed"}
