@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from probmetric.losses import Loss
     from probmetric.models import Encoder
     from probmetric.search import FileImages
-    from probmetric.training.ranks import Ranks
+    from probmetric.training.processes import Processes
     from probmetric.uncertainty import DirectionalBatch
 
     Trained = tuple[Encoder, Loss | None, EncoderSettings]
@@ -75,7 +75,7 @@ class Embedder:
         encoder_run: str,
         settings: RunSettings,
         device: torch.device,
-        ranks: Ranks,
+        processes: Processes,
         which: Which,
         *,
         plain: bool = False,
@@ -84,7 +84,7 @@ class Embedder:
         from probmetric.uncertainty import create_uncertainty
 
         self.folder, self.settings, self.device, self.dim = RunFolder.named(run), settings, device, 0
-        self.ranks = ranks
+        self.processes = processes
         loaded = load_trained(encoder_run, settings, device, which)
         encoder, self.loss, self.trained = loaded
         facts = RunFolder.named(encoder_run).encoder["encoder"]
@@ -112,7 +112,7 @@ class Embedder:
         started = time.perf_counter()
         parts = [self._embed(folder, split) for folder, split in sources]
         seconds = time.perf_counter() - started
-        if not self.ranks.first:
+        if not self.processes.first:
             return seconds, 0
         if not parts:
             parts = [self._nothing()]
@@ -144,8 +144,8 @@ class Embedder:
         """Directional distributions of all images in the first process, None in the others."""
         from probmetric.training.forward import represented
 
-        parts = represented(self.predictor, reader, self.ranks)
-        return self.predictor.describe(parts) if self.ranks.first else None
+        parts = represented(self.predictor, reader, self.processes)
+        return self.predictor.describe(parts) if self.processes.first else None
 
     def reader(self, folder: Path, split: str) -> SplitReader:
         """Images of a split of a prepared dataset as the encoder's input."""

@@ -60,13 +60,13 @@ def train(plan: RunPlan, *, threads: int = 1, place: Place = ALONE) -> None:
     """
     from probmetric.tracking.live import live_curves
     from probmetric.training import train_run
-    from probmetric.training.ranks import joined
+    from probmetric.training.processes import joined
 
     run, settings = plan.run.name, plan.run.settings.encoder()
     with (
         _recorded(plan, "train", first=place.rank == 0) as made,
-        joined(place) as ranks,
-        live_curves(plan.store if ranks.first else "", run) as on_epoch,
+        joined(place) as processes,
+        live_curves(plan.store if processes.first else "", run) as on_epoch,
     ):
         train_run(
             settings,
@@ -75,7 +75,7 @@ def train(plan: RunPlan, *, threads: int = 1, place: Place = ALONE) -> None:
             state_folder=STATE / run,
             threads=threads,
             on_epoch=on_epoch,
-            ranks=ranks,
+            processes=processes,
             code=made.code,
         )
 
@@ -109,18 +109,18 @@ def embed(plan: RunPlan, *, threads: int = 1, place: Place = ALONE) -> None:
 
 def _embed_splits(planned: Run, place: Place) -> None:
     from probmetric.training import claim_device
-    from probmetric.training.ranks import joined
+    from probmetric.training.processes import joined
 
     run, encoder_run, settings = planned.name, planned.encoder, planned.settings
     data = prepared_folder(settings)
-    with joined(place) as ranks, claim_device("auto") as device:
-        selected = Embedder(run, encoder_run, settings, device, ranks, which="selected")
+    with joined(place) as processes, claim_device("auto") as device:
+        selected = Embedder(run, encoder_run, settings, device, processes, which="selected")
         selected.write("val", [(data, "val")])
         taken, images = selected.write("test", [(data, "test")])
         selected.write("ood", [(Path(settings.prepared) / name, "test") for name in settings.ood])
-        last = Embedder(run, encoder_run, settings, device, ranks, which="last", plain=True)
+        last = Embedder(run, encoder_run, settings, device, processes, which="last", plain=True)
         last.write("last", [(data, "test")])
-        if ranks.first:
+        if processes.first:
             timing = {"embedding/test_seconds": taken, "embedding/images_per_second": images / taken}
             RunFolder.named(run).write_timing(timing)
 
@@ -167,7 +167,7 @@ def _training_metrics(
     from probmetric.evaluation import proxy_transport, structure_metrics
     from probmetric.evaluation.structure import singular_values
     from probmetric.training import claim_device
-    from probmetric.training.ranks import ALONE
+    from probmetric.training.processes import ALONE
 
     with claim_device("auto") as device, torch.inference_mode():
         embedder = Embedder(run, encoder_run, settings, device, ALONE, which="selected", plain=True)

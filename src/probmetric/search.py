@@ -101,7 +101,7 @@ def search(run: Run, images: Sequence[Path], *, k: int = 5, withhold: float = 1.
     """
     from probmetric.evaluation import nearest_neighbours
     from probmetric.training import claim_device
-    from probmetric.training.ranks import ALONE
+    from probmetric.training.processes import ALONE
 
     if not 0 <= withhold <= 1:
         raise SearchError(f"withhold is {withhold:g}; it is a share of the validation images, 0 to 1.")

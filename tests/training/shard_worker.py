@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rank_worker import FirstGradients, facts, own_place, train
+from process_worker import FirstGradients, facts, own_place, train
 from torch import Tensor
 
 from probmetric.io import write_tensors, write_text
 from probmetric.training.diagnosis import TrainingError
-from probmetric.training.ranks import Ranks, joined
+from probmetric.training.processes import Processes, joined
 
 STOPPED_AFTER = 7
 BATCH = {"batch_size": 15, "images_per_class": 3}
@@ -63,14 +63,14 @@ class Impatient(FirstGradients):
     """Process 1 alone wants a checkpoint, after the fifth step."""
 
     def _is_due(self, steps: int = 0) -> bool:
-        return self.ranks.rank == 1 and self.progress.step + steps == 5
+        return self.processes.rank == 1 and self.progress.step + steps == 5
 
 
 class Poisoned(FirstGradients):
     """In the third step process 1 finds one of its proxies to be NaN."""
 
     def _loss_of(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        if self.progress.step == 2 and self.ranks.rank == 1:
+        if self.progress.step == 2 and self.processes.rank == 1:
             self.loss.proxies.data[-1] = float("nan")
         return super()._loss_of(outputs, labels)
 
@@ -79,23 +79,23 @@ class Exploding(FirstGradients):
     """Process 1 always gets an infinite gradient of one of its proxies."""
 
     def _loss_of(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        if self.ranks.rank == 1:
+        if self.processes.rank == 1:
             last = torch.arange(len(self.loss.proxies)) == len(self.loss.proxies) - 1
             self.loss.proxies.register_hook(lambda gradient: gradient.masked_fill(last[:, None], float("inf")))
         return super()._loss_of(outputs, labels)
 
 
-def train_sharded(name: str, prepared: Path, folder: Path, ranks: Ranks, **given: Any) -> Watched:
+def train_sharded(name: str, prepared: Path, folder: Path, processes: Processes, **given: Any) -> Watched:
     """Train with the matrices of loss `name` in rows."""
     options = {"kind": Watched, "shard_proxies": "always"} | BATCH | RUNS[name] | given
-    trainer: Watched = train(name, prepared, folder, ranks, **options)
+    trainer: Watched = train(name, prepared, folder, processes, **options)
     return trainer
 
 
-def complaint(kind: type[FirstGradients], prepared: Path, folder: Path, ranks: Ranks) -> str:
+def complaint(kind: type[FirstGradients], prepared: Path, folder: Path, processes: Processes) -> str:
     """What a run that goes wrong says."""
     try:
-        train_sharded("proxy_anchor", prepared, folder, ranks, kind=kind)
+        train_sharded("proxy_anchor", prepared, folder, processes, kind=kind)
     except TrainingError as error:
         return f"{type(error).__name__}: {error}"
     return "nothing"
@@ -103,20 +103,20 @@ def complaint(kind: type[FirstGradients], prepared: Path, folder: Path, ranks: R
 
 def main(prepared: Path, output: Path) -> None:
     torch.set_num_threads(1)
-    with joined(own_place()) as ranks:
+    with joined(own_place()) as processes:
         for name in RUNS:
-            trainer = train_sharded(name, prepared, output / name, ranks)
-            write_tensors(output / f"{name}.{ranks.rank}.safetensors", facts(trainer))
-            write_tensors(output / f"held-{name}.{ranks.rank}.safetensors", trainer.held)
-        resumed = train_sharded("potential_field", prepared, output / "resumed", ranks)
-        write_tensors(output / f"resumed.{ranks.rank}.safetensors", facts(resumed))
+            trainer = train_sharded(name, prepared, output / name, processes)
+            write_tensors(output / f"{name}.{processes.rank}.safetensors", facts(trainer))
+            write_tensors(output / f"held-{name}.{processes.rank}.safetensors", trainer.held)
+        resumed = train_sharded("potential_field", prepared, output / "resumed", processes)
+        write_tensors(output / f"resumed.{processes.rank}.safetensors", facts(resumed))
         for choice in ("always", "never"):
             place = output / f"stopped-{choice}"
-            train_sharded("potential_field", prepared, place, ranks, stop_after=STOPPED_AFTER, shard_proxies=choice)
-        train_sharded("nir", prepared, output / "impatient", ranks, stop_after=STOPPED_AFTER, kind=Impatient)
+            train_sharded("potential_field", prepared, place, processes, stop_after=STOPPED_AFTER, shard_proxies=choice)
+        train_sharded("nir", prepared, output / "impatient", processes, stop_after=STOPPED_AFTER, kind=Impatient)
         for kind in (Poisoned, Exploding):
-            said = complaint(kind, prepared, output / kind.__name__, ranks)
-            write_text(output / f"{kind.__name__}.{ranks.rank}.txt", said)
+            said = complaint(kind, prepared, output / kind.__name__, processes)
+            write_text(output / f"{kind.__name__}.{processes.rank}.txt", said)
 
 
 if __name__ == "__main__":

@@ -189,11 +189,11 @@ def test_two_devices_compute_the_run_of_one(digits: Path, tmp_path: Path) -> Non
     code = (
         "import json, os, sys; from pathlib import Path; from probmetric.config import EncoderSettings\n"
         "from probmetric.launch import take_place; from probmetric.training import train_run\n"
-        "from probmetric.training.ranks import joined\n"
+        "from probmetric.training.processes import joined\n"
         "place = take_place(int(os.environ['WORLD_SIZE']), []); folder = Path(sys.argv[2])\n"
-        "with joined(place) as ranks:\n"
+        "with joined(place) as processes:\n"
         "    train_run(EncoderSettings(**json.loads(sys.argv[3])), prepared_folder=sys.argv[1], run_folder=folder,\n"
-        "              state_folder=folder / 'state', ranks=ranks)\n"
+        "              state_folder=folder / 'state', processes=processes)\n"
     )
     settings = quick_settings(loss="proxy_anchor", epochs=6, steps_per_epoch=None, learning_rate=3e-3)
     script = tmp_path / "train.py"

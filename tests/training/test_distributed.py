@@ -10,11 +10,11 @@ import sys
 import time
 from pathlib import Path
 
+import process_worker
 import psutil
 import pytest
-import rank_worker
 import torch
-from rank_worker import assert_same, result
+from process_worker import assert_same, result
 from training_helpers import quick_settings, run_as_ranks
 
 from probmetric import pipeline
@@ -36,16 +36,16 @@ STOPPED_AFTER = 7
 def together(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes computed: every loss in turn, and the rest of a run that one process had begun."""
     folder = tmp_path_factory.mktemp("together")
-    rank_worker.train("contrastive", digits, folder / "resumed", stop_after=STOPPED_AFTER)
+    process_worker.train("contrastive", digits, folder / "resumed", stop_after=STOPPED_AFTER)
     assert [path.stem for path in Checkpoints(folder / "resumed" / "state").files()] == ["step-000000007"]
-    run_as_ranks(PROCESSES, Path(rank_worker.__file__), digits, folder)
+    run_as_ranks(PROCESSES, Path(process_worker.__file__), digits, folder)
     return folder
 
 
-@pytest.mark.parametrize("name", rank_worker.LOSSES)
+@pytest.mark.parametrize("name", process_worker.LOSSES)
 def test_two_processes_compute_the_run_of_one(together: Path, digits: Path, tmp_path: Path, name: str) -> None:
     """Batches of 21 are shared as 11 and 10; the vMF run freezes the first layer for an epoch."""
-    expected = rank_worker.facts(rank_worker.train(name, digits, tmp_path, warmup_epochs=int(name == "vmf")))
+    expected = process_worker.facts(process_worker.train(name, digits, tmp_path, warmup_epochs=int(name == "vmf")))
     found, other = (result(together, name, rank) for rank in range(PROCESSES))
     assert found.keys() == expected.keys()
     assert_same(found, expected)
@@ -54,7 +54,7 @@ def test_two_processes_compute_the_run_of_one(together: Path, digits: Path, tmp_
 
 
 def test_two_processes_go_on_with_the_run_of_one(together: Path, digits: Path, tmp_path: Path) -> None:
-    expected = rank_worker.facts(rank_worker.train("contrastive", digits, tmp_path))
+    expected = process_worker.facts(process_worker.train("contrastive", digits, tmp_path))
     found = result(together, "resumed", 0)
     assert not any(key.startswith("gradient/") for key in found), "the first step is not repeated"
     assert_same(found, {key: value for key, value in expected.items() if not key.startswith("gradient/")})

@@ -17,7 +17,7 @@ from probmetric.losses import create_loss
 from probmetric.models import create_encoder
 from probmetric.training.data import TrainingData
 from probmetric.training.forward import embed, embed_split, represented, resolve_precision
-from probmetric.training.ranks import Ranks
+from probmetric.training.processes import Processes
 from probmetric.uncertainty import create_uncertainty
 
 CPU = torch.device("cpu")
@@ -34,7 +34,7 @@ class Images(Reader):
 
 
 @dataclasses.dataclass(frozen=True)
-class Noting(Ranks):
+class Noting(Processes):
     """A process that collects what the others sent to `shares` before; the first process comes last."""
 
     shares: list[Any] = dataclasses.field(default_factory=list)
@@ -91,8 +91,8 @@ def test_selection_sees_the_embeddings_of_the_finished_run(digits: Path, precisi
 
 def test_more_processes_than_images_of_a_batch_are_refused(digits: Path) -> None:
     settings = Training(batch_size=20, steps_per_epoch=2)
-    shares = [TrainingData(digits, settings, seed=0, device=CPU, ranks=Ranks(rank, 20)) for rank in (0, 19)]
+    shares = [TrainingData(digits, settings, seed=0, device=CPU, processes=Processes(rank, 20)) for rank in (0, 19)]
     assert [len(next(data.epoch_batches(0))[1]) for data in shares] == [1, 1]
-    data = TrainingData(digits, settings, seed=0, device=CPU, ranks=Ranks(0, 21))
+    data = TrainingData(digits, settings, seed=0, device=CPU, processes=Processes(0, 21))
     with pytest.raises(ConfigError, match=r"a batch has 20 image\(s\), but 21 processes share it"):
         next(data.epoch_batches(0))

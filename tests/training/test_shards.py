@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import shard_worker
 import torch
-from rank_worker import assert_same, facts, result
+from process_worker import assert_same, facts, result
 from shard_worker import RUNS, STOPPED_AFTER, train_sharded
 from torch import nn
 from training_helpers import quick_settings, run_as_ranks
@@ -17,7 +17,7 @@ from probmetric.losses import create_loss
 from probmetric.training import run
 from probmetric.training.checkpoint import Checkpoints, read_checkpoint
 from probmetric.training.data import TrainingData
-from probmetric.training.ranks import ALONE, Ranks
+from probmetric.training.processes import ALONE, Processes
 from probmetric.training.shards import SMALLEST, Shards
 
 PROCESSES = 2
@@ -123,9 +123,9 @@ def test_what_one_process_finds_in_its_rows_all_of_them_tell(together: Path, kin
 
 def test_one_process_and_small_matrices_are_left_alone() -> None:
     loss = create_loss("proxy_anchor", num_classes=5, dim=4)
-    for ranks, choice in ((ALONE, "always"), (Ranks(1, 2), "auto"), (Ranks(1, 2), "never")):
+    for processes, choice in ((ALONE, "always"), (Processes(1, 2), "auto"), (Processes(1, 2), "never")):
         proxies = loss.proxies
-        shards = Shards(loss, ranks, SMALLEST[choice])
+        shards = Shards(loss, processes, SMALLEST[choice])
         with shards.whole():
             assert loss.proxies is proxies
         assert proxies not in shards
@@ -140,19 +140,19 @@ def test_large_matrices_are_cut_by_themselves() -> None:
     for rank in (0, 1):
         part = create_loss("el_nivmf", num_classes=5, dim=4)
         part.load_state_dict(loss.state_dict())
-        shards = Shards(part, Ranks(rank, 2), smallest=20)
+        shards = Shards(part, Processes(rank, 2), smallest=20)
         assert torch.equal(part.proxies, (proxies[:3], proxies[3:])[rank])
         assert part.proxies in shards
         assert part.concentration in shards
         assert part.temperature not in shards
         assert part.temperature.shape == temperature.shape
-    assert len(Shards(loss, Ranks(0, 2), smallest=21)._matrices) == 0
+    assert len(Shards(loss, Processes(0, 2), smallest=21)._matrices) == 0
 
 
 def test_a_matrix_that_stands_in_two_places_stays_one() -> None:
     first, second = nn.Linear(3, 4, bias=False), nn.Linear(3, 4, bias=False)
     second.weight = first.weight
-    Shards(nn.Sequential(first, second), Ranks(0, 2), smallest=1)
+    Shards(nn.Sequential(first, second), Processes(0, 2), smallest=1)
     assert first.weight is second.weight
     assert first.weight.shape == (2, 3)
 

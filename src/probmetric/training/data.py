@@ -27,7 +27,7 @@ from probmetric.data.sampling import Sampler, create_sampler
 from probmetric.data.views import View, view_of
 from probmetric.io import sha256_file
 from probmetric.models import input_statistics
-from probmetric.training.ranks import ALONE, Ranks
+from probmetric.training.processes import ALONE, Processes
 from probmetric.training.seeds import generator_for
 
 IN_MEMORY_BYTES = 2 * 2**30
@@ -57,11 +57,11 @@ class TrainingData:
         *,
         seed: int,
         device: torch.device,
-        ranks: Ranks = ALONE,
+        processes: Processes = ALONE,
         view: View | None = None,
         role: Role | None = None,
     ) -> None:
-        """Open the prepared `folder`; batches depend on `seed` and the epoch only, of each `ranks` loads its share.
+        """Open the prepared `folder`; batches depend on `seed` and the epoch only, of each `processes` loads its share.
 
         `view` is the training view of its images, by default the one its source declares. `role` says which splits may
         be seen (`data.choosing`); None: those whose images the finished weights know.
@@ -69,7 +69,7 @@ class TrainingData:
         folder = Path(folder)
         verify_digest(folder)
         self.digest = sha256_file(folder / "digest")
-        self.settings, self.seed, self.device, self.ranks = settings, seed, device, ranks
+        self.settings, self.seed, self.device, self.processes = settings, seed, device, processes
         opened = open_for_choosing(folder, role or AFTER_TRAINING[settings.selection])
         self._read_labels(folder, opened)
         self._augment = view or view_of(folder, augment=settings.augment)
@@ -135,13 +135,13 @@ class TrainingData:
         b is B, or this process's share of it.
         """
         chosen = self.batches(epoch)[start:]
-        smallest = min(map(len, chosen), default=self.ranks.count)
-        if smallest < self.ranks.count:
+        smallest = min(map(len, chosen), default=self.processes.count)
+        if smallest < self.processes.count:
             raise ConfigError(
-                f"a batch has {smallest} image(s), but {self.ranks.count} processes share it; start fewer processes or "
-                "raise training.batch_size."
+                f"a batch has {smallest} image(s), but {self.processes.count} processes share it; "
+                "start fewer processes or raise training.batch_size."
             )
-        loaded = self._ahead(lambda positions: self.batch(self.ranks.own(positions), epoch=epoch)[0], chosen)
+        loaded = self._ahead(lambda positions: self.batch(self.processes.own(positions), epoch=epoch)[0], chosen)
         for positions, images in zip(chosen, loaded, strict=True):
             yield positions, images, self.labels[positions].to(self.device)
 
@@ -168,7 +168,7 @@ class TrainingData:
         """
         order = torch.randperm(len(self.labels), generator=generator_for("cpu", self.seed, "shuffled"))
         count = -(-len(order) // self.settings.batch_size)
-        chosen = [self.ranks.own(batch) for batch in order.tensor_split(count)]
+        chosen = [self.processes.own(batch) for batch in order.tensor_split(count)]
         yield from zip(chosen, self._ahead(self._plain_images, chosen), strict=True)
 
     def _ahead(self, load: Callable[[Tensor], Tensor], batches: Sequence[Tensor]) -> Iterator[Tensor]:

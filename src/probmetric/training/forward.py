@@ -16,7 +16,7 @@ from probmetric.uncertainty import create_uncertainty
 if TYPE_CHECKING:
     from probmetric.data.reader import Reader
     from probmetric.training.data import Split, TrainingData
-    from probmetric.training.ranks import Ranks
+    from probmetric.training.processes import Processes
     from probmetric.uncertainty import Part, Predictor
 
 
@@ -63,19 +63,19 @@ def embed_split(encoder: Encoder, data: TrainingData, split: Split) -> Tensor:
     They are those of the finished run (`Predictor`): float32, whatever the precision of the training steps.
     """
     predictor = create_uncertainty("norm").bind(encoder, seed=data.seed)
-    parts = represented(predictor, data.reader(split), data.ranks)
+    parts = represented(predictor, data.reader(split), data.processes)
     rows = [part for part in parts if isinstance(part, Tensor)]
     return torch.cat([torch.empty(0, encoder.dim), *rows]).to(data.device)
 
 
-def represented(predictor: Predictor, reader: Reader, ranks: Ranks) -> list[Part]:
+def represented(predictor: Predictor, reader: Reader, processes: Processes) -> list[Part]:
     """`predictor.represent` of all batches of `reader`, of which each process takes its share.
 
     All of them, in order and on the CPU, are in the first process, none in the others: `predictor.describe` makes them
     the record that one process alone would make, to the bit where the encoder is deterministic.
     """
-    parts = predictor.represent(reader.batches(first=ranks.rank, step=ranks.count))
-    return ranks.in_turn([part.to("cpu") for part in parts])
+    parts = predictor.represent(reader.batches(first=processes.rank, step=processes.count))
+    return processes.in_turn([part.to("cpu") for part in parts])
 
 
 @torch.no_grad()
@@ -88,10 +88,10 @@ def embed_as_trained(encoder: Encoder, data: TrainingData, precision: torch.dtyp
     """
     embeddings = torch.zeros(len(data.labels), encoder.dim, device=data.device)
     with _as_training(encoder):
-        torch.manual_seed(derive_seed(data.seed, "layers as trained", data.ranks.rank))
+        torch.manual_seed(derive_seed(data.seed, "layers as trained", data.processes.rank))
         for positions, images in data.own_images_shuffled():
             embeddings[positions.to(data.device)] = embed(encoder, images, precision)
-    return data.ranks.added(embeddings)
+    return data.processes.added(embeddings)
 
 
 @contextlib.contextmanager

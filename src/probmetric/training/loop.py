@@ -9,8 +9,8 @@ Everything that decides the following steps is in `Progress`, the parameters and
 checkpoint holds; random numbers are derived from the step (`seeds.py`). On the CPU a run that was killed and resumed
 ends in the same bits as one that was not, given the same number of threads (sums are split by thread).
 
-Several processes may share the work (`ranks.py`): each computes the embeddings of its images, all evaluate the loss of
-the whole batch and hold the same weights, or their rows of the loss's largest (`shards.py`); the first one alone
+Several processes may share the work (`processes.py`): each computes the embeddings of its images, all evaluate the loss
+of the whole batch and hold the same weights, or their rows of the loss's largest (`shards.py`); the first one alone
 validates, records and writes.
 """
 
@@ -41,7 +41,7 @@ from probmetric.training.data import TrainingData
 from probmetric.training.diagnosis import TrainingError, non_finite_gradients, non_finite_loss
 from probmetric.training.forward import Network, embed_as_trained, resolve_precision
 from probmetric.training.optimizer import create_optimizer, gradient_norm, set_learning_rates, update_parameters
-from probmetric.training.ranks import losing_nobody
+from probmetric.training.processes import losing_nobody
 from probmetric.training.schedule import learning_rate_factor
 from probmetric.training.seeds import derive_seed, generator_for
 from probmetric.training.shards import SMALLEST, Shards
@@ -137,13 +137,13 @@ class Trainer:
             stop_after: end after so many epochs of the schedule; None: after all.
         """
         self.settings, self.encoder, self.loss, self.data = settings, encoder, loss, data
-        self.ranks = data.ranks
+        self.processes = data.processes
         self.seed, self.device, self.stop_after = seed, device, stop_after
         self.checkpoints, self.identity, self.checkpoint_steps = checkpoints, identity, checkpoint_steps
-        self.progress_bar = progress_bar if self.ranks.first else False
-        self.on_epoch, self.should_stop = on_epoch if self.ranks.first else None, should_stop
+        self.progress_bar = progress_bar if self.processes.first else False
+        self.on_epoch, self.should_stop = on_epoch if self.processes.first else None, should_stop
         self.precision = resolve_precision(settings.precision, device)
-        self.shards = Shards(loss, self.ranks, SMALLEST[settings.shard_proxies])
+        self.shards = Shards(loss, self.processes, SMALLEST[settings.shard_proxies])
         self.optimizer = create_optimizer(settings, encoder, loss)
         self.progress = Progress()
         self.best: Weights = {}
@@ -208,18 +208,18 @@ class Trainer:
             self.settings, progress.epoch, progress.step_in_epoch / self.data.steps_per_epoch, progress.metrics
         )
         set_learning_rates(self.optimizer, factor)
-        mine = (self.ranks.rank,) if not self.ranks.first else ()
+        mine = (self.processes.rank,) if not self.processes.first else ()
         torch.manual_seed(derive_seed(self.seed, "layers", progress.step, *mine))
-        outputs = self.ranks.gathered(self.network(images), len(labels))
+        outputs = self.processes.gathered(self.network(images), len(labels))
         with self.shards.whole():
             value = self._loss_of(outputs, labels)
             value.backward()
             value = value.detach()
         replicated = [parameter for parameter in self.loss.parameters() if parameter not in self.shards]
-        self.ranks.average_gradients(replicated)
+        self.processes.average_gradients(replicated)
         norm = self.shards.norm(gradient_norm([*self.encoder.parameters(), *replicated]))
         asked = [torch.full((), float(flag), device=self.device) for flag in (self.should_stop(), self._is_due(1))]
-        state = self.ranks.averaged(torch.stack([value.float(), norm.float(), *asked]))
+        state = self.processes.averaged(torch.stack([value.float(), norm.float(), *asked]))
         loss, norm_value, stop, due = state.tolist()  # the only synchronisation
         if not math.isfinite(loss):
             with self.shards.whole():
@@ -278,7 +278,7 @@ class Trainer:
         progress.epoch += 1
         progress.step_in_epoch = progress.skipped = 0
         progress.loss_sum = progress.norm_sum = progress.seconds = 0.0
-        if progress.finished or progress.epoch % settings.checkpoint_every == 0 or self.ranks.once(self._is_due):
+        if progress.finished or progress.epoch % settings.checkpoint_every == 0 or self.processes.once(self._is_due):
             self._save()
 
     def _select(self, *, last: bool) -> float | None:
@@ -316,7 +316,7 @@ class Trainer:
         for parameter in self.encoder.pretrained_parameters():
             parameter.requires_grad_(not frozen)
         self._frozen, self.network = frozen, self._plain
-        if self.ranks.several and any(parameter.requires_grad for parameter in self.encoder.parameters()):
+        if self.processes.several and any(parameter.requires_grad for parameter in self.encoder.parameters()):
             self.network = DistributedDataParallel(self._plain, gradient_as_bucket_view=True)
         if self.settings.compile:
             self.network = compiled(self.network, self.device)
@@ -328,7 +328,7 @@ class Trainer:
                 embeddings = embed_as_trained(self.encoder, self.data, self.precision)
                 with torch.no_grad():
                     self.loss.warm_start(embeddings, self.data.labels.to(self.device))
-            self.ranks.align(self.loss)
+            self.processes.align(self.loss)
 
     def _is_due(self, steps: int = 0) -> bool:
         """Whether a checkpoint is due in this process after so many more steps."""
@@ -341,7 +341,7 @@ class Trainer:
         self._saved_at = time.monotonic()
         optimizer = self.shards.optimizer_state(self.optimizer)
         with self.shards.whole():
-            if not self.ranks.first:
+            if not self.processes.first:
                 return
             state = {
                 "identity": self.identity,
@@ -354,7 +354,7 @@ class Trainer:
             self.checkpoints.save(self.progress.step, state)
 
     def _restore(self) -> bool:
-        state = self.ranks.once(lambda: self.checkpoints.load(self.identity))
+        state = self.processes.once(lambda: self.checkpoints.load(self.identity))
         if state is None:
             return False
         self.progress = Progress(**state["progress"])
@@ -363,7 +363,7 @@ class Trainer:
             self.loss.load_state_dict(state["loss"])
         self.shards.load_optimizer(self.optimizer, state["optimizer"])
         self.best = state["best"]
-        if self.ranks.first:
+        if self.processes.first:
             log.info("resumed at epoch %d, step %d", self.progress.epoch, self.progress.step)
         return True
 

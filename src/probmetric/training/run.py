@@ -30,8 +30,8 @@ from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData, training_view
 from probmetric.training.device import claim_device, try_lock
 from probmetric.training.loop import HISTORY_COLUMNS, Progress, Trainer, Weights, weights_of
+from probmetric.training.processes import ALONE, Processes
 from probmetric.training.provenance import hardware, versions
-from probmetric.training.ranks import ALONE, Ranks
 from probmetric.training.seeds import derive_seed
 from probmetric.training.signals import stop_requests
 from probmetric.uncertainty import create_uncertainty
@@ -55,7 +55,7 @@ def train_run(
     threads: int | None = None,
     checkpoint_steps: int | None = None,
     on_epoch: Callable[[dict[str, Any]], None] | None = None,
-    ranks: Ranks = ALONE,
+    processes: Processes = ALONE,
     code: Mapping[str, str] | None = None,
 ) -> None:
     """Train an encoder, or go on with an interrupted training, and write the run folder.
@@ -72,7 +72,7 @@ def train_run(
         threads: CPU threads; None leaves PyTorch's setting. Results are bit-equal for equal thread counts.
         checkpoint_steps: also checkpoint every so many steps; None: whenever two minutes have passed.
         on_epoch: called with every row of the history, for instance to show live curves.
-        ranks: the processes that train this run together (`ranks.joined`); how many there are changes the result by
+        processes: those that train this run together (`processes.joined`); how many there are changes the result by
             rounding only, and the first one alone writes.
         code: module -> digest of the components' code; a checkpoint of other code is not continued.
 
@@ -85,15 +85,15 @@ def train_run(
         torch.set_num_threads(threads)
     run_folder, state_folder = Path(run_folder), Path(state_folder)
     with (
-        _only_one(state_folder) if ranks.first else contextlib.nullcontext(),
+        _only_one(state_folder) if processes.first else contextlib.nullcontext(),
         claim_device(device) as chosen,
         torch.random.fork_rng(devices=[chosen] if chosen.type == "cuda" else []),
         backend(deterministic=settings.training.deterministic),
         stop_requests() as should_stop,
     ):
-        if ranks.first:
+        if processes.first:
             _check_writable(run_folder)
-        ranks.require_own_devices(chosen)
+        processes.require_own_devices(chosen)
         if chosen.type == "cpu":
             keep_freed_memory()
         options = {
@@ -102,20 +102,20 @@ def train_run(
             "on_epoch": on_epoch,
             "should_stop": should_stop,
         }
-        job = _Job(settings, Path(prepared_folder), chosen, ranks, code, options)
+        job = _Job(settings, Path(prepared_folder), chosen, processes, code, options)
         first = job.fit(TRAINED_AS[settings.training.selection], state_folder)
         final = first
         if settings.training.selection == "refit" and first.done.history:
             epochs = first.done.best_epoch + 1
             final = job.fit("pooled", state_folder / "refit", stop_after=epochs)
-        if ranks.first:
-            machine = hardware(chosen) | {"processes": ranks.count}
+        if processes.first:
+            machine = hardware(chosen) | {"processes": processes.count}
             record = _record(settings, first, final) | {"versions": versions(), "hardware": machine}
             history = first.done.history
             RunFolder(run_folder).write_training(final.selected, final.last, history, record, HISTORY_COLUMNS)
             for fitted in (final, first):
                 fitted.checkpoints.remove()
-    if ranks.first:
+    if processes.first:
         for folder in (state_folder / "refit", state_folder):
             with contextlib.suppress(OSError):
                 folder.rmdir()
@@ -140,14 +140,14 @@ class _Job:
     settings: EncoderSettings
     prepared: Path
     device: torch.device
-    ranks: Ranks
+    processes: Processes
     code: Mapping[str, str] | None
     options: dict[str, Any]
 
     def fit(self, role: Role, state_folder: Path, *, stop_after: int | None = None) -> _Fitted:
         """Train from the run's initial weights on the splits `role` may see."""
         settings, training = self.settings, self.settings.training
-        given: dict[str, Any] = {"seed": settings.seed, "device": self.device, "ranks": self.ranks}
+        given: dict[str, Any] = {"seed": settings.seed, "device": self.device, "processes": self.processes}
         view = training_view(settings, self.prepared)
         data = TrainingData(self.prepared, training, view=view, role=role, **given)
         sizes = data.in_channels, data.image_size, data.num_classes, len(data.labels)
@@ -156,7 +156,7 @@ class _Job:
         if loss is None or training.epochs == 0:
             weights = weights_of(encoder, loss)
             return _Fitted(data, encoder, weights, weights, Progress(), checkpoints)
-        if self.ranks.several and training.batch_norm == "train":
+        if self.processes.several and training.batch_norm == "train":
             synchronise_batch_norm(encoder, self.device)
         trainer = Trainer(
             training,

@@ -1,8 +1,8 @@
 """Large matrices of a loss, such as proxies (K C, M), of which each process keeps only its own rows.
 
 Between steps process r of W holds the r-th of W blocks of rows as a parameter, with the optimiser's moments of it. For
-the loss the matrix is put together; every process evaluates the loss of the whole batch (`ranks.py`), so afterwards it
-has its own rows' gradient already and nothing is sent back. The loss meets an ordinary parameter and knows of none of
+the loss the matrix is put together; every process evaluates the loss of the whole batch (`processes.py`), so afterwards
+it has its own rows' gradient already and nothing is sent back. The loss meets an ordinary parameter and knows of none of
 this; with one process, or without a large matrix, everything here is the identity.
 
 Not PyTorch's `fully_shard`: it refuses scalar parameters (temperatures), lacks the fused SGD, does not clip plain and
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from probmetric.training.ranks import Ranks
+    from probmetric.training.processes import Processes
 
 SMALLEST = {"always": 1, "auto": 1 << 24, "never": sys.maxsize}
 """Entries from which on a matrix is sharded, by `training.shard_proxies`."""
@@ -42,13 +42,13 @@ class _Matrix:
 class Shards:
     """The sharded matrices of `loss`: its parameters of two dimensions with at least `smallest` entries."""
 
-    def __init__(self, loss: nn.Module, ranks: Ranks, smallest: int) -> None:
-        self.ranks = ranks
+    def __init__(self, loss: nn.Module, processes: Processes, smallest: int) -> None:
+        self.processes = processes
         self._whole = False
         self._matrices = [
             _Matrix(nn.Parameter(self._own(p.detach()), p.requires_grad), len(p), _places(loss, p))
             for p in loss.parameters()
-            if ranks.several and p.ndim == 2 and p.numel() >= smallest
+            if processes.several and p.ndim == 2 and p.numel() >= smallest
         ]
         self._put([matrix.rows for matrix in self._matrices])
 
@@ -71,7 +71,7 @@ class Shards:
             yield
         finally:
             for matrix, whole in zip(self._matrices, wholes, strict=True):
-                matrix.rows.data.copy_(self.ranks.own_block(whole.data))
+                matrix.rows.data.copy_(self.processes.own_block(whole.data))
                 matrix.rows.grad = None if whole.grad is None else self._own(whole.grad)
             self._put([matrix.rows for matrix in self._matrices])
             self._whole = False
@@ -87,7 +87,7 @@ class Shards:
             return others
         gradients = [matrix.rows.grad for matrix in self._matrices if matrix.rows.grad is not None]
         square = torch.nn.utils.get_total_norm(gradients).double().square()
-        return torch.hypot(others.to(square), self.ranks.added(square).sqrt())
+        return torch.hypot(others.to(square), self.processes.added(square).sqrt())
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """State of `optimizer` as a single process has it; in the first process, which alone has to store it.
@@ -96,8 +96,8 @@ class Shards:
         """
 
         def gathered(moment: Tensor, matrix: _Matrix) -> Tensor:
-            whole = self.ranks.assembled(moment, matrix.length)
-            return whole.cpu() if self.ranks.first else moment
+            whole = self.processes.assembled(moment, matrix.length)
+            return whole.cpu() if self.processes.first else moment
 
         return self._with_moments(optimizer, optimizer.state_dict(), gathered)
 
@@ -122,14 +122,14 @@ class Shards:
 
     def _gathered(self, matrix: _Matrix) -> nn.Parameter:
         rows = matrix.rows
-        whole = nn.Parameter(self.ranks.assembled(rows.detach(), matrix.length), rows.requires_grad)
+        whole = nn.Parameter(self.processes.assembled(rows.detach(), matrix.length), rows.requires_grad)
         if rows.grad is not None:
-            whole.grad = self.ranks.assembled(rows.grad, matrix.length)
+            whole.grad = self.processes.assembled(rows.grad, matrix.length)
         return whole
 
     def _own(self, whole: Tensor) -> Tensor:
         """Copy of this process's rows, so that the others can be freed."""
-        return self.ranks.own_block(whole).clone()
+        return self.processes.own_block(whole).clone()
 
     def _put(self, parameters: list[nn.Parameter]) -> None:
         for matrix, parameter in zip(self._matrices, parameters, strict=True):

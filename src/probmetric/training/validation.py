@@ -28,7 +28,7 @@ def validate(encoder: Encoder, loss: Loss, data: TrainingData, metric: Selection
             than the training classes.
     """
     embeddings = embed_split(encoder, data, "val")
-    return data.ranks.once(lambda: _measure(embeddings, loss, data, metric))
+    return data.processes.once(lambda: _measure(embeddings, loss, data, metric))
 
 
 def _measure(embeddings: Tensor, loss: Loss, data: TrainingData, metric: SelectionMetric) -> float:

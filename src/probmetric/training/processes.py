@@ -38,7 +38,7 @@ class ProcessLostError(TrainingError):
 
 
 @dataclass(frozen=True)
-class Ranks:
+class Processes:
     """The processes of a run: this one is number `rank` of `count`."""
 
     rank: int = 0
@@ -151,11 +151,11 @@ class Ranks:
             )
 
 
-ALONE = Ranks()
+ALONE = Processes()
 
 
 @contextlib.contextmanager
-def joined(place: Place) -> Iterator[Ranks]:
+def joined(place: Place) -> Iterator[Processes]:
     """Meet the other processes at MASTER_ADDR:MASTER_PORT for the block; one process has nobody to meet.
 
     Tensors on CUDA devices travel by NCCL, those on the CPU by Gloo.
@@ -168,7 +168,7 @@ def joined(place: Place) -> Iterator[Ranks]:
         dist.init_process_group(backend, rank=place.rank, world_size=place.count)
     try:
         with losing_nobody():
-            yield Ranks(place.rank, place.count)
+            yield Processes(place.rank, place.count)
     finally:
         dist.destroy_process_group()
 
@@ -192,16 +192,16 @@ class _Gather(torch.autograd.Function):
     """Rows (b, ...) of every process to all rows (total, ...); row i is row i // W of process i % W."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, ranks: Ranks, total: int) -> Tensor:
-        ctx.ranks = ranks
-        most = -(-total // ranks.count)
+    def forward(ctx: Any, rows: Tensor, processes: Processes, total: int) -> Tensor:
+        ctx.processes = processes
+        most = -(-total // processes.count)
         padded = rows.new_zeros(most, *rows.shape[1:])
         padded[: len(rows)] = rows
-        parts = [torch.empty_like(padded) for _ in range(ranks.count)]
+        parts = [torch.empty_like(padded) for _ in range(processes.count)]
         dist.all_gather(parts, padded)
         return torch.stack(parts, dim=1).flatten(0, 1)[:total]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.ranks.own(gradients[0]) * ctx.ranks.count, None, None
+        return ctx.processes.own(gradients[0]) * ctx.processes.count, None, None

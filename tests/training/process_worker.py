@@ -26,7 +26,7 @@ from probmetric.training.batch_norm import synchronise_batch_norm
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData
 from probmetric.training.loop import Trainer, TrainingStoppedError, weights_of
-from probmetric.training.ranks import ALONE, Ranks, joined
+from probmetric.training.processes import ALONE, Processes, joined
 from probmetric.uncertainty import create_uncertainty
 
 LOSSES = ("proxy_anchor", "contrastive", "vmf", "potential_field", "laplace_online")
@@ -71,7 +71,7 @@ def train(
     name: str,
     prepared: Path,
     folder: Path,
-    ranks: Ranks = ALONE,
+    processes: Processes = ALONE,
     stop_after: int | None = None,
     options: Mapping[str, Any] = MappingProxyType({}),
     kind: type[FirstGradients] = FirstGradients,
@@ -82,7 +82,7 @@ def train(
     `options` are the loss's, `changes` those of the training settings.
     """
     settings = SETTINGS.model_copy(update=changes)
-    data = TrainingData(prepared, settings, seed=0, device=CPU, ranks=ranks)
+    data = TrainingData(prepared, settings, seed=0, device=CPU, processes=processes)
     torch.manual_seed(0)
     encoder = Smooth(8)
     chosen = "contrastive" if name == "laplace_online" else name
@@ -90,7 +90,7 @@ def train(
     if name == "laplace_online":
         shaping = create_uncertainty(name, initial_curvature=1.0, scale=1.0)
         loss = shaping.objective(encoder, loss, num_images=len(data.labels))
-    if ranks.several:
+    if processes.several:
         synchronise_batch_norm(encoder, CPU)
     places = {"checkpoints": Checkpoints(folder / "state"), "identity": name, "progress_bar": False}
     trainer = kind(settings, encoder, loss, data, seed=0, device=CPU, **places)
@@ -132,12 +132,12 @@ def own_place() -> Place:
 
 def main(prepared: Path, output: Path) -> None:
     torch.set_num_threads(1)
-    with joined(own_place()) as ranks:
-        resumed = train("contrastive", prepared, output / "resumed", ranks)
-        write_tensors(output / f"resumed.{ranks.rank}.safetensors", facts(resumed))
+    with joined(own_place()) as processes:
+        resumed = train("contrastive", prepared, output / "resumed", processes)
+        write_tensors(output / f"resumed.{processes.rank}.safetensors", facts(resumed))
         for name in LOSSES:
-            trainer = train(name, prepared, output / name, ranks, warmup_epochs=int(name == "vmf"))
-            write_tensors(output / f"{name}.{ranks.rank}.safetensors", facts(trainer))
+            trainer = train(name, prepared, output / name, processes, warmup_epochs=int(name == "vmf"))
+            write_tensors(output / f"{name}.{processes.rank}.safetensors", facts(trainer))
 
 
 if __name__ == "__main__":
