@@ -56,15 +56,16 @@ class FirstGradients(Trainer):
 
     gradients: dict[str, Tensor] = {}  # noqa: RUF012
 
-    def _update(self, norm: Tensor, norm_value: float) -> None:
+    def _scalars(self, *values: Tensor | bool) -> Tensor:
+        made = super()._scalars(*values)
         if self.progress.step == 0:
             parts = {"encoder": self.encoder, "loss": self.loss}
-            with self.shards.whole():
+            with self.team.whole_loss():
                 named = {f"{part}.{name}": p for part, module in parts.items() for name, p in module.named_parameters()}
                 self.gradients = {name: p.grad.clone() for name, p in named.items() if p.grad is not None}
             everything = torch.cat([gradient.flatten() for gradient in self.gradients.values()])
-            torch.testing.assert_close(norm, everything.norm(), rtol=1e-5, atol=0)
-        super()._update(norm, norm_value)
+            torch.testing.assert_close(made[1], everything.norm(), rtol=1e-5, atol=0)
+        return made
 
 
 def train(

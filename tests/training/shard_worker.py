@@ -48,10 +48,13 @@ class Watched(FirstGradients):
         self.used = [weakref.ref(parameter) for parameter in self.loss.parameters() if parameter.ndim == 2]
         return super()._loss_of(outputs, labels)
 
-    def _update(self, norm: Tensor, norm_value: float) -> None:
-        super()._update(norm, norm_value)
-        if self.progress.step > 0:
-            return
+    def _step(self, positions: Tensor, images: Tensor, labels: Tensor) -> tuple[bool, bool]:
+        asked = super()._step(positions, images, labels)
+        if self.progress.step == 0:
+            self._look()
+        return asked
+
+    def _look(self) -> None:
         self.held["wholes"] = torch.tensor(sum(whole() is not None for whole in self.used))
         for name, parameter in self.loss.named_parameters():
             if parameter.ndim == 2:
@@ -63,14 +66,14 @@ class Impatient(FirstGradients):
     """Process 1 alone wants a checkpoint, after the fifth step."""
 
     def _is_due(self, steps: int = 0) -> bool:
-        return self.processes.rank == 1 and self.progress.step + steps == 5
+        return self.data.processes.rank == 1 and self.progress.step + steps == 5
 
 
 class Poisoned(FirstGradients):
     """In the third step process 1 finds one of its proxies to be NaN."""
 
     def _loss_of(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        if self.progress.step == 2 and self.processes.rank == 1:
+        if self.progress.step == 2 and self.data.processes.rank == 1:
             self.loss.proxies.data[-1] = float("nan")
         return super()._loss_of(outputs, labels)
 
@@ -79,7 +82,7 @@ class Exploding(FirstGradients):
     """Process 1 always gets an infinite gradient of one of its proxies."""
 
     def _loss_of(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        if self.processes.rank == 1:
+        if self.data.processes.rank == 1:
             last = torch.arange(len(self.loss.proxies)) == len(self.loss.proxies) - 1
             self.loss.proxies.register_hook(lambda gradient: gradient.masked_fill(last[:, None], float("inf")))
         return super()._loss_of(outputs, labels)

@@ -34,18 +34,19 @@ from probmetric.training import loop
 folder, step, write = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
-update, fsync, written = loop.Trainer._update, os.fsync, 0
-def killing_update(self, *arguments):
-    update(self, *arguments)
+whole_step, fsync, written = loop.Trainer._step, os.fsync, 0
+def killing_step(self, *batch):
+    asked = whole_step(self, *batch)
     if self.progress.step == step:
         die()
+    return asked
 def killing_fsync(handle):
     global written
     written += 1
     if written == write:
         die()
     fsync(handle)
-loop.Trainer._update, os.fsync = killing_update, killing_fsync
+loop.Trainer._step, os.fsync = killing_step, killing_fsync
 settings = EncoderSettings(**json.loads((folder / "settings.json").read_text()))
 train_run(settings, prepared_folder=sys.argv[4], run_folder=folder / "run", state_folder=folder / "state",
           threads=1, checkpoint_steps=2)

@@ -9,9 +9,9 @@ Everything that decides the following steps is in `Progress`, the parameters and
 checkpoint holds; random numbers are derived from the step (`seeds.py`). On the CPU a run that was killed and resumed
 ends in the same bits as one that was not, given the same number of threads (sums are split by thread).
 
-Several processes may share the work (`processes.py`): each computes the embeddings of its images, all evaluate the loss
-of the whole batch and hold the same weights, or their rows of the loss's largest (`shards.py`); the first one alone
-validates, records and writes.
+Several processes may share the work (`team.py`): each computes the embeddings of its images, all evaluate the loss of
+the whole batch and hold the same weights, or their rows of the loss's largest; the first one alone validates, records
+and writes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 from probmetric.config import Training
@@ -40,11 +39,10 @@ from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData
 from probmetric.training.diagnosis import TrainingError, non_finite_gradients, non_finite_loss
 from probmetric.training.forward import Network, embed_as_trained, resolve_precision
-from probmetric.training.optimizer import create_optimizer, gradient_norm, set_learning_rates, update_parameters
-from probmetric.training.processes import losing_nobody
+from probmetric.training.optimizer import create_optimizer, set_learning_rates, update_parameters
 from probmetric.training.schedule import learning_rate_factor
 from probmetric.training.seeds import derive_seed, generator_for
-from probmetric.training.shards import SMALLEST, Shards
+from probmetric.training.team import team_of
 from probmetric.training.validation import validate
 
 log = logging.getLogger(__name__)
@@ -85,6 +83,16 @@ class Progress:
     history: list[dict[str, Any]] = field(default_factory=list)
     best_epoch: int = -1
     finished: bool = False
+
+    def count(self, loss: float, norm: float) -> None:
+        """Add up a step's loss and, unless it is skipped because of it, its gradients' norm."""
+        self.loss_sum += loss
+        if math.isfinite(norm):
+            self.norm_sum += norm
+            self.skipped_in_a_row = 0
+        else:
+            self.skipped += 1
+            self.skipped_in_a_row += 1
 
     @property
     def waited(self) -> int:
@@ -137,13 +145,12 @@ class Trainer:
             stop_after: end after so many epochs of the schedule; None: after all.
         """
         self.settings, self.encoder, self.loss, self.data = settings, encoder, loss, data
-        self.processes = data.processes
+        self.team = team_of(data.processes, encoder, loss, settings.shard_proxies)
         self.seed, self.device, self.stop_after = seed, device, stop_after
         self.checkpoints, self.identity, self.checkpoint_steps = checkpoints, identity, checkpoint_steps
-        self.progress_bar = progress_bar if self.processes.first else False
-        self.on_epoch, self.should_stop = on_epoch if self.processes.first else None, should_stop
+        self.progress_bar = progress_bar if self.team.first else False
+        self.on_epoch, self.should_stop = on_epoch if self.team.first else None, should_stop
         self.precision = resolve_precision(settings.precision, device)
-        self.shards = Shards(loss, self.processes, SMALLEST[settings.shard_proxies])
         self.optimizer = create_optimizer(settings, encoder, loss)
         self.progress = Progress()
         self.best: Weights = {}
@@ -164,11 +171,11 @@ class Trainer:
             file=sys.stderr,
             disable=None if self.progress_bar is None else not self.progress_bar,
         )
-        with bar, losing_nobody():
+        with bar, self.team.watched():
             while not progress.finished:
                 self._train_epoch(bar)
                 self._end_epoch(bar)
-            self.shards.dissolve()
+            self.team.dissolve()
         if warning := progress.warning:
             log.warning("%s; choose another training.selection_metric or more validation images", warning)
         return progress
@@ -203,37 +210,36 @@ class Trainer:
             images: augmented images of this process (b, C, H, W).
             labels: classes of the whole batch (B,).
         """
-        progress = self.progress
-        factor = learning_rate_factor(
-            self.settings, progress.epoch, progress.step_in_epoch / self.data.steps_per_epoch, progress.metrics
-        )
-        set_learning_rates(self.optimizer, factor)
-        mine = (self.processes.rank,) if not self.processes.first else ()
-        torch.manual_seed(derive_seed(self.seed, "layers", progress.step, *mine))
-        outputs = self.processes.gathered(self.network(images), len(labels))
-        with self.shards.whole():
+        progress, team, clip = self.progress, self.team, self.settings.gradient_clip
+        set_learning_rates(self.optimizer, self._rate_factor())
+        torch.manual_seed(derive_seed(self.seed, "layers", progress.step, *team.seed_words))
+
+        outputs = team.outputs(self.network(images), len(labels))
+        with team.whole_loss():
             value = self._loss_of(outputs, labels)
             value.backward()
-            value = value.detach()
-        replicated = [parameter for parameter in self.loss.parameters() if parameter not in self.shards]
-        self.processes.average_gradients(replicated)
-        norm = self.shards.norm(gradient_norm([*self.encoder.parameters(), *replicated]))
-        asked = [torch.full((), float(flag), device=self.device) for flag in (self.should_stop(), self._is_due(1))]
-        state = self.processes.averaged(torch.stack([value.float(), norm.float(), *asked]))
-        loss, norm_value, stop, due = state.tolist()  # the only synchronisation
+            value = value.detach()  # lets go of the graph
+        state = team.agreed(self._scalars(value, team.gradient_norm(), self.should_stop(), self._is_due(1)))
+        loss, norm, stop, due = state.tolist()  # the only synchronisation
+
         if not math.isfinite(loss):
-            with self.shards.whole():
-                raise non_finite_loss(
-                    loss=loss,
-                    epoch=progress.epoch,
-                    step=progress.step,
-                    index=self.data.index[positions],
-                    embeddings=outputs,
-                    modules={"encoder": self.encoder, "loss": self.loss},
-                )
-        self._update(state[1], norm_value)
-        progress.loss_sum += loss
+            self._give_up(non_finite_loss, loss=loss, index=self.data.index[positions], embeddings=outputs)
+        progress.count(loss, norm)
+        if progress.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
+            self._give_up(non_finite_gradients, skipped=progress.skipped_in_a_row)
+        if math.isfinite(norm):
+            if clip is not None:
+                parameters = [*self.encoder.parameters(), *self.loss.parameters()]
+                torch.nn.utils.clip_grads_with_norm_(parameters, clip, state[1])
+            update_parameters(self.optimizer)
+        self.optimizer.zero_grad()
         return bool(stop), bool(due)
+
+    def _rate_factor(self) -> float:
+        """Learning rates now, as a multiple of the base rates."""
+        progress = self.progress
+        passed = progress.step_in_epoch / self.data.steps_per_epoch
+        return learning_rate_factor(self.settings, progress.epoch, passed, progress.metrics)
 
     def _loss_of(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Loss of the whole batch, labels (B,), from the network's outputs, (B, M) or (B, D)."""
@@ -245,40 +251,29 @@ class Trainer:
             raise TrainingError("an objective perturbs the last layer, but the encoder has none; use another backbone.")
         return self.loss.from_features(outputs, self.encoder.head, labels, generator=generator)
 
-    def _update(self, norm: Tensor, norm_value: float) -> None:
-        progress = self.progress
-        if math.isfinite(norm_value):
-            if self.settings.gradient_clip is not None:
-                parameters = [*self.encoder.parameters(), *self.loss.parameters()]
-                torch.nn.utils.clip_grads_with_norm_(parameters, self.settings.gradient_clip, norm)
-            update_parameters(self.optimizer)
-            progress.norm_sum += norm_value
-            progress.skipped_in_a_row = 0
-        else:
-            progress.skipped += 1
-            progress.skipped_in_a_row += 1
-            if progress.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
-                with self.shards.whole():
-                    raise non_finite_gradients(
-                        epoch=progress.epoch,
-                        step=progress.step,
-                        skipped=progress.skipped_in_a_row,
-                        modules={"encoder": self.encoder, "loss": self.loss},
-                    )
-        self.optimizer.zero_grad()
+    def _scalars(self, *values: Tensor | bool) -> Tensor:
+        """The values as one float32 tensor on the device, without waiting for it."""
+        made = [v.float() if isinstance(v, Tensor) else torch.full((), float(v), device=self.device) for v in values]
+        return torch.stack(made)
+
+    def _give_up(self, diagnose: Callable[..., Exception], **facts: Any) -> NoReturn:
+        """End the run with what `diagnose` finds in the modules."""
+        progress, modules = self.progress, {"encoder": self.encoder, "loss": self.loss}
+        with self.team.whole_loss():
+            raise diagnose(epoch=progress.epoch, step=progress.step, modules=modules, **facts)
 
     def _end_epoch(self, bar: tqdm) -> None:
         """Validate, write the epoch's row, select weights, decide whether to go on, checkpoint."""
         progress, settings = self.progress, self.settings
         last = progress.epoch + 1 == (self.stop_after or settings.epochs)
-        with self.shards.whole():
+        with self.team.whole_loss():
             self._record(self._select(last=last), bar)
         stopped = 0 < settings.patience <= progress.waited
         progress.finished = last or stopped
         progress.epoch += 1
         progress.step_in_epoch = progress.skipped = 0
         progress.loss_sum = progress.norm_sum = progress.seconds = 0.0
-        if progress.finished or progress.epoch % settings.checkpoint_every == 0 or self.processes.once(self._is_due):
+        if progress.finished or progress.epoch % settings.checkpoint_every == 0 or self.team.once(self._is_due):
             self._save()
 
     def _select(self, *, last: bool) -> float | None:
@@ -315,20 +310,18 @@ class Trainer:
             return
         for parameter in self.encoder.pretrained_parameters():
             parameter.requires_grad_(not frozen)
-        self._frozen, self.network = frozen, self._plain
-        if self.processes.several and any(parameter.requires_grad for parameter in self.encoder.parameters()):
-            self.network = DistributedDataParallel(self._plain, gradient_as_bucket_view=True)
+        self._frozen, self.network = frozen, self.team.network(self._plain)
         if self.settings.compile:
             self.network = compiled(self.network, self.device)
 
     def _warm_start(self) -> None:
         """Let the loss initialise itself from the training images' embeddings by the network as it will train."""
-        with self.shards.whole():
+        with self.team.whole_loss():
             if self.loss.wants_warm_start:
                 embeddings = embed_as_trained(self.encoder, self.data, self.precision)
                 with torch.no_grad():
                     self.loss.warm_start(embeddings, self.data.labels.to(self.device))
-            self.processes.align(self.loss)
+            self.team.align_loss()
 
     def _is_due(self, steps: int = 0) -> bool:
         """Whether a checkpoint is due in this process after so many more steps."""
@@ -339,9 +332,9 @@ class Trainer:
     def _save(self) -> None:
         """Write a checkpoint; all processes call this after the same step."""
         self._saved_at = time.monotonic()
-        optimizer = self.shards.optimizer_state(self.optimizer)
-        with self.shards.whole():
-            if not self.processes.first:
+        optimizer = self.team.optimizer_state(self.optimizer)
+        with self.team.whole_loss():
+            if not self.team.first:
                 return
             state = {
                 "identity": self.identity,
@@ -354,16 +347,16 @@ class Trainer:
             self.checkpoints.save(self.progress.step, state)
 
     def _restore(self) -> bool:
-        state = self.processes.once(lambda: self.checkpoints.load(self.identity))
+        state = self.team.once(lambda: self.checkpoints.load(self.identity))
         if state is None:
             return False
         self.progress = Progress(**state["progress"])
         self.encoder.load_state_dict(state["encoder"])
-        with self.shards.whole():
+        with self.team.whole_loss():
             self.loss.load_state_dict(state["loss"])
-        self.shards.load_optimizer(self.optimizer, state["optimizer"])
+        self.team.load_optimizer(self.optimizer, state["optimizer"])
         self.best = state["best"]
-        if self.processes.first:
+        if self.team.first:
             log.info("resumed at epoch %d, step %d", self.progress.epoch, self.progress.step)
         return True
 

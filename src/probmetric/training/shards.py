@@ -1,9 +1,9 @@
 """Large matrices of a loss, such as proxies (K C, M), of which each process keeps only its own rows.
 
 Between steps process r of W holds the r-th of W blocks of rows as a parameter, with the optimiser's moments of it. For
-the loss the matrix is put together; every process evaluates the loss of the whole batch (`processes.py`), so afterwards
-it has its own rows' gradient already and nothing is sent back. The loss meets an ordinary parameter and knows of none of
-this; with one process, or without a large matrix, everything here is the identity.
+the loss the matrix is put together; every process evaluates the loss of the whole batch (`processes.py`), so
+afterwards it has its own rows' gradient already and nothing is sent back. The loss meets an ordinary parameter and
+knows of none of this; with one process, or without a large matrix, everything here is the identity.
 
 Not PyTorch's `fully_shard`: it refuses scalar parameters (temperatures), lacks the fused SGD, does not clip plain and
 sharded gradients together, and whole matrices would be seen by `forward` only, not by warm start or validation.
