@@ -179,12 +179,9 @@ def _aggregate(options: argparse.Namespace) -> None:
 
 
 def _tables(options: argparse.Namespace) -> None:
-    from probmetric.reporting.plots import write_plots
     from probmetric.reporting.tables import write_tables
 
-    report = _report(options)
-    write_tables(report)
-    write_plots(report)
+    write_tables(_report(options))
 
 
 def _figure(options: argparse.Namespace) -> None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from probmetric.errors import ProbMetricError
 
 if TYPE_CHECKING:
-    import numpy as np
+    pass
 
 _ADVICE = {
     errno.ENOSPC: "the disk is full; free some space and run the same command again",
@@ -386,8 +386,3 @@ def read_tensors(path: str | Path, framework: str = "numpy") -> tuple[dict[str, 
             "repeated."
         )
     return tensors, metadata
-
-
-def read_array(path: str | Path, name: str) -> np.ndarray:
-    """Read one array of a safetensors file."""
-    return read_tensors(path)[0][name]

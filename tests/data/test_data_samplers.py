@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probmetric.data.counter import uniforms
-from probmetric.data.samplers import BalancedSampler, ClassRandomSampler, ShuffledSampler, shard
+from probmetric.data.samplers import BalancedSampler, ClassRandomSampler, ShuffledSampler
 from probmetric.data.views import create_view, source_view
 from probmetric.data.views.small import Small
 
@@ -83,14 +83,6 @@ def test_shuffled_batches_cover_distinct_images():
     assert [len(batch) for batch in batches] == [20] * 5
     assert len(np.unique(rows)) == 100
     assert len(ShuffledSampler(7, 20, seed=0).epoch(0)[0]) == 7
-
-
-def test_shards_put_together_are_the_batch():
-    batch = np.arange(13)
-    parts = [shard(batch, rank, 4) for rank in range(4)]
-    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), batch)
-    with pytest.raises(ValueError, match=r"rank 4 is outside 0\.\.3"):
-        shard(batch, 4, 4)
 
 
 def test_a_batch_size_that_does_not_fit_is_explained():

@@ -3,7 +3,11 @@
 import miniatures
 import pytest
 
-from probmetric.data import data_status, format_status, list_datasets, prepare_dataset
+from probmetric.data import dataset_status, format_status, list_datasets, prepare_dataset
+
+
+def data_status(raw, prepared, names=()):
+    return [dataset_status(name, name, raw, prepared) for name in names or list_datasets()]
 
 
 def test_an_empty_disk(tmp_path):

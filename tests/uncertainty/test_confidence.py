@@ -7,10 +7,10 @@ import torch
 from scipy import special
 from uncertainty_helpers import TinyEncoder, tiny_batches
 
+from probmetric.evaluation import fit_temperature
 from probmetric.losses import create_loss
 from probmetric.uncertainty import create_uncertainty
 from probmetric.uncertainty.softmax import doubt
-from probmetric.uncertainty.temperature import best_temperature
 
 
 def classifier():
@@ -59,7 +59,7 @@ def test_best_temperature_recovers_the_scale_of_the_logits():
     generator = torch.Generator().manual_seed(0)
     logits = 1.5 * torch.randn(20000, 5, generator=generator, dtype=torch.float64)
     labels = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
-    assert best_temperature((4 * logits).log_softmax(1), labels) == pytest.approx(4.0, rel=0.05)
+    assert fit_temperature((4 * logits).log_softmax(1), labels) == pytest.approx(4.0, rel=0.05)
 
 
 def test_temperature_minimises_validation_likelihood():

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from probmetric.data.manifest import DataError, load_columns, load_manifest, load_metadata
     from probmetric.data.noise import add_noise, inject_label_noise
     from probmetric.data.prepare import prepare_dataset
-    from probmetric.data.status import DatasetStatus, data_status, format_status
+    from probmetric.data.status import DatasetStatus, dataset_status, format_status
     from probmetric.data.store import ImageStore, open_images
 
 _HOME = {
@@ -33,7 +33,7 @@ _HOME = {
     "inject_label_noise": "noise",
     "prepare_dataset": "prepare",
     "DatasetStatus": "status",
-    "data_status": "status",
+    "dataset_status": "status",
     "format_status": "status",
     "ImageStore": "store",
     "open_images": "store",
@@ -46,7 +46,7 @@ __all__ = [
     "Finding",
     "ImageStore",
     "add_noise",
-    "data_status",
+    "dataset_status",
     "doctor",
     "format_status",
     "inject_label_noise",

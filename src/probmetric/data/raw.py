@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from probmetric.data.archives import SUFFIXES, extract
+from probmetric.data.archives import extract
 from probmetric.data.manifest import DataError
 from probmetric.io import FileError, read_json, write_json
 
@@ -176,8 +176,3 @@ def _digests(path: Path) -> tuple[str, str]:
             md5.update(block)
             sha256.update(block)
     return md5.hexdigest(), sha256.hexdigest()
-
-
-def is_archive(path: Path) -> bool:
-    """Whether a file name is that of an archive."""
-    return path.name.endswith(SUFFIXES)

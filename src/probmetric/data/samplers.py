@@ -149,13 +149,6 @@ class _InTurn:
         return taken[:count]
 
 
-def shard(batch: np.ndarray, rank: int, world_size: int) -> np.ndarray:
-    """The part of a batch (B,) that process `rank` of `world_size` works on."""
-    if not 0 <= rank < world_size:
-        raise OptionError(f"rank {rank} is outside 0..{world_size - 1}.")
-    return batch[rank::world_size]
-
-
 def generator(seed: int, epoch: int) -> np.random.Generator:
     """Generator of an epoch's batches."""
     return np.random.default_rng([seed, epoch])

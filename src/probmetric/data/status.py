@@ -8,7 +8,7 @@ from pathlib import Path
 
 from probmetric.data.manifest import MANIFEST, SUMMARY
 from probmetric.data.raw import RawFiles
-from probmetric.data.sources import REGISTRY, Source, list_datasets
+from probmetric.data.sources import REGISTRY, Source
 
 
 @dataclass(frozen=True)
@@ -37,20 +37,6 @@ class DatasetStatus:
     where: str
     images: int
     next_command: str
-
-
-def data_status(
-    raw: str | Path = "data/raw", prepared: str | Path = "data/prepared", names: list[str] | None = None
-) -> list[DatasetStatus]:
-    """State of every registered dataset (or of `names`); nothing is unpacked or hashed.
-
-    Args:
-        raw: folder with the user's archives and extracted folders.
-        prepared: folder with the prepared datasets.
-        names: datasets to look at.
-    """
-    chosen = names or list_datasets()
-    return [dataset_status(name, name, Path(raw), Path(prepared)) for name in chosen]
 
 
 def format_status(rows: list[DatasetStatus]) -> str:

@@ -13,7 +13,6 @@ from probmetric.evaluation.evaluator import EvaluationSettings, evaluate_run
 from probmetric.evaluation.gallery import Gallery, GalleryIndex
 from probmetric.evaluation.neighbours import Neighbours, nearest_neighbours
 from probmetric.evaluation.ood import auroc, ood_metrics, roc_curve
-from probmetric.evaluation.protocols import mlrc_folds, mlrc_metrics, selection_comparison
 from probmetric.evaluation.retrieval import retrieval_metrics, retrieval_per_query, summarize
 from probmetric.evaluation.sampled import neighbour_votes, retrieval_calibration, sampled_retrieval_metrics
 from probmetric.evaluation.selective import SparsificationCurve, risk_coverage, selective_metrics, sparsification
@@ -51,8 +50,6 @@ __all__ = [
     "holm",
     "image_variance",
     "mean_interval",
-    "mlrc_folds",
-    "mlrc_metrics",
     "nearest_neighbours",
     "neighbour_votes",
     "ood_metrics",
@@ -68,7 +65,6 @@ __all__ = [
     "sampled_retrieval_metrics",
     "scaled_probabilities",
     "seeds_needed",
-    "selection_comparison",
     "selective_metrics",
     "sparsification",
     "spearman",

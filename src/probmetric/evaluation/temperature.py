@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from probmetric.evaluation import _arrays
 
 Doubles = NDArray[np.float64]
-LOG_RANGE = (-7.0, 7.0)
+LOG_RANGE = (float(np.log(0.01)), float(np.log(100.0)))
 GOLDEN = (5**0.5 - 1) / 2
 
 
@@ -36,7 +36,7 @@ def scaled_probabilities(logits: Any, temperature: float = 1.0) -> Doubles:
 
 
 def fit_temperature(logits: Any, labels: Any, *, iterations: int = 60) -> float:
-    """Temperature in [e^-7, e^7] of least NLL for validation `logits` (N,C) or (N,S,C) and `labels` (N,).
+    """Temperature in [0.01, 100] of least NLL for validation `logits` (N,C) or (N,S,C) and `labels` (N,).
 
     Golden-section search on log T after a coarse scan (with samples the NLL may have several minima).
 

@@ -13,8 +13,8 @@ Pairs come from triplets (a, p, n) with violation D = d_an - d_ap, `mining` keep
 
     all: D <= m     hard: D <= min(0, m)     semihard: 0 < D <= m     easy: D > m     none: every pair once
 
-and a pair counts once per kept triplet, as in LAM. The multiplicities are found by sorting each anchor's distances
-(B^2 log B) instead of listing the B^3 triplets. Two embeddings within rounding of each other have distance zero.
+and a pair counts once per kept triplet, as in LAM (`_triplets`). Two embeddings within rounding of each other have
+distance zero.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from torch import Tensor
 
 from probmetric.losses import register
 from probmetric.losses._base import Loss, pairwise_distances, require
+from probmetric.losses._triplets import triplets_of_pairs
 from probmetric.registry import Positive
 
 
@@ -67,27 +68,6 @@ class Contrastive(Loss):
         """How many kept triplets each positive and each negative pair (B, B) belongs to."""
         if self.mining == "none":
             return positive.to(distance.dtype), negative.to(distance.dtype)
-        low, high = self._violation_bounds()
-        negatives = distance.masked_fill(~negative, float("inf")).sort(dim=1).values
-        positives = distance.masked_fill(~positive, float("inf")).sort(dim=1).values
-        total = negative.sum(dim=1, keepdim=True)
-
-        def partners_up_to(bound: float) -> Tensor:  # negatives n of (a, p) with d_an <= d_ap + bound
-            return torch.minimum(torch.searchsorted(negatives, distance + bound, right=True), total)
-
-        def partners_from(bound: float) -> Tensor:  # positives p of (a, n) with d_ap >= d_an - bound
-            return positive.sum(dim=1, keepdim=True) - torch.searchsorted(positives, distance - bound)
-
-        of_positive = partners_up_to(high) - partners_up_to(low)
-        of_negative = partners_from(high) - partners_from(low)
-        return (of_positive * positive).to(distance.dtype), (of_negative * negative).to(distance.dtype)
-
-    def _violation_bounds(self) -> tuple[float, float]:
-        """Triplets are kept where low < D <= high."""
-        infinity = float("inf")
-        return {
-            "all": (-infinity, self.margin),
-            "hard": (-infinity, 0.0),
-            "semihard": (0.0, self.margin),
-            "easy": (self.margin, infinity),
-        }[self.mining]
+        counts = triplets_of_pairs(distance, positive, negative, margin=self.margin, mining=self.mining)
+        of_positive, of_negative = (count.to(distance.dtype) for count in counts)
+        return of_positive, of_negative

@@ -19,7 +19,6 @@ import torch
 from probmetric.config import ConfigError, EncoderSettings
 from probmetric.data.choosing import Role
 from probmetric.io import FileError, atomic_path, digest_of
-from probmetric.losses import REGISTRY as LOSSES
 from probmetric.losses import Loss, create_loss
 from probmetric.models import Encoder, create_encoder
 from probmetric.run_folder import RunFolder, Which
@@ -263,10 +262,7 @@ def _create(
     encoder = encoder.to(device)
     if settings.loss is None:
         return encoder, None
-    options = dict(settings.loss.options)
-    if "fidelity" in LOSSES.options(settings.loss.name):
-        options.setdefault("fidelity", settings.fidelity)
-    loss = create_loss(settings.loss.name, num_classes=num_classes, dim=encoder.dim, **options).to(device)
+    loss = create_loss(settings.loss.name, num_classes=num_classes, dim=encoder.dim, **settings.loss.options).to(device)
     if settings.objective is None:
         return encoder, loss
     shaping = create_uncertainty(settings.objective.name, **settings.objective.options)

@@ -1,19 +1,18 @@
 """Temperature-scaled softmax (Guo et al. 2017): one temperature, fitted on validation images.
 
-T minimises the negative log-likelihood of the validation labels under p_c(T) ∝ p_c^(1/T). The likelihood is convex in
-1/T, so its minimum is found by golden-section search over log T. Closed-set only: validation images must be of
+T minimises the negative log-likelihood of the validation labels under p_c(T) ∝ p_c^(1/T)
+(`probmetric.evaluation.fit_temperature`). Closed-set only: validation images must be of
 training classes, labelled 0..C-1 as the loss numbers them.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from probmetric.evaluation import fit_temperature
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import (
     DirectionalBatch,
@@ -25,8 +24,6 @@ from probmetric.uncertainty._base import (
     seed_from,
 )
 from probmetric.uncertainty.softmax import class_log_probabilities, classified
-
-_LOG_RANGE = (math.log(1e-2), math.log(1e2))
 
 
 @register
@@ -60,22 +57,8 @@ class Temperature(Uncertainty):
                 f"the classifier knows 0..{classes - 1}; "
                 "temperature scaling needs a closed-set split."
             )
-        return {"temperature": torch.tensor(best_temperature(log_probabilities, target))}
+        return {"temperature": torch.tensor(fit_temperature(log_probabilities.numpy(), target.numpy()))}
 
     def describe(self, rows: Tensor, given: Predictor) -> DirectionalBatch:
         """Directional means and class probabilities of raw embeddings (N, M)."""
         return classified(rows, given.loss, float(given.posterior["temperature"]), self.score, given.seed)
-
-
-def best_temperature(log_probabilities: Tensor, target: Tensor) -> float:
-    """T in 0.01..100 with the smallest negative log-likelihood of target (N,) under log-probabilities (N, C)."""
-
-    def loss(log_temperature: float) -> float:
-        return float(F.cross_entropy(log_probabilities / math.exp(log_temperature), target))
-
-    low, high = _LOG_RANGE
-    ratio = (math.sqrt(5) - 1) / 2
-    for _ in range(60):
-        left, right = high - ratio * (high - low), low + ratio * (high - low)
-        low, high = (low, right) if loss(left) < loss(right) else (left, high)
-    return math.exp(0.5 * (low + high))

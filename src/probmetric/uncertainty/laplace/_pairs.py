@@ -1,10 +1,9 @@
 """Pairs of a batch and their targets y for the contrastive curvature (paper 003, section 3 and appendix B).
 
 `mined_pairs`: triplets (anchor a, positive p, negative n) with Δ = d_an − d_ap, d the Euclidean distance of the
-normalised embeddings; `all` keeps Δ ≤ m, `hard` Δ ≤ 0, `semihard` 0 < Δ ≤ m, `easy` Δ > m. Each triplet gives the
+normalised embeddings; which are kept: `probmetric.losses._triplets`. Each triplet gives the
 pairs (a, p) with y = +1 and (a, n) with y = −1, with repetition; repetitions are returned as one pair with the
-count as its target, which gives the same sum. This is the rule of the authors' code; the triplets are counted by
-sorting each anchor's distances, not listed.
+count as its target, which gives the same sum. This is the rule of the authors' code.
 
 `dataset_pairs`: every pair of the batch, y = 1/|B_pos| for positives and −1/|B_neg| for negatives inside the
 margin (equations 23 and 30 with the factor |D²|/|B| of equation 31 applied): each batch estimates the curvature
@@ -15,16 +14,16 @@ of the loss averaged over the whole dataset.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 
+from probmetric.losses._triplets import Mining as Triplets
+from probmetric.losses._triplets import triplets_of_pairs
+
 Tensor = torch.Tensor
 PairSource = Literal["mined", "dataset"]
-Triplets = Literal["all", "hard", "semihard", "easy"]
 
 
 def mined_pairs(
@@ -34,39 +33,11 @@ def mined_pairs(
     distance = _distances(embeddings)
     same = labels[:, None] == labels[None, :]
     positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-    low, high = _kept_gaps(margin, triplets)
-    of_positives = _ranked(distance, ~same)
-    of_negatives = _ranked(distance, positive)
-    negatives_of_pair = of_positives(high, True) - of_positives(low, True)
-    positives_of_pair = of_negatives(-low, False) - of_negatives(-high, False)
-    counts = positive * negatives_of_pair - ~same * positives_of_pair
+    attracted, repelled = triplets_of_pairs(distance, positive, ~same, margin=margin, mining=triplets)
+    counts = attracted - repelled
     pairs = counts.nonzero()
     target = counts[pairs[:, 0], pairs[:, 1]]
     return pairs, target.to(distance.dtype), int(target.clamp_min(0).sum())
-
-
-def _kept_gaps(margin: float, triplets: Triplets) -> tuple[float, float]:
-    """Triplets are kept where low < Δ ≤ high."""
-    infinity = float("inf")
-    return {
-        "all": (-infinity, margin),
-        "hard": (-infinity, min(0.0, margin)),
-        "semihard": (0.0, margin),
-        "easy": (margin, infinity),
-    }[triplets]
-
-
-def _ranked(distance: Tensor, mask: Tensor) -> Callable[[float, bool], Tensor]:
-    """Counts (B, B), per anchor (row), of masked distances below distance + bound, `inclusive` of equal ones."""
-    ordered = distance.masked_fill(~mask, float("inf")).sort(dim=1).values
-    total = mask.sum(dim=1, keepdim=True)
-
-    def count(bound: float, inclusive: bool) -> Tensor:
-        if math.isinf(bound):
-            return total if bound > 0 else torch.zeros_like(total)
-        return torch.minimum(torch.searchsorted(ordered, distance + bound, right=inclusive), total)
-
-    return count
 
 
 def dataset_pairs(embeddings: Tensor, labels: Tensor, *, margin: float) -> tuple[Tensor, Tensor, int]:

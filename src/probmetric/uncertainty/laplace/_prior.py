@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from probmetric.evaluation.selective import accuracy_by_coverage
+
 Tensor = torch.Tensor
 
 LOWEST, HIGHEST = 1e-8, 1e12
@@ -46,6 +48,4 @@ def sparsification_area(mean: Tensor, labels: Tensor, uncertainty: Tensor) -> fl
     similarity = mean @ mean.T
     similarity.fill_diagonal_(-math.inf)
     correct = (labels[similarity.argmax(1)] == labels).double()
-    kept = torch.arange(1, len(labels) + 1, device=mean.device, dtype=torch.float64)
-    order = torch.argsort(uncertainty, stable=True)
-    return float((correct[order].cumsum(0) / kept).mean())
+    return float(accuracy_by_coverage(uncertainty.double().cpu().numpy(), correct.cpu().numpy()).mean())

@@ -8,8 +8,6 @@ import scipy.stats
 from probmetric.evaluation import (
     classwise_calibration_error,
     fit_temperature,
-    mlrc_folds,
-    mlrc_metrics,
     neighbour_votes,
     proxy_transport,
     retrieval_calibration,
@@ -17,7 +15,6 @@ from probmetric.evaluation import (
     risk_coverage,
     sampled_retrieval_metrics,
     scaled_probabilities,
-    selection_comparison,
     selective_metrics,
     sparsification,
     structure_metrics,
@@ -168,26 +165,3 @@ def test_unanimous_votes_are_kept_unless_as_published():
     found = retrieval_calibration(rows, [0, 0, 1, 2, 3, 3])
     assert found["retrieval_ece"] == pytest.approx(1 / 3)
     assert math.isnan(found["retrieval_ece_as_published"])
-
-
-def test_mlrc_protocol(space):
-    rows, labels = space
-    other = rows[:, ::-1].copy()
-    other[:20] = np.roll(other[:20], 3, axis=0)
-    found = mlrc_metrics([rows, other], labels)
-    single = [retrieval_metrics(r, labels)["map_at_r"] for r in (rows, other)]
-    assert found["separated/map_at_r"] == pytest.approx(np.mean(single))
-    joined = retrieval_metrics(np.concatenate([rows, other], 1) / 2**0.5, labels)
-    assert found["concatenated/map_at_r"] == pytest.approx(joined["map_at_r"])
-    folds = mlrc_folds(np.arange(100).repeat(3))
-    assert [len(f) for f in folds] == [25] * 4
-    assert np.concatenate(folds).tolist() == list(range(100))
-    with pytest.raises(ValueError, match="folds is 9; expected 2 to 3"):
-        mlrc_folds([0, 1, 2], 9)
-    with pytest.raises(ValueError, match="1 set of embeddings"):
-        mlrc_metrics([rows], labels)
-
-
-def test_selection_habits():
-    found = selection_comparison([0.1, 0.9, 0.3], [0.2, 0.5, 0.8])
-    assert found == {"validation_selected": 0.5, "last": 0.8, "best_on_test_leaking": 0.8}
