@@ -149,6 +149,17 @@ def _evaluate(options: argparse.Namespace) -> None:
         evaluate(plan)
 
 
+def _make(options: argparse.Namespace) -> None:
+    from probmetric.bundle import make
+    from probmetric.io import write_json
+    from probmetric.planning.bundles import BundlePlan
+
+    plan = BundlePlan.read(options.plan)
+    make(plan, threads=options.threads)
+    if options.receipt:
+        write_json(options.receipt, {"runs": list(plan.runs)})
+
+
 def _status(options: argparse.Namespace) -> None:
     from probmetric.planning.overview import status_text
     from probmetric.planning.workflow import WorkflowPlan
@@ -386,6 +397,10 @@ def _parser() -> argparse.ArgumentParser:
 
     _add_run_steps(add)
     _add_report_steps(add)
+    command = add("make", _make, "make what is not finished of several runs, one after the other")
+    command.add_argument("plan", type=Path, help="plan file of the bundle (state/plan/bundles)")
+    command.add_argument("--receipt", type=Path, help="JSON file to write when all are finished")
+    command.add_argument("--threads", type=int, default=1, help="CPU threads")
     command = add("status", _status, "list an experiment's runs: finished, stale (why), missing")
     command.add_argument("experiment", nargs="?", help="default: those of params.yaml")
     command.add_argument("--all", action="store_true", help="a line for every run, also where there are many")

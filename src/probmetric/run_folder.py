@@ -69,13 +69,6 @@ class RunFolder:
     def __init__(self, path: str | Path, made: str = "") -> None:
         """The folder at `path`; `made` marks a run of earlier code that reports show apart (`RunKey.made`)."""
         self.path, self._mark = Path(path), made
-        self.history_file = self.path / "history.csv"
-        self.encoder_file = self.path / "encoder.yaml"
-        self.posterior_file = self.path / "posterior.safetensors"
-        self.timing_file = self.path / "embeddings" / "timing.json"
-        self.metrics_file = self.path / "metrics.json"
-        self.curves_file = self.path / "curves.json"
-        self.record_file = self.path / "run.yaml"
 
     @classmethod
     def named(cls, run: str, results: Path = RESULTS) -> RunFolder:
@@ -86,6 +79,41 @@ class RunFolder:
     def key(self) -> RunKey:
         """Name of the run, read from its path, with the mark of earlier code."""
         return replace(RunKey.parse(self.path), made=self._mark)
+
+    @property
+    def history_file(self) -> Path:
+        """One row per epoch."""
+        return self.path / "history.csv"
+
+    @property
+    def encoder_file(self) -> Path:
+        """How the weights were made."""
+        return self.path / "encoder.yaml"
+
+    @property
+    def posterior_file(self) -> Path:
+        """What the uncertainty was fitted to."""
+        return self.path / "posterior.safetensors"
+
+    @property
+    def timing_file(self) -> Path:
+        """What embedding took."""
+        return self.path / "embeddings" / "timing.json"
+
+    @property
+    def metrics_file(self) -> Path:
+        """Metric -> value."""
+        return self.path / "metrics.json"
+
+    @property
+    def curves_file(self) -> Path:
+        """Curves of the evaluation."""
+        return self.path / "curves.json"
+
+    @property
+    def record_file(self) -> Path:
+        """The record of the finished run."""
+        return self.path / "run.yaml"
 
     def weights_file(self, which: Which = "selected") -> Path:
         """Weights selected on the validation split, or those of the last epoch."""

@@ -27,6 +27,7 @@ FLOORS = (
     ("planning",),
     ("embedder", "tuning"),
     ("pipeline", "search"),
+    ("bundle",),
     ("cli", "testing"),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

@@ -33,6 +33,7 @@ PREPARED = PLAN.params.data.prepared
 wildcard_constraints:
     data=r"[a-z0-9_-]+(\+(noise|uniform|nearest)[0-9.]+(s[0-9]+)?)?",
     run=r"[^/]+/[^/]+/seed[0-9]+",
+    bundle=r"[0-9a-f]{16}",
     experiment=r"[a-z0-9_-]+(/[a-z0-9_-]+)?(@[a-z0-9_+-]+)?",
     split=r"[a-z]+",
 
@@ -56,13 +57,17 @@ def train_digest(wildcards):
     return ancient(PLAN.digests(wildcards.run)[0])
 
 
+def forced():
+    """Whether steps are asked for by name, whatever their state."""
+    return bool(workflow.dag_settings.forcerun or workflow.dag_settings.forceall)
+
+
 def judged(paths, again):
     """Input files whose age does not count, unless what is made from them is made again.
 
     Identities decide what is made again (probmetric.planning.staleness), times and Snakemake's metadata do not.
     """
-    forced = workflow.dag_settings.forcerun or workflow.dag_settings.forceall
-    return paths if again or forced else [ancient(path) for path in paths]
+    return paths if again or forced() else [ancient(path) for path in paths]
 
 
 def again(step):
@@ -106,12 +111,10 @@ def posterior(wildcards):
 
 
 def experiment_files(name):
-    """Input function: file `name` of every run of the experiment."""
+    """Input function: file `name` of every run of the experiment that the report waits for."""
 
     def of_experiment(wildcards):
-        paths = [
-            f"results/{run}/{name}" for run in PLAN.run_names(wildcards.experiment)
-        ]
+        paths = PLAN.awaited(wildcards.experiment, name, every=forced())
         return judged(paths, PLAN.reports_again(wildcards.experiment))
 
     return of_experiment

@@ -132,3 +132,30 @@ rule evaluate:
         "Evaluate {wildcards.run}"
     shell:
         "OMP_NUM_THREADS={threads} exec probmetric evaluate {wildcards.run} --plan {params.plan:q} > {log} 2>&1"
+
+
+rule bundle:
+    """Many runs, one after the other, where a job for every step would be too many (probmetric.planning.bundles)."""
+    input:
+        lambda wildcards: [
+            ancient(path) for path in PLAN.bundle_digests(wildcards.bundle)
+        ],
+    output:
+        "state/bundles/{bundle}.json",
+    log:
+        "logs/bundle/{bundle}.log",
+    benchmark:
+        "benchmarks/jobs/bundle/{bundle}.tsv"
+    conda:
+        "../envs/probmetric.yaml"
+    threads: 1
+    resources:
+        gpu=0,
+        mem_mb=4000,
+        runtime=1440,
+    params:
+        plan=lambda wildcards: PLAN.bundle_file(wildcards.bundle),
+    message:
+        "Make the runs of bundle {wildcards.bundle}"
+    shell:
+        "exec probmetric make {params.plan:q} --receipt {output} --threads {threads} > {log} 2>&1"

@@ -53,7 +53,7 @@ class RunPlan:
             "store": self.store,
             "plugins": list(self.plugins),
         }
-        return _write(PLANS / run.name, values)
+        return write_plan(PLANS / run.name, values)
 
     @classmethod
     def read(cls, path: str | Path) -> RunPlan:
@@ -62,7 +62,7 @@ class RunPlan:
         Raises:
             FileError: it is missing, damaged or was edited.
         """
-        values = _read(path)
+        values = read_plan(path)
         load_plugins(values["plugins"])
         settings = parse(RunSettings, values["settings"], str(path))
         return cls(Run(values["run"], values["encoder"], settings), values["store"], tuple(values["plugins"]))
@@ -96,12 +96,12 @@ class ReportPlan:
 
     def write(self) -> Path:
         """Write the plan, unless it is there; returns its path."""
-        return _write(PLANS / "experiments" / self.experiment, self.plain())
+        return write_plan(PLANS / "experiments" / self.experiment, self.plain())
 
     @classmethod
     def read(cls, path: str | Path) -> ReportPlan:
         """Read a plan; errors as of `RunPlan.read`."""
-        values = _read(path)
+        values = read_plan(path)
         load_plugins(values["plugins"])
         return cls(**values)
 
@@ -123,12 +123,12 @@ class DataPlan:
 
     def write(self) -> Path:
         """Write the plan, unless it is there; returns its path."""
-        return _write(PLANS / "data", self.params.model_dump(mode="json"))
+        return write_plan(PLANS / "data", self.params.model_dump(mode="json"))
 
     @classmethod
     def read(cls, path: str | Path) -> DataPlan:
         """Read a plan; errors as of `RunPlan.read`."""
-        return cls(parse(Params, _read(path), str(path)))
+        return cls(parse(Params, read_plan(path), str(path)))
 
 
 def recorded_run(name: str) -> Run:
@@ -158,20 +158,29 @@ def read_current() -> dict[str, Any]:
     return read_json(CURRENT) if CURRENT.exists() else {"runs": {}, "experiments": {}}
 
 
-def _write(folder: Path, values: Mapping[str, Any]) -> Path:
-    """Write `values` under their digest. Many are written at once, so they are renamed but not flushed to the disk:
-    one that a power cut damaged no longer fits its name, and `_read` says so.
+def write_plan(folder: Path, values: Mapping[str, Any]) -> Path:
+    """Write `values` under their digest, unless they are there; returns the path.
+
+    Many are written at once, so they are renamed but not flushed to the disk: one that a power cut damaged no longer
+    fits its name, and `read_plan` says so.
     """
     path = folder / f"{digest_of(values)[:16]}.json"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         temporary = folder / f".{path.name}.{os.getpid()}"
-        temporary.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+        # A line per entry: to be read by people, and ten times faster than json's own indentation.
+        lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in values.items())
+        temporary.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
         temporary.replace(path)
     return path
 
 
-def _read(path: str | Path) -> dict[str, Any]:
+def read_plan(path: str | Path) -> dict[str, Any]:
+    """Values of a plan file.
+
+    Raises:
+        FileError: it is missing, damaged or was edited.
+    """
     values = read_json(path, fix=_AGAIN)
     if not isinstance(values, dict) or digest_of(values)[:16] != Path(path).stem:
         raise FileError(f"{path} is damaged or was edited: it does not fit its name; delete it and {_AGAIN}.")

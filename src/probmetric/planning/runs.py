@@ -172,17 +172,25 @@ def _expand(
 ) -> list[Run]:
     """Runs of an experiment; methods unsuitable for the data are an error, or written to `left_out` if given."""
     found: dict[str, Run] = {}
+    first: dict[str, Run] = {}
     for grid in experiment.runs:
         for point in _points(grid):
+            kind = json.dumps(point | {"seed": None}, sort_keys=True)
             try:
-                run = resolve(params, methods, **point)
+                run = _with_seed(first[kind], point["seed"]) if kind in first else resolve(params, methods, **point)
             except UnsuitableError as error:
                 if left_out is None:
                     raise
                 left_out[point["method"]] = error.reason
             else:
-                found[run.name] = run
+                found[run.name] = first[kind] = run
     return list(found.values())
+
+
+def _with_seed(run: Run, seed: int) -> Run:
+    """The same run with another seed, on which nothing else depends: it need not be resolved again."""
+    name, encoder = (replace(RunKey.parse(each), seed=seed).run for each in (run.name, run.encoder))
+    return Run(name, encoder, run.settings.model_copy(update={"seed": seed}))
 
 
 def _points(grid: Grid) -> Iterator[dict[str, Any]]:

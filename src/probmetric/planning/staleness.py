@@ -25,6 +25,7 @@ from probmetric.io import digest_of
 from probmetric.made import Ingredients, Made, files_there, read_made
 from probmetric.planning.runs import Run
 from probmetric.run_folder import Step
+from probmetric.run_names import RESULTS
 from probmetric.source_digest import is_own
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Verdict:
         return self.state in ("fresh", "kept")
 
 
-FRESH = Verdict("fresh")
+FRESH, _MISSING = Verdict("fresh"), Verdict("missing")
 
 
 def steps_of(run: Run) -> tuple[Step, ...]:
@@ -128,6 +129,8 @@ class Judge:
         return list(dict.fromkeys([*borrowed, *((run, step) for step in steps_of(planned))]))
 
     def _judge(self, run: str, step: Step) -> Verdict:
+        if not (RESULTS / run).exists():
+            return _MISSING
         made, planned = self.made(run, step), self.runs[run]
         if made is None:
             there = files_there(run, step)

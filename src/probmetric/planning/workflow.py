@@ -20,6 +20,7 @@ from pydantic import TypeAdapter
 
 from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, parse
 from probmetric.io import read_yaml, write_json
+from probmetric.planning.bundles import BundlePlan, bundled
 from probmetric.planning.metric_names import check_metrics
 from probmetric.planning.plans import PLANS, DataPlan, ReportPlan, RunPlan, read_current, write_current
 from probmetric.planning.runs import PlannedExperiment, Run, find_run, plan_experiment
@@ -28,10 +29,17 @@ from probmetric.privacy import switch_telemetry_off
 from probmetric.reporting.figures import REGISTRY as FIGURES
 from probmetric.reporting.record import read_report_record
 from probmetric.run_folder import RunFolder, Step
+from probmetric.run_names import RESULTS
 from probmetric.source_digest import remember
 
+_SMALL = 200
 _PLACES = {"report": "index.html", "table": "table.md"}
 AGAIN = PLANS / "again"
+
+
+def receipt(bundle: str) -> str:
+    """The file that says a bundle is made."""
+    return f"state/bundles/{bundle}.json"
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,41 @@ class WorkflowPlan:
 
     def _report_state(self, experiment: str) -> str:
         return report_state(self.report_plan(experiment), self.judge)
+
+    @functools.cached_property
+    def _bundles(self) -> dict[str, BundlePlan]:
+        """By name, the bundles the unfinished runs are made in; empty where every step has a job of its own."""
+        unfinished = [name for name in self.runs if not self.judge.run_verdict(name).usable]
+        plans = [self._bundle(names) for names in bundled(self.runs, unfinished)]
+        return {plan.path.stem: plan for plan in plans}
+
+    def _bundle(self, names: Iterable[str]) -> BundlePlan:
+        needed = dict.fromkeys(run for name in names for run in (*self.runs[name].encoders, name))
+        encoders_first = sorted(needed, key=lambda name: not self.runs[name].trains)
+        return BundlePlan({name: self.plan_file(name) for name in encoders_first}, self.params.stale)
+
+    @functools.cached_property
+    def _bundle_of(self) -> dict[str, str]:
+        return {run: name for name, bundle in self._bundles.items() for run in bundle.runs}
+
+    def bundle_file(self, bundle: str) -> str:
+        """The file that tells the job of a bundle everything."""
+        return str(self._bundles[bundle].path)
+
+    def bundle_digests(self, bundle: str) -> list[str]:
+        """Digest files of the prepared datasets the runs of a bundle read."""
+        return sorted({path for run in self._bundles[bundle].runs for path in self.digests(run)})
+
+    def awaited(self, experiment: str, name: str, *, every: bool) -> list[str]:
+        """Files a report waits for: `name` of its runs, or the receipts of the bundles they are made in.
+
+        In a large experiment finished runs are not waited for, unless `every` run is to be looked at.
+        """
+        runs = self.run_names(experiment)
+        if self._bundle_of:
+            return sorted({receipt(self._bundle_of[run]) for run in runs if run in self._bundle_of})
+        small = every or len(runs) <= _SMALL
+        return [f"{RESULTS}/{run}/{name}" for run in runs if small or not self.judge.run_verdict(run).usable]
 
     @functools.cached_property
     def _plan_files(self) -> dict[str, str]:
@@ -241,9 +284,18 @@ class JobPlan:
             experiment
         )
 
-    def run_names(self, experiment: str) -> tuple[str, ...]:
-        """Runs of an experiment, in its order."""
-        return tuple(self._report(experiment).shown)
+    def awaited(self, experiment: str, name: str, *, every: bool) -> list[str]:
+        """Nothing: the workflow that started the job has waited for all."""
+        return []
+
+    def bundle_file(self, bundle: str) -> str:
+        """The file that tells the job of a bundle everything."""
+        return str(PLANS / "bundles" / f"{bundle}.json")
+
+    def bundle_digests(self, bundle: str) -> list[str]:
+        """Digest files of the prepared datasets the runs of a bundle read."""
+        found = [plan.run for plan in BundlePlan.read(self.bundle_file(bundle)).plans()]
+        return sorted({f"{run.settings.prepared}/{name}/digest" for run in found for name in run.data})
 
     def report_file(self, experiment: str) -> str:
         """The file that tells the reporting jobs of an experiment everything."""
