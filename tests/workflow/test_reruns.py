@@ -89,6 +89,108 @@ def test_reordering_lists_runs_no_job_of_a_run(workspace):
     assert run_jobs(workspace.planned()) == {}
 
 
+def test_a_label_repeats_the_report_and_nothing_else(workspace):
+    workspace.edit_yaml("params.yaml", lambda params: params["methods"]["cosine"].update(label="Cosine, renamed"))
+    assert set(workspace.planned()) == {"aggregate", "tables", "figures", "report", "track"}
+
+
+def test_results_know_their_settings_without_snakemakes_memory(workspace):
+    """A clone, an rsync: new times, no .snakemake; other settings are seen all the same."""
+    shutil.rmtree(workspace.folder / ".snakemake")
+    for path in sorted((workspace.folder / "results").rglob("*"), reverse=True):
+        os.utime(path)
+    assert workspace.planned() == {}
+    workspace.edit_yaml("params.yaml", lambda params: params["methods"]["cosine"].update(dim=32))
+    changed = run_jobs(workspace.planned())
+    assert {name for names in changed.values() for name in names} == {"digits/cosine+training.epochs=2/seed0"}
+    assert set(changed) == {"train", "embed", "evaluate"}
+
+
+def test_a_planned_job_does_what_was_planned_whatever_params_say_by_then(workspace):
+    run = "digits/laplace+training.epochs=2/seed0"
+    workspace.snakemake("-n")
+    plans = workspace.folder / "state/plan" / run
+    planned = max(plans.glob("*.json"), key=lambda path: path.stat().st_mtime)
+    workspace.edit_yaml("params.yaml", lambda params: params["methods"]["laplace"].update(base="cosine"))
+    workspace.command("probmetric", "evaluate", run, "--plan", str(planned.relative_to(workspace.folder)))
+    record = read_yaml(workspace.folder / "results" / run / "run.yaml")
+    assert record["settings"]["base"] == "contrastive"
+    assert record["encoder"] == "digits/contrastive+training.epochs=2/seed0"
+
+
+def test_going_back_to_earlier_settings_computes_nothing(workspace):
+    run = "digits/laplace+training.epochs=2/seed0"
+    metrics = workspace.folder / "results" / run / "metrics.json"
+    before = metrics.read_bytes()
+
+    def samples(count):
+        change = {"name": "laplace"} | ({"samples": count} if count else {})
+        workspace.edit_yaml("params.yaml", lambda params: params["methods"]["laplace"].update(uncertainty=change))
+        workspace.snakemake()
+
+    samples(3)
+    assert metrics.read_bytes() != before
+    samples(None)
+    assert metrics.read_bytes() == before
+    log = (workspace.folder / "logs/fit_posterior" / f"{run}.log").read_text()
+    assert "was made before: brought back" in log
+    assert workspace.planned() == {}
+
+
+LOSS = """
+import torch
+from probmetric.losses import Loss, register
+
+
+@register
+class Spread(Loss):
+    def compute(self, embeddings, labels, generator):
+        return {sign}(embeddings - embeddings.mean(dim=0)).square().mean()
+"""
+
+
+def test_a_changed_formula_of_ones_own_is_run_again_and_a_comment_is_not(workspace):
+    module = workspace.folder / "spread.py"
+    module.write_text(LOSS.format(sign="-"))
+
+    def use(params):
+        params["plugins"] = ["spread"]
+        params["methods"]["spread"] = {"loss": "spread"}
+
+    workspace.edit_yaml("params.yaml", use)
+    workspace.edit_smoke(methods=["contrastive", "spread"])
+    workspace.snakemake()
+    assert workspace.planned() == {}
+    module.write_text("# a comment\n" + LOSS.format(sign="-"))
+    assert workspace.planned() == {}
+    module.write_text(LOSS.format(sign="+"))
+    run = "digits/spread+training.epochs=2/seed0"
+    assert run_jobs(workspace.planned()) == {"train": {run}, "embed": {run}, "evaluate": {run}}
+    status = workspace.command("probmetric", "status", "smoke").stdout
+    assert "1 finished, 1 stale" in status
+    assert "spread changed" in status
+    assert run_jobs(workspace.planned("stale=keep")) == {}
+
+
+def test_a_finished_workflow_leaves_git_clean(finished):
+    finished.command("git", "add", "-A")
+    finished.command("git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "all", check=False)
+    tracked = finished.command("git", "ls-files", "results", "reports/smoke", "state", "logs").stdout
+    assert tracked == ""
+    assert "benchmark@" not in (finished.folder / "dvc.lock").read_text()
+
+
+def test_data_may_lie_elsewhere_by_the_command_line(fresh):
+    """`--config data=...` holds for the jobs too."""
+    fresh.edit_smoke(methods=["contrastive"])
+    data = "data={prepared: elsewhere}"
+    fresh.snakemake(data)
+    assert (fresh.folder / "elsewhere/digits/manifest.parquet").exists()
+    assert not (fresh.folder / "data/prepared/digits").exists()
+    assert (fresh.folder / "results/digits/contrastive+training.epochs=2/seed0/metrics.json").exists()
+    assert fresh.planned(data) == {}
+
+
 def test_changing_one_methods_settings_repeats_that_method(workspace):
     workspace.edit_yaml("params.yaml", lambda params: params["methods"]["cosine"].update(dim=32))
     jobs = run_jobs(workspace.planned())
@@ -140,7 +242,7 @@ def test_dvc_repro_after_snakemake_and_the_other_way_round(workspace):
     shutil.rmtree(workspace.folder / "reports")
     workspace.command("snakemake")
     first = workspace.command("dvc", "repro").stdout
-    assert "Running stage" not in first, first
+    assert "Nothing to be done" in first, first
     assert workspace.planned() == {}
 
 
@@ -153,7 +255,7 @@ def test_dvc_repro_alone_does_everything(workspace):
     workspace.command("dvc", "repro")
     assert (workspace.folder / "reports/smoke/index.html").exists()
     assert workspace.planned() == {}
-    assert "Running stage" not in workspace.command("dvc", "repro").stdout
+    assert "Nothing to be done" in workspace.command("dvc", "repro").stdout
 
 
 def test_a_failed_run_stops_only_its_own_branch(workspace):
@@ -166,9 +268,12 @@ def test_a_failed_run_stops_only_its_own_branch(workspace):
     assert "cosine+training.epochs=2/seed0" in output
     assert (workspace.folder / "results/digits/laplace+training.epochs=2/seed0/metrics.json").exists()
     assert not (workspace.folder / run / "metrics.json").exists()
+    page = workspace.folder / "reports/smoke/index.html"
+    assert "Partial: 1 of 3 runs are missing" in page.read_text(), "what is finished is reported"
     shutil.rmtree(workspace.folder / run)
     workspace.snakemake()
     assert (workspace.folder / run / "metrics.json").exists()
+    assert "Partial" not in page.read_text()
 
 
 def test_snakemakes_own_report_shows_tables_and_figures(workspace):
