@@ -16,7 +16,7 @@ from probmetric.registry import UnknownNameError
 from probmetric.reporting import _answers, _render
 from probmetric.reporting._comparison import compare, summarise
 from probmetric.reporting.aggregate import aggregate
-from probmetric.reporting.tables import Column, Group, Row, Table, build_table, write_tables
+from probmetric.reporting.tables import Column, Group, ResultTable, Row, build_table, write_tables
 
 HIGHER = ("retrieval/recall_at_10", "retrieval/map_at_r", "retrieval/map_at_1000", "ood/cars/auroc", "clustering/nmi")
 LOWER = ("calibration/retrieval_ece_as_published", "structure/proxy_w1", "training/epoch_seconds")
@@ -136,7 +136,7 @@ def test_what_was_not_tested_is_marked_in_every_format():
     cells = compare("retrieval/recall_at_1", {"a": {0: 0.9, 1: 0.91}, "b": {0: 0.7, 1: 0.71}})
     column = Column("retrieval/recall_at_1", "Recall@1", "higher")
     rows = tuple(Row(name, name, "corrected", 2, 2, (cells[name],)) for name in "ab")
-    table = Table("t", (column,), (Group("digits", 0.0, rows),))
+    table = ResultTable("t", (column,), (Group("digits", 0.0, rows),))
     assert "0.705 ± 0.064 †" in _render.markdown(table)
     assert r"0.705 \pm 0.064^{\dagger}" in _render.latex(table)
     assert r"$\dagger$: not tested" in _render._tex(_render.LEGEND)

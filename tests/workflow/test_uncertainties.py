@@ -238,7 +238,7 @@ def test_laplace_chooses_its_prior_on_validation_images(folder):
 
     def area(uncertainty_options: dict, method: str) -> float:
         run = embed(
-            settings(method, base="plain", uncertainty={"name": "laplace", "samples": 10} | uncertainty_options)
+            settings(method, base="plain", uncertainty={"name": "laplace", "samples": 200} | uncertainty_options)
         )
         found = tensors(run, "val")
         nearest = nearest_neighbours(found["mean"], k=1).indices[:, 0]

@@ -199,8 +199,10 @@ def _resolved(annotation: Any, function: Any) -> Any:
     """The annotation itself, of one written as text; `Any` where its names exist for type checkers only."""
     if not isinstance(annotation, str):
         return annotation
+    lone = types.FunctionType((lambda: None).__code__, function.__globals__)
+    lone.__annotations__ = {"return": annotation}
     try:
-        return eval(annotation, function.__globals__)
+        return typing.get_type_hints(lone, include_extras=True)["return"]
     except (NameError, AttributeError, TypeError):
         return Any
 
