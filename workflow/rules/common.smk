@@ -5,14 +5,13 @@ import sys
 import time
 
 import psutil
-from probmetric.planning.workflow import (
-    JobPlan,
-    WorkflowPlan,
+from probmetric.planning.jobs import JobPlan
+from probmetric.planning.summaries import (
     closing_summary,
     failure_summary,
     partial_reports,
-    put_environment_on_path,
 )
+from probmetric.planning.workflow import WorkflowPlan, put_environment_on_path
 from snakemake.exceptions import WorkflowError
 
 put_environment_on_path()

@@ -6,7 +6,12 @@
     capabilities   what components must be able to do for a run to end
     composition    a method's definition -> plain settings
     runs           experiments -> runs, each with its folder and resolved settings
-    workflow       runs -> each step's settings, for the Snakefile
+    plans          what a job is told: plan files
+    staleness      which steps are finished, and whether they are what is planned
+    bundles        many runs in one job
+    workflow       all of it together, for the Snakefile
+    jobs           the same inside a job on another machine
+    summaries      what a workflow says when it ends
     overview       every experiment at a glance
 
 Configuration is read and checked here without importing PyTorch.

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import functools
 import os
-import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,18 +21,17 @@ from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, p
 from probmetric.io import read_yaml, write_json
 from probmetric.planning.bundles import BundlePlan, bundled
 from probmetric.planning.metric_names import check_metrics
-from probmetric.planning.plans import PLANS, DataPlan, ReportPlan, RunPlan, read_current, write_current
+from probmetric.planning.plans import PLANS, DataPlan, ReportPlan, RunPlan, write_current
 from probmetric.planning.runs import PlannedExperiment, Run, find_run, plan_experiment
 from probmetric.planning.staleness import Judge, report_state
 from probmetric.privacy import switch_telemetry_off
 from probmetric.reporting.figures import REGISTRY as FIGURES
 from probmetric.reporting.record import read_report_record
-from probmetric.run_folder import RunFolder, Step
+from probmetric.run_folder import Step
 from probmetric.run_names import RESULTS
 from probmetric.source_digest import remember
 
 _SMALL = 200
-_PLACES = {"report": "index.html", "table": "table.md"}
 AGAIN = PLANS / "again"
 
 
@@ -229,96 +227,6 @@ class WorkflowPlan:
         return f"{'; '.join(said)} (`probmetric status` says why)." if said else ""
 
 
-@dataclass(frozen=True)
-class JobPlan:
-    """What the Snakefile knows inside a job on another machine: the plans of the workflow that started it.
-
-    Where that wrote none here (a pod with its own copy of the repository), a run is resolved from the configuration.
-    """
-
-    params: Params
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> JobPlan:
-        """Validate Snakemake's `config`; nothing is expanded."""
-        return cls(parse(Params, dict(config), "params.yaml"))
-
-    @functools.cached_property
-    def _current(self) -> dict[str, Any]:
-        return read_current()
-
-    @property
-    def experiments(self) -> list[str]:
-        """Names of the experiments to build."""
-        return list(self.params.experiments)
-
-    @functools.cached_property
-    def _plans(self) -> dict[str, RunPlan]:
-        return {}
-
-    def _plan(self, run: str) -> RunPlan:
-        if run not in self._plans:
-            path = self._current["runs"].get(run)
-            planned = RunPlan.read(path) if path else RunPlan.of(find_run(self.params, run), self.params)
-            self._plans[run] = planned
-        return self._plans[run]
-
-    def run(self, name: str) -> Run:
-        """The job's run."""
-        return self._plan(name).run
-
-    def plan_file(self, run: str) -> str:
-        """The file that tells a job of `run` everything."""
-        return self._current["runs"].get(run) or str(self._plan(run).write())
-
-    def digests(self, run: str) -> list[str]:
-        """Digest files of the prepared datasets a run reads, its own first."""
-        found = self.run(run)
-        return [f"{found.settings.prepared}/{name}/digest" for name in found.data]
-
-    def _report(self, experiment: str) -> ReportPlan:
-        path = self._current["experiments"].get(experiment)
-        if path:
-            return ReportPlan.read(path)
-        return WorkflowPlan.from_config(self.params.model_dump() | {"experiments": [experiment]}).report_plan(
-            experiment
-        )
-
-    def awaited(self, experiment: str, name: str, *, every: bool) -> list[str]:
-        """Nothing: the workflow that started the job has waited for all."""
-        return []
-
-    def bundle_file(self, bundle: str) -> str:
-        """The file that tells the job of a bundle everything."""
-        return str(PLANS / "bundles" / f"{bundle}.json")
-
-    def bundle_digests(self, bundle: str) -> list[str]:
-        """Digest files of the prepared datasets the runs of a bundle read."""
-        found = [plan.run for plan in BundlePlan.read(self.bundle_file(bundle)).plans()]
-        return sorted({f"{run.settings.prepared}/{name}/digest" for run in found for name in run.data})
-
-    def report_file(self, experiment: str) -> str:
-        """The file that tells the reporting jobs of an experiment everything."""
-        return self._current["experiments"].get(experiment) or str(self._report(experiment).write())
-
-    @property
-    def data_file(self) -> str:
-        """The file that tells the data jobs where data lies and how it is made."""
-        return self._current.get("data") or str(DataPlan.of(self.params).write())
-
-    def repeats(self, run: str, step: Step) -> bool:
-        """False: the workflow that started the job has decided."""
-        return False
-
-    def outdated(self, run: str, step: Step) -> bool:
-        """False: the workflow that started the job has decided."""
-        return False
-
-    def reports_again(self, experiment: str) -> bool:
-        """False: the workflow that started the job has decided."""
-        return False
-
-
 def _check_stage_names(path: Path) -> None:
     """Stop where the file names an experiment on other data: DVC could then not read any of its stages."""
     named = read_yaml(path).get("experiments", []) if path.exists() else []
@@ -377,77 +285,3 @@ def put_environment_on_path() -> None:
     """Let jobs find `probmetric` and `dvc` beside this Python, whether or not its environment is activated."""
     switch_telemetry_off()
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-
-
-def closing_summary(plan: WorkflowPlan, seconds: float, cores: int) -> str:
-    """Where to look after a finished workflow, and what share of its wall time was orchestration.
-
-    Args:
-        plan: what was built.
-        seconds: wall time since the workflow's process started.
-        cores: jobs that could run at once.
-    """
-    from probmetric.reporting.orchestration import measure, start_seconds
-
-    since = time.time() - seconds
-    account = measure(
-        "benchmarks/jobs",
-        [run.path for run in map(RunFolder.named, plan.runs) if run.history_file.exists()],
-        seconds,
-        cores=cores,
-        since=since,
-        starts=start_seconds(),
-        output="state/orchestration.json",
-    )
-    places = [f"  {kind:<8} reports/{name}/{file}" for name in plan.experiments for kind, file in _PLACES.items()]
-    return "\n".join(["", account.text(), "", "Done. Where to look:", *places, "  runs     make ui  (MLflow)"])
-
-
-def partial_reports(plan: WorkflowPlan) -> str:
-    """After a failure: make the report of every experiment that has finished runs; returns where they are."""
-    made = []
-    for name in plan.experiments:
-        if not any(RunFolder.named(run).finished for run in plan.run_names(name)):
-            continue
-        command = [
-            sys.executable,
-            "-m",
-            "probmetric.cli",
-            "report",
-            name,
-            "--partial",
-            "--plan",
-            plan.report_file(name),
-        ]
-        if subprocess.run(command, check=False, capture_output=True).returncode == 0:
-            made.append(f"  reports/{name}/index.html")
-    return "\n".join(["What is finished is reported, the rest marked as not run:", *made]) if made else ""
-
-
-def failure_summary(failed: Iterable[tuple[str, str, Sequence[str]]], left: int) -> str:
-    """Which jobs failed, their logs and what these end with, and how to go on.
-
-    Args:
-        failed: (rule, what the job was about, its logs) of every job that failed; jobs that share a cluster job with a
-            failed one are among them, and left out here if they said nothing.
-        left: jobs not run because they need the results of those.
-    """
-    found = [(rule, about, logs, _last_line(logs)) for rule, about, logs in sorted(failed)]
-    spoke = [job for job in found if job[3]] or found
-    lines = ["", f"{len(spoke)} job(s) failed; everything that does not need them was done."]
-    for rule, about, logs, last in spoke:
-        lines += [f"  {rule} {about}", f"    log: {', '.join(logs) or 'none'}"]
-        lines += [f"    {last}"] if last else []
-    if left:
-        lines.append(f"{left} job(s) that need their results were not run.")
-    lines.append("The same command goes on from here; what is finished is not repeated.")
-    return "\n".join(lines)
-
-
-def _last_line(logs: Iterable[str], width: int = 300) -> str:
-    """The last line of the first log that has one, cut to `width`."""
-    for log in map(Path, logs):
-        lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
-        if said := [line.strip() for line in lines if line.strip()]:
-            return said[-1][:width]
-    return ""
