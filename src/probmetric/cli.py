@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; errors meant for people are printed as one paragraph, not as a traceback."""
     options = _parser().parse_args(arguments)
     switch_telemetry_off()
-    logging.basicConfig(format="%(message)s")
+    logging.basicConfig(format="%(message)s", force=True)
     logging.getLogger("probmetric").setLevel(logging.INFO)
     try:
         options.run_command(options)

@@ -134,6 +134,18 @@ def _write_problem(path: Path, error: OSError) -> FileError:
     return FileError(f"cannot write {path}: {error.strerror or error}; {advice}.")
 
 
+def remove(path: str | Path) -> None:
+    """Remove a file, if it is there.
+
+    Raises:
+        FileError: read-only file system or missing permission, with the fix.
+    """
+    try:
+        Path(path).unlink(missing_ok=True)
+    except OSError as error:
+        raise _write_problem(Path(path), error) from error
+
+
 def write_text(path: str | Path, text: str) -> None:
     """Write `text` (UTF-8) to `path` atomically."""
     with atomic_path(path) as temporary:

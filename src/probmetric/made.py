@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from probmetric.io import atomic_path, content_digest, digest_of, write_json, write_text
+from probmetric.io import atomic_path, content_digest, digest_of, remove, write_json, write_text
 from probmetric.run_folder import STEPS, RunFolder, Step
 
 KEPT = Path("state/kept")
@@ -106,7 +106,7 @@ def files_there(run: str, step: Step) -> bool:
 
 def forget(run: str, step: Step) -> None:
     """Remove the record of a step, before its files change."""
-    RunFolder.named(run).made_file(step).unlink(missing_ok=True)
+    remove(RunFolder.named(run).made_file(step))
 
 
 def record(run: str, ingredients: Ingredients, *, release: str) -> Made:

@@ -62,7 +62,7 @@ class Workspace:
     def planned(self, *arguments: str) -> dict[str, set[str]]:
         """Rule -> what its jobs are about, of all jobs `snakemake -n` would run."""
         jobs: dict[str, set[str]] = defaultdict(set)
-        for message in re.findall(r"^Job \d+: (.*)$", self.snakemake("-n", *arguments), flags=re.MULTILINE):
+        for message in re.findall(r"^Job \d+: (.*)$", self.snakemake(*arguments, "-n"), flags=re.MULTILINE):
             rule = next(rule for rule, start in MESSAGES.items() if message.startswith(start))
             jobs[rule].add(message.removeprefix(MESSAGES[rule]).strip())
         return dict(jobs)

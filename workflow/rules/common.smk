@@ -73,13 +73,13 @@ def again(step):
     """Input function: a file newer than any result where `step` has to be made again, else nothing."""
 
     def of_run(wildcards):
-        return [PLAN.again] if PLAN.outdated(wildcards.run, step) else []
+        return [local(PLAN.again)] if PLAN.outdated(wildcards.run, step) else []
 
     return of_run
 
 
 def report_again(wildcards):
-    return [PLAN.again] if PLAN.reports_again(wildcards.experiment) else []
+    return [local(PLAN.again)] if PLAN.reports_again(wildcards.experiment) else []
 
 
 def run_files(step, *names):

@@ -61,9 +61,11 @@ def forget_the_dead(folder: Path = DVC) -> list[int]:
         text = path.read_text(encoding="utf-8", errors="replace") if free and path.is_file() else "{}"
         try:
             owners = json.loads(text)
+            if not set(owners) <= {"read", "write"}:
+                raise ValueError("no list of DVC's")
             dead = sorted({pid for owner in _owners(owners) if not _alive(pid := int(owner["pid"]))})
         except (ValueError, TypeError, KeyError, AttributeError):
-            path.unlink()  # half-written by a process that was killed: the list is free, so nobody writes it now
+            path.unlink()  # half-written by a killed process, or of another DVC: nobody writes it now, and DVC cannot read it
             return []
         if dead:
             write_text(path, json.dumps(_without(owners, dead)))

@@ -26,7 +26,7 @@ from probmetric.planning.runs import PlannedExperiment, Run, find_run, plan_expe
 from probmetric.planning.staleness import Judge, report_state
 from probmetric.privacy import switch_telemetry_off
 from probmetric.reporting.figures import REGISTRY as FIGURES
-from probmetric.reporting.record import read_report_record
+from probmetric.reporting.record import signature
 from probmetric.run_folder import Step
 from probmetric.run_names import RESULTS
 from probmetric.source_digest import remember
@@ -99,10 +99,9 @@ class WorkflowPlan:
 
     def reports_again(self, experiment: str) -> bool:
         """Whether an experiment's report has to be made, or made again."""
-        return read_report_record(experiment).get("page") != self._report_state(experiment)
-
-    def _report_state(self, experiment: str) -> str:
-        return report_state(self.report_plan(experiment), self.judge)
+        if any(not self.judge.run_verdict(name).usable for name in self.run_names(experiment)):
+            return True
+        return signature(experiment) != report_state(self.report_plan(experiment), self.judge)
 
     @functools.cached_property
     def _bundles(self) -> dict[str, BundlePlan]:
