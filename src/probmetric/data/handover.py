@@ -65,7 +65,7 @@ def forget_the_dead(folder: Path = DVC) -> list[int]:
                 raise ValueError("no list of DVC's")
             dead = sorted({pid for owner in _owners(owners) if not _alive(pid := int(owner["pid"]))})
         except (ValueError, TypeError, KeyError, AttributeError):
-            path.unlink()  # half-written by a killed process, or of another DVC: nobody writes it now, and DVC cannot read it
+            path.unlink()  # half-written by a killed process; its lock is free, and DVC cannot read it
             return []
         if dead:
             write_text(path, json.dumps(_without(owners, dead)))
