@@ -101,7 +101,10 @@ def test_requeue_cancel_and_time_limit_end_in_the_undisturbed_weights(slowed, tm
 
 def test_a_failing_job_stops_only_its_own_branch_and_is_named(workspace):
     """On the cluster as on one machine: the rest is finished, the summary names the job, its log and the reason."""
-    broken = {"loss": "cosine", "training": {"epochs": 2, "learning_rate": 1e4, "weight_decay": 1.0, "optimizer": "sgd"}}
+    broken = {
+        "loss": "cosine",
+        "training": {"epochs": 2, "learning_rate": 1e4, "weight_decay": 1.0, "optimizer": "sgd"},
+    }
     workspace.edit_yaml("params.yaml", lambda params: params["methods"].update(broken=broken))
     workspace.edit_smoke(methods=["broken", "cosine"], seeds=[7])
     fit_to_one_node(workspace)
