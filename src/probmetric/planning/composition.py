@@ -13,19 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from probmetric import losses, models, uncertainty
 from probmetric.config import OWN_VIEW, Component, ConfigError, Method, Params, Preset
 from probmetric.data import views
 from probmetric.data.views import source_view
-from probmetric.registry import Registry, nearest
+from probmetric.identity import REGISTRIES
+from probmetric.registry import nearest
 
-REGISTRIES: dict[str, Registry] = {
-    "loss": losses.REGISTRY,
-    "objective": uncertainty.REGISTRY,
-    "uncertainty": uncertainty.REGISTRY,
-    "backbone": models.REGISTRY,
-    "view": views.REGISTRY,
-}
 _BORROWED = ("uncertainty", "fidelity", "evaluation")
 
 
