@@ -9,8 +9,8 @@ export DO_NOT_TRACK := 1
 .PHONY: audit benchmark changed check demo env format gpu help hooks lint lock publish report schemas smoke \
 	style test test-all test-system types ui units
 
-# What runs whole workflows, a cluster, a browser, or kills and starves processes; all other tests are of units.
-SYSTEM := workflow or slurm or browser or faults
+# What runs whole workflows, a cluster, a browser or many processes, or kills and starves them; other tests are of units.
+SYSTEM := workflow or slurm or browser or faults or processes
 PYTEST := OMP_NUM_THREADS=1 pytest -n auto
 PARALLEL := $(MAKE) --no-print-directory --jobs 3
 

@@ -38,6 +38,8 @@ REGISTRIES: dict[str, Registry] = {
 # Names and places, and what changes no result.
 _ASIDE = frozenset({"method", "label", "base", "prepared", "training.shard_proxies", "training.checkpoint_every"})
 _OF_POSTERIOR = ("uncertainty", "seed")
+# Without a view of the run's or the source's, the images' shape decides between these.
+_UNDECLARED = {"view": ("small", "photos")}
 
 
 def ingredients(
@@ -88,7 +90,8 @@ def step_code(settings: RunSettings | EncoderSettings, step: Step) -> dict[str, 
     found: dict[str, str] = {}
     for part in parts.get(step, ("loss", "backbone", "uncertainty")):
         component = getattr(settings, part)
-        for name in () if component is None else _with_guides(part, component):
+        names = _with_guides(part, component) if component else _UNDECLARED.get(part, ())
+        for name in names:
             found |= component_code(part, name)
     return found | (_evaluation_code() if step == "evaluate" else {})
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from probmetric.config import ConfigError, Method, Params, load, parse
+from probmetric.data.views import source_view
 from probmetric.planning.runs import find_run, resolve
 
 ROOT = Path(__file__).parents[2]
@@ -24,8 +25,9 @@ def view(params, spec=None, dataset="cub", **rest):
 
 
 def test_without_a_word_it_is_the_datasets_own(params):
-    assert view(params) is None
-    assert "view" not in find_run(params, "digits/arcface/seed0").settings.plain()
+    assert view(params).name == "photos"
+    found = find_run(params, "digits/arcface/seed0").settings
+    assert found.plain()["view"] == source_view("digits")
 
 
 def test_options_without_a_name_change_the_datasets_own_view(params):

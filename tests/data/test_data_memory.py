@@ -39,6 +39,7 @@ print(base, columns, grown(lambda: manifest.write_manifest(Path("large.parquet")
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux' account of memory")
 def test_memory_of_preparation_stays_below_1_gb_at_the_published_size(tmp_path):
     spec = importlib.util.spec_from_file_location("streets", SCRIPT)

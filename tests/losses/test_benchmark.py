@@ -13,6 +13,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "losses.py"
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_benchmark_names_the_hardware_and_relates_every_row_to_its_peers(tmp_path: Path) -> None:
     output = tmp_path / "losses.json"
     sizes = ["--classes", "6", "--batch", "8", "--dim", "4", "--rounds", "2", "--step-batch", "0", "--device", "cpu"]

@@ -61,8 +61,16 @@ def test_a_server_that_never_answers_holds_nobody_up():
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         sending, leaving = send(f"http://127.0.0.1:{silent.getsockname()[1]}", 5000)
+    threads_give_up()
     assert sending < 1
     assert leaving < 4
+
+
+def threads_give_up() -> None:
+    """Wait for them here: later they would warn into the log of another test."""
+    for thread in threading.enumerate():
+        if thread.name == "live-curves":
+            thread.join(10)
 
 
 def test_a_server_that_talks_nonsense_is_dropped(caplog):

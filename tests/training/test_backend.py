@@ -65,6 +65,7 @@ def test_deterministic_training_refuses_other_kernels_while_it_runs(digits: Path
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the compiler's own processes
 def test_compiled_training_is_the_plain_one_under_the_same_names(digits: Path, tmp_path: Path) -> None:
     tensors = []

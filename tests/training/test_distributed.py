@@ -24,7 +24,7 @@ from probmetric.planning.plans import RunPlan
 from probmetric.planning.runs import Run
 from probmetric.training.checkpoint import Checkpoints
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
 PROCESSES = 2
 PARAMS = Path(__file__).parents[2] / "params.yaml"

@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from training_helpers import quick_settings
 
-from probmetric.data import prepare_dataset
 from probmetric.evaluation import retrieval_metrics
 from probmetric.losses import create_loss
 from probmetric.models import create_encoder
@@ -39,8 +38,8 @@ BROKEN = [
 
 
 @pytest.fixture(scope="module")
-def glyphs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return prepare_dataset("glyphs", tmp_path_factory.mktemp("prepared") / "glyphs", progress=False)
+def glyphs(prepared_dataset) -> Path:
+    return prepared_dataset("glyphs")
 
 
 def recall_at_1(prepared: Path, folder: Path, options: dict[str, Any], warm_start: str = "training mode") -> float:

@@ -33,6 +33,7 @@ def together(digits_open: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.parametrize("name", RUNS)
 def test_sharded_runs_are_the_run_of_one(together: Path, digits_open: Path, tmp_path: Path, name: str) -> None:
     """Loss, gradients of the first step, norms and weights, with every optimiser and with clipping."""
@@ -45,6 +46,7 @@ def test_sharded_runs_are_the_run_of_one(together: Path, digits_open: Path, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.parametrize("name", [name for name in RUNS if name != "laplace_online"])
 def test_every_process_holds_its_rows_and_no_more(together: Path, digits_open: Path, tmp_path: Path, name: str) -> None:
     """Parameters and moments, down to their storage; the gathered matrices are gone before the update."""
@@ -58,6 +60,7 @@ def test_every_process_holds_its_rows_and_no_more(together: Path, digits_open: P
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_sharded_processes_go_on_with_the_run_of_one(together: Path, digits_open: Path, tmp_path: Path) -> None:
     expected = facts(train_sharded("potential_field", digits_open, tmp_path, ALONE))
     found = result(together, "resumed", 0)
@@ -66,6 +69,7 @@ def test_sharded_processes_go_on_with_the_run_of_one(together: Path, digits_open
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_one_process_goes_on_with_a_sharded_run(together: Path, digits_open: Path, tmp_path: Path) -> None:
     shutil.copytree(together / "stopped-always", tmp_path / "stopped")
     found = facts(train_sharded("potential_field", digits_open, tmp_path / "stopped", ALONE))
@@ -75,6 +79,7 @@ def test_one_process_goes_on_with_a_sharded_run(together: Path, digits_open: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_checkpoints_do_not_tell_how_they_were_made(together: Path, digits_open: Path, tmp_path: Path) -> None:
     """The same entries, types, shapes and sizes of storage from one process, two, and two with rows only."""
     train_sharded("potential_field", digits_open, tmp_path, ALONE, stop_after=STOPPED_AFTER)
@@ -88,6 +93,7 @@ def test_checkpoints_do_not_tell_how_they_were_made(together: Path, digits_open:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_a_checkpoint_one_process_wants_is_made_by_all(together: Path) -> None:
     """Their clocks differ, and none may wait for rows that the others do not send."""
     files = Checkpoints(together / "impatient" / "state").files()
@@ -111,6 +117,7 @@ def outline(state: object) -> object:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("kind", "error"), [("Poisoned", "NonFiniteLossError"), ("Exploding", "NonFiniteGradientError")]
 )

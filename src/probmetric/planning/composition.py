@@ -113,14 +113,18 @@ def apply_preset(settings: dict[str, Any], preset: Preset) -> None:
 
 
 def resolved_view(view: dict[str, Any] | None, augment: str, source: str) -> dict[str, Any] | None:
-    """The view with its name: options without one are those of the view that `source` declares for `augment`.
+    """The view a run will get, with its name and options: the one it asks for, or that `source` declares for `augment`.
+
+    None where neither says anything: the shape of the prepared images decides then.
 
     Raises:
-        ConfigError: the source declares none, or its view has no such option.
+        ConfigError: options without a name, and the source declares no view or one without such an option.
     """
-    if view is None or view["name"] != OWN_VIEW:
-        return view
     own = source_view(source, augment)
+    if view is None:
+        return own
+    if view["name"] != OWN_VIEW:
+        return view
     if own is None:
         raise ConfigError(f"view: source {source!r} declares none; name one: {', '.join(views.list_views())}.")
     try:
