@@ -6,6 +6,7 @@ direction.
 """
 
 from probmetric.evaluation.calibration import Reliability, calibration_error, classwise_calibration_error, reliability
+from probmetric.evaluation.certificates import Certificate, CertificateError, certify
 from probmetric.evaluation.classification import classification_metrics
 from probmetric.evaluation.clustering import agreement, clustering_metrics
 from probmetric.evaluation.correlation import spearman
@@ -13,6 +14,7 @@ from probmetric.evaluation.evaluator import EvaluationSettings, evaluate_run
 from probmetric.evaluation.gallery import Gallery, GalleryIndex
 from probmetric.evaluation.neighbours import Neighbours, nearest_neighbours
 from probmetric.evaluation.ood import auroc, ood_metrics, roc_curve
+from probmetric.evaluation.p_right import PRight, added_auroc, fit_p_right, p_right_metrics
 from probmetric.evaluation.retrieval import retrieval_metrics, retrieval_per_query, summarize
 from probmetric.evaluation.sampled import neighbour_votes, retrieval_calibration, sampled_retrieval_metrics
 from probmetric.evaluation.selective import SparsificationCurve, risk_coverage, selective_metrics, sparsification
@@ -31,21 +33,27 @@ from probmetric.evaluation.temperature import fit_temperature, scaled_probabilit
 from probmetric.evaluation.transport import proxy_transport
 
 __all__ = [
+    "Certificate",
+    "CertificateError",
     "EvaluationSettings",
     "Gallery",
     "GalleryIndex",
     "Neighbours",
+    "PRight",
     "PairedResult",
     "Reliability",
     "SparsificationCurve",
+    "added_auroc",
     "agreement",
     "auroc",
     "bootstrap_interval",
     "calibration_error",
+    "certify",
     "classification_metrics",
     "classwise_calibration_error",
     "clustering_metrics",
     "evaluate_run",
+    "fit_p_right",
     "fit_temperature",
     "holm",
     "image_variance",
@@ -53,6 +61,7 @@ __all__ = [
     "nearest_neighbours",
     "neighbour_votes",
     "ood_metrics",
+    "p_right_metrics",
     "paired_test",
     "pairwise_tests",
     "proxy_transport",
