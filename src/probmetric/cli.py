@@ -285,7 +285,8 @@ def _tune(options: argparse.Namespace) -> None:
     params = _params()
     search = Search(params, every_method(params), load_tuning(options.search))
     search.run(
-        lambda runs: train_runs(runs, options.snakemake), lambda search: report.write_progress(search, options.search)
+        lambda runs: train_runs(runs, params.stale, options.snakemake),
+        lambda search: report.write_progress(search, options.search),
     )
     print(report.table(search))
     print(f"Tuned methods, to be named in experiments: {report.write_methods(search, options.search)}")

@@ -44,6 +44,18 @@ REFUSED = [
     ),
     ({"loss": "margin", "uncertainty": "softmax"}, "uncertainty 'softmax' needs class probabilities; loss 'margin'"),
     ({"training": {"epochs": 0}, "uncertainty": "temperature"}, "needs class probabilities; a method without loss"),
+    (
+        {"loss": "proxy_nca", "uncertainty": "temperature", "training": {"selection": "refit"}},
+        "uncertainty 'temperature' is fitted on validation images, but training.selection 'refit' trains on them too",
+    ),
+    (
+        {
+            "loss": "proxy_nca",
+            "uncertainty": {"name": "laplace", "prior": "validation"},
+            "training": {"selection": "as_published"},
+        },
+        "uncertainty 'laplace' is fitted on validation images, but training.selection 'as_published'",
+    ),
     ({"loss": "cosine", "backbone": "pixels", "objective": "mc_dropout"}, "objective 'mc_dropout' needs a linear head"),
     (
         {"loss": "cosine", "backbone": {"name": "timm", "head": "none"}, "uncertainty": "laplace"},

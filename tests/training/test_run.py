@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import csv
 import os
-import shutil
 import signal
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
-from pyarrow import parquet
 from training_helpers import quick_settings
 
+from canary import with_other_test_images
 from probmetric.config import EncoderSettings
 from probmetric.data import DataError, load_columns
 from probmetric.data.choosing import open_for_choosing
-from probmetric.data.digest import write_digest
 from probmetric.data.views.photos import Photos
 from probmetric.evaluation import retrieval_metrics
 from probmetric.io import FileError, read_tensors, read_yaml, sha256_file, write_tensors
@@ -148,29 +145,6 @@ def test_of_equal_epochs_the_latest_is_kept_and_a_choice_that_says_little_is_nam
 
 def test_epochs_are_chosen_by_a_metric_that_does_not_saturate() -> None:
     assert quick_settings().training.selection_metric == "map_at_r"
-
-
-def with_other_test_images(folder: Path, copy: Path) -> Path:
-    """The prepared folder with noise for test images and their labels shuffled; training and validation untouched."""
-    shutil.copytree(folder, copy)
-    (copy / "manifest.parquet").chmod(0o644)
-    (copy / "images.bin").chmod(0o644)
-    (copy / "digest").chmod(0o644)
-    generator = np.random.default_rng(0)
-    table = parquet.read_table(copy / "manifest.parquet")
-    test = np.asarray(table["split"]) == "test"
-    labels = np.asarray(table["label"]).copy()
-    labels[test] = generator.permutation(labels[test])
-    place = table.column_names.index("label")
-    parquet.write_table(
-        table.set_column(place, table.schema.field("label"), pa.array(labels)), copy / "manifest.parquet"
-    )
-    pixels = np.fromfile(copy / "images.bin", dtype=np.uint8).reshape(len(test), -1)
-    pixels[test] = generator.integers(0, 256, pixels[test].shape)
-    pixels.tofile(copy / "images.bin")
-    (copy / "digest").unlink()
-    write_digest(copy)
-    return copy
 
 
 @pytest.mark.parametrize(

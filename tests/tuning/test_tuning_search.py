@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from canary import with_other_test_images
 from probmetric.config import ConfigError, Params, Tuning, load, parse
 from probmetric.io import read_yaml
-from probmetric.planning.runs import every_method, resolve
+from probmetric.pipeline import train
+from probmetric.planning.plans import RunPlan
+from probmetric.planning.runs import Run, every_method, resolve
 from probmetric.run_folder import RunFolder
 from probmetric.tuning import load_tuning, report, tuning_names
 from probmetric.tuning.search import Search, TuningError, validation_metric
@@ -33,8 +36,8 @@ class Trainer:
     def __init__(self, folder: Path, fails: float = 0.0) -> None:
         self.folder, self.fails, self.asked = folder, fails, []
 
-    def __call__(self, runs: Sequence[str]) -> None:
-        for run in runs:
+    def __call__(self, runs: Sequence[Run]) -> None:
+        for run in (planned.name for planned in runs):
             if not (self.folder / run / "history.csv").exists():
                 self.asked.append(run)
                 self.train(run)
@@ -69,6 +72,30 @@ def test_every_method_gets_the_same_number_of_runs_and_a_good_rate(params, tmp_p
     for method in SPEC["methods"]:
         assert search.best(method).values["training.learning_rate"] == pytest.approx(0.02, rel=0.35)
         assert search.best(method).runs[1].endswith("/seed1")
+
+
+def test_a_search_that_would_see_test_images_is_refused(params, tmp_path):
+    with pytest.raises(ConfigError, match=r"training\.selection 'as_published' would let its search see test images"):
+        searched(params, tmp_path, set={"training.selection": "as_published"})
+
+
+@pytest.mark.slow
+def test_nothing_that_is_found_depends_on_test_images(params, prepared_dataset, tmp_path, monkeypatch):
+    """Real trainings on digits, and on digits with other test images and labels: the same trials to the last bit."""
+    prepared = prepared_dataset("digits_open")
+    found = []
+    for name, folder in (("same", prepared), ("other", with_other_test_images(prepared, tmp_path / "changed"))):
+        place = tmp_path / name
+        (place / "data/prepared").mkdir(parents=True)
+        (place / "data/prepared/digits_open").symlink_to(folder)
+        monkeypatch.chdir(place)
+        small = {"dim": 8, "backbone.width": 4, "training.epochs": 2, "training.steps_per_epoch": 4}
+        spec = {"dataset": "digits_open", "methods": ["cosine"], "trials": 2, "set": small}
+        search = Search(params, every_method(params), parse(Tuning, SPEC | spec, "test.yaml"))
+        search.run(lambda runs, search=search: [train(RunPlan.of(run, params)) for run in runs])
+        found.append(search.trials)
+    assert found[0] == found[1]
+    assert len({trial.objective for trial in found[0]["cosine"]}) == 2
 
 
 def test_the_first_trial_has_the_methods_own_settings(params, tmp_path):

@@ -5,6 +5,7 @@ training.selection_metric: accuracy    a loss that is a classifier
 uncertainty softmax, temperature       a loss that is a classifier
 an objective                           a backbone with a head, which the objective perturbs or reads
 uncertainty laplace                    a backbone with a head
+uncertainty temperature, prior: validation   validation images that were not trained on in the end
 """
 
 from __future__ import annotations
@@ -35,6 +36,12 @@ def _problems(settings: RunSettings) -> Iterator[str]:
     name = settings.uncertainty.name
     if _can(uncertainty.REGISTRY, settings.uncertainty, "needs_classifier") and not _classifies(settings):
         yield f"uncertainty {name!r} needs class probabilities; {_loss(settings)} is no classifier."
+    selection = settings.training.selection
+    if selection != "validation" and _reads_validation(settings.uncertainty):
+        yield (
+            f"uncertainty {name!r} is fitted on validation images, but training.selection {selection!r} trains on them "
+            "too. Use selection: validation, or an uncertainty (or prior) that needs none."
+        )
     if not _can(models.REGISTRY, settings.backbone, "has_head"):
         headless = f"a linear head; backbone {settings.backbone.name!r} has none with these options."
         if settings.objective is not None and trains:
@@ -45,6 +52,10 @@ def _problems(settings: RunSettings) -> Iterator[str]:
 
 def _can(registry: Registry, component: Component | None, flag: str) -> bool:
     return component is not None and registry.holds(component.name, flag, component.options)
+
+
+def _reads_validation(component: Component) -> bool:
+    return _can(uncertainty.REGISTRY, component, "closed_set") or component.options.get("prior") == "validation"
 
 
 def _classifies(settings: RunSettings) -> bool:

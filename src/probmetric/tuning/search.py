@@ -64,11 +64,11 @@ class Search:
         self.trials: dict[str, list[Trial]] = {name: [] for name in spec.methods}
         self._studies: dict[str, optuna.Study] = {}
 
-    def run(self, train: Callable[[Sequence[str]], None], on_batch: Callable[[Search], object] | None = None) -> None:
+    def run(self, train: Callable[[Sequence[Run]], None], on_batch: Callable[[Search], object] | None = None) -> None:
         """Search until every method has had its trials.
 
         Args:
-            train: makes `history.csv` of the runs named, as far as they can be trained.
+            train: makes `history.csv` of the planned runs, as far as they can be trained.
             on_batch: called after every batch.
         """
         self._studies = {name: self._study(name) for name in self.spec.methods}
@@ -77,7 +77,7 @@ class Search:
             asked = [(name, self._studies[name].ask()) for name in self.spec.methods for _ in range(size)]
             planned = [(name, trial, suggest(trial, self.ranges[name])) for name, trial in asked]
             runs = {(name, trial.number): self._runs(name, values) for name, trial, values in planned}
-            train(list(dict.fromkeys(run.name for found in runs.values() for run in found)))
+            train(list({run.name: run for found in runs.values() for run in found}.values()))
             for name, trial, values in planned:
                 self._tell(name, trial, values, runs[name, trial.number])
             self._require_some_success(start + size)
@@ -94,6 +94,10 @@ class Search:
         method = self.methods[name]
         if method.base or settings.training.epochs == 0:
             raise ConfigError(f"method {name!r} trains nothing, so there is nothing to search.")
+        if settings.training.selection == "as_published":
+            raise ConfigError(
+                f"method {name!r}: training.selection 'as_published' would let its search see test images."
+            )
         ranges = self.spec.ranges | method.search
         if not ranges:
             raise ConfigError(f"method {name!r} declares no `search` and the search file no `ranges`.")

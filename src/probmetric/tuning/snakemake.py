@@ -7,25 +7,30 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from probmetric.config import StalePolicy
+from probmetric.planning.runs import Run
+from probmetric.planning.staleness import Judge
 from probmetric.run_folder import RunFolder
 from probmetric.tuning.search import TuningError
 
 
-def train_runs(runs: Sequence[str], options: Sequence[str] = ()) -> None:
+def train_runs(runs: Sequence[Run], stale: StalePolicy = "auto", options: Sequence[str] = ()) -> None:
     """Have Snakemake make `history.csv` of every run; runs that cannot be trained are left out, the others finish.
 
     Args:
-        runs: run names.
+        runs: planned runs; those trained already, as planned, are left alone.
+        stale: what counts as trained after a change of code (`stale:` of params.yaml).
         options: further options of `snakemake`, such as `--profile slurm`.
 
     Raises:
         TuningError: Snakemake itself failed or was stopped.
     """
-    targets = [str(RunFolder.named(run).history_file) for run in runs]
-    missing = [target for target in targets if not Path(target).exists()]
+    judge = Judge({run.name: run for run in runs}, stale)
+    waiting = [run.name for run in runs if not judge.verdict(run.name, "train").usable]
+    missing = [str(RunFolder.named(name).history_file) for name in waiting]
     if not missing:
         return
-    config = ["--config", "experiments=[]", f"runs={json.dumps(list(runs), separators=(',', ':'))}"]
+    config = ["--config", "experiments=[]", f"runs={json.dumps(waiting, separators=(',', ':'))}"]
     command = ["snakemake", *missing, "--keep-going", *options, *config]
     status = subprocess.run(command, check=False).returncode
     if status < 0 or status == 130:
