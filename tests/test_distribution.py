@@ -1,0 +1,80 @@
+"""The wheel is whole: it works in an empty folder, without this checkout, and says what it needs where it needs more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import probmetric
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src/probmetric"
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """Built from a copy, so that nothing is left in the checkout."""
+    copy = tmp_path_factory.mktemp("source")
+    for name in ("pyproject.toml", "README.md", "LICENSE", "src"):
+        (copy / name).symlink_to(ROOT / name) if name != "src" else (copy / name).mkdir()
+    (copy / "src/probmetric").symlink_to(SOURCE)
+    script = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
+    built = subprocess.run(
+        [sys.executable, "-c", script, str(copy)], cwd=copy, check=True, capture_output=True, text=True
+    )
+    return copy / built.stdout.split()[-1]
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("installed")
+    zipfile.ZipFile(wheel).extractall(folder)
+    return folder
+
+
+def run(installed: Path, place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Python with the wheel before the checkout on its path."""
+    environment = os.environ | {"PYTHONPATH": str(installed)}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=place, env=environment, check=False, capture_output=True, text=True
+    )
+
+
+def test_the_wheel_holds_every_file_of_the_package(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    files = [path for path in SOURCE.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    missing = {str(path.relative_to(SOURCE.parent)) for path in files} - names
+    assert not missing
+    assert f"probmetric-{probmetric.__version__}.dist-info/licenses/LICENSE" in names
+
+
+def test_the_library_and_the_command_work_in_an_empty_folder(installed, tmp_path):
+    script = (
+        "import torch, probmetric; from probmetric.losses import create_loss; "
+        "loss = create_loss('proxy_anchor', num_classes=3, dim=4); "
+        "assert loss(torch.randn(6, 4), torch.arange(6) % 3).isfinite(); print(probmetric.__file__)"
+    )
+    done = run(installed, tmp_path, "-c", script)
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).is_relative_to(installed)
+    assert "search" in run(installed, tmp_path, "-m", "probmetric.cli", "--help").stdout
+    assert "vmf" in run(installed, tmp_path, "-m", "probmetric.cli", "list", "losses").stdout
+
+
+def test_what_needs_a_project_says_so(installed, tmp_path):
+    done = run(installed, tmp_path, "-m", "probmetric.cli", "experiments")
+    assert done.returncode == 2
+    assert f"there is no params.yaml in {tmp_path}; run this command inside a project folder" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_release_is_named_the_same_everywhere():
+    version = probmetric.__version__
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {version} (" in (ROOT / "CHANGELOG.md").read_text()
