@@ -6,7 +6,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: audit benchmark changed check demo env format gpu help hooks lint lock publish report schemas smoke \
+.PHONY: audit benchmark changed check demo docs env format gpu help hooks lint lock publish report schemas smoke \
 	style test test-all test-system types ui units
 
 # What runs whole workflows, a cluster, a browser or many processes, or kills and starves them; other tests are of units.
@@ -71,6 +71,9 @@ ui: env ## browse the runs in the MLflow UI (http://127.0.0.1:5000)
 
 report: env ## snakemake's own report with provenance: report.zip
 	snakemake --report report.zip
+
+docs: env ## the documentation as a site: site-docs/index.html
+	NO_MKDOCS_2_WARNING=1 mkdocs build --quiet
 
 publish: env ## all pages and the theory figures as a static site, to open from disk or to upload: site/
 	probmetric publish

@@ -53,7 +53,7 @@ def calibration_error(
 ) -> float:
     """Calibration error of `confidence` (N,) in [0,1] for answers that are right or wrong, `correct` (N,) in {0,1}.
 
-    Example:
+    Examples:
         >>> round(calibration_error([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0], scheme="equal_width"), 12)
         0.15
     """
@@ -72,7 +72,7 @@ def reliability(
 ) -> Reliability:
     """Data of a reliability diagram; arguments as in `calibration_error`.
 
-    Example:
+    Examples:
         >>> diagram = reliability([0.2, 0.9, 0.9], [0, 1, 0], bins=2, scheme="equal_width")
         >>> diagram.accuracy.tolist(), diagram.count.tolist()
         ([0.0, 0.5], [1.0, 2.0])
@@ -106,7 +106,7 @@ def classwise_calibration_error(
 ) -> float:
     """Mean over classes of the calibration error of each column of `probabilities` (N,C) for `labels` (N,).
 
-    Example:
+    Examples:
         >>> round(classwise_calibration_error([[0.8, 0.2], [0.6, 0.4]], [0, 1], bins=1), 12)
         0.2
     """

@@ -178,7 +178,7 @@ def certify(
         CertificateError: too few calibration queries (or groups) for this risk and confidence, whatever they say.
         ValueError: lengths that differ, numbers that are not finite, a risk or confidence that is no share.
 
-    Example:
+    Examples:
         >>> doubt = np.linspace(0, 1, 1000)
         >>> found = certify(doubt, doubt < 0.5, risk=0.1)
         >>> 0.4 < found.coverage < 0.6, found.errors / found.answered < 0.1
@@ -212,7 +212,7 @@ def certify(
 def least_units(risk: float, confidence: float) -> int:
     """Fewest calibration queries (or groups), pilot included, that can certify `risk` if no answer is wrong.
 
-    Example:
+    Examples:
         >>> least_units(0.05, 0.9)
         56
     """
@@ -231,7 +231,7 @@ def least_tested(risk: float, confidence: float) -> int:
 def upper_bound(errors: int, answers: int, confidence: float) -> float:
     """Upper Clopper-Pearson bound of the share of wrong answers, from `errors` among `answers`; 1 without answers.
 
-    Example:
+    Examples:
         >>> round(upper_bound(0, 45, 0.9), 4)
         0.0499
     """

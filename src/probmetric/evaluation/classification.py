@@ -20,7 +20,7 @@ from probmetric.evaluation.calibration import calibration_error, classwise_calib
 def classification_metrics(probabilities: Any, labels: Any, *, bins: int = 15) -> dict[str, float]:
     """Accuracy, NLL, Brier score and calibration errors of `probabilities` (N,C) for `labels` (N,) in 0..C-1.
 
-    Example:
+    Examples:
         >>> classification_metrics([[0.8, 0.2], [0.4, 0.6]], [0, 0])["accuracy"]
         0.5
     """

@@ -26,7 +26,7 @@ def clustering_metrics(
 ) -> dict[str, float]:
     """NMI, AMI and F1 of a k-means clustering of `embeddings` (N,M) against `labels` (N,).
 
-    Example:
+    Examples:
         >>> clustering_metrics([[0.0, 0.0], [0.0, 0.1], [5.0, 5.0], [5.0, 5.1]], [0, 0, 1, 1])["nmi"]
         1.0
     """
@@ -57,7 +57,7 @@ def kmeans(rows: NDArray[np.float32], clusters: int, *, seed: int, iterations: i
 def agreement(first: Any, second: Any) -> dict[str, float]:
     """NMI, AMI and pairwise F1 of two partitions (N,) and (N,); symmetric.
 
-    Example:
+    Examples:
         >>> agreement([0, 0, 1, 1], [1, 1, 0, 0])
         {'nmi': 1.0, 'ami': 1.0, 'f1': 1.0}
     """

@@ -15,7 +15,7 @@ def spearman(first: Any, second: Any) -> float:
 
     With an uncertainty and a known ambiguity (both higher = harder), higher is better.
 
-    Example:
+    Examples:
         >>> spearman([1.0, 2.0, 3.0], [10.0, 20.0, 15.0])
         0.5
     """

@@ -23,7 +23,7 @@ def free_scores(found: Neighbours, labels: Any) -> dict[str, Doubles]:
 
     Without a second neighbour nobody can disagree, and there is only the cosine.
 
-    Example:
+    Examples:
         >>> found = Neighbours(np.array([[0.9, 0.8, 0.1]]), np.array([[0, 1, 2]]))
         >>> {name: values.round(2).tolist() for name, values in free_scores(found, [5, 5, 7]).items()}
         {'cosine': [0.1], 'disagreement': [0.33]}

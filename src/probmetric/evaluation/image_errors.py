@@ -22,7 +22,7 @@ Doubles = NDArray[np.float64]
 def mean_error(values: Any) -> float:
     """Standard error of the mean of `values` (N,); NaN for a single one.
 
-    Example:
+    Examples:
         >>> mean_error([0.0, 1.0, 1.0, 0.0])
         0.28867513459481287
     """
@@ -36,7 +36,7 @@ def auroc_error(negative_scores: Any, positive_scores: Any) -> float:
     A perfect ranking of a few images is no proof of one: where the formula gives less, (1/2 of) one pair in the wrong
     order, 1 / (2 * smaller group), is assumed.
 
-    Example:
+    Examples:
         >>> round(auroc_error([0.1, 0.2, 0.3, 0.4], [0.35, 0.8, 0.9]), 4)
         0.1667
     """
@@ -56,7 +56,7 @@ def resampled(
 ) -> float:
     """Standard deviation of `measure(rows)` over bootstrap samples `rows` (N,) of `count` images.
 
-    Example:
+    Examples:
         >>> values = np.arange(100.0)
         >>> round(mean_error(values), 1), round(resampled(lambda rows: values[rows].mean(), 100), 1)
         (2.9, 2.7)

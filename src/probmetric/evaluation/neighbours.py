@@ -46,7 +46,7 @@ def nearest_neighbours(
     The gallery may be an array (N,M), a `Gallery` (streamed, as exact), or a `GalleryIndex` (approximate: a query whose
     lists hold fewer than k rows gets index -1 and similarity -inf in the places left).
 
-    Example:
+    Examples:
         >>> points = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
         >>> nearest_neighbours(points, k=1).indices.ravel().tolist()
         [1, 0, 1]

@@ -37,7 +37,7 @@ class Curve:
 def ood_metrics(id_uncertainty: Any, ood_uncertainty: Any) -> dict[str, float]:
     """Detection metrics of `ood_uncertainty` (P,) against `id_uncertainty` (N,); OOD is positive, higher is less sure.
 
-    Example:
+    Examples:
         >>> ood_metrics([0.1, 0.2, 0.3], [0.25, 0.9])["auroc"]
         0.8333333333333334
     """
@@ -67,7 +67,7 @@ def auroc(negative_scores: Any, positive_scores: Any) -> float:
 def roc_curve(id_uncertainty: Any, ood_uncertainty: Any, *, points: int | None = None) -> dict[str, Doubles]:
     """False and true positive rates, from (0,0) to (1,1); thinned to at most `points` points if given.
 
-    Example:
+    Examples:
         >>> rates = roc_curve([0.1, 0.3], [0.2, 0.9])
         >>> rates["fpr"].tolist(), rates["tpr"].tolist()
         ([0.0, 0.0, 0.5, 0.5, 1.0], [0.0, 0.5, 0.5, 1.0, 1.0])

@@ -87,7 +87,7 @@ def fit_p_right(scores: Mapping[str, Any], correct: Any, *, kind: Kind = "logist
         ValueError: no score, lengths that differ, numbers that are not finite, more than one score for isotonic, or
             answers that are all right or all wrong.
 
-    Example:
+    Examples:
         >>> fitted = fit_p_right({"cosine": [0.9, 0.8, 0.3, 0.2, 0.7, 0.4]}, [1, 1, 0, 0, 0, 1])
         >>> fitted.probability({"cosine": [0.2, 0.9]}).round(1).tolist()
         [0.1, 0.9]
@@ -142,7 +142,7 @@ def p_right_metrics(probability: Any, correct: Any, *, bins: int = BINS) -> dict
     nll mean -log of the probability of what happened; brier mean (p - correct)^2; ece by `bins` of equal mass, L1;
     ece_floor what `ece` would be on average, at this number of answers, if every stated probability were true.
 
-    Example:
+    Examples:
         >>> found = p_right_metrics([0.5, 0.5, 0.5, 0.5], [1, 0, 1, 0])
         >>> found["brier"], found["ece"]
         (0.25, 0.0)

@@ -79,7 +79,7 @@ def retrieval_metrics(
     Returns:
         Flat dict of the metrics in the module docstring; NaN where no query is left to average.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> points = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.6, 0.8]])
         >>> found = retrieval_metrics(points, [0, 0, 1, 2], ks=(1, 2))
@@ -123,7 +123,7 @@ def retrieval_per_query(
     Arguments are those of `retrieval_metrics`. A query without positives has 0 everywhere. Use it for paired tests
     and bootstrap intervals over queries, and as correctness in `sparsification`.
 
-    Example:
+    Examples:
         >>> points = [[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.6, 0.8]]
         >>> retrieval_per_query(points, [0, 0, 1, 2])["recall_at_1"].tolist()
         [1.0, 0.0, 0.0, 0.0]
@@ -146,7 +146,7 @@ def retrieval_per_query(
 def summarize(values: dict[str, Doubles], *, empty: Literal["skip", "zero"] = "skip") -> dict[str, float]:
     """Means of per-query `values` from `retrieval_per_query`, and `queries_without_positives`.
 
-    Example:
+    Examples:
         >>> points = [[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.6, 0.8]]
         >>> values = retrieval_per_query(points, [0, 0, 1, 2])
         >>> summarize(values)["mrr"], summarize(values, empty="zero")["mrr"]

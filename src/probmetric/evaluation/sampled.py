@@ -26,7 +26,7 @@ BINS = 10
 def neighbour_votes(samples: Any, labels: Any) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Label (N,) that most nearest neighbours agree on, and the share (N,) that does, from `samples` (N,S,M).
 
-    Example:
+    Examples:
         >>> samples = [[[1.0, 0.0], [1.0, 0.1]], [[1.0, 0.1], [1.0, 0.0]], [[0.0, 1.0], [0.9, 0.1]]]
         >>> predicted, confidence = neighbour_votes(samples, [0, 0, 1])
         >>> predicted.tolist(), confidence.tolist()

@@ -19,7 +19,7 @@ def selection_warning(values: Sequence[float | None], selected: int) -> str:
         values: validation metric of every epoch planned, None where it was not measured; at most 1.
         selected: epoch whose weights were kept, from 0.
 
-    Example:
+    Examples:
         >>> selection_warning([0.9, 1.0, 1.0, 1.0, 1.0], 4)
         'the validation metric is saturated: 1 since epoch 2 of 5'
         >>> selection_warning([0.6, 0.9, 0.8, 0.8, 0.8, 0.7, 0.7, 0.7, 0.7, 0.7], 1)

@@ -50,7 +50,7 @@ def sparsification(
         correct: 0 or 1, e.g. `retrieval_per_query(...)["recall_at_1"]`.
         scaling: "unit" (at most 1) or "as_published" (at most 98/99, paper 003).
 
-    Example:
+    Examples:
         >>> curve, ausc = sparsification([0.9, 0.1, 0.2, 0.3], [0, 1, 1, 1])
         >>> float(curve.accuracy[0]), float(curve.accuracy[25])
         (0.75, 1.0)
@@ -77,7 +77,7 @@ def accuracy_by_coverage(uncertainty: Doubles, correct: Doubles) -> Doubles:
 def risk_coverage(uncertainty: Any, correct: Any) -> tuple[Doubles, Doubles]:
     """Coverage (N,) = 1/N, ..., 1 and error rate (N,) of that share of the surest images.
 
-    Example:
+    Examples:
         >>> coverage, risk = risk_coverage([0.1, 0.2, 0.3, 0.4], [1, 1, 1, 0])
         >>> coverage.tolist(), risk.tolist()
         ([0.25, 0.5, 0.75, 1.0], [0.0, 0.0, 0.0, 0.25])
@@ -92,7 +92,7 @@ def selective_metrics(uncertainty: Any, correct: Any, *, coverages: tuple[int, .
 
     `error_auroc` is NaN when every answer is right or every answer is wrong. `coverages` are percentages.
 
-    Example:
+    Examples:
         >>> found = selective_metrics([0.9, 0.1, 0.2, 0.3], [0, 1, 1, 1])
         >>> found["error_auroc"], found["accuracy_at_coverage_50"]
         (1.0, 1.0)

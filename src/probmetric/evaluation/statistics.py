@@ -40,7 +40,7 @@ class PairedResult(NamedTuple):
 def mean_interval(values: Any, confidence: float = 0.95) -> tuple[float, float]:
     """Mean of `values` (n,) and half width of its t-interval; the half width is NaN for a single value.
 
-    Example:
+    Examples:
         >>> mean, half = mean_interval([1.0, 2.0, 3.0])
         >>> mean, round(half, 3)
         (2.0, 2.484)
@@ -63,7 +63,7 @@ def bootstrap_interval(
 
     Resamples are drawn in blocks of about 32 MB, whatever n is.
 
-    Example:
+    Examples:
         >>> low, high = bootstrap_interval([0.0, 1.0, 1.0, 1.0])
         >>> 0.0 <= low < 0.75 < high <= 1.0
         True
@@ -96,7 +96,7 @@ def paired_test(a: Any, b: Any, *, image_variance: float = 0.0) -> PairedResult:
         b: values (n,).
         image_variance: added to the variance of the mean difference, see `image_variance`.
 
-    Example:
+    Examples:
         >>> paired_test([3.0, 4.0, 6.0], [1.0, 3.0, 3.0]).difference
         2.0
         >>> round(paired_test([0.5, 0.6, 0.55], [0.75, 0.85, 0.8]).p_value, 5)
@@ -139,9 +139,10 @@ def pairwise_tests(
         least: a pair with fewer shared seeds is not tested; its p-value is NaN.
 
     Returns:
-        (a, b) -> (adjusted p-value, mean difference a - b; NaN without a shared seed), for both orders of every pair.
+        A dictionary (a, b) -> (adjusted p-value, mean difference a - b; NaN without a shared seed), for both orders of
+        every pair.
 
-    Example:
+    Examples:
         >>> found = pairwise_tests({"a": {0: 0.5, 1: 0.6, 2: 0.7}, "b": {0: 0.1, 1: 0.3, 2: 0.3}, "c": {0: 0.1}})
         >>> round(found["a", "b"][1], 3), round(found["b", "a"][1], 3), found["a", "c"]
         (0.367, -0.367, (nan, 0.4))
@@ -185,7 +186,7 @@ def seeds_needed(effect_size: float, *, level: float = 0.05, power: float = 0.8,
         power: chance to find the effect if it is as large as stated.
         most: None is returned where more than so many would be needed.
 
-    Example:
+    Examples:
         >>> seeds_needed(1.0), seeds_needed(3.0), seeds_needed(0.01)
         (10, 4, None)
     """
@@ -206,7 +207,7 @@ def image_variance(differences: Any) -> float:
     Var(rest) / (n N); the spread between the seeds' means shows the first and the last term, this is the middle one
     (analysis of variance, 0 where the estimate is negative).
 
-    Example:
+    Examples:
         >>> image_variance([[0.0, 1.0, 0.0, 1.0], [0.0, 1.0, 0.0, 1.0]])
         0.08333333333333333
     """
@@ -227,7 +228,7 @@ def image_variance(differences: Any) -> float:
 def holm(p_values: Any) -> Doubles:
     """Holm-adjusted `p_values` (m,), in the order given; NaN entries stay NaN and count as no test.
 
-    Example:
+    Examples:
         >>> holm([0.01, 0.04, 0.03]).tolist()
         [0.03, 0.06, 0.06]
     """

@@ -37,7 +37,7 @@ def structure_metrics(embeddings: Any, labels: Any, *, normalize: bool = False) 
 
     NaN where undefined: fewer than two classes, or no class of two images.
 
-    Example:
+    Examples:
         >>> found = structure_metrics([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]], [0, 0, 1, 1])
         >>> found["density"], found["richness_kl"]
         (0.0, 0.0)

@@ -22,7 +22,7 @@ GOLDEN = (5**0.5 - 1) / 2
 def scaled_probabilities(logits: Any, temperature: float = 1.0) -> Doubles:
     """Class probabilities (N,C) of `logits` (N,C), or of samples of logits (N,S,C), at the given temperature.
 
-    Example:
+    Examples:
         >>> scaled_probabilities([[2.0, 0.0]], 1e9).round(6).tolist()
         [[0.5, 0.5]]
     """
@@ -40,7 +40,7 @@ def fit_temperature(logits: Any, labels: Any, *, iterations: int = 60) -> float:
 
     Golden-section search on log T after a coarse scan (with samples the NLL may have several minima).
 
-    Example:
+    Examples:
         >>> round(fit_temperature([[3.0, 0.0], [3.0, 0.0], [3.0, 0.0], [3.0, 0.0]], [0, 0, 0, 1]), 4)
         2.7307
     """

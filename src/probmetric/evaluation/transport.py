@@ -21,7 +21,7 @@ def proxy_transport(embeddings: Any, labels: Any, proxies: Any, proxy_labels: An
     Classes without embeddings are left out; one with fewer embeddings than proxies uses its nearest proxies. Both sides
     are compared as given: normalise them first if the method does (paper 004 does).
 
-    Example:
+    Examples:
         >>> found = proxy_transport([[1.0, 0.0], [0.0, 1.0]], [0, 0], [[1.0, 0.5]], [0])
         >>> found["w1"], found["w2"]
         (0.5, 0.5)

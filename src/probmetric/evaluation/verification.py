@@ -53,7 +53,7 @@ class Pairs:
 def verification_metrics(similarity: NDArray[np.floating], same: NDArray[np.bool_]) -> dict[str, float]:
     """The metrics of the module docstring, from similarities (P,) and truth (P,).
 
-    Example:
+    Examples:
         >>> found = verification_metrics(np.array([0.9, 0.2] * 10), np.array([True, False] * 10))
         >>> found["accuracy"], found["auroc"], found["eer"]
         (1.0, 1.0, 0.0)

@@ -1,0 +1,49 @@
+"""The documentation builds without a warning, holds every component, and fetches nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from probmetric.listing import LISTED
+from probmetric.losses import list_losses
+from probmetric.registry import registry_of
+
+ROOT = Path(__file__).parents[1]
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """Strict: mkdocs fails at a link or a cross-reference that leads nowhere."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_every_component_has_its_entry(site):
+    for kinds, kind in LISTED.items():
+        page = (site / f"reference/components/{kinds}.html").read_text()
+        assert kinds == "metrics" or all(f'id="{name}"' in page for name in registry_of(kind).names())
+    assert len(list_losses()) > 15
+
+
+def test_public_names_have_their_docstrings(site):
+    page = (site / "reference/library/evaluation.html").read_text()
+    assert 'id="probmetric.evaluation.retrieval_metrics"' in page
+    assert 'id="probmetric.directional.fit"' in (site / "reference/library/directional.html").read_text()
+
+
+def test_nothing_is_fetched_when_it_is_read(site):
+    fetched = re.compile(r'<(?:script|link|img)[^>]*(?:src|href)="https?://[^"]*"')
+    found = {str(page): fetched.findall(page.read_text()) for page in site.rglob("*.html")}
+    assert len(found) > 25
+    assert not {name: hits for name, hits in found.items() if hits}
