@@ -408,7 +408,7 @@ def _parser() -> argparse.ArgumentParser:
     command = add("clean", _clean, "remove kept results of earlier settings and code (state/kept)")
     command.add_argument("--dry-run", "-n", action="store_true", help="only list them")
     command = add("list", _list, "list components, or the options of one: losses, views, metrics, sources, ...")
-    command.add_argument("kind", help="losses, uncertainties, backbones, views, metrics, figures or sources")
+    command.add_argument("kind", help="losses, uncertainties, backbones, views, metrics, scores, figures or sources")
     command.add_argument("name", nargs="?", help="one of them: its options, with defaults and what they take")
     add("experiments", _experiments, "list the experiments with their runs and the data they need")
     command = add("search", _search, "find the images of a run's dataset nearest to yours, and how sure it is")

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from probmetric import losses, metrics, models, uncertainty
+from probmetric import losses, metrics, models, scores, uncertainty
 from probmetric.config import Component, EncoderSettings, RunSettings
 from probmetric.data import views
 from probmetric.io import content_digest, sha256_file
@@ -25,7 +25,7 @@ from probmetric.registry import Registry
 from probmetric.run_folder import Step
 from probmetric.source_digest import module_digests
 
-VERSIONS: dict[Step, int] = {"train": 1, "fit_posterior": 1, "embed": 1, "evaluate": 1}
+VERSIONS: dict[Step, int] = {"train": 1, "fit_posterior": 1, "embed": 1, "evaluate": 2}
 EVALUATION = "probmetric.evaluation.evaluator"
 
 REGISTRIES: dict[str, Registry] = {
@@ -97,10 +97,12 @@ def step_code(settings: RunSettings | EncoderSettings, step: Step) -> dict[str, 
 
 
 def _evaluation_code() -> dict[str, str]:
-    """Module -> digest of the evaluation and of the metrics users registered."""
+    """Module -> digest of the evaluation, of all scores and of the metrics users registered."""
     found = module_digests(EVALUATION)
     for entry in metrics.REGISTRY.foreign_entries().values():
         found |= module_digests(entry.module)
+    for name in scores.REGISTRY.names():
+        found |= module_digests(scores.REGISTRY.module(name))
     return found
 
 

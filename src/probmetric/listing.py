@@ -12,6 +12,7 @@ LISTED = {
     "backbones": "backbone",
     "views": "view",
     "metrics": "metric",
+    "scores": "score",
     "figures": "figure",
     "sources": "dataset",
 }

@@ -6,6 +6,7 @@ Which files these are: `probmetric.run_folder`.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -132,14 +133,18 @@ def evaluate(plan: RunPlan) -> None:
 
 
 def _evaluate(planned: Run, plugins: Sequence[str]) -> None:
+    from probmetric.evaluation.answers import p_right_of, run_answers
     from probmetric.evaluation.evaluator import evaluate_run
 
     run, encoder_run, settings = planned.name, planned.encoder, planned.settings
     folder, chosen = RunFolder.named(run), settings.evaluation
+    known = _known(prepared_folder(settings))
+    answers = {} if "places" in known else run_answers(folder)
     metrics, curves = evaluate_run(
         folder.path,
         {"ks": chosen.ks, "clustering": chosen.clustering, "seed": chosen.seed, "bins": chosen.calibration_bins},
-        **_known(prepared_folder(settings)),
+        answers=answers,
+        **known,
     )
     if chosen.proxies or chosen.training_images:
         found, spectrum = _training_metrics(run, encoder_run, settings)
@@ -151,6 +156,11 @@ def _evaluate(planned: Run, plugins: Sequence[str]) -> None:
     if plugins:
         whose["plugins"] = list(plugins)
     record = RunFolder.named(encoder_run).encoder | whose | {"settings": settings.plain()}
+    fitted = p_right_of(answers)
+    folder.write_matches(
+        {where: found.tensors() for where, found in answers.items()},
+        {"p_right": json.dumps(fitted.plain())} if fitted else {},
+    )
     folder.write_evaluation(metrics, curves, record)
 
 

@@ -9,6 +9,7 @@ results/<dataset>[+noise<rate>]/<method>[+key=value...]/seed<k>/
     embeddings/             <split>.safetensors for val, test, ood and last, and timing.json
     metrics.json            metric -> value, null where it is not defined
     curves.json             curves of the evaluation by name
+    matches.safetensors     the match record: what was answered to each query, how near, how sure, and whether rightly
     run.yaml                the record of the finished run
     made/<step>.json        what the files of each step were made from
 
@@ -111,6 +112,11 @@ class RunFolder:
         return self.path / "curves.json"
 
     @property
+    def matches_file(self) -> Path:
+        """The match record."""
+        return self.path / "matches.safetensors"
+
+    @property
     def record_file(self) -> Path:
         """The record of the finished run."""
         return self.path / "run.yaml"
@@ -136,7 +142,7 @@ class RunFolder:
             "train": (self.weights_file("selected"), self.weights_file("last"), self.history_file, self.encoder_file),
             "fit_posterior": (self.posterior_file,),
             "embed": (*map(self.embeddings_file, splits), self.timing_file),
-            "evaluate": (self.metrics_file, self.curves_file, self.record_file),
+            "evaluate": (self.metrics_file, self.curves_file, self.matches_file, self.record_file),
         }
         return files[step]
 
@@ -286,6 +292,26 @@ class RunFolder:
     def record(self) -> dict[str, Any]:
         """The resolved configuration with versions, hardware and data digest (`run.yaml`)."""
         return read_yaml(self.record_file) or {}
+
+    def matches(self) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, str]]:
+        """The match record, where the queries were asked (`test`, `val`, `ood/<set>`) -> name -> (Q,), and metadata.
+
+        Raises:
+            FileError: the file is missing or damaged.
+        """
+        if not present(self.matches_file):
+            raise FileError(f"{self.matches_file} is missing; run the evaluate step.")
+        tensors, metadata = read_tensors(self.matches_file)
+        found: dict[str, dict[str, np.ndarray]] = {}
+        for name, values in tensors.items():
+            where, _, what = name.partition(":")
+            found.setdefault(where, {})[what] = values
+        return found, metadata
+
+    def write_matches(self, matches: Mapping[str, Mapping[str, np.ndarray]], metadata: Mapping[str, str]) -> None:
+        """Write the match record, as `matches` returns it."""
+        tensors = {f"{where}:{name}": values for where, found in matches.items() for name, values in found.items()}
+        write_tensors(self.matches_file, tensors, metadata)
 
     def write_evaluation(self, metrics: Mapping[str, Any], curves: Mapping[str, Any], record: Any) -> None:
         """Write record and curves, then the metrics: where they stand, the run is finished."""

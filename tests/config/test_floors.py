@@ -17,7 +17,7 @@ FLOORS = (
     ("listing",),
     ("run_names", "directional"),
     ("run_folder",),
-    ("data", "losses", "made", "models"),
+    ("data", "losses", "made", "models", "scores"),
     ("evaluation",),
     ("uncertainty",),
     ("config",),

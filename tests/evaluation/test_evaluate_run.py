@@ -58,7 +58,7 @@ def test_every_group_of_metrics_is_named_and_right(run):
     for name in ("clustering/nmi", "calibration/ece", "calibration/ece_l2", "retrieval/map_at_1000"):
         assert isinstance(metrics[name], float)
     assert curves["sparsification"]["accuracy"][0] == pytest.approx(metrics["retrieval/recall_at_1"])
-    kept = {"images/recall_at_1", "images/map_at_r", "image_errors"}
+    kept = {"images/recall_at_1", "images/map_at_r", "image_errors", "p_right"}
     assert set(curves) == {"sparsification", "reliability", "roc/letters", "roc/symbols"} | kept
     assert json.loads(json.dumps([metrics, curves], allow_nan=False)) == [metrics, curves]
     assert all(re.fullmatch(r"[\w\-. /]+", name) for name in metrics)

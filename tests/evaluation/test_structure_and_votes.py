@@ -162,6 +162,10 @@ def test_votes_of_sampled_neighbours_by_definition():
 
 def test_unanimous_votes_are_kept_unless_as_published():
     rows = np.repeat(np.eye(4)[[0, 0, 1, 1, 2, 2]][:, None], 5, axis=1)
-    found = retrieval_calibration(rows, [0, 0, 1, 2, 3, 3])
-    assert found["retrieval_ece"] == pytest.approx(1 / 3)
+    found = retrieval_calibration(rows, [0, 0, 1, 2, 1, 2])
+    assert found["retrieval_ece"] == pytest.approx(2 / 3)
     assert math.isnan(found["retrieval_ece_as_published"])
+    alone = retrieval_calibration(rows, [0, 0, 1, 2, 3, 3])  # 1 and 2 have no right answer to be found
+    assert alone["retrieval_ece"] == 0.0
+    with pytest.raises(ValueError, match="no class has two images"):
+        retrieval_calibration(rows, np.arange(6))

@@ -23,7 +23,10 @@ STEPS: dict[str, tuple[list[str], list[str]]] = {
     "train": (["train", ENCODER], [f"results/{ENCODER}"]),
     "fit_posterior": (["fit-posterior", RUN], [f"results/{RUN}/posterior.safetensors"]),
     "embed": (["embed", RUN], [f"results/{RUN}/embeddings"]),
-    "evaluate": (["evaluate", RUN], [f"results/{RUN}/{name}" for name in ("metrics.json", "curves.json", "run.yaml")]),
+    "evaluate": (
+        ["evaluate", RUN],
+        [f"results/{RUN}/{name}" for name in ("metrics.json", "curves.json", "matches.safetensors", "run.yaml")],
+    ),
     "aggregate": (["aggregate", "tiny"], ["reports/tiny/runs.csv", "reports/tiny/metrics.json"]),
     "tables": (
         ["tables", "tiny"],

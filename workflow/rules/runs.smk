@@ -114,6 +114,7 @@ rule evaluate:
     output:
         metrics="results/{run}/metrics.json",
         curves="results/{run}/curves.json",
+        matches="results/{run}/matches.safetensors",
         record="results/{run}/run.yaml",
         made="results/{run}/made/evaluate.json",
     log:

@@ -9,7 +9,8 @@ Metric names are legal in MLflow and DVC. Nothing is written.
           ambiguity is known; retrieval_euclidean/... of the embeddings before normalisation where the concentration is
           their norm, retrieval_poincare/... where metadata names a curvature
     ood   ood/<name>/..., each set against the test split
-          free scores of the search stand beside both: sparsification/error_auroc_cosine, ood/<name>/auroc_cosine, ...
+          scores of the answer stand beside both: sparsification/error_auroc_cosine, ood/<name>/auroc_cosine, ...
+          trust/...  what the method adds to the free ones; p_right/...  P(right), cross-fitted over classes
     val   val/retrieval/...    what model selection saw; val/sparsification/...
     last  last/retrieval/...   test split with the last epoch's weights, next to the validation-selected ones
 
@@ -29,20 +30,27 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from probmetric.evaluation.answers import (
+    Answers,
+    error_aurocs,
+    ood_sets,
+    ood_source,
+    run_answers,
+    stranger_aurocs,
+    trust_metrics,
+)
 from probmetric.evaluation.calibration import Reliability, reliability
 from probmetric.evaluation.classification import classification_metrics
 from probmetric.evaluation.clustering import clustering_metrics
 from probmetric.evaluation.correlation import spearman
-from probmetric.evaluation.free_scores import NEAREST, free_scores
 from probmetric.evaluation.image_errors import auroc_error, mean_error, resampled
-from probmetric.evaluation.neighbours import Neighbours, nearest_neighbours
 from probmetric.evaluation.ood import auroc, ood_metrics, roc_curve
 from probmetric.evaluation.places import Places, place_metrics, place_retrieval
 from probmetric.evaluation.retrieval import retrieval_per_query, summarize
 from probmetric.evaluation.sampled import retrieval_reliability, sampled_retrieval_metrics
 from probmetric.evaluation.selective import selective_metrics, sparsification
 from probmetric.evaluation.structure import structure_metrics
-from probmetric.evaluation.verification import Pairs, verification_metrics
+from probmetric.evaluation.verification import Pairs, error_versus_discard, verification_metrics
 from probmetric.io import present
 from probmetric.metrics import find, own_metrics
 from probmetric.run_folder import Embeddings, RunFolder, Split
@@ -90,6 +98,7 @@ def evaluate_run(
     ambiguity: NDArray[np.float64] | None = None,
     pairs: Pairs | None = None,
     places: Places | None = None,
+    answers: Mapping[str, Answers] | None = None,
 ) -> tuple[Metrics, Curves]:
     """Metrics (flat, NaN as None) and curves of the run in `folder`; as `RunFolder` keeps them.
 
@@ -99,6 +108,7 @@ def evaluate_run(
         ambiguity: (rows of the manifest,) known ambiguity, looked up by each image's `index`; NaN = not known.
         pairs: pairs of test images to verify, `verification/...`.
         places: where the images were taken, for street scenes: retrieval and sparsification are then as in `places`.
+        answers: `run_answers` of the run, where they are at hand.
 
     Raises:
         UnknownNameError: a metric without a record in `probmetric.metrics`, which would have no direction.
@@ -107,28 +117,23 @@ def evaluate_run(
     chosen = EvaluationSettings.of(settings)
     run = RunFolder(folder)
     test = run.embeddings("test")
+    found = {} if places is not None else run_answers(run) if answers is None else answers
     if places is None:
-        metrics, curves = evaluate_test(test, chosen)
+        metrics, curves = evaluate_test(test, chosen, found.get("test"))
+        trust, reliable = trust_metrics(found)
+        metrics |= trust
+        if reliable is not None:
+            curves["p_right"] = _diagram(reliable)
     else:
         metrics, curves = place_metrics(test["mean"], test["uncertainty"], places.of(test["index"]), ks=chosen.ks)
     if pairs is not None:
-        similarity = pairs.similarities(test["mean"], test["index"])
-        metrics |= _prefixed("verification", verification_metrics(similarity, pairs.same))
+        metrics |= _prefixed("verification", _verification(test, pairs))
     if ambiguity is not None:
-        known = np.asarray(ambiguity, dtype=np.float64)[test["index"]]
-        given = np.isfinite(known)
-        if given.any():
-            metrics["ambiguity/spearman"] = spearman(test["uncertainty"][given], known[given])
-    others: tuple[Split, ...] = ("val", "last")
-    for split in others:
-        if present(run.embeddings_file(split)):
-            other = run.embeddings(split)
-            metrics |= _prefixed(f"{split}/retrieval", _retrieval(other, places, chosen))
-            if split == "val":
-                metrics |= _prefixed("val", _selection(other, places, chosen))
+        metrics |= _ambiguity(test, np.asarray(ambiguity, dtype=np.float64))
+    metrics |= _other_splits(run, places, chosen, found.get("val"))
     if present(run.embeddings_file("ood")):
-        found, roc = evaluate_ood(test, run.embeddings("ood"), chosen)
-        metrics |= found
+        detected, roc = evaluate_ood(test, run.embeddings("ood"), chosen, found)
+        metrics |= detected
         errors = roc.pop("image_errors", {})
         curves |= roc
         curves.setdefault("image_errors", {}).update(errors)
@@ -138,18 +143,49 @@ def evaluate_run(
     return {name: _json_number(value) for name, value in metrics.items()}, curves
 
 
-def _selection(val: Embeddings, places: Places | None, settings: EvaluationSettings) -> dict[str, float]:
+def _verification(test: Embeddings, pairs: Pairs) -> dict[str, float]:
+    similarity = pairs.similarities(test["mean"], test["index"])
+    doubt = pairs.doubt(test["uncertainty"], test["index"])
+    return verification_metrics(similarity, pairs.same) | {"edc": error_versus_discard(similarity, pairs.same, doubt)}
+
+
+def _ambiguity(test: Embeddings, ambiguity: NDArray[np.float64]) -> dict[str, float]:
+    known = ambiguity[test["index"]]
+    given = np.isfinite(known)
+    return {"ambiguity/spearman": spearman(test["uncertainty"][given], known[given])} if given.any() else {}
+
+
+def _other_splits(
+    run: RunFolder, places: Places | None, settings: EvaluationSettings, answers: Answers | None
+) -> dict[str, float]:
+    """Retrieval of the validation split and with the last weights; sparsification of the validation split."""
+    metrics: dict[str, float] = {}
+    others: tuple[Split, ...] = ("val", "last")
+    for split in others:
+        if present(run.embeddings_file(split)):
+            other = run.embeddings(split)
+            metrics |= _prefixed(f"{split}/retrieval", _retrieval(other, places, settings))
+            if split == "val":
+                metrics |= _prefixed("val", _selection(other, places, settings, answers))
+    return metrics
+
+
+def _selection(
+    val: Embeddings, places: Places | None, settings: EvaluationSettings, answers: Answers | None
+) -> dict[str, float]:
     """`sparsification/...` of the validation split."""
     if places is not None:
         found, _ = place_metrics(val["mean"], val["uncertainty"], places.of(val["index"]), ks=settings.ks)
         return {name: value for name, value in found.items() if name.startswith("sparsification/")}
     per_query = retrieval_per_query(val["mean"], val["label"], ks=(1,))
-    if not np.any(per_query["positives"] > 0):
+    if answers is None or not np.any(per_query["positives"] > 0):
         return {}
-    return _prefixed("sparsification", _sparsification(val, per_query)[0])
+    return _prefixed("sparsification", _sparsification(val, per_query, answers)[0])
 
 
-def evaluate_test(test: Embeddings, settings: EvaluationSettings) -> tuple[dict[str, float], Curves]:
+def evaluate_test(
+    test: Embeddings, settings: EvaluationSettings, answers: Answers | None
+) -> tuple[dict[str, float], Curves]:
     """Retrieval, clustering, sparsification and, where there are probabilities, classification of the test split."""
     per_query = retrieval_per_query(test["mean"], test["label"], ks=tuple(dict.fromkeys((1, *settings.ks))))
     metrics = _prefixed("retrieval", summarize(per_query)) | _other_spaces(test, settings)
@@ -159,15 +195,15 @@ def evaluate_test(test: Embeddings, settings: EvaluationSettings) -> tuple[dict[
         metrics |= _prefixed("clustering", found)
     if settings.structure:
         metrics |= _prefixed("structure", structure_metrics(test["mean"], test["label"]))
-    if "samples" in test.tensors:
+    if "samples" in test.tensors and np.any(per_query["positives"] > 0):
         found, votes = retrieval_reliability(test["samples"], test["label"])
         metrics |= _prefixed("calibration", found)
         drawn = sampled_retrieval_metrics(test["samples"][:, :SAMPLED_SETS], test["label"], ks=settings.ks)
         metrics |= _prefixed("retrieval_sampled", drawn)
         curves["retrieval_reliability"] = _diagram(votes)
     errors: dict[str, float] = {}
-    if np.any(per_query["positives"] > 0):
-        found, curve = _sparsification(test, per_query)
+    if answers is not None and np.any(per_query["positives"] > 0):
+        found, curve = _sparsification(test, per_query, answers)
         metrics |= _prefixed("sparsification", found)
         curves["sparsification"] = curve
         asked = per_query["positives"] > 0
@@ -195,23 +231,27 @@ def _retrieval(split: Embeddings, places: Places | None, settings: EvaluationSet
     return summarize(values) if values else {}
 
 
-def evaluate_ood(test: Embeddings, ood: Embeddings, settings: EvaluationSettings) -> tuple[dict[str, float], Curves]:
-    """Detection metrics and ROC curve of each set in `ood` against the test split, and the means over the sets."""
-    names = json.loads(ood.metadata.get("sources", '["ood"]'))
-    source = ood.tensors.get("source", np.zeros(len(ood["uncertainty"]), dtype=np.int64))
+def evaluate_ood(
+    test: Embeddings, ood: Embeddings, settings: EvaluationSettings, answers: Mapping[str, Answers]
+) -> tuple[dict[str, float], Curves]:
+    """Detection metrics and ROC curve of each set in `ood` against the test split, and the means over the sets.
+
+    A set without images is left out.
+    """
+    source = ood_source(ood)
+    names = [name for number, name in enumerate(ood_sets(ood)) if np.any(source == number)]
+    numbers = {name: number for number, name in enumerate(ood_sets(ood))}
     metrics: dict[str, float] = {}
     curves: Curves = {}
     errors: dict[str, float] = {}
-    usual = free_scores(_neighbours(test), test["label"]) if len(test["mean"]) > 1 else {}
-    for number, name in enumerate(names):
-        doubt = ood["uncertainty"][source == number]
+    for name in names:
+        doubt = ood["uncertainty"][source == numbers[name]]
         metrics |= _prefixed(f"ood/{name}", ood_metrics(test["uncertainty"], doubt))
         rates = roc_curve(test["uncertainty"], doubt, points=settings.curve_points)
         curves[f"roc/{name}"] = {key: values.tolist() for key, values in rates.items()}
         errors[f"ood/{name}/auroc"] = auroc_error(test["uncertainty"], doubt)
-        strange = free_scores(_neighbours(test, ood["mean"][source == number]), test["label"])
-        for score, values in usual.items():
-            metrics[f"ood/{name}/auroc_{score}"] = auroc(values, strange[score])
+        if "test" in answers and f"ood/{name}" in answers:
+            metrics |= _prefixed(f"ood/{name}", stranger_aurocs(answers["test"], answers[f"ood/{name}"]))
     curves["image_errors"] = _known(errors)
     for kind in ("auroc", "auprc", "fpr_at_95"):
         if names:
@@ -241,34 +281,22 @@ def _other_spaces(test: Embeddings, settings: EvaluationSettings) -> dict[str, f
 
 
 def _sparsification(
-    test: Embeddings, per_query: dict[str, NDArray[np.float64]]
+    test: Embeddings, per_query: dict[str, NDArray[np.float64]], answers: Answers
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
     """Selective metrics with the query's own uncertainty, and AUSC with the mean of query's and neighbour's (003)."""
     asked = per_query["positives"] > 0
     correct, doubt = per_query["recall_at_1"][asked], test["uncertainty"].astype(np.float64)
-    nearest = _neighbours(test)
-    neighbour = nearest.indices[:, 0]
+    neighbour = answers.match.indices[:, 0]
     curve, _ = sparsification(doubt[asked], correct)
     pair = ((doubt + doubt[neighbour]) / 2)[asked]
     metrics = selective_metrics(doubt[asked], correct)
-    mixed = math.isfinite(metrics["error_auroc"])
-    for name, score in free_scores(nearest, test["label"]).items():
-        right, wrong = score[asked][correct == 1], score[asked][correct == 0]
-        metrics[f"error_auroc_{name}"] = auroc(right, wrong) if mixed else math.nan
+    metrics |= _prefixed_names("error_auroc_", error_aurocs(answers))
     metrics["ausc_query_and_neighbour"] = sparsification(pair, correct)[1]
     metrics["ausc_as_published"] = sparsification(pair, correct, scaling="as_published")[1]
     metrics["ausc_as_published_empty_as_zero"] = sparsification(
         (doubt + doubt[neighbour]) / 2, per_query["recall_at_1"], scaling="as_published"
     )[1]
     return metrics, {"removed": curve.removed.tolist(), "accuracy": curve.accuracy.tolist()}
-
-
-def _neighbours(test: Embeddings, queries: NDArray[np.floating] | None = None) -> Neighbours:
-    """The nearest test images of each of `queries` (Q,M), or of each test image among the others."""
-    available = len(test["mean"]) - (queries is None)
-    if queries is None:
-        return nearest_neighbours(test["mean"], k=min(NEAREST, available))
-    return nearest_neighbours(queries, test["mean"], k=min(NEAREST, available))
 
 
 def _error_of_auroc(doubt: NDArray[np.floating], wrong: NDArray[np.bool_]) -> float:
@@ -330,8 +358,12 @@ def _diagram(found: Reliability) -> dict[str, list[float]]:
     return {name: getattr(found, name).tolist() for name in ("confidence", "accuracy", "count")}
 
 
+def _prefixed_names(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
+    return {f"{prefix}{name}": value for name, value in values.items()}
+
+
 def _prefixed(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
-    return {f"{prefix}/{name}": value for name, value in values.items()}
+    return _prefixed_names(f"{prefix}/", values)
 
 
 def _json_number(value: float) -> float | None:

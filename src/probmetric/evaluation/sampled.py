@@ -2,7 +2,8 @@
 
 Retrieval calibration (paper 003): for each s the nearest neighbour of every image is looked up among the s-th samples
 of all images; the prediction is the most frequent label among the S neighbours (ties: the lowest label) and its share
-is the confidence. One (N,M) set is searched at a time and only labels are kept, so memory is that of one search.
+is the confidence. Queries without positives are left out, as everywhere. One (N,M) set is searched at a time and only
+labels are kept, so memory is that of one search.
 
 Sampled retrieval (paper 002): the retrieval metrics of each sample set, averaged over the S sets.
 """
@@ -55,7 +56,11 @@ def retrieval_calibration(samples: Any, labels: Any) -> dict[str, float]:
 def retrieval_reliability(samples: Any, labels: Any) -> tuple[dict[str, float], Reliability]:
     """`retrieval_calibration` and the reliability diagram behind its `retrieval_ece`."""
     predicted, confidence = neighbour_votes(samples, labels)
-    correct = predicted == _arrays.to_numpy(labels)
+    classes = _arrays.to_numpy(labels)
+    answerable = np.isin(classes, _repeated(classes))
+    if not answerable.any():
+        raise ValueError("no class has two images, so that no query has a right answer; nothing can be calibrated.")
+    confidence, correct = confidence[answerable], (predicted == classes)[answerable]
     diagram = reliability(confidence, correct, bins=BINS, scheme="equal_width")
     published = float("nan")
     if not np.all(confidence == 1.0):
@@ -68,6 +73,12 @@ def sampled_retrieval_metrics(samples: Any, labels: Any, *, ks: Sequence[int] = 
     sets = _sample_sets(samples)
     found = [retrieval_metrics(sets[:, s], labels, ks=ks, normalize=True) for s in range(sets.shape[1])]
     return {name: float(np.mean([one[name] for one in found])) for name in found[0]}
+
+
+def _repeated(classes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Classes of two images or more."""
+    names, counts = np.unique(classes, return_counts=True)
+    return names[counts > 1]
 
 
 def _sample_sets(samples: Any) -> NDArray[Any]:

@@ -10,6 +10,11 @@ Images of equal uncertainty are interchangeable: all numbers are means over all 
     ausc_gap_to_oracle      area of the curve that removes exactly the wrong answers first, minus ausc; lower is better
     aurc                    mean over coverages 1/N, ..., 1 of the error rate of the surest (Geifman and El-Yaniv
                             2017); lower is better
+    e_aurc                  aurc minus that of the order that has every wrong answer last; lower is better
+    augrc                   area under the share of all answers that are given and wrong, against coverage (Traub et al.
+                            2024); lower is better
+    risk_at_coverage_80     error rate of the surest 80 %
+    coverage_at_risk_5      largest coverage at which at most 5 % of the answers given are wrong; higher is better
     error_auroc             P(a wrong answer is less certain than a right one), 0.5 = chance; higher is better. With
                             uncertainty = -norm it is paper 002's AUROC of the norm (right = positive, score = norm)
     accuracy_at_coverage_c  accuracy of the surest c % of the images; higher is better
@@ -74,6 +79,32 @@ def accuracy_by_coverage(uncertainty: Doubles, correct: Doubles) -> Doubles:
     return np.cumsum(expected) / np.arange(1, len(order) + 1)
 
 
+def augrc(accuracy: Doubles) -> float:
+    """Area under the generalised risk from the accuracies (N,) of the 1, 2, ..., N surest.
+
+    The generalised risk is the share of all N images that are answered and wrong; between coverages it is joined by
+    straight lines, from 0 at coverage 0.
+
+    Examples:
+        >>> augrc(np.array([1.0, 0.5]))
+        0.125
+    """
+    count = len(accuracy)
+    given_and_wrong = np.r_[0.0, (1.0 - accuracy) * np.arange(1, count + 1) / count]
+    return float(np.mean((given_and_wrong[1:] + given_and_wrong[:-1]) / 2))
+
+
+def coverage_at(accuracy: Doubles, risk: float) -> float:
+    """Largest coverage with an error rate of at most `risk`, from the accuracies (N,) of the 1, ..., N surest; else 0.
+
+    Examples:
+        >>> coverage_at(np.array([1.0, 1.0, 1.0, 0.75]), 0.05)
+        0.75
+    """
+    kept = np.flatnonzero(1.0 - accuracy <= risk + 1e-12)
+    return float((kept[-1] + 1) / len(accuracy)) if len(kept) else 0.0
+
+
 def risk_coverage(uncertainty: Any, correct: Any) -> tuple[Doubles, Doubles]:
     """Coverage (N,) = 1/N, ..., 1 and error rate (N,) of that share of the surest images.
 
@@ -110,6 +141,10 @@ def selective_metrics(uncertainty: Any, correct: Any, *, coverages: tuple[int, .
         "ausc_as_published": sparsification(doubt, right, scaling="as_published")[1],
         "ausc_gap_to_oracle": sparsification(1.0 - right, right)[1] - area,
         "aurc": float(np.mean(1.0 - accuracy)),
+        "e_aurc": float(np.mean(accuracy_by_coverage(1.0 - right, right) - accuracy)),
+        "augrc": augrc(accuracy),
+        "risk_at_coverage_80": 1.0 - float(accuracy[max(1, int(np.ceil(0.8 * len(doubt)))) - 1]),
+        "coverage_at_risk_5": coverage_at(accuracy, 0.05),
         "error_auroc": auroc(doubt[right == 1], doubt[right == 0]) if mixed else float("nan"),
     }
     for share in coverages:

@@ -6,6 +6,7 @@ Notation: s_p the cosine similarity of pair p, "same" is said where s_p >= thres
                   order given), each told with the threshold that is best on the other nine (Huang et al. 2007, view 2)
     auroc         chance that a pair of one person is more similar than a pair of two; ties count half
     eer           error rate at the threshold where as many pairs of one person are refused as of two are accepted
+    edc           mean share of genuine pairs refused while the most doubtful pairs are discarded
     tar_at_far_1  share of pairs of one person accepted at the threshold that accepts at most 1 % of the others
 """
 
@@ -42,12 +43,22 @@ class Pairs:
             mean: unit embeddings (N, M).
             index: their manifest rows (N,), ascending.
         """
+        place = self._places(index)
+        first, second = mean[place[:, 0]].astype(np.float64), mean[place[:, 1]].astype(np.float64)
+        return np.einsum("pm,pm->p", first, second)
+
+    def doubt(self, uncertainty: NDArray[np.floating], index: NDArray[np.int64]) -> Doubles:
+        """Uncertainty (P,) of the less certain image of each pair, from those of the images (N,)."""
+        found: Doubles = uncertainty[self._places(index)].max(axis=1).astype(np.float64)
+        return found
+
+    def _places(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Places (P, 2) of the pairs' manifest rows in `index` (N,), ascending."""
         place = np.searchsorted(index, self.rows).clip(max=len(index) - 1)
         absent = np.flatnonzero((index[place] != self.rows).any(axis=1))
         if len(absent):
             raise ValueError(f"pair {absent[0]} holds manifest rows {self.rows[absent[0]]}; not all are embedded.")
-        first, second = mean[place[:, 0]].astype(np.float64), mean[place[:, 1]].astype(np.float64)
-        return np.einsum("pm,pm->p", first, second)
+        return place
 
 
 def verification_metrics(similarity: NDArray[np.floating], same: NDArray[np.bool_]) -> dict[str, float]:
@@ -73,6 +84,38 @@ def verification_metrics(similarity: NDArray[np.floating], same: NDArray[np.bool
         "eer": float((refused[crossing] + accepted[crossing]) / 2),
         "tar_at_far_1": float(1 - refused[strict]),
     }
+
+
+def error_versus_discard(
+    similarity: NDArray[np.floating], same: NDArray[np.bool_], doubt: NDArray[np.floating], *, most: float = 0.2
+) -> float:
+    """Mean share of genuine pairs refused while 0, 1, ..., `most` of the pairs are discarded, most doubtful first.
+
+    The threshold is that of 1 % false accepts of all pairs and stays (error versus discard, ISO/IEC 29794-1:2024).
+
+    Args:
+        similarity: (P,) of the pairs.
+        same: (P,) whether they are genuine.
+        doubt: (P,) of the pairs, that of their less certain image.
+        most: largest share discarded, in steps of a hundredth.
+
+    Examples:
+        >>> pairs = np.array([0.9, 0.1, 0.8, 0.2]), np.array([True, True, False, False])
+        >>> error_versus_discard(*pairs, np.zeros(4), most=0.0), error_versus_discard(*pairs, np.array([0, 1, 0, 0]))
+        (0.5, 0.5)
+    """
+    scores, truth = np.asarray(similarity, dtype=np.float64), np.asarray(same, dtype=bool)
+    impostor = np.sort(scores[~truth])
+    levels: Doubles = np.append(np.unique(scores), np.inf)
+    accepted = 1 - np.searchsorted(impostor, levels) / len(impostor)
+    refused = scores < levels[np.flatnonzero(accepted <= FALSE_ACCEPTS)[0]]
+    order = np.argsort(doubt, kind="stable")
+    rates = []
+    for share in range(round(100 * most) + 1):
+        kept = order[: len(order) - len(order) * share // 100]
+        genuine = kept[truth[kept]]
+        rates.append(float(refused[genuine].mean()) if len(genuine) else 0.0)
+    return float(np.mean(rates))
 
 
 def _accuracy(scores: Doubles, truth: NDArray[np.bool_]) -> float:

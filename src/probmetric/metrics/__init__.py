@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from probmetric.errors import ProbMetricError
 from probmetric.metrics._docs import with_tables, write_tables
 from probmetric.metrics._records import DIRECTIONS, METRICS, Direction, Metric
-from probmetric.registry import Entry, RegistrationError, Registry, UnknownNameError, nearest
+from probmetric.registry import Entry, RegistrationError, Registry, UnknownNameError, nearest, registry_of
 
 __all__ = [
     "METRICS",
@@ -64,6 +65,8 @@ _GROUPS = {
     "retrieval_day_to_night": "day to night",
     "retrieval_night_to_day": "night to day",
     "verification": "pairs",
+    "p_right": "P(right)",
+    "p_right_val": "P(right) fitted on validation classes",
 }
 
 
@@ -121,10 +124,22 @@ def find(name: str) -> Metric:
 def _recorded(group: str, last: str) -> Metric | None:
     home = "ood" if group.startswith("ood/") else group
     pattern = re.sub(r"(?<=_at_)\d+$", "{k}", last)
-    return _BY_NAME.get((home, last)) or _BY_NAME.get((home, pattern))
+    return _BY_NAME.get((home, last)) or _BY_NAME.get((home, pattern)) or _of_score(home, last)
+
+
+def _of_score(group: str, last: str) -> Metric | None:
+    """The record of what is measured of every score alike, with the score in it."""
+    for name in _OF_SCORES if "auroc_" in last else ():
+        prefix = name.removesuffix("{score}")
+        score = last.removeprefix(prefix)
+        if (group, name) in _BY_NAME and last.startswith(prefix) and score in registry_of("score").names():
+            record = _BY_NAME[group, name]
+            return replace(record, variant=", ".join(filter(None, (record.variant, score.replace("_", " ")))))
+    return None
 
 
 _BY_NAME = {(group, metric.name): metric for metric in METRICS for group in metric.groups}
+_OF_SCORES = tuple(dict.fromkeys(metric.name for metric in METRICS if metric.name.endswith("{score}")))
 
 
 def _own() -> dict[str, Metric]:
@@ -155,6 +170,8 @@ def metric_names(ks: Iterable[int], ood: Iterable[str] = ()) -> list[str]:
 
 def _full_names(record: Metric, ks: Iterable[int], ood: Iterable[str]) -> Iterator[str]:
     names = [record.name.replace("{k}", str(k)) for k in ks] if "{k}" in record.name else [record.name]
+    if "{score}" in record.name:
+        names = [record.name.replace("{score}", score) for score in registry_of("score").names()]
     for group in record.groups:
         homes = [group, *(f"ood/{other}" for other in ood)] if group == "ood" else [group]
         yield from (f"{home}/{name}" for home in homes for name in names)

@@ -39,7 +39,7 @@ def table(groups: Iterable[str]) -> str:
             names.append(f"`{group}/{metric.name}`" if len(groups) > 1 else f"`{metric.name}`")
         assert metric is not None
         lines.append(f"| {', '.join(names)} | {metric.definition} | {_better(metric)} | {metric.source} |\n")
-    return _HEAD + re.sub(r"\|  (?=\|)", "| ", "".join(lines).replace("{k}", "k"))
+    return _HEAD + re.sub(r"\|  (?=\|)", "| ", "".join(lines).replace("{k}", "k").replace("{score}", "<score>"))
 
 
 def _better(metric: Metric) -> str:

@@ -19,7 +19,7 @@ class Metric:
     """One metric.
 
     Attributes:
-        name: last part of its full name; `{k}` stands for a number.
+        name: last part of its full name; `{k}` stands for a number, `{score}` for a score of the answer.
         label: what tables and figures call it; made from the name where it is empty.
         direction: whether a higher or a lower value is better; "none" for a descriptive quantity.
         definition: how it is computed, in a line.
@@ -145,18 +145,27 @@ _SPARSIFICATION = _measured(
         variant="error",
     ),
     Metric(
-        "error_auroc_cosine",
+        "error_auroc_{score}",
         "AUROC",
         "higher",
-        "the same for 1 − cosine to the answer, which is free",
-        variant="error, cosine",
+        "the same for a score of the answer (`probmetric list scores`) in place of the own uncertainty",
+        variant="error",
     ),
     Metric(
-        "error_auroc_disagreement",
-        "AUROC",
+        "augrc",
+        "AUGRC",
+        "lower",
+        "area under the share of all images that are answered and wrong, against coverage",
+        "Traub et al. 2024",
+    ),
+    Metric("e_aurc", "E-AURC", "lower", "`aurc` minus that of the best order", "Geifman et al. 2019"),
+    Metric("risk_at_coverage_80", "Risk", "lower", "error rate of the surest 80 %", variant="at coverage 80"),
+    Metric(
+        "coverage_at_risk_5",
+        "Coverage",
         "higher",
-        "the same for the share of the 10 nearest of another class than the nearest, which is free",
-        variant="error, disagreement",
+        "largest share of the surest of whom at most 5 % are wrong",
+        variant="at risk 5",
     ),
     *(
         Metric(
@@ -252,6 +261,37 @@ _CALIBRATION = (
         "retrieval as published",
     ),
 )
+_TRUST = (
+    Metric(
+        "free",
+        "AUROC",
+        "higher",
+        "error AUROC of the free scores together: logistic, cross-fitted over parts of the classes",
+        variant="error, free scores",
+    ),
+    Metric(
+        "both",
+        "AUROC",
+        "higher",
+        "the same with the own uncertainty and the method's scores of the pair",
+        variant="error, free and own",
+    ),
+    Metric("added", "AUROC added", "higher", "`both` - `free`: what the method's uncertainty adds to what is free"),
+    Metric(
+        "added_low",
+        "AUROC added",
+        "higher",
+        "lower end of its 95 % interval; classes drawn again, paired",
+        variant="lower end",
+    ),
+    Metric("added_high", "AUROC added", "higher", "upper end of its 95 % interval", variant="upper end"),
+)
+_P_RIGHT = (
+    Metric("nll", "NLL", "lower", "mean −log P(what happened), answer right or wrong"),
+    Metric("brier", "Brier score", "lower", "mean (P(right) − right)²"),
+    Metric("ece", "ECE", "lower", "15 bins of equal mass, L1"),
+    Metric("ece_floor", "ECE", "none", "mean `ece` of so many answers if every P(right) were true", variant="floor"),
+)
 METRICS: tuple[Metric, ...] = (
     *_RETRIEVAL,
     *_measured(
@@ -280,6 +320,8 @@ METRICS: tuple[Metric, ...] = (
         ),
     ),
     *_measured(("calibration",), "evaluation.calibration", *_CALIBRATION),
+    *_measured(("trust",), "evaluation.p_right", *_TRUST),
+    *_measured(("p_right", "p_right_val"), "evaluation.p_right", *_P_RIGHT),
     *_measured(
         ("ambiguity",),
         "evaluation.correlation",
@@ -297,24 +339,39 @@ METRICS: tuple[Metric, ...] = (
         Metric("auroc", "AUROC", "higher", "over all thresholds of the cosine"),
         Metric("eer", "Equal error rate", "lower", "where as many are refused wrongly as are accepted wrongly"),
         Metric("tar_at_far_1", "TAR at 1 % FAR", "higher", "true accepts at 1 % false accepts"),
+        Metric(
+            "edc",
+            "FNMR under discard",
+            "lower",
+            "mean share of genuine pairs refused, at the threshold of 1 % false accepts of all pairs, while 0..20 % of "
+            "the pairs are discarded, those with the least certain image first",
+            "error versus discard, ISO/IEC 29794-1:2024",
+        ),
     ),
     *_measured(
         ("ood",),
         "evaluation.ood",
         Metric("auroc", "AUROC", "higher", "P(out is less certain than in), ties half"),
         Metric(
-            "auroc_cosine",
+            "auroc_{score}",
             "AUROC",
             "higher",
-            "the same for 1 − cosine to the nearest test image, which is free",
-            variant="cosine",
+            "the same for a score of the answer, a test image",
         ),
         Metric(
-            "auroc_disagreement",
+            "scod_auroc",
             "AUROC",
             "higher",
-            "the same for the share of the 10 nearest of another class than the nearest, which is free",
-            variant="disagreement",
+            "P(a wrong answer or a stranger is less certain than a right answer)",
+            "selective classification in the presence of strangers",
+            variant="errors and strangers",
+        ),
+        Metric(
+            "scod_auroc_{score}",
+            "AUROC",
+            "higher",
+            "the same for a score of the answer",
+            variant="errors and strangers",
         ),
         Metric("auprc", "AUPRC", "higher", "average precision, out is positive"),
         Metric(

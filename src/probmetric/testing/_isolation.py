@@ -17,7 +17,8 @@ def isolated_components() -> Iterator[None]:
     try:
         yield
     finally:
-        for state, kept in zip(held, before, strict=True):
-            state.update(kept)
+        for registry, state, kept in zip(all_registries(), held, before, strict=True):
+            own = {name: found for name, found in state["_objects"].items() if name in registry.own_names()}
+            state.update(kept, _objects=kept["_objects"] | own)  # modules of the package are imported only once
         _plugins._LOADED.clear()
         _plugins._LOADED.update(loaded)

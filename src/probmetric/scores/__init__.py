@@ -1,0 +1,81 @@
+"""Scores of an answer: from the match record, and what the method says of both images, to a doubt (Q,).
+
+A score is one file, `<name>.py`, with one function; higher = less sure. Free ones need nothing but the search; the
+others name the tensors of the run's record that they need and exist only where a method has them.
+
+    from probmetric.scores import score
+
+    @score(free=True)
+    def distance_to_second(match):
+        '''Cosine distance to the second nearest.'''
+        return 1.0 - match.similarity[:, 1]
+
+in a plugin registers one of your own. `doubts` computes every score whose tensors a match has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from probmetric.registry import Registry
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from probmetric.evaluation.match import Match
+
+    Doubles = NDArray[np.float64]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+REGISTRY = Registry("score", "probmetric.scores", context=("match",), constants=("free", "needs"))
+list_scores = REGISTRY.names
+
+
+def score(*, free: bool = False, needs: tuple[str, ...] = ()) -> Callable[[F], F]:
+    """Register a function of a `Match` as the score named after it.
+
+    Args:
+        free: whether the search alone gives it, so that every method must beat it.
+        needs: tensors of the record without which it does not exist, such as ("concentration",).
+    """
+
+    def register(function: F) -> F:
+        function.free, function.needs = free, tuple(needs)  # type: ignore[attr-defined]
+        return REGISTRY.register(function.__name__)(function)
+
+    return register
+
+
+def doubts(match: Match, names: list[str] | None = None) -> dict[str, Doubles]:
+    """Score -> doubt (Q,) of each answer, of all registered scores (or of `names`) that the match has the tensors for.
+
+    Raises:
+        ValueError: a score returned another shape, or numbers that are not finite; names it.
+    """
+    found = {}
+    for name in names or list_scores():
+        function: Any = REGISTRY.get(name)
+        if all(tensor in match.query and tensor in match.answer for tensor in function.needs):
+            values = function(match)
+            if values is not None:
+                found[name] = _checked(name, values, len(match))
+    return found
+
+
+def free_scores() -> list[str]:
+    """Names of the scores that cost nothing, sorted."""
+    return [name for name in list_scores() if REGISTRY.constant(name, "free", False)]
+
+
+def _checked(name: str, values: Any, count: int) -> Doubles:
+    import numpy as np
+
+    array = np.asarray(values, dtype=np.float64)
+    if array.shape != (count,) or not np.isfinite(array).all():
+        raise ValueError(
+            f"score {name!r} gave shape {array.shape} or a number that is none; expected ({count},) numbers."
+        )
+    return array
