@@ -6,12 +6,15 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: audit benchmark changed check demo docs env format gpu help hooks lint lock publish report schemas smoke \
+.PHONY: audit benchmark changed check demo docs env format gpu help hooks lint lock publish report sbom schemas smoke \
 	style test test-all test-system types ui units
 
 # What runs whole workflows, a cluster, a browser or many processes, or kills and starves them; other tests are of units.
 SYSTEM := workflow or slurm or browser or faults or processes
 PYTEST := OMP_NUM_THREADS=1 pytest -n auto
+PINS := --quiet --universal --extra test --no-emit-index-url --no-annotate --no-header
+# `make env LOCK=requirements.hashed.lock` refuses packages with other contents than those pinned.
+LOCK ?= requirements.lock
 PARALLEL := $(MAKE) --no-print-directory --jobs 3
 
 help: ## this list
@@ -23,7 +26,7 @@ env: .venv/.installed ## create .venv with the pinned packages
 	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(v < (3, 11) and "Python 3.11 or newer is needed; this is %d.%d. Try: make PYTHON=python3.12 $(MAKECMDGOALS)" % v)'
 	test -x .venv/bin/python || $(PYTHON) -m venv .venv
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check uv
-	.venv/bin/uv pip install --quiet --python .venv/bin/python --compile-bytecode -r requirements.lock
+	.venv/bin/uv pip install --quiet --python .venv/bin/python --compile-bytecode -r $(LOCK)
 	.venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps --editable .
 	touch $@
 
@@ -81,8 +84,12 @@ publish: env ## all pages and the theory figures as a static site, to open from 
 benchmark: env ## speed of the hot paths on this machine, against named peers
 	for file in benchmarks/*.py; do python $$file || exit 1; done
 
-lock: env ## pin the dependencies of pyproject.toml in requirements.lock
-	uv pip compile --quiet --universal --extra test --no-emit-index-url --no-annotate --no-header pyproject.toml -o requirements.lock
+lock: env ## pin the dependencies of pyproject.toml in requirements.lock, and with hashes in requirements.hashed.lock
+	uv pip compile $(PINS) pyproject.toml -o requirements.lock
+	uv pip compile $(PINS) --generate-hashes --constraint requirements.lock pyproject.toml -o requirements.hashed.lock
+
+sbom: env ## bill of materials of the environment, with licences: sbom.json (CycloneDX)
+	uv tool run --from cyclonedx-bom cyclonedx-py environment .venv/bin/python --output-file sbom.json
 
 gpu: env ## what needs a CUDA device: its tests, then training and losses measured on it
 	pytest -n 0 -m gpu

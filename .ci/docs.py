@@ -74,12 +74,14 @@ def component_page(kinds: str) -> str:
 
 def component(entry, name: str) -> str:
     """One component."""
-    rows = [
-        f"| `{option.name}` | `{'required' if option.default is REQUIRED else option.default!r}` | {cell(option.allowed)} |"
-        for option in entry.options.values()
-    ]
+    rows = [f"| `{option.name}` | `{default(option)}` | {cell(option.allowed)} |" for option in entry.options.values()]
     table = ["", "| option | default | takes |", "| --- | --- | --- |", *rows] if rows else []
     return "\n".join([f"\n## {name}\n", entry.doc, "", f"Defined in `{entry.module}`.", *table, ""])
+
+
+def default(option) -> str:
+    """What the option is where nothing is said."""
+    return "required" if option.default is REQUIRED else repr(option.default)
 
 
 def cell(text: object) -> str:

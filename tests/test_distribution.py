@@ -1,8 +1,9 @@
-"""The wheel is whole: it works in an empty folder, without this checkout, and says what it needs where it needs more."""
+"""The wheel is whole: it works in an empty folder, without this checkout, and says where it needs a project."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -78,3 +79,10 @@ def test_the_release_is_named_the_same_everywhere():
     version = probmetric.__version__
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
     assert f"\n## {version} (" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_both_lock_files_pin_the_same_and_one_names_the_contents():
+    plain, hashed = ((ROOT / name).read_text() for name in ("requirements.lock", "requirements.hashed.lock"))
+    pins = re.compile(r"^([\w.-]+==[^\s\\;]+)", flags=re.MULTILINE)
+    assert pins.findall(plain) == pins.findall(hashed)
+    assert len(re.findall(r"--hash=sha256:[0-9a-f]{64}", hashed)) >= len(pins.findall(plain)) > 100

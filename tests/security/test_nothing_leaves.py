@@ -119,6 +119,7 @@ def test_the_ui_is_for_this_machine():
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_the_ui_answers_only_to_its_own_name(tmp_path):
     """A page elsewhere that resolves its name to 127.0.0.1 (DNS rebinding) gets nothing; no other address listens."""
     with socket.socket() as probe:

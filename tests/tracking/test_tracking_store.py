@@ -172,6 +172,7 @@ track(experiment, folders, f"reports/{experiment}", store_uri="sqlite:///mlflow.
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_eight_writers_at_once_fill_an_empty_store(tracked):
     for number in range(4):
         shutil.copytree("reports/study", f"reports/study{number}")

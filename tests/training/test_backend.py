@@ -81,6 +81,7 @@ def test_compiled_training_is_the_plain_one_under_the_same_names(digits: Path, t
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_without_a_compiler_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from torch import _dynamo
     from torch._inductor import config

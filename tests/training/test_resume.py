@@ -71,6 +71,7 @@ def history_without_times(path: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_killed_runs_end_in_the_same_bits(tmp_path: Path, digits: Path) -> None:
     settings = quick_settings(**SETTINGS)
     (tmp_path / "settings.json").write_text(json.dumps(settings.plain()))
@@ -92,6 +93,7 @@ def test_killed_runs_end_in_the_same_bits(tmp_path: Path, digits: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_kill_from_outside_at_a_random_moment(tmp_path: Path, digits: Path) -> None:
     settings = quick_settings(**SETTINGS | {"epochs": 12, "loss": {"name": "contrastive"}, "optimizer": "sgd"})
     (tmp_path / "settings.json").write_text(json.dumps(settings.plain()))

@@ -93,6 +93,7 @@ def command(project: Path, *arguments: str, check: bool = True) -> subprocess.Co
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_a_loss_a_metric_and_photographs_of_ones_own(project):
     command(project, "prepare", "shop")
     for step in ("train", "embed", "evaluate"):

@@ -225,6 +225,7 @@ def step(*arguments: str) -> None:
 
 
 @pytest.mark.parametrize("experiment", COMPLETE)
+@pytest.mark.workflow
 def test_a_table_of_every_paper_runs_to_its_report(embedded, monkeypatch, experiment):
     """The commands of the workflow's rules, in the order of its graph, in one process."""
     monkeypatch.chdir(embedded)
