@@ -118,3 +118,8 @@ class RunKey:
 def legal_name(text: str) -> str:
     """`text` with the characters MLflow refuses replaced: `glyphs+noise0.2` -> `glyphs-noise0.2`, `=` -> `:`."""
     return re.sub(r"[^\w\-. :/]", "-", text.replace("=", ":").replace(",", " "), flags=re.ASCII)
+
+
+def table_of(name: str) -> str:
+    """The file an experiment's name begins with: `pfml/table1` of `pfml/table1+refit` and of `pfml/table1@glyphs`."""
+    return re.split("[@+]", name, maxsplit=1)[0]

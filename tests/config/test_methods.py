@@ -11,7 +11,8 @@ from probmetric.io import write_yaml
 from probmetric.metrics import metric_names
 from probmetric.planning.experiments import Substitution, methods_with, shared_methods
 from probmetric.planning.metric_names import check_metrics
-from probmetric.planning.runs import resolve
+from probmetric.planning.runs import plan_experiment, resolve
+from probmetric.run_names import table_of
 
 ROOT = Path(__file__).parents[2]
 METHODS = {
@@ -131,6 +132,29 @@ def test_a_substitution_is_read_from_the_name():
     assert Substitution.parse("demo") is None
     assert Substitution.parse("pfml/table2@glyphs") == Substitution("pfml/table2", "glyphs", "small")
     assert Substitution.parse("pfml/table2@glyphs+tiny") == Substitution("pfml/table2", "glyphs", "tiny")
+
+
+def test_a_table_is_repeated_with_other_selections_of_epochs(params):
+    assert table_of("pfml/table1+refit") == table_of("pfml/table1@glyphs+tiny") == "pfml/table1"
+    plain = plan_experiment(params, "nir/table1").runs
+    both = plan_experiment(params, "nir/table1+refit+as_published").runs
+    assert both[: len(plain)] == plain
+    assert len(both) == 3 * len(plain)
+    chosen = [run.settings.training.selection for run in both]
+    assert chosen == ["validation"] * len(plain) + ["refit"] * len(plain) + ["as_published"] * len(plain)
+    assert len({run.name for run in both}) == len(both)
+
+
+def test_what_trains_nothing_is_not_repeated(params):
+    found = plan_experiment(params, "demo+refit").runs
+    assert {run.settings.method for run in found if run.settings.training.selection == "refit"} == {
+        run.settings.method for run in plan_experiment(params, "demo").runs
+    } - {"raw_pixels", "untrained"}
+
+
+def test_an_unknown_selection_is_answered(params):
+    with pytest.raises(ConfigError, match=r"'pfml/table1\+refitt' adds 'refitt': did you mean 'refit'"):
+        plan_experiment(params, "pfml/table1+refitt")
 
 
 MISSPELT = [

@@ -3,6 +3,7 @@
     workflow/experiments/<paper>/<table>.yaml   which runs, and what to show of them (may define methods too)
     workflow/methods/<paper>.yaml               methods by name, shared by all experiments
     pfml/table2@glyphs[+<preset>]               that experiment on other data, made small by a preset of params.yaml
+    pfml/table1+refit[+as_published]            that experiment with its runs once more, their epochs chosen that way
 
 All methods, wherever they are defined, share one namespace: a run's folder is named by its method, and must mean the
 same whichever experiment asks for it.
@@ -23,6 +24,8 @@ from probmetric.registry import nearest
 EXPERIMENTS = Path("workflow/experiments")
 METHODS = Path("workflow/methods")
 PRESET = "preset"
+SELECTION = "training.selection"
+SELECTIONS = ("refit", "as_published")
 _SUBSTITUTED = re.compile(r"(?P<source>[^@+]+)@(?P<dataset>[^@+]+)(?:\+(?P<preset>[^@+]+))?")
 _OOD_SET = re.compile(r"(?<=ood/)[^/]+/")
 
@@ -79,6 +82,28 @@ class Substitution:
             "set": {PRESET: (self.preset,)} | kept,
         }
         return grid.model_copy(update=changes)
+
+
+def selections_of(name: str) -> tuple[str, ...]:
+    """Ways of choosing epochs that an experiment's name adds: `pfml/table1+refit+as_published`.
+
+    Raises:
+        ConfigError: there is no such way.
+    """
+    added = () if "@" in name else tuple(name.split("+")[1:])
+    for each in added:
+        if each not in SELECTIONS:
+            raise ConfigError(f"experiments: {name!r} adds {each!r}: {nearest(each, SELECTIONS)}")
+    return added
+
+
+def with_selections(spec: Experiment, selections: Iterable[str]) -> Experiment:
+    """The experiment with the runs of its blocks once more for every selection, where they do not set it themselves."""
+    plain = [grid for grid in spec.runs if SELECTION not in grid.set]
+    added = [
+        grid.model_copy(update={"set": dict(grid.set) | {SELECTION: (each,)}}) for each in selections for grid in plain
+    ]
+    return spec.model_copy(update={"runs": (*spec.runs, *added)})
 
 
 def experiment_names(folder: Path = EXPERIMENTS) -> list[str]:

@@ -36,10 +36,12 @@ from probmetric.planning.experiments import (
     every_method,
     load_experiment,
     methods_with,
+    selections_of,
     shared_methods,
+    with_selections,
 )
 from probmetric.registry import nearest
-from probmetric.run_names import RunKey, data_name, split_data_name
+from probmetric.run_names import RunKey, data_name, split_data_name, table_of
 
 _POSTERIOR_KEYS = ("uncertainty", "evaluation")
 
@@ -120,7 +122,9 @@ class PlannedExperiment:
 
 
 def plan_experiment(params: Params, name: str) -> PlannedExperiment:
-    """Load and expand the experiment called `name`: a file's name, or `<name>@<dataset>[+<preset>]`.
+    """Load and expand the experiment called `name`.
+
+    `name` is a file's name, alone or with `@<dataset>[+<preset>]` or `+refit[+as_published]` (`planning.experiments`).
 
     Args:
         params: params.yaml.
@@ -130,10 +134,11 @@ def plan_experiment(params: Params, name: str) -> PlannedExperiment:
         ConfigError: anything that cannot be run, with the fix.
     """
     substitution = Substitution.parse(name)
-    source = load_experiment(substitution.source if substitution else name)
-    methods = methods_with(params, {substitution.source if substitution else name: source})
+    source = load_experiment(table_of(name))
+    methods = methods_with(params, {table_of(name): source})
     if substitution is None:
-        runs = _expand(params, methods, source)
+        source = with_selections(source, selections_of(name))
+        runs = [run for run in _expand(params, methods, source) if _selects(run)]
         return PlannedExperiment(source, tuple(runs), _encoders(params, methods, runs), budgets=_budgets(methods, runs))
     spec = substitution.apply(params, source)
     left_out: dict[str, str] = {}
@@ -145,6 +150,12 @@ def plan_experiment(params: Params, name: str) -> PlannedExperiment:
     spec = spec.model_copy(update={"description": f"{spec.description} {notes}".strip()})
     encoders, budgets = _encoders(params, methods, runs), _budgets(methods, runs)
     return PlannedExperiment(spec, tuple(runs), encoders, substitution, left_out, budgets)
+
+
+def _selects(run: Run) -> bool:
+    """Whether a run's way of choosing epochs means anything: one that trains nothing is not repeated for another."""
+    training = run.settings.training
+    return training.selection == "validation" or (run.settings.loss is not None and training.epochs > 0)
 
 
 def _budgets(methods: Mapping[str, Method], runs: Iterable[Run]) -> dict[str, int]:

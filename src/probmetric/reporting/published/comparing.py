@@ -18,7 +18,7 @@ from probmetric.io import read_json
 from probmetric.reporting._comparison import Cell, summarise
 from probmetric.reporting._measured import Series, plays, series
 from probmetric.reporting.published import PublishedNumber
-from probmetric.run_names import split_data_name
+from probmetric.run_names import split_data_name, table_of
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
@@ -60,8 +60,8 @@ def compare_published(context: ReportContext, numbers: Iterable[PublishedNumber]
 
     `pfml/table2@glyphs` repeats `pfml/table2` too, with nothing to compare: all its rows are "not run".
     """
-    table, _, substitute = context.name.partition("@")
-    asked = [number for number in numbers if number.table == table]
+    substitute = "@" in context.name
+    asked = [number for number in numbers if number.table == table_of(context.name)]
     found = {} if substitute or not asked else series(context, {number.metric for number in asked})
     subsets = {data for data, _ in found if _is_subset(context, data)}
     found = {place: items for place, items in found.items() if place[0] not in subsets}
