@@ -26,6 +26,7 @@ from probmetric.run_folder import Step
 from probmetric.source_digest import module_digests
 
 VERSIONS: dict[Step, int] = {"train": 1, "fit_posterior": 1, "embed": 1, "evaluate": 2}
+PRETRAINED = "pretrained"
 EVALUATION = "probmetric.evaluation.evaluator"
 
 REGISTRIES: dict[str, Registry] = {
@@ -60,7 +61,7 @@ def ingredients(
     before = dict(upstream or {})
     written = {name: made.output for name, made in before.items()}
     if step == "train" and isinstance(settings.pretrained, str) and Path(settings.pretrained).is_file():
-        written["pretrained"] = content_digest(settings.pretrained)
+        written[PRETRAINED] = content_digest(settings.pretrained)
     return Ingredients(
         step=step,
         version=VERSIONS[step],

@@ -156,6 +156,18 @@ def test_results_without_weights_are_judged_by_what_they_were_made_from():
     assert Judge({other.name: other}).verdict(other.name, "evaluate").state == "stale"
 
 
+def test_a_weight_file_counts_while_it_is_there(place):
+    weights = place / "start.pth"
+    weights.write_bytes(b"first")
+    run = planned(pretrained=str(weights))
+    finish(run)
+    assert state(run) == "fresh"
+    weights.write_bytes(b"other")
+    assert why(run) == "pretrained was made anew"
+    weights.unlink()
+    assert state(run) == "fresh"
+
+
 def test_results_nobody_recorded_are_made_again():
     run = planned()
     finish(run)

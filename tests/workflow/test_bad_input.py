@@ -134,3 +134,9 @@ def test_a_full_disk(workspace, request):
 
 def test_the_workflow_is_lint_clean(fresh):
     assert "good condition" in fresh.command("snakemake", "--lint").stdout
+
+
+def test_a_missing_weight_file_stops_before_any_job(fresh):
+    fresh.edit_yaml("params.yaml", lambda params: params["methods"]["cosine"].update(pretrained="weights/start.pth"))
+    output, _ = stop(fresh, "--config", "experiments=smoke")
+    assert "pretrained: there is no weight file weights/start.pth; correct it or put it there." in output

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from probmetric import __version__
 from probmetric.config import StalePolicy
-from probmetric.identity import data_digests, ingredients
+from probmetric.identity import PRETRAINED, data_digests, ingredients
 from probmetric.io import digest_of
 from probmetric.made import Ingredients, Made, files_there, read_made
 from probmetric.planning.runs import Run
@@ -157,7 +157,8 @@ class Judge:
     def _compare(self, made: Made, wanted: Ingredients, ignored: Set[str]) -> Verdict:
         """Verdict on a record; of `ignored` steps before nothing is there to compare."""
         had = made.ingredients
-        anew = [name for name in _differing(had.upstream, wanted.upstream) if name not in ignored]
+        absent = {PRETRAINED} - wanted.upstream.keys()  # a weight file that is gone is not held against the results
+        anew = [name for name in _differing(had.upstream, wanted.upstream) if name not in absent | ignored]
         decisive = [
             *_settings(had.settings, wanted.settings),
             *_data(had.data, wanted.data),

@@ -68,6 +68,7 @@ class WorkflowPlan:
         runs = encoders | {run.name: run for run in named} | runs
         _check_archives(params, {name for run in runs.values() for name in run.data})
         plan = cls(params, planned, runs)
+        plan._check_weights()
         plan._check_stale()
         return plan
 
@@ -205,6 +206,16 @@ class WorkflowPlan:
         """Run -> why, of the runs with results that no longer are what is planned."""
         verdicts = {name: self.judge.run_verdict(name) for name in self.runs}
         return {name: verdict.why for name, verdict in verdicts.items() if verdict.state == "stale"}
+
+    def _check_weights(self) -> None:
+        """Stop if a run that is still to be trained starts from a weight file that is not there."""
+        named = {name: run.settings.pretrained for name, run in self.runs.items() if run.trains}
+        files = {name: path for name, path in named.items() if isinstance(path, str) and not Path(path).is_file()}
+        for name, path in files.items():
+            if not self.judge.verdict(name, "train").usable:
+                raise ConfigError(
+                    f"run {name}: pretrained: there is no weight file {path}; correct it or put it there."
+                )
 
     def _check_stale(self) -> None:
         if self.params.stale == "error" and (stale := self.stale()):
