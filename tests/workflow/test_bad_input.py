@@ -136,6 +136,12 @@ def test_the_workflow_is_lint_clean(fresh):
     assert "good condition" in fresh.command("snakemake", "--lint").stdout
 
 
+def test_the_catalogues_quick_test_is_the_smoke_experiment(fresh):
+    output = fresh.command("snakemake", "-n", "--configfile", ".test/config.yaml").stdout
+    assert "Page of smoke" in output
+    assert "Page of demo" not in output
+
+
 def test_a_missing_weight_file_stops_before_any_job(fresh):
     fresh.edit_yaml("params.yaml", lambda params: params["methods"]["cosine"].update(pretrained="weights/start.pth"))
     output, _ = stop(fresh, "--config", "experiments=smoke")
