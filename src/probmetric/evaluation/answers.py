@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric import scores
+from probmetric.evaluation import _arrays
 from probmetric.evaluation.calibration import Reliability
 from probmetric.evaluation.match import Match, find_match
 from probmetric.evaluation.ood import auroc
@@ -67,6 +68,14 @@ class Answers:
         """The doubts that only the method has: its own uncertainty and its scores of the pair."""
         return {"own": self.own} | {name: values for name, values in self.doubts.items() if name not in self.free}
 
+    def rows(self, kept: Bools) -> Answers:
+        """Those of the answers that are `kept` (Q,)."""
+        return Answers(
+            self.match.rows(kept),
+            {name: values[kept] for name, values in self.doubts.items()},
+            *(values[kept] for values in (self.own, self.label, self.right, self.asked)),
+        )
+
     def tensors(self) -> dict[str, NDArray[Any]]:
         """Arrays (Q,): the match record, `doubt.<score>`, own, label, right and asked; what is written to disk."""
         whose = {"own": self.own, "label": self.label, "right": self.right, "asked": self.asked}
@@ -76,31 +85,41 @@ class Answers:
 
 def answers_among_others(split: Embeddings) -> Answers | None:
     """Every image of a split asked among the others; None where there are not two."""
-    count = len(split["mean"])
-    if count < LEAST:
-        return None
-    record = _record(split, slice(None))
+    return among_others(split.tensors, split["label"]) if len(split["mean"]) >= LEAST else None
+
+
+def among_others(record: Mapping[str, Any], labels: Any) -> Answers:
+    """Every image of a `record`, name -> (N, ...), asked among the others; `labels` (N,)."""
+    kept, count = _kept(record, slice(None)), len(record["mean"])
+    match = find_match(kept["mean"], kept["mean"], labels, self_index=np.arange(count), query=kept, gallery_record=kept)
+    found = retrieval_per_query(kept["mean"], labels, ks=(1,))
+    return _answers(match, _arrays.to_numpy(labels), found["recall_at_1"] == 1, found["positives"] > 0)
+
+
+def asked_in(record: Mapping[str, Any], labels: Any, gallery: Mapping[str, Any], gallery_labels: Any) -> Answers:
+    """The images of a `record` asked in a gallery; both name -> (N, ...), with labels (N,), -1 for none of its classes.
+
+    An answer is right if its class is the query's; a query whose class is not in the gallery is `asked` nothing, and
+    wrong whatever it is answered.
+    """
+    kept = _kept(record, slice(None))
     match = find_match(
-        split["mean"], split["mean"], split["label"], self_index=np.arange(count), query=record, gallery_record=record
+        kept["mean"], gallery["mean"], gallery_labels, query=kept, gallery_record=_kept(gallery, slice(None))
     )
-    found = retrieval_per_query(split["mean"], split["label"], ks=(1,))
-    return _answers(match, split["label"], found["recall_at_1"] == 1, found["positives"] > 0)
+    truth = _arrays.to_numpy(labels).astype(np.int64)
+    right = match.classes[:, 0] == truth
+    return _answers(match, truth, right, np.isin(truth, _arrays.to_numpy(gallery_labels)))
 
 
 def strangers_among(split: Embeddings, gallery: Embeddings, rows: NDArray[np.bool_]) -> Answers | None:
     """The images `rows` (N,) of `split` asked in `gallery`, where no answer is right; None where there are none."""
     if not rows.any() or len(gallery["mean"]) < LEAST:
         return None
-    record = _record(split, rows)
-    match = find_match(
-        record["mean"], gallery["mean"], gallery["label"], query=record, gallery_record=_record(gallery, slice(None))
-    )
-    none = np.zeros(len(match), dtype=bool)
-    return _answers(match, np.full(len(match), -1), none, none)
+    return asked_in(_kept(split.tensors, rows), np.full(rows.sum(), -1), gallery.tensors, gallery["label"])
 
 
-def _record(split: Embeddings, rows: Any) -> dict[str, NDArray[Any]]:
-    return {name: split[name][rows] for name in KEPT if name in split.tensors}
+def _kept(record: Mapping[str, Any], rows: Any) -> dict[str, NDArray[Any]]:
+    return {name: _arrays.to_numpy(record[name])[rows] for name in KEPT if name in record}
 
 
 def _answers(match: Match, label: NDArray[np.int64], right: Bools, asked: Bools) -> Answers:

@@ -75,6 +75,8 @@ class Certificate:
         calibration: digest of the calibration set.
         gallery_classes: classes of the gallery.
         valid_for: the deployment it holds for, in words.
+        p_right: the map whose 1 - P(right) is the doubt, where that is the score (`PRight.plain`).
+        reference: doubts of calibration queries, some of them where there are many: what a monitor compares with.
     """
 
     risk: float
@@ -93,6 +95,8 @@ class Certificate:
     calibration: str = ""
     gallery_classes: int = 0
     valid_for: str = ""
+    p_right: dict[str, Any] | None = None
+    reference: tuple[float, ...] = ()
 
     def answers(self, doubt: Any) -> NDArray[np.bool_]:
         """Which of the queries with `doubt` (Q,) are answered.
@@ -146,7 +150,7 @@ class Certificate:
             numbers.append(values["threshold"])
         if not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers):
             raise CertificateError(f"{name} is damaged: a number in it is none. Certify again.")
-        return cls(**values)
+        return cls(**{**values, "reference": tuple(values.get("reference", ()))})
 
 
 def certify(

@@ -55,6 +55,12 @@ class Match:
         """Number of queries Q."""
         return len(self.similarity)
 
+    def rows(self, kept: NDArray[np.bool_]) -> Match:
+        """The same of the queries that are `kept` (Q,)."""
+        gap = None if self.gap is None else self.gap[kept]
+        records = ({name: values[kept] for name, values in record.items()} for record in (self.query, self.answer))
+        return Match(self.similarity[kept], self.indices[kept], self.classes[kept], gap, *records)
+
     @property
     def record(self) -> dict[str, NDArray[Any]]:
         """The arrays (Q,) of the module docstring, by name; no gap in a gallery of one class."""

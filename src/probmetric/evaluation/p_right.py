@@ -12,6 +12,7 @@ cross-fitting; on other classes, or another gallery, its numbers are guesses.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -70,8 +71,9 @@ class PRight:
         return _sigmoid(self.bias + (columns - self.centre) / self.scale @ np.array(self.weights))
 
     def plain(self) -> dict[str, Any]:
-        """Its fields, for JSON; `PRight.of` reads them."""
-        return asdict(self)
+        """Its fields as JSON has them; `PRight.of` reads them."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return plain
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> PRight:

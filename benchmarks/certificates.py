@@ -1,0 +1,133 @@
+"""Do certificates hold for classes that calibration did not show, and what do they answer?
+
+Every finished run of a dataset: its test gallery is the deployed one, each image asked among the others. For each split
+half of the classes are drawn for calibration; the certificate is judged on the queries of the other half. The risk
+asked for is half of the run's error rate, the confidence 90 %.
+
+    rest    share of splits in which more than the risk of the answers to the other half are wrong: what a user sees
+    all     the same of the answers to all queries of the gallery, of which calibration is a sample: what is promised
+
+Certificates are taken over classes, and for comparison over queries, as if those of one class were independent; and on
+the validation split, with its other classes and smaller gallery, which is no calibration set for this one.
+
+    python benchmarks/certificates.py --splits 1000 --output benchmarks/results/certificates.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from probmetric.evaluation.certificates import CertificateError, certify
+from probmetric.evaluation.deployed import decided_by
+from probmetric.evaluation.p_right import PRight
+from probmetric.io import write_json
+from probmetric.run_folder import RunFolder
+
+CONFIDENCE = 0.9
+BY_QUERY = 200
+
+
+def main() -> None:
+    """Judge every finished run and write what was found."""
+    options = _options()
+    found = {}
+    for folder in sorted(Path("results", options.data).glob("*/seed*")):
+        run = RunFolder(folder)
+        if run.finished and run.matches_file.exists():
+            found[str(run.key)] = judged(run, options.splits, options.scores)
+            print(run.key, json.dumps(found[str(run.key)]), flush=True)
+    write_json(
+        options.output, {"data": options.data, "splits": options.splits, "confidence": CONFIDENCE, "runs": found}
+    )
+
+
+def judged(run: RunFolder, splits: int, scores: list[str]) -> dict[str, Any]:
+    """Score -> unit -> shares of violated certificates and what they answer."""
+    matches, metadata = run.matches()
+    fitted = PRight.of(json.loads(metadata["p_right"])) if "p_right" in metadata else None
+    test, val = (asked(matches[split]) for split in ("test", "val"))
+    risk = (1 - test["right"].mean()) / 2
+    found: dict[str, Any] = {"error_rate": 2 * risk}
+    for score in scores:
+        if score == "p_right" and fitted is None:
+            continue
+        doubt, before = (doubt_of(each, score, fitted) for each in (test, val))
+        found[score] = {
+            "class": over_splits(doubt, test, risk, splits, by_class=True),
+            "query": over_splits(doubt, test, risk, min(splits, BY_QUERY), by_class=False),
+            "val": from_validation(before, val["right"], doubt, test["right"], risk),
+        }
+    return found
+
+
+def asked(record: dict[str, Any]) -> dict[str, Any]:
+    """The record of the queries that have a positive."""
+    return {name: values[record["asked"]] for name, values in record.items()}
+
+
+def doubt_of(record: dict[str, Any], score: str, fitted: PRight | None) -> np.ndarray:
+    """The doubt that a certificate for this score decides by."""
+    doubts = {name.removeprefix("doubt."): values for name, values in record.items() if name.startswith("doubt.")}
+    return decided_by(score, fitted if score == "p_right" else None, {"own": record["own"], **doubts})
+
+
+def over_splits(
+    doubt: np.ndarray, test: dict[str, Any], risk: float, splits: int, *, by_class: bool
+) -> dict[str, float]:
+    """Shares of violated certificates, and what they answer of the other half, over class-disjoint splits."""
+    right, label = test["right"], test["label"]
+    rows = []
+    for number, calibration in enumerate(halves(label, splits)):
+        groups = label[calibration] if by_class else None
+        made = certify(
+            doubt[calibration], right[calibration], risk=risk, confidence=CONFIDENCE, groups=groups, seed=number
+        )
+        answered = made.answers(doubt)
+        rest = answered & ~calibration
+        rows.append((wrong(right, rest) > risk, wrong(right, answered) > risk, rest.sum() / (~calibration).sum()))
+    violated_rest, violated_all, coverage = np.mean(rows, axis=0)
+    return {"rest": float(violated_rest), "all": float(violated_all), "coverage": float(coverage)}
+
+
+def halves(label: np.ndarray, splits: int) -> Iterator[np.ndarray]:
+    """Which queries calibrate: those of half of the classes, drawn."""
+    classes = np.unique(label)
+    for number in range(splits):
+        drawn = np.random.default_rng([17, number]).permutation(classes)[: len(classes) // 2]
+        yield np.isin(label, drawn)
+
+
+def wrong(right: np.ndarray, answered: np.ndarray) -> float:
+    """Share of wrong answers among those given; 0 where none is."""
+    return float((~right[answered]).mean()) if answered.any() else 0.0
+
+
+def from_validation(
+    before: np.ndarray, right_before: np.ndarray, doubt: np.ndarray, right: np.ndarray, risk: float
+) -> dict[str, float | None]:
+    """What a threshold certified on the validation split lets through in the test gallery."""
+    try:
+        made = certify(before, right_before, risk=risk, confidence=CONFIDENCE)
+    except CertificateError:
+        return {"risk": None, "coverage": 0.0}
+    answered = made.answers(doubt)
+    return {"asked": risk, "risk": wrong(right, answered), "coverage": float(answered.mean())}
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="glyphs")
+    parser.add_argument("--splits", type=int, default=1000)
+    parser.add_argument("--scores", nargs="+", default=["own", "cosine", "gap", "disagreement", "p_right"])
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/certificates.json"))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

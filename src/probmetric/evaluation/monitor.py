@@ -1,0 +1,106 @@
+"""Has the certificate expired? A running test that the doubts of answers are still those of calibration.
+
+Each query gets a p-value among all doubts seen so far, calibration first: p_n = (#{d_i > d_n} + U (1 + #{d_i = d_n})) /
+(n + 1), U uniform. As long as queries and calibration are exchangeable the p_n are independent and uniform, whatever
+the distribution and however long (Vovk, Gammerman and Shafer 2005, online conformal prediction); comparing with the
+calibration set alone would in time notice nothing but that set's own sampling error.
+
+Against a change at an unknown query: for bets f_k, densities on [0, 1],
+
+    R_k(n) = (R_k(n - 1) + 1) f_k(p_n),   R(n) = mean over k of R_k(n)        (Shiryaev-Roberts; Shin et al. 2024)
+
+has mean n without a change, so that the chance of R(n) >= A among the first N queries is at most N / A, and the mean
+number of queries to a false alarm at least A. Bets: eps p^(eps - 1), more doubt than before, and the same of 1 - p.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from probmetric.evaluation import _arrays
+
+EXPONENTS = (0.2, 0.4, 0.6, 0.8)
+LEAST = 50
+PATIENCE = 100_000
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """The first query at which the evidence reached the limit: `query` counts from 1; `doubts_rose` says which way."""
+
+    query: int
+    doubts_rose: bool
+
+
+class Monitor:
+    """The running test; `update` takes one doubt after the other, `alarm` is set once and stays."""
+
+    def __init__(self, reference: Any, *, patience: float = PATIENCE, seed: int = 0) -> None:
+        """Begin from the doubts `reference` (V,) of the calibration queries.
+
+        Args:
+            reference: doubts of the answers the certificate was made from.
+            patience: clean queries that pass on average, at least, before a false alarm.
+            seed: of the draws that break ties.
+
+        Raises:
+            ValueError: fewer than 50 doubts, one that is not finite, or a patience below 1.
+        """
+        values = _arrays.vector(reference, "reference")
+        if len(values) < LEAST:
+            raise ValueError(f"reference has {len(values)} doubts; a change can be told from at least {LEAST}.")
+        if patience < 1:
+            raise ValueError(f"patience is {patience}; it is a number of queries, at least 1.")
+        self.patience, self.queries = patience, 0
+        self.alarm: Alarm | None = None
+        self._seen = sorted(values.tolist())
+        self._generator = np.random.default_rng(seed)
+        self._logs = np.full(2 * len(EXPONENTS), -np.inf)
+
+    @property
+    def evidence(self) -> float:
+        """R(n) / patience: 1 is an alarm."""
+        highest = float(self._logs.max())
+        if highest == -math.inf:
+            return 0.0
+        total = highest + math.log(float(np.exp(self._logs - highest).mean()))
+        return math.exp(min(total - math.log(self.patience), 700.0))
+
+    def update(self, doubt: float) -> float:
+        """Take the doubt of the next answer; returns the evidence.
+
+        Raises:
+            ValueError: a doubt that is not finite.
+        """
+        if not math.isfinite(doubt):
+            raise ValueError(f"the doubt of query {self.queries + 1} is {doubt}; expected a finite number.")
+        p = self._p_value(float(doubt))
+        self.queries += 1
+        exponents = np.array(EXPONENTS)
+        bets = [np.log(exponents) + (exponents - 1) * math.log(max(side, 1e-12)) for side in (p, 1 - p)]
+        self._logs = np.logaddexp(self._logs, 0.0) + np.concatenate(bets)
+        if self.alarm is None and self.evidence >= 1:
+            self.alarm = Alarm(self.queries, bool(self._logs.argmax() < len(EXPONENTS)))
+        return self.evidence
+
+    def watch(self, doubts: Iterable[float]) -> Alarm | None:
+        """Take several doubts, up to the first alarm; returns it."""
+        for doubt in doubts:
+            if self.alarm is not None:
+                break
+            self.update(float(doubt))
+        return self.alarm
+
+    def _p_value(self, doubt: float) -> float:
+        """P-value of the next doubt among those seen, which it then joins."""
+        left, right = bisect.bisect_left(self._seen, doubt), bisect.bisect_right(self._seen, doubt)
+        above, equal = len(self._seen) - right, right - left
+        p = (above + self._generator.random() * (equal + 1)) / (len(self._seen) + 1)
+        self._seen.insert(left, doubt)
+        return float(p)

@@ -1,0 +1,64 @@
+import numpy as np
+import pytest
+from scipy.stats import kstest
+
+from probmetric.evaluation.monitor import EXPONENTS, Monitor
+
+
+def test_p_values_of_clean_queries_are_uniform_also_with_ties():
+    generator = np.random.default_rng(0)
+    values = generator.integers(0, 4, 6000) / 10
+    monitor = Monitor(values[:1000])
+    found = [monitor._p_value(value) for value in values[1000:]]
+    assert kstest(found, "uniform").pvalue > 1e-3
+
+
+def test_the_evidence_is_the_recurrence():
+    monitor = Monitor(np.random.default_rng(1).random(100), patience=1000, seed=3)
+    twin = Monitor(np.random.default_rng(1).random(100), patience=1000, seed=3)
+    sums = np.zeros(2 * len(EXPONENTS))
+    for doubt in (0.2, 0.9, 0.95, 0.5):
+        p = twin._p_value(doubt)
+        bets = [e * side ** (e - 1) for side in (p, 1 - p) for e in EXPONENTS]
+        sums = (sums + 1) * np.array(bets)
+        assert monitor.update(doubt) == pytest.approx(sums.mean() / 1000)
+
+
+def test_false_alarms_are_as_rare_as_promised():
+    generator = np.random.default_rng(2)
+    alarms = 0
+    for run in range(60):
+        monitor = Monitor(generator.exponential(size=300), patience=2000, seed=run)
+        alarms += monitor.watch(generator.exponential(size=500)) is not None
+    assert alarms / 60 <= 0.25 + 3.1 * np.sqrt(0.25 * 0.75 / 60)  # N / A = 500 / 2000
+
+
+def test_comparing_with_calibration_alone_would_be_fooled_by_its_error():
+    # the reference happens to lie too low: in time every fixed comparison notices, the growing one does not
+    generator = np.random.default_rng(3)
+    monitor = Monitor(np.sort(generator.random(1000))[:700], patience=100_000)
+    assert monitor.watch(generator.random(400)) is not None  # a real difference is found
+    clean = Monitor(generator.random(200), patience=100_000)
+    assert clean.watch(generator.random(10_000)) is None
+
+
+@pytest.mark.parametrize(("shift", "rose"), [(1.0, True), (-1.0, False)])
+def test_a_change_is_found_soon_after_a_long_clean_time(shift, rose):
+    generator = np.random.default_rng(4)
+    monitor = Monitor(generator.normal(size=1000))
+    assert monitor.watch(generator.normal(size=2000)) is None
+    alarm = monitor.watch(generator.normal(size=200) + shift)
+    assert alarm is not None
+    assert 2000 < alarm.query <= 2200
+    assert alarm.doubts_rose is rose
+
+
+def test_bad_input_is_named():
+    with pytest.raises(ValueError, match="reference has 3 doubts"):
+        Monitor([0.1, 0.2, 0.3])
+    with pytest.raises(ValueError, match="reference: entry 1 is not finite"):
+        Monitor([0.1, np.nan])
+    with pytest.raises(ValueError, match="patience is 0"):
+        Monitor(np.arange(60.0), patience=0)
+    with pytest.raises(ValueError, match="doubt of query 1 is nan"):
+        Monitor(np.arange(60.0)).update(float("nan"))
