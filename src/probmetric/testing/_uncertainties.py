@@ -102,6 +102,23 @@ class UncertaintyContract(Contract):
             assert value.dtype == torch.float32
             assert not value.requires_grad
 
+    def test_class_probabilities_are_predictive_or_absent(self) -> None:
+        """The classifier's mean over the samples, where samples are kept; none of a classifier nobody trained."""
+        encoder, uncertainty, given = self.prepared()
+        images = tiny_batches(1)[0][0]
+        if not hasattr(uncertainty, "keep_samples"):
+            return
+        uncertainty.keep_samples = True
+        batch = uncertainty.bind(encoder, **given, seed=0)(images)
+        if batch.probabilities is None:
+            return
+        assert torch.allclose(batch.probabilities.sum(1), torch.ones(len(images)), atol=1e-4)
+        samples = batch.samples
+        assert samples is not None
+        with torch.no_grad():  # the classifier of `cosine` reads directions only
+            each = [given["loss"].probabilities(samples[:, draw]) for draw in range(samples.shape[1])]
+        assert torch.allclose(batch.probabilities, torch.stack(each).mean(0), atol=1e-4)
+
     def test_same_seed_same_record_for_any_batch_size(self) -> None:
         """Draws depend on the seed only."""
         encoder, uncertainty, given = self.prepared()

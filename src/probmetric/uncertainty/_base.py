@@ -33,11 +33,17 @@ _ROWS = 1024
 
 @dataclass
 class DirectionalBatch:
-    """Directional distributions of B images in M dimensions."""
+    """Directional distributions of B images in M dimensions.
+
+    `variance` is that of the embedding's coordinates, in units of its squared length: N(mean, variance) is what the
+    method takes the embedding for before it is projected. `probabilities` are predictive, the mean of the classifier's
+    over the distribution, or absent.
+    """
 
     mean: Tensor  # (B, M) unit rows
     uncertainty: Tensor  # (B,) higher = less sure
     concentration: Tensor | None = None  # (B,)
+    variance: Tensor | None = None  # (B, M)
     samples: Tensor | None = None  # (B, S, M) unit rows
     probabilities: Tensor | None = None  # (B, C)
 
@@ -115,7 +121,10 @@ class Predictor:
             return self.uncertainty.describe(rows.to(device_of(self.encoder, rows)), self).to("cpu")
 
     def probabilities(self, embeddings: Tensor) -> Tensor | None:
-        """Class probabilities (N, C) of embeddings (N, M) where the loss defines a classifier, else None."""
+        """Class probabilities (N, C) of embeddings (N, M) where the loss trained a classifier, else None.
+
+        Of an uncertainty that draws, these are one draw's: hand them to `Predictive`.
+        """
         return class_probabilities(self.loss, embeddings, self.seed)
 
     def _part(self, images: Tensor) -> Part:

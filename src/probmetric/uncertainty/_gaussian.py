@@ -3,7 +3,9 @@
 Head (paper 003, appendix G.4): Linear(D→M) - BN - ReLU - Linear(M→M) - BN, the last one with one scalar scale γ and
 shift β shared by all dimensions. (In the authors' code γ and β are overwritten by constants; here they train.)
 Samples are μ + σ∘ε with noise of each image's own (aleatoric, unlike the shared weight draws of Laplace), projected
-onto the sphere. Noise is seeded by the image's bytes, so it depends on neither batch size nor order.
+onto the sphere. Noise is seeded by the image's bytes, so it depends on neither batch size nor order. Class
+probabilities are the classifier's mean over the samples, each as long as the raw embedding: the length it was trained
+with.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from probmetric.uncertainty._base import (
     Predictor,
     Uncertainty,
 )
-from probmetric.uncertainty._summary import DirectionalSummary, Score, unit_deviation
+from probmetric.uncertainty._summary import DirectionalSummary, Predictive, Score, unit_deviation
 
 
 class LogVarianceHead(nn.Module):
@@ -71,14 +73,19 @@ class GaussianHead(Uncertainty):
         """Directional distributions of `images` (B, ...)."""
         encoder = given.encoder
         features = encoder.features(images)
-        embeddings = self.locate(features if encoder.head is None else encoder.head(features))
+        raw = features if encoder.head is None else encoder.head(features)
+        embeddings = self.locate(raw)
         std = (0.5 * stored_head(given.posterior, features)(features)).exp()
         noise = image_noise(images, (self.samples, embeddings.shape[1]), given.seed).to(embeddings)
         summary = DirectionalSummary(F.normalize(embeddings, dim=1), score=self.score, keep_samples=self.keep_samples)
+        predictive, length = Predictive(given.probabilities), raw.norm(dim=1, keepdim=True)
         for draw in range(self.samples):
-            summary.add(unit_deviation(embeddings, std * noise[:, draw]))
+            step = std * noise[:, draw]
+            summary.add(unit_deviation(embeddings, step))
+            predictive.add(length * F.normalize(embeddings + step, dim=1))
         result = summary.result()
-        result.probabilities = given.probabilities(embeddings)
+        result.probabilities = predictive.result()
+        result.variance = std.square() / embeddings.square().sum(1, keepdim=True).clamp_min(torch.finfo(std.dtype).tiny)
         return result
 
     def locate(self, embeddings: Tensor) -> Tensor:

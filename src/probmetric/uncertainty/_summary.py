@@ -13,6 +13,7 @@ The released code uses Σ_d σ_d as the score ("std_sum"); the paper's text desc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -20,6 +21,7 @@ import torch
 from probmetric.uncertainty._base import DirectionalBatch
 
 Tensor = torch.Tensor
+Classifier = Callable[[Tensor], "Tensor | None"]
 Score = Literal["std_sum", "inverse_concentration"]
 
 
@@ -59,6 +61,27 @@ class DirectionalSummary:
             concentration=inverse.reciprocal().clamp_max(torch.finfo(mean.dtype).max),
             samples=None if self._samples is None else torch.stack(self._samples, dim=1),
         )
+
+
+class Predictive:
+    """Running mean of class probabilities over draws of raw embeddings; None where there is no classifier."""
+
+    def __init__(self, classify: Classifier | None) -> None:
+        self.classify, self.count = classify, 0
+        self.total: Tensor | None = None
+
+    def add(self, embeddings: Tensor) -> None:
+        """Add one draw (B, M) per image, as long as the classifier was trained to see it."""
+        found = None if self.classify is None else self.classify(embeddings)
+        if found is None:
+            self.classify = None
+            return
+        self.count += 1
+        self.total = found.clone() if self.total is None else self.total.add_(found)
+
+    def result(self) -> Tensor | None:
+        """Mean (B, C) over the draws."""
+        return None if self.total is None else self.total / self.count
 
 
 def unit_deviation(embedding: Tensor, step: Tensor) -> Tensor:

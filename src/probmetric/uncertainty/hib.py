@@ -76,6 +76,14 @@ class HIBObjective(Objective):
         divergence = self.divergence(mean, log_variance)
         return likelihood + self.kl_weight * (divergence.sum() if self.as_published else divergence.mean())
 
+    def probabilities(self, embeddings: Tensor, *, generator: torch.Generator | None = None) -> Tensor | None:
+        """None: the run's own loss is not trained, so that its classifier knows nothing."""
+        return None
+
+    def logits(self, embeddings: Tensor) -> Tensor | None:
+        """None, for the same reason."""
+        return None
+
     def log_probabilities(self, samples: Tensor) -> tuple[Tensor, Tensor]:
         """Log p(match) and log(1 − p(match)), each (B, B), of samples (K, B, M)."""
         count, size, dim = samples.shape
@@ -142,7 +150,7 @@ class HIB(GaussianHead):
         return _means(embeddings, self.fidelity == "as_published")
 
     def objective(self, encoder: Encoder, loss: Loss, *, num_images: int) -> HIBObjective:
-        """The soft contrastive objective; `loss` is kept only for its class probabilities."""
+        """The soft contrastive objective; `loss` is not trained."""
         return HIBObjective(
             loss,
             linear_head(encoder),

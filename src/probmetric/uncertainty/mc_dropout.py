@@ -28,7 +28,7 @@ from probmetric.uncertainty._base import (
     Uncertainty,
 )
 from probmetric.uncertainty._objective import Objective
-from probmetric.uncertainty._summary import DirectionalSummary
+from probmetric.uncertainty._summary import DirectionalSummary, Predictive
 
 if TYPE_CHECKING:
     from probmetric.losses import Loss
@@ -89,6 +89,7 @@ class MCDropout(Uncertainty):
         features = encoder.features(images)
         embeddings = features if encoder.head is None else encoder.head(features)
         summary = DirectionalSummary(F.normalize(embeddings, dim=1), score=self.score, keep_samples=self.keep_samples)
+        predictive = Predictive(given.probabilities)
         for draw in range(self.samples):
             generator = torch.Generator().manual_seed(_mix(given.seed, draw))
             if modules:
@@ -97,8 +98,9 @@ class MCDropout(Uncertainty):
             thin = features * _mask(features.shape[1:], self.rate, generator, features)
             sample = thin if encoder.head is None else encoder.head(thin)
             summary.add(F.normalize(sample, dim=1) - summary.reference)
+            predictive.add(sample)
         result = summary.result()
-        result.probabilities = given.probabilities(embeddings)
+        result.probabilities = predictive.result()
         return result
 
 

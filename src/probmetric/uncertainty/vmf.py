@@ -4,14 +4,15 @@ Papers 002 (section 3, evaluation with S = 10 samples) and 000. Concentration an
 the samples allow retrieval by vote, and class probabilities that account for the doubt about the embedding:
 
     probabilities="loss"     what the loss itself reports; a vMF loss averages over its own draws
-    probabilities="sampled"  mean_s p(c | x_s), for classifiers that look at the direction only (cosine, ArcFace)
+    probabilities="sampled"  mean_s p(c | |z| x_s), the classifier's mean over the samples, as long as the embedding
+    probabilities="auto"     the first for a loss that draws, else the second
 
 The sampler is exact for every κ and M (see `probmetric.directional`).
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -20,7 +21,18 @@ from probmetric.directional import VonMisesFisher
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import DirectionalBatch, Predictor, Uncertainty
 
+if TYPE_CHECKING:
+    from probmetric.losses import Loss
+
 _ROWS = 1024
+
+
+def draws_its_own(loss: Loss | None) -> bool:
+    """Whether `loss` reports class probabilities of its own making, means over draws, and not a softmax of logits."""
+    from probmetric.losses import Loss
+
+    inner = getattr(loss, "inner", loss)
+    return inner is not None and type(inner).probabilities is not Loss.probabilities
 
 
 @register
@@ -31,12 +43,12 @@ class VMF(Uncertainty):
         self,
         *,
         samples: int = 10,
-        probabilities: Literal["loss", "sampled"] = "loss",
+        probabilities: Literal["auto", "loss", "sampled"] = "auto",
         keep_samples: bool = True,
     ) -> None:
         if samples < 1:
             raise ValueError(f"samples is {samples}; use at least 1.")
-        self.samples, self.probabilities, self.keep_samples = samples, probabilities, keep_samples
+        self.samples, self.chosen, self.keep_samples = samples, probabilities, keep_samples
 
     def describe(self, rows: Tensor, given: Predictor) -> DirectionalBatch:
         """Directional distributions of raw embeddings (N, M), a bounded number of rows at a time."""
@@ -48,8 +60,8 @@ class VMF(Uncertainty):
         mean = embeddings / kappa[:, None]
         distribution = VonMisesFisher(mean, kappa, validate_args=False)
         samples = distribution.sample((self.samples,), generator=generator)
-        if self.probabilities == "sampled":
-            drawn = given.probabilities(samples.flatten(0, 1))
+        if self.chosen == "sampled" or (self.chosen == "auto" and not draws_its_own(given.loss)):
+            drawn = given.probabilities((kappa[:, None] * samples).flatten(0, 1))
             probabilities = None if drawn is None else drawn.unflatten(0, samples.shape[:2]).mean(0)
         else:
             probabilities = given.probabilities(embeddings)

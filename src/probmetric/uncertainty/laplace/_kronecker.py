@@ -77,3 +77,8 @@ class KroneckerSampler:
         for _ in range(samples):
             step = noise_like(self.std, generator).mul_(self.std)
             yield (rotated @ step.T) @ self.output_basis.T
+
+    def variance(self, features: Tensor) -> Tensor:
+        """Variance (N, Z) of the moves: sum over k of Q_zk^2 sum over j of (Vh)_j^2 sigma_kj^2."""
+        rotated = augment(features, self.has_bias) @ self.input_basis
+        return (rotated.square() @ self.std.square().T) @ self.output_basis.square().T

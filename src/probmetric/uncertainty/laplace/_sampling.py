@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from probmetric.uncertainty._base import DirectionalBatch
-from probmetric.uncertainty._summary import DirectionalSummary, Score, unit_deviation
+from probmetric.uncertainty._summary import Classifier, DirectionalSummary, Predictive, Score, unit_deviation
 
 Tensor = torch.Tensor
 
@@ -27,6 +27,10 @@ class Sampler(Protocol):
 
     def moves(self, features: Tensor, samples: int, seed: int) -> Iterator[Tensor]:
         """Moves (N, Z) of the embeddings of `features` (N, D) under each draw; draw s depends on (seed, s) only."""
+        ...
+
+    def variance(self, features: Tensor) -> Tensor:
+        """Variance (N, Z) of the moves, in closed form."""
         ...
 
 
@@ -49,6 +53,11 @@ class DiagonalSampler:
         """Moves (N, Z) of the embeddings of `features` (N, D), one per draw."""
         return (F.linear(features, weight, bias) for weight, bias in self.steps(samples, seed))
 
+    def variance(self, features: Tensor) -> Tensor:
+        """Variance (N, Z) of the moves: sum over d of h_d^2 var(W_zd), and the bias's."""
+        bias = None if self.bias_std is None else self.bias_std.square()
+        return F.linear(features.square(), self.weight_std.square(), bias)
+
 
 def noise_like(like: Tensor, generator: torch.Generator) -> Tensor:
     """Standard normal noise of `like`'s shape, drawn in float32 on the generator's (CPU) device."""
@@ -61,9 +70,17 @@ def standard_deviation(curvature: Tensor, prior_precision: float) -> Tensor:
 
 
 def summarise(
-    head: nn.Linear, features: Tensor, sampler: Sampler, *, samples: int, seed: int, score: Score, keep_samples: bool
+    head: nn.Linear,
+    features: Tensor,
+    sampler: Sampler,
+    *,
+    samples: int,
+    seed: int,
+    score: Score,
+    keep_samples: bool,
+    classify: Classifier | None = None,
 ) -> DirectionalBatch:
-    """Directional summary of `samples` draws of the last layer on features (N, D).
+    """Directional summary of `samples` draws of the last layer on features (N, D); `classify` reads raw embeddings.
 
     Rows are taken in large blocks that repeat the same draws: memory beyond the result is bounded, and drawing costs
     little beside the products of a block.
@@ -72,8 +89,14 @@ def summarise(
     def block(rows: Tensor) -> DirectionalBatch:
         embeddings = F.linear(rows, head.weight, head.bias)
         summary = DirectionalSummary(F.normalize(embeddings, dim=1), score=score, keep_samples=keep_samples)
+        predictive = Predictive(classify)
         for move in sampler.moves(rows, samples, seed):
             summary.add(unit_deviation(embeddings, move))
-        return summary.result()
+            predictive.add(embeddings + move)
+        result = summary.result()
+        result.probabilities = predictive.result()
+        square = embeddings.square().sum(1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
+        result.variance = sampler.variance(rows) / square
+        return result
 
     return DirectionalBatch.concatenate([block(rows) for rows in features.split(_ROWS)])

@@ -25,7 +25,6 @@ from collections.abc import Iterator
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from probmetric.uncertainty import register
@@ -38,6 +37,7 @@ from probmetric.uncertainty._base import (
     evaluating,
     seed_from,
 )
+from probmetric.uncertainty._summary import Classifier
 from probmetric.uncertainty.laplace._curvature import CurvatureRule
 from probmetric.uncertainty.laplace._posterior import linear_head, stored_sampler
 from probmetric.uncertainty.laplace._prior import best_precision, evidence_precision, sparsification_area
@@ -152,7 +152,9 @@ class Laplace(Uncertainty):
 
         posterior["prior_precision"].fill_(best_precision(_CANDIDATES, area))
 
-    def _summarise(self, head: nn.Linear, features: Tensor, posterior: Posterior, seed: int) -> DirectionalBatch:
+    def _summarise(
+        self, head: nn.Linear, features: Tensor, posterior: Posterior, seed: int, classify: Classifier | None = None
+    ) -> DirectionalBatch:
         return summarise(
             head,
             features,
@@ -161,6 +163,7 @@ class Laplace(Uncertainty):
             seed=seed,
             score=self.score,
             keep_samples=self.keep_samples,
+            classify=classify,
         )
 
     def represent(self, images: Tensor, given: Predictor) -> Tensor:
@@ -171,6 +174,4 @@ class Laplace(Uncertainty):
     def describe(self, rows: Tensor, given: Predictor) -> DirectionalBatch:
         """Directional distributions of features (N, D): every weight draw is generated once and applied to all."""
         head = linear_head(given.encoder)
-        result = self._summarise(head, rows, given.posterior, given.seed)
-        result.probabilities = given.probabilities(F.linear(rows, head.weight, head.bias))
-        return result
+        return self._summarise(head, rows, given.posterior, given.seed, given.probabilities)
