@@ -73,7 +73,10 @@ class Answers:
         return Answers(
             self.match.rows(kept),
             {name: values[kept] for name, values in self.doubts.items()},
-            *(values[kept] for values in (self.own, self.label, self.right, self.asked)),
+            self.own[kept],
+            self.label[kept],
+            self.right[kept],
+            self.asked[kept],
         )
 
     def tensors(self) -> dict[str, NDArray[Any]]:
