@@ -1,19 +1,25 @@
-"""ProbMetric: train, compare and use probabilistic image embeddings."""
+"""ProbMetric: train, compare and use probabilistic image embeddings.
+
+model = probmetric.load("shop-model")
+answers = model.search(probmetric.Gallery.open("shop-gallery"), ["query.jpg"])
+"""
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from probmetric.registry import load_plugins
+    from probmetric.serving import Gallery, Model, load
 
 __version__ = "0.2.0"
-__all__ = ["__version__", "load_plugins"]
+__all__ = ["Gallery", "Model", "__version__", "load", "load_plugins"]
+
+_HOMES = {"load_plugins": "registry", "Gallery": "serving", "Model": "serving", "load": "serving"}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "load_plugins":
-        from probmetric.registry import load_plugins
-
-        return load_plugins
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

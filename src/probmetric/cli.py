@@ -267,13 +267,34 @@ def _experiments(options: argparse.Namespace) -> None:
     print(experiment_overview(_params()))
 
 
-def _search(options: argparse.Namespace) -> None:
-    from probmetric.planning.plans import recorded_run
-    from probmetric.search import as_csv, as_text, image_files, search
+def _export(options: argparse.Namespace) -> None:
+    from probmetric.serving import load
 
-    run = recorded_run(options.run)
-    answers = search(run, image_files(options.images), k=options.k, withhold=options.withhold)
-    print(as_csv(answers) if options.csv else as_text(answers))
+    load_named(options.plugin)
+    print(load(options.run, device="cpu").export(options.folder, license=options.license))
+
+
+def _index(options: argparse.Namespace) -> None:
+    from probmetric.serving.commands import index
+
+    load_named(options.plugin)
+    print(index(options.model, options.images, options.gallery, options.splits, options.on_error, options.remove))
+
+
+def _search(options: argparse.Namespace) -> None:
+    from probmetric.serving.commands import search
+
+    load_named(options.plugin)
+    places, k, withhold = options.images, options.k, options.withhold
+    print(search(options.model, places, splits=options.splits, k=k, withhold=withhold, as_rows=options.csv))
+
+
+def load_named(plugins: Sequence[str]) -> None:
+    """Import the modules whose components a model needs."""
+    if plugins:
+        from probmetric.registry import load_plugins
+
+        load_plugins(plugins)
 
 
 def _tune(options: argparse.Namespace) -> None:
@@ -411,14 +432,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("kind", help="losses, uncertainties, backbones, views, metrics, scores, figures or sources")
     command.add_argument("name", nargs="?", help="one of them: its options, with defaults and what they take")
     add("experiments", _experiments, "list the experiments with their runs and the data they need")
-    command = add("search", _search, "find the images of a run's dataset nearest to yours, and how sure it is")
-    command.add_argument("run", help="a finished run: <dataset>/<method>/seed<k>")
-    command.add_argument("images", nargs="+", type=Path, help="image files, or folders with images")
-    command.add_argument("-k", type=int, default=5, help="matches per image (default: 5)")
-    command.add_argument(
-        "--withhold", type=float, default=1.0, help="no answer for images less sure than this share, e.g. 0.95"
-    )
-    command.add_argument("--csv", action="store_true", help="one row per match, for programs")
+    _add_serving(add)
     command = add("tune", _tune, "search a method's settings on validation data; started again it goes on")
     command.add_argument("search", help="name of a file below workflow/tuning")
     command.add_argument("snakemake", nargs=argparse.REMAINDER, help="options for snakemake, e.g. --profile slurm")
@@ -429,6 +443,43 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--output", type=Path, default=Path("workflow/schemas"))
     return parser
+
+
+def _add_serving(add: Any) -> None:
+    export = add("export", _export, "write a finished run as a model folder that loads anywhere")
+    export.add_argument("run", help="a finished run: <dataset>/<method>/seed<k>")
+    export.add_argument("folder", type=Path, help="model folder to write")
+    export.add_argument("--license", default="", help="under what terms the model may be used, for its card")
+    index = add("index", _index, "make a gallery of images to search in, or add images to it")
+    index.add_argument("model", help="a model folder, a finished run, or models:/<name>/<version>")
+    index.add_argument("images", nargs="*", type=Path, help="folders with images, files, or a prepared dataset's name")
+    index.add_argument("--gallery", type=Path, required=True, help="gallery folder; one that exists grows")
+    index.add_argument(
+        "--splits", type=_listed, default=(), help="of a prepared dataset, e.g. train,val (default: all)"
+    )
+    index.add_argument("--on-error", choices=["raise", "skip"], default="raise", help="what is done with bad images")
+    index.add_argument("--remove", nargs="+", default=[], metavar="PATH", help="remove these images from the gallery")
+    command = add("search", _search, "find the images of a gallery nearest to yours, and how sure it is")
+    command.add_argument("model", help="a model folder, a finished run, or models:/<name>/<version>")
+    command.add_argument(
+        "images",
+        nargs="+",
+        type=Path,
+        metavar="[GALLERY] IMAGES",
+        help="a gallery folder (without one: the run's own images), then image files or folders with images",
+    )
+    command.add_argument("-k", type=int, default=5, help="matches per image (default: 5)")
+    command.add_argument("--splits", type=_listed, default=("test",), help="of the run's images (default: test)")
+    command.add_argument(
+        "--withhold", type=float, default=1.0, help="no answer for images less sure than this share, e.g. 0.95"
+    )
+    command.add_argument("--csv", action="store_true", help="one row per match, for programs")
+    for each in (export, index, command):
+        each.add_argument("--plugin", action="append", default=[], help="module whose components the model needs")
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))
 
 
 def _add_run_steps(add: Any) -> None:

@@ -17,12 +17,10 @@ from probmetric.run_names import RESULTS
 if TYPE_CHECKING:
     import torch
 
-    from probmetric.data import ImageStore
     from probmetric.data.reader import Reader, SplitReader
     from probmetric.data.views import View
     from probmetric.losses import Loss
     from probmetric.models import Encoder
-    from probmetric.search import FileImages
     from probmetric.training.processes import Processes
     from probmetric.uncertainty import DirectionalBatch
 
@@ -152,14 +150,6 @@ class Embedder:
         from probmetric.data.reader import SplitReader
 
         return SplitReader(folder, split, self.transform, shape=self.shape, device=self.device)
-
-    def directional(self, store: ImageStore | FileImages) -> DirectionalBatch:
-        """Directional distributions of all images of `store`, on the CPU; they are converted as OOD images are."""
-        from probmetric.data.reader import Reader
-
-        pixels = cast("ImageStore", store)  # only its length, shape and items are read
-        reader = Reader(pixels, range(len(store)), self.transform, shape=self.shape, device=self.device)
-        return self.predictor(reader.batches())
 
     @functools.cached_property
     def transform(self) -> View:

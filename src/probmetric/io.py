@@ -318,6 +318,11 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Any], metadata: Mappin
             file.write(_raw_bytes(ready[name]))
 
 
+def tensors_digest(tensors: Mapping[str, Any]) -> str:
+    """The checksum `write_tensors` gives these tensors without metadata: `content_digest` of that file."""
+    return _checksum({name: _dense(tensor) for name, tensor in tensors.items()}, {})
+
+
 def _dense(tensor: Any) -> Any:
     """A tensor in main memory, its rows one after another."""
     if hasattr(tensor, "detach"):

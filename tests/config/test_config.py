@@ -126,14 +126,3 @@ def test_outside_a_project_folder_the_command_says_so(tmp_path, monkeypatch, cap
     monkeypatch.chdir(tmp_path)
     assert cli.main(["experiments"]) == 2
     assert f"there is no params.yaml in {tmp_path}; run this command inside a project folder" in capsys.readouterr().err
-
-
-def test_a_run_that_is_not_embedded_is_named_with_the_command(tmp_path, monkeypatch):
-    from types import SimpleNamespace
-
-    from probmetric.search import SearchError, search
-
-    monkeypatch.chdir(tmp_path)
-    command = "`snakemake --cores all results/digits/cosine/seed0/metrics.json` finishes it"
-    with pytest.raises(SearchError, match=f"run digits/cosine/seed0 is not embedded yet.*{command}"):
-        search(SimpleNamespace(name="digits/cosine/seed0"), [])

@@ -26,7 +26,7 @@ FLOORS = (
     ("tracking", "reporting"),
     ("planning",),
     ("embedder", "tuning"),
-    ("pipeline", "search"),
+    ("pipeline", "serving"),
     ("bundle",),
     ("cli", "testing"),
 )

@@ -70,14 +70,7 @@ def decode(data: bytes, name: str, *, mode: Mode = "RGB", shorter_side: int | No
     from PIL import Image, UnidentifiedImageError
 
     try:
-        image = Image.open(io.BytesIO(data), formats=FORMATS)
-        if image.width * image.height > MAX_PIXELS:
-            raise Image.DecompressionBombError(f"{image.width}x{image.height} pixels")
-        if shorter_side and image.format == "JPEG":
-            image.draft(None, (2 * shorter_side, 2 * shorter_side))
-        image.load()
-        upright, remarks = _upright(image)
-        plain, more = _plain(upright, mode)
+        return decoded(Image.open(io.BytesIO(data), formats=FORMATS), mode=mode, shorter_side=shorter_side)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DataError(f"{name} is too large to be a photograph ({error}); at most {MAX_PIXELS:,} pixels.") from error
     except UnidentifiedImageError as error:
@@ -85,6 +78,24 @@ def decode(data: bytes, name: str, *, mode: Mode = "RGB", shorter_side: int | No
         raise DataError(f"{name} {what}; get the dataset again.") from error
     except (OSError, ValueError, SyntaxError, EOFError) as error:
         raise DataError(f"{name} is truncated or damaged ({error}); get the dataset again.") from error
+
+
+def decoded(image: Image.Image, *, mode: Mode = "RGB", shorter_side: int | None = None) -> Decoded:
+    """Pixels of an image of PIL's, with the decisions of `decode`.
+
+    Raises:
+        DecompressionBombError: more than `MAX_PIXELS` pixels.
+        OSError: it was opened from a file that turns out to be damaged.
+    """
+    from PIL import Image
+
+    if image.width * image.height > MAX_PIXELS:
+        raise Image.DecompressionBombError(f"{image.width}x{image.height} pixels")
+    if shorter_side and image.format == "JPEG":
+        image.draft(None, (2 * shorter_side, 2 * shorter_side))
+    image.load()
+    upright, remarks = _upright(image)
+    plain, more = _plain(upright, mode)
     if shorter_side:
         plain = _reduced(plain, shorter_side)
     pixels = np.asarray(plain)

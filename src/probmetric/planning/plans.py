@@ -24,6 +24,7 @@ from probmetric.planning.runs import Run
 from probmetric.planning.staleness import Judge
 from probmetric.registry import load_plugins
 from probmetric.run_folder import RunFolder
+from probmetric.run_names import RESULTS
 
 PLANS = Path("state/plan")
 CURRENT = PLANS / "current.json"
@@ -131,13 +132,13 @@ class DataPlan:
         return cls(parse(Params, read_plan(path), str(path)))
 
 
-def recorded_run(name: str) -> Run:
-    """A finished run with the settings it was made with (`run.yaml`), whatever params.yaml says now.
+def recorded_run(name: str, results: Path = RESULTS) -> Run:
+    """A finished run below `results` with the settings it was made with (`run.yaml`), whatever params.yaml says now.
 
     Raises:
         FileError: it is not finished, or its record was changed.
     """
-    folder = RunFolder.named(name)
+    folder = RunFolder.named(name, results)
     if not folder.finished:
         raise FileError(f"{name} is not finished; make it: `snakemake {folder.metrics_file}`.")
     values, path = folder.record, folder.record_file

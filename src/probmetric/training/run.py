@@ -214,24 +214,41 @@ def load_encoder(
         FileError: a file is missing, damaged or does not fit its record.
     """
     run = RunFolder(run_folder)
+    misfit = f"{run.weights_file(which)} does not fit {run.encoder_file}; delete both and train again."
     try:
-        settings, facts = EncoderSettings(**run.encoder["settings"]), run.encoder["encoder"]
-        sizes = facts["in_channels"], facts["image_size"], facts["num_classes"], facts.get("num_images", 1)
+        settings = EncoderSettings(**run.encoder["settings"])
+        encoder, loss = assembled(settings, run.encoder["encoder"], run.weights(which), misfit)
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(f"{run.encoder_file} was changed ({error!r}); delete it and train again.") from error
+    return encoder.to(device), loss if loss is None else loss.to(device), settings
+
+
+def assembled(
+    settings: EncoderSettings, facts: Mapping[str, Any], tensors: Weights, misfit: str
+) -> tuple[Encoder, Loss | None]:
+    """Encoder and loss with the weights `tensors`, in evaluation mode, on the CPU.
+
+    Args:
+        settings: how they were trained.
+        facts: in_channels, image_size, num_classes and num_images, as `encoder.yaml` has them.
+        tensors: weights named encoder.* and loss.*.
+        misfit: what to say where the weights do not fit the settings.
+
+    Raises:
+        FileError: they do not fit.
+        KeyError: a fact is missing.
+    """
+    sizes = facts["in_channels"], facts["image_size"], facts["num_classes"], facts.get("num_images", 1)
     blank = settings.model_copy(update={"pretrained": None})
     with torch.random.fork_rng(devices=[]):
         encoder, loss = _create(blank, *sizes, torch.device("cpu"))
-    tensors = run.weights(which)
     try:
         encoder.load_state_dict(_part(tensors, "encoder."))
         if loss is not None:
             loss.load_state_dict(_part(tensors, "loss."))
     except RuntimeError as error:
-        raise FileError(
-            f"{run.weights_file(which)} does not fit {run.encoder_file}; delete both and train again. {error}"
-        ) from error
-    return encoder.eval().to(device), loss if loss is None else loss.eval().to(device), settings
+        raise FileError(f"{misfit} {error}") from error
+    return encoder.eval(), loss if loss is None else loss.eval()
 
 
 def _part(tensors: Weights, prefix: str) -> Weights:

@@ -1,0 +1,345 @@
+"""Galleries: embeddings of images to be searched, stored, grown and shrunk.
+
+    gallery.json                  model digest, dimension, the files below
+    rows-<digest>.safetensors     mean (n, M), uncertainty (n,): memory-mapped, one file per addition
+    entries-<digest>.parquet      path and class of every row
+
+A file is named by its content and never changes; `gallery.json` is written last, so a reader sees the old gallery or
+the new one. Search is exact: see `evaluation.exact`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from probmetric.io import (
+    FileError,
+    atomic_path,
+    digest_of,
+    present,
+    read_json,
+    read_tensors,
+    write_json,
+    write_tensors,
+)
+from probmetric.serving._errors import ServingError
+from probmetric.serving._items import items_of
+
+if TYPE_CHECKING:
+    from probmetric.evaluation import Neighbours
+    from probmetric.serving._model import Model, OnError
+
+INDEX = "gallery.json"
+AGAIN = "make the gallery again (`probmetric index`)"
+VERIFIED_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows that were added together: `mean` (n, M) and `uncertainty` (n,); `file` once they are stored."""
+
+    mean: np.ndarray
+    uncertainty: np.ndarray
+    file: str = ""
+
+
+class Gallery:
+    """Embedded images that can be searched.
+
+    Attributes:
+        model: digest of the model that embedded them.
+        paths: name of every image (N).
+        class_names: class of every image (N), "" where none is known.
+        problems: (name, reason) of images that were left out of the latest addition.
+    """
+
+    def __init__(self, model: str, dim: int) -> None:
+        """An empty gallery of embeddings of `dim` dimensions by the model with the digest `model`."""
+        self.model, self.dim = model, dim
+        self.paths: list[str] = []
+        self.class_names: list[str] = []
+        self.problems: list[tuple[str, str]] = []
+        self.folder: Path | None = None
+        self._parts: list[Part] = []
+
+    @classmethod
+    def create(cls, model: Model, images: Any, *, on_error: OnError = "raise", **names: Sequence[str]) -> Gallery:
+        """A gallery of images; arguments as of `add`."""
+        gallery = cls(model.digest, 0)
+        gallery.add(model, images, on_error=on_error, **names)
+        return gallery
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Gallery:
+        """A stored gallery; its rows stay on disk and are read when they are searched.
+
+        Raises:
+            FileError: it is missing, damaged, or holds something that cannot be a gallery.
+        """
+        folder = Path(folder)
+        index = _read_index(folder)
+        gallery = cls(index["model"], index["dim"])
+        gallery.folder = folder
+        gallery._parts = [_open_part(folder / name, index["dim"]) for name in index["rows"]]
+        gallery.paths, gallery.class_names = _read_entries(folder / index["entries"])
+        count = sum(len(part.mean) for part in gallery._parts)
+        if count != len(gallery.paths):
+            raise FileError(f"{folder} has {count} rows and {len(gallery.paths)} names; {AGAIN}.")
+        return gallery
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __repr__(self) -> str:
+        return f"<Gallery of {len(self)} images, {self.dim} dimensions, model {self.model[:12]}>"
+
+    @property
+    def uncertainty(self) -> np.ndarray:
+        """Uncertainty of every image (N,)."""
+        return np.concatenate([part.uncertainty for part in self._parts]) if self._parts else np.empty(0, np.float32)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the model, the rows and their names: what a certificate for this gallery is about."""
+        names = [_digest_of_part(part) for part in self._parts]
+        return digest_of([self.model, names, self.paths, self.class_names])
+
+    def rows(self) -> np.ndarray:
+        """All embeddings (N, M), unit rows; of a stored gallery in one file, a map of it."""
+        if len(self._parts) == 1:
+            return self._parts[0].mean
+        return (
+            np.concatenate([part.mean for part in self._parts]) if self._parts else np.empty((0, self.dim), np.float32)
+        )
+
+    def check_model(self, model: Model) -> None:
+        """Raise `ServingError` unless `model` embedded this gallery."""
+        if model.digest != self.model:
+            raise ServingError(
+                f"this gallery was made by another model (digest {self.model[:12]}, {model.record.name} has "
+                f"{model.digest[:12]}); make one with this model, or search with that one."
+            )
+
+    def add(
+        self,
+        model: Model,
+        images: Any,
+        *,
+        paths: Sequence[str] | None = None,
+        class_names: Sequence[str] | None = None,
+        on_error: OnError = "raise",
+    ) -> int:
+        """Embed images and add them; those whose name is there already are replaced.
+
+        Args:
+            model: the gallery's model.
+            images: a folder (with one folder per class, or without), a prepared dataset's folder, or what
+                `Model.embed` takes; of a `torch.utils.data.Dataset` the images, and its labels as class names.
+            paths: names of the images, by default their paths.
+            class_names: their classes, by default the names of their folders.
+            on_error: "skip" leaves out images that cannot be read and lists them in `problems`.
+
+        Returns:
+            How many were added.
+
+        Raises:
+            ServingError: another model's gallery, or names that do not fit.
+            DataError: images that cannot be read; all of them are named.
+        """
+        if self.paths or self.dim:
+            self.check_model(model)
+        items = items_of(images, paths, class_names)
+        found = model.embedded(items.images, on_error=on_error)
+        self.problems = found.problems
+        kept = found.kept.tolist()
+        self.take(
+            found.batch.mean.numpy(),
+            found.batch.uncertainty.numpy(),
+            [items.paths[number] for number in kept],
+            [items.class_names[number] for number in kept],
+        )
+        return len(kept)
+
+    def take(self, mean: np.ndarray, uncertainty: np.ndarray, paths: Sequence[str], class_names: Sequence[str]) -> None:
+        """Add embeddings (n, M) and uncertainties (n,) that the gallery's model made, under their names."""
+        self.remove(set(paths) & set(self.paths))
+        self.dim = mean.shape[1]
+        self._parts.append(Part(mean.astype(np.float32, copy=False), uncertainty.astype(np.float32, copy=False)))
+        self.paths += paths
+        self.class_names += class_names
+
+    def remove(self, paths: Iterable[str]) -> int:
+        """Remove images by name; returns how many.
+
+        Raises:
+            ServingError: a name that is not there.
+        """
+        gone = {paths} if isinstance(paths, str) else set(paths)
+        absent = sorted(gone - set(self.paths))
+        if absent:
+            raise ServingError(f"{len(absent)} image(s) are not in the gallery, e.g. {', '.join(absent[:3])}.")
+        keep = np.array([path not in gone for path in self.paths], dtype=bool)
+        if keep.all():
+            return 0
+        ends = np.cumsum([0, *(len(part.mean) for part in self._parts)])
+        self._parts = [
+            kept
+            for part, start, end in zip(self._parts, ends, ends[1:], strict=False)
+            if len((kept := _taken(part, keep[start:end])).mean)
+        ]
+        self.paths = [path for path, stays in zip(self.paths, keep, strict=True) if stays]
+        self.class_names = [name for name, stays in zip(self.class_names, keep, strict=True) if stays]
+        return int((~keep).sum())
+
+    def nearest(self, queries: np.ndarray, k: int) -> Neighbours:
+        """The k nearest images of each unit query (Q, M); fewer where the gallery is smaller.
+
+        Raises:
+            FileError: rows that are not unit vectors: the gallery is damaged.
+        """
+        from probmetric.evaluation.exact import exact_neighbours
+
+        try:
+            return exact_neighbours(queries, [part.mean for part in self._parts], k=min(k, len(self)))
+        except ValueError as error:
+            raise FileError(f"the gallery {self.folder or ''} is damaged ({error}); {AGAIN}.") from error
+
+    def save(self, folder: str | Path | None = None) -> Path:
+        """Store the gallery, by default where it was opened; only new rows are written.
+
+        Raises:
+            ServingError: nowhere to store it, or there is another folder of that name.
+            FileError: it cannot be written.
+        """
+        target = Path(folder) if folder is not None else self.folder
+        if target is None:
+            raise ServingError("say where to store the gallery: save(folder).")
+        if target.exists() and any(target.iterdir()) and not (target / INDEX).is_file():
+            raise ServingError(f"{target} exists and is no gallery; name another folder, or remove it.")
+        target.mkdir(parents=True, exist_ok=True)
+        names = [self._stored(part, target) for part in self._parts]
+        entries = _write_entries(target, self.paths, self.class_names)
+        values = {"format": 1, "model": self.model, "dim": self.dim, "rows": names, "entries": entries}
+        write_json(target / INDEX, values)
+        _remove_others(target, {*names, entries})
+        self.folder = target
+        self._parts = [_open_part(target / name, self.dim) for name in names]
+        return target
+
+    def _stored(self, part: Part, target: Path) -> str:
+        """Name of the file in `target` that holds `part`; written unless it is there."""
+        name = part.file or f"rows-{_digest_of_part(part)[:16]}.safetensors"
+        if not (target / name).exists():
+            write_tensors(target / name, {"mean": np.asarray(part.mean), "uncertainty": np.asarray(part.uncertainty)})
+        return name
+
+
+def _taken(part: Part, keep: np.ndarray) -> Part:
+    return part if keep.all() else Part(part.mean[keep], part.uncertainty[keep])
+
+
+def _digest_of_part(part: Part) -> str:
+    """Digest of rows and uncertainties; of a stored part it is in its name."""
+    if part.file:
+        return part.file.removeprefix("rows-").removesuffix(".safetensors")
+    import hashlib
+
+    digest = hashlib.sha256(np.ascontiguousarray(part.mean).tobytes())
+    digest.update(np.ascontiguousarray(part.uncertainty).tobytes())
+    return digest.hexdigest()[:16]
+
+
+_ROWS = re.compile(r"rows-[0-9a-f]{16}\.safetensors")
+_ENTRIES = re.compile(r"entries-[0-9a-f]{16}\.parquet")
+
+
+def _read_index(folder: Path) -> dict[str, Any]:
+    """The checked content of gallery.json: a file name that leads elsewhere is refused."""
+    path = folder / INDEX
+    if not present(path):
+        raise FileError(f"{folder} is no gallery (it has no {INDEX}); make one with `probmetric index`.")
+    if path.stat().st_size > 16 * 2**20:
+        raise FileError(f"{path} is larger than 16 MiB; {AGAIN}.")
+    values = read_json(path, AGAIN)
+    sound = (
+        isinstance(values, dict)
+        and values.get("format") == 1
+        and isinstance(values.get("model"), str)
+        and isinstance(values.get("dim"), int)
+        and 0 <= values["dim"] <= 2**20
+        and isinstance(values.get("rows"), list)
+        and all(isinstance(name, str) and _ROWS.fullmatch(name) for name in values["rows"])
+        and _ENTRIES.fullmatch(str(values.get("entries")))
+    )
+    if not sound:
+        raise FileError(f"{path} is damaged or of a later version; {AGAIN}.")
+    return values
+
+
+def _open_part(path: Path, dim: int) -> Part:
+    """A part whose rows are mapped, not read; small files are compared with their checksum."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        if path.stat().st_size <= VERIFIED_BYTES:
+            read_tensors(path)
+        with safe_open(path, framework="numpy") as file:
+            parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            shapes = {name: (part.get_shape(), part.get_dtype()) for name, part in parts.items()}
+            uncertainty = file.get_tensor("uncertainty")
+    except (OSError, SafetensorError) as error:
+        raise FileError(f"{path} is damaged or missing ({error}); {AGAIN}.") from error
+    rows = shapes["mean"][0][0] if "mean" in shapes else 0
+    if shapes != {"mean": ([rows, dim], "F32"), "uncertainty": ([rows], "F32")} or not rows:
+        raise FileError(f"{path} holds {shapes}; expected mean (n, {dim}) and uncertainty (n,). {AGAIN}.")
+    return Part(_mapped(path, rows, dim), uncertainty, path.name)
+
+
+def _mapped(path: Path, rows: int, dim: int) -> np.ndarray:
+    """The tensor `mean` as a map of the file."""
+    import json
+
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        start = json.loads(file.read(length))["mean"]["data_offsets"][0]
+    return np.memmap(path, dtype=np.float32, mode="r", offset=8 + length + start, shape=(rows, dim))
+
+
+def _write_entries(folder: Path, paths: list[str], class_names: list[str]) -> str:
+    """Write the names; returns the file's name."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    name = f"entries-{digest_of([paths, class_names])[:16]}.parquet"
+    columns = {"path": pa.array(paths, pa.string()), "class_name": pa.array(class_names, pa.string())}
+    with atomic_path(folder / name) as temporary:
+        pq.write_table(pa.table(columns), temporary)
+    return name
+
+
+def _read_entries(path: Path) -> tuple[list[str], list[str]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path, columns=["path", "class_name"])
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise FileError(f"{path} is damaged or missing ({error}); {AGAIN}.") from error
+    if set(table.schema.types) != {pa.string()} or any(column.null_count for column in table.columns):
+        raise FileError(f"{path} holds {table.schema.types}; expected names. {AGAIN}.")
+    return table.column("path").to_pylist(), table.column("class_name").to_pylist()
+
+
+def _remove_others(folder: Path, current: set[str]) -> None:
+    """Remove files of earlier states; another process may still have them mapped, which does no harm."""
+    for path in folder.iterdir():
+        if (_ROWS.fullmatch(path.name) or _ENTRIES.fullmatch(path.name)) and path.name not in current:
+            with contextlib.suppress(OSError):
+                path.unlink()

@@ -1,0 +1,218 @@
+"""A trained model: images in, directional distributions out, and answers from a gallery."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from probmetric.data.manifest import DataError
+from probmetric.serving._answers import Answer, Match
+from probmetric.serving._errors import ServingError
+from probmetric.serving._images import Eye, named, problem_list, reason_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from probmetric.serving._gallery import Gallery
+    from probmetric.serving._parts import Parts
+    from probmetric.serving._record import ModelRecord
+    from probmetric.uncertainty import DirectionalBatch, Predictor
+
+CHUNK = 256
+OnError = Literal["raise", "skip"]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What the run's validation images look like to the model.
+
+    Attributes:
+        uncertainty: of each, sorted (V,).
+    """
+
+    uncertainty: np.ndarray
+
+    def doubt(self, uncertainty: np.ndarray) -> np.ndarray:
+        """Share (N,) of the validation images surer than each of `uncertainty` (N,); ties count half."""
+        sides = [np.searchsorted(self.uncertainty, uncertainty, side=side) for side in ("left", "right")]
+        return np.add(*sides) / (2 * len(self.uncertainty))
+
+
+class Embedded(NamedTuple):
+    """Embeddings of the images that could be read.
+
+    Attributes:
+        batch: their distributions (N, ...).
+        kept: their numbers among those asked about (N,).
+        problems: (name, reason) of the others.
+    """
+
+    batch: DirectionalBatch
+    kept: np.ndarray
+    problems: list[tuple[str, str]]
+
+
+class Model:
+    """A trained encoder with its uncertainty; made by `probmetric.load`.
+
+    Attributes:
+        record: all that is known of it.
+        classes: the training classes, in the order of `probabilities`.
+        digest: SHA-256 of all that decides its embeddings.
+    """
+
+    def __init__(self, record: ModelRecord, predictor: Predictor, eye: Eye, reference: Reference | None) -> None:
+        """Put together what `Parts.model` built."""
+        self.record, self.predictor, self.eye, self.reference = record, predictor, eye, reference
+        self.classes, self.digest = record.classes, record.digest
+        self._parts: Parts | None = None
+
+    def __repr__(self) -> str:
+        channels, side = self.eye.shape
+        return (
+            f"<Model {self.record.name}: images {channels}x{side}x{side}, uncertainty {self.record.uncertainty.name}>"
+        )
+
+    @property
+    def card(self) -> str:
+        """The model card, in Markdown."""
+        from probmetric.serving._card import card
+
+        return card(self.record)
+
+    def embed(self, images: Any, *, samples: bool = False) -> DirectionalBatch:
+        """Directional distributions of images, on the CPU.
+
+        Args:
+            images: one or a sequence of paths, bytes of files, PIL images, arrays (H, W, C), tensors (C, H, W).
+            samples: also draw samples (B, S, M), where the uncertainty has any.
+
+        Raises:
+            DataError: images that cannot be read; all of them are named.
+        """
+        asked = sequence_of(images)
+        if not len(asked):
+            raise DataError("there is no image to embed.")
+        return self.embedded(asked, samples=samples).batch
+
+    def embedded(self, images: Sequence[Any], *, on_error: OnError = "raise", samples: bool = False) -> Embedded:
+        """As `embed`, and which images were read; with `on_error="skip"` the others are left out."""
+        kept: list[int] = []
+        problems: list[tuple[str, str]] = []
+        predictor = self._sampling() if samples else self.predictor
+        parts = predictor.represent(self._batches(images, kept, problems))
+        if problems and (on_error == "raise" or not kept):
+            raise problem_list(problems, len(images), "mend or remove them, or leave them out (on_error: skip)")
+        return Embedded(predictor.describe(parts), np.array(kept, dtype=np.int64), problems)
+
+    def _sampling(self) -> Predictor:
+        from probmetric.uncertainty import REGISTRY, create_uncertainty
+
+        chosen = self.record.uncertainty
+        if "keep_samples" not in REGISTRY.options(chosen.name):
+            raise ServingError(f"uncertainty {chosen.name!r} draws no samples; leave out samples=True.")
+        return replace(
+            self.predictor, uncertainty=create_uncertainty(chosen.name, **chosen.options | {"keep_samples": True})
+        )
+
+    def _batches(
+        self, images: Sequence[Any], kept: list[int], problems: list[tuple[str, str]]
+    ) -> Iterator[torch.Tensor]:
+        """Network input, batch by batch; numbers of the images in it are added to `kept`, the others to `problems`."""
+        import torch
+
+        device = next(iter(self.predictor.encoder.parameters()), torch.empty(0)).device
+        for numbers, found in self._loaded(images, device):
+            for number, view in zip(numbers, found, strict=True):
+                if isinstance(view, DataError):
+                    name = named(images[number], number)
+                    problems.append((name, reason_of(view, name)))
+            good = [
+                (number, view) for number, view in zip(numbers, found, strict=True) if not isinstance(view, DataError)
+            ]
+            if good:
+                kept += [number for number, _ in good]
+                yield self.eye.view.normalise(torch.cat([view for _, view in good]).to(device))
+
+    def _loaded(self, images: Sequence[Any], device: torch.device) -> Iterator[tuple[Sequence[int], list[Any]]]:
+        """Numbers of the images of a batch, and what was read of them."""
+        from probmetric.data.ahead import ahead_of, loading_threads
+
+        chunks = [range(start, min(start + CHUNK, len(images))) for start in range(0, len(images), CHUNK)]
+        if len(images) == 1:
+            yield chunks[0], [self.eye.try_load(images[0])]
+            return
+        numbers = range(len(images))
+        loaded = ahead_of(lambda number: self.eye.try_load(images[number]), numbers, loading_threads(device), device)
+        for chunk in chunks:
+            yield chunk, list(itertools.islice(loaded, len(chunk)))
+
+    def search(self, gallery: Gallery, images: Any, *, k: int = 5, withhold: float = 1.0) -> list[Answer]:
+        """The nearest gallery images of each image, and how far the answer can be trusted.
+
+        Args:
+            gallery: made by a model of the same digest.
+            images: as of `embed`.
+            k: matches per image.
+            withhold: answers are withheld for images less sure than this share of the validation images.
+
+        Raises:
+            ServingError: the gallery is another model's or empty, or an argument is out of range.
+            DataError: images that cannot be read; all of them are named.
+        """
+        asked = sequence_of(images)
+        self._check_search(gallery, k, withhold)
+        batch = self.embed(asked)
+        uncertainty = batch.uncertainty.numpy()
+        doubts = None if self.reference is None else self.reference.doubt(uncertainty)
+        found = gallery.nearest(batch.mean.numpy(), k)
+        answers = []
+        for number, (rows, cosines) in enumerate(zip(found.indices, found.similarity, strict=True)):
+            doubt = None if doubts is None else float(doubts[number])
+            unsure = doubt is not None and doubt > withhold
+            reason = f"less sure than {100 * withhold:g} % of the validation images" if unsure else ""
+            matches = tuple(
+                Match(gallery.paths[row], gallery.class_names[row], float(cosine))
+                for row, cosine in zip(rows, cosines, strict=True)
+            )
+            name = named(asked[number], number)
+            answers.append(Answer(name, matches, float(uncertainty[number]), doubt, unsure, reason))
+        return answers
+
+    def _check_search(self, gallery: Gallery, k: int, withhold: float) -> None:
+        if k < 1:
+            raise ServingError(f"k is {k}; ask for at least 1 match.")
+        if not 0 <= withhold <= 1:
+            raise ServingError(f"withhold is {withhold:g}; it is a share of the validation images, 0 to 1.")
+        if withhold < 1 and self.reference is None:
+            raise ServingError("this model has no validation images to compare with; leave out `withhold`.")
+        gallery.check_model(self)
+        if not len(gallery):
+            raise ServingError("the gallery is empty; add images first.")
+
+    def export(self, folder: str | Path, *, license: str = "") -> Path:
+        """Write the model folder: self-contained, loadable anywhere, without code of its own.
+
+        Args:
+            folder: must not exist, or be a model folder, which is replaced.
+            license: under what terms it may be used; goes into the model card.
+        """
+        if self._parts is None:
+            raise ServingError("this model was put together by hand and has no parts to write.")
+        return self._parts.write(Path(folder), license=license)
+
+
+def sequence_of(images: Any) -> Sequence[Any]:
+    """A sequence of images; one image is a sequence of one."""
+    single = isinstance(images, str | bytes | Path) or hasattr(images, "mode")
+    arrays = hasattr(images, "ndim")
+    if single or (arrays and images.ndim < 4):
+        return [images]
+    if arrays or isinstance(images, Sequence):
+        return images
+    return list(images)

@@ -1,0 +1,123 @@
+"""What `probmetric index` and `probmetric search` do."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from probmetric.io import present
+from probmetric.run_folder import RunFolder
+from probmetric.serving._answers import as_csv, as_text
+from probmetric.serving._errors import ServingError
+from probmetric.serving._gallery import INDEX, Gallery
+from probmetric.serving._images import image_files
+from probmetric.serving._items import prepared_items
+from probmetric.serving._loading import load
+from probmetric.serving._model import Model, OnError
+
+log = logging.getLogger(__name__)
+SPLITS = ("train", "val", "test")
+
+
+def index(
+    source: str,
+    places: Sequence[Path],
+    folder: Path,
+    splits: Sequence[str] = (),
+    on_error: OnError = "raise",
+    remove: Sequence[str] = (),
+) -> str:
+    """Make or change the gallery in `folder`; says what became of it.
+
+    Args:
+        source: the model, as of `load`.
+        places: image files, folders with images, prepared datasets (folder, or name below data/prepared).
+        folder: the gallery.
+        splits: of prepared datasets.
+        on_error: what is done with images that cannot be read.
+        remove: names to remove.
+    """
+    _check_splits(splits)
+    exists = (folder / INDEX).is_file()
+    if not exists and not places:
+        raise ServingError(f"{folder} is no gallery yet; name images to make it of.")
+    model = load(source) if places else None
+    gallery = Gallery.open(folder) if exists else Gallery(model.digest if model else "", 0)
+    gone = gallery.remove(remove) if remove else 0
+    added, problems = 0, []
+    for place in places:
+        added += _add(gallery, model, place, splits, on_error) if model else 0
+        problems += gallery.problems
+    gallery.save(folder)
+    for name, reason in problems:
+        log.warning("left out: %s: %s", name, reason)
+    left = f", {len(problems)} left out" if problems else ""
+    return f"{folder}: {len(gallery)} images ({added} added, {gone} removed{left})"
+
+
+def _add(gallery: Gallery, model: Model, place: Path, splits: Sequence[str], on_error: OnError) -> int:
+    prepared = next(
+        (each for each in (place, Path("data/prepared") / place) if (each / "manifest.parquet").is_file()), None
+    )
+    if prepared is None:
+        return gallery.add(model, place if place.is_dir() else [place], on_error=on_error)
+    items = prepared_items(prepared, splits)
+    return gallery.add(model, items.images, paths=items.paths, class_names=items.class_names, on_error=on_error)
+
+
+def search(
+    source: str,
+    places: Sequence[Path],
+    *,
+    splits: Sequence[str] = ("test",),
+    k: int = 5,
+    withhold: float = 1.0,
+    as_rows: bool = False,
+) -> str:
+    """What the model finds for the images, as text or as CSV.
+
+    Args:
+        source: the model, as of `load`.
+        places: a gallery and images; or images alone, which are searched among the images of the run `source`.
+        splits: which of the run's images, where there is no gallery.
+        k: matches per image.
+        withhold: see `Model.search`.
+        as_rows: CSV.
+    """
+    _check_splits(splits)
+    stored = (places[0] / INDEX).is_file()
+    if stored and len(places) < 2:
+        raise ServingError(f"{places[0]} is a gallery; name images to search for after it.")
+    images = [file for place in places[stored:] for file in image_files(place)]
+    model = load(source)
+    gallery = Gallery.open(places[0]) if stored else run_gallery(model, source, splits)
+    answers = model.search(gallery, images, k=k, withhold=withhold)
+    return as_csv(answers).rstrip() if as_rows else as_text(answers)
+
+
+def run_gallery(model: Model, source: str, splits: Sequence[str]) -> Gallery:
+    """The images of a run's own dataset as a gallery; those it has embedded already are not embedded again.
+
+    Raises:
+        ServingError: `source` is no run of this project.
+    """
+    folder = RunFolder(source) if RunFolder(source).finished else RunFolder.named(source)
+    if not folder.finished:
+        raise ServingError(f"{source} has no images of its own; name a gallery (`probmetric index` makes one).")
+    data = folder.path.resolve().parents[3] / str(folder.find("settings.prepared", default="data/prepared"))
+    gallery = Gallery(model.digest, 0)
+    for split in splits:
+        items = prepared_items(data / folder.key.data, [split])
+        if split != "train" and present(folder.embeddings_file("val" if split == "val" else "test")):
+            found = folder.tensors("val" if split == "val" else "test", "mean", "uncertainty")
+            gallery.take(found["mean"], found["uncertainty"], items.paths, items.class_names)
+        else:
+            gallery.add(model, items.images, paths=items.paths, class_names=items.class_names)
+    return gallery
+
+
+def _check_splits(splits: Sequence[str]) -> None:
+    wrong = [split for split in splits if split not in SPLITS]
+    if wrong:
+        raise ServingError(f"unknown split {wrong[0]!r}; allowed: {', '.join(SPLITS)}, joined by commas.")

@@ -1,0 +1,222 @@
+"""Galleries: made, grown, shrunk, stored, searched."""
+
+import json
+
+import numpy as np
+import pytest
+from serving_helpers import LAPLACE, PLAIN
+
+import probmetric
+from probmetric.errors import ProbMetricError
+
+
+@pytest.fixture(scope="module")
+def gallery(model, photos):
+    return probmetric.Gallery.create(model, photos[0])
+
+
+def test_every_image_finds_itself(model, gallery, photos):
+    answers = model.search(gallery, list(photos[1]), k=2)
+    assert [answer.matches[0].path for answer in answers] == list(photos[1])
+    assert all(answer.matches[0].similarity > 0.9999 for answer in answers)
+
+
+def test_the_class_is_the_folder(gallery):
+    assert gallery.class_names[0] == gallery.paths[0].split("/")[-2]
+
+
+def test_a_stored_gallery_answers_alike_and_is_mapped(model, gallery, photos, tmp_path):
+    stored = probmetric.Gallery.open(gallery.save(tmp_path / "g"))
+    assert isinstance(stored.rows().base, np.memmap) or isinstance(stored.rows(), np.memmap)
+    images = list(photos[1])[:3]
+    assert model.search(stored, images) == model.search(gallery, images)
+    assert stored.digest == gallery.digest
+
+
+def test_images_are_added_replaced_and_removed(model, photos, tmp_path):
+    paths = list(photos[1])
+    gallery = probmetric.Gallery.create(model, paths[:4])
+    gallery.save(tmp_path / "g")
+    gallery = probmetric.Gallery.open(tmp_path / "g")
+    before = gallery.digest
+    gallery.add(model, paths[2:8])
+    assert sorted(gallery.paths) == sorted(paths[:8])
+    assert gallery.remove(paths[:3]) == 3
+    gallery.save()
+    again = probmetric.Gallery.open(tmp_path / "g")
+    assert sorted(again.paths) == sorted(paths[3:8])
+    assert again.digest != before
+    assert len(list((tmp_path / "g").iterdir())) == 3, "files of earlier states are gone"
+    found = model.search(again, paths[:8], k=1)
+    assert [answer.matches[0].path == path for answer, path in zip(found, paths[:8], strict=True)] == [False] * 3 + [
+        True
+    ] * 5
+    with pytest.raises(ProbMetricError, match="not in the gallery"):
+        again.remove(["never"])
+
+
+def test_exact_neighbours_are_those_of_the_engine():
+    from probmetric.evaluation import nearest_neighbours
+    from probmetric.evaluation.exact import exact_neighbours
+
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(500, 6)).astype(np.float32)
+    rows[100:200] = rows[:100] + 1e-7 * rng.normal(size=(100, 6))  # near-ties
+    rows[300:310] = rows[0]
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    expected = nearest_neighbours(rows[:50], rows, k=12, method="exact")
+    found = exact_neighbours(rows[:50], [rows[:130], rows[130:131], rows[131:]], k=12)
+    assert np.array_equal(found.indices, expected.indices)
+    assert np.array_equal(found.similarity, expected.similarity)
+
+
+def test_rows_that_are_none_are_refused():
+    from probmetric.evaluation.exact import exact_neighbours
+
+    rows = np.eye(3, dtype=np.float32)
+    for damage in (np.nan, 7.0):
+        broken = rows.copy()
+        broken[0, 0] = damage
+        with pytest.raises(ValueError, match=r"not finite|norm"):
+            exact_neighbours(rows[:1], [broken], k=1)
+    with pytest.raises(ValueError, match="k is 4"):
+        exact_neighbours(rows, [rows], k=4)
+
+
+def test_another_models_gallery_is_refused(exported, gallery, photos):
+    other = probmetric.load(exported[LAPLACE])
+    with pytest.raises(ProbMetricError, match="made by another model"):
+        other.search(gallery, list(photos[1])[:1])
+    with pytest.raises(ProbMetricError, match="made by another model"):
+        gallery.add(other, list(photos[1])[:1])
+
+
+def test_bad_files_are_left_out_and_listed(model, photos, tmp_path):
+    from PIL import Image
+
+    Image.new("L", (32, 32)).save(tmp_path / "good.png")
+    (tmp_path / "bad.png").write_bytes(b"nothing")
+    (tmp_path / "empty.jpg").touch()
+    with pytest.raises(ProbMetricError, match=r"2 of 3 images(.|\n)*bad\.png(.|\n)*empty\.jpg"):
+        probmetric.Gallery.create(model, tmp_path)
+    gallery = probmetric.Gallery.create(model, tmp_path, on_error="skip")
+    assert gallery.paths == [str(tmp_path / "good.png")]
+    assert sorted(name for name, _ in gallery.problems) == [str(tmp_path / "bad.png"), str(tmp_path / "empty.jpg")]
+
+
+def test_a_torch_dataset_is_a_gallery(model):
+    import torch
+
+    class Own(torch.utils.data.Dataset):
+        def __len__(self):
+            return 5
+
+        def __getitem__(self, index):
+            return torch.full((1, 32, 32), 40 * index, dtype=torch.uint8), index % 2
+
+    gallery = probmetric.Gallery.create(model, Own())
+    assert gallery.class_names == ["0", "1", "0", "1", "0"]
+
+
+def test_links_out_of_the_folder_are_not_followed(model, photos, tmp_path):
+    from PIL import Image
+
+    (tmp_path / "in").mkdir()
+    Image.new("L", (32, 32)).save(tmp_path / "in" / "a.png")
+    Image.new("L", (32, 32)).save(tmp_path / "secret.png")
+    (tmp_path / "in" / "b.png").symlink_to(tmp_path / "secret.png")
+    (tmp_path / "in" / "c.png").symlink_to(tmp_path / "in" / "c.png")
+    assert probmetric.Gallery.create(model, tmp_path / "in").paths == [str(tmp_path / "in" / "a.png")]
+
+
+def test_a_name_that_is_no_utf8_can_be_stored(model, photos, tmp_path):
+    import os
+    import shutil
+
+    (tmp_path / "in").mkdir()
+    shutil.copy(next(iter(photos[1])), os.fsencode(tmp_path / "in") + b"/caf\xe9.png")
+    gallery = probmetric.Gallery.create(model, tmp_path / "in")
+    stored = probmetric.Gallery.open(gallery.save(tmp_path / "g"))
+    assert len(stored) == 1
+    assert stored.paths == gallery.paths
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rows": ["../../x.safetensors"]},
+        {"entries": "/etc/passwd"},
+        {"dim": 8},
+        {"dim": -1},
+        {"rows": []},
+        {"format": 9},
+        {"model": None},
+    ],
+)
+def test_a_hostile_gallery_is_refused(gallery, tmp_path, change):
+    folder = gallery.save(tmp_path / "g")
+    values = json.loads((folder / "gallery.json").read_text())
+    (folder / "gallery.json").write_text(json.dumps(values | change))
+    with pytest.raises(ProbMetricError):
+        probmetric.Gallery.open(folder)
+
+
+def test_damaged_rows_are_noticed(gallery, tmp_path):
+    folder = gallery.save(tmp_path / "g")
+    file = next(folder.glob("rows-*"))
+    data = bytearray(file.read_bytes())
+    data[-2] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(ProbMetricError, match="damaged"):
+        probmetric.Gallery.open(folder)
+
+
+def test_doubt_is_the_share_of_surer_validation_images(project, model, gallery, photos):
+    from probmetric.run_folder import RunFolder
+
+    known = RunFolder(project / "results" / PLAIN).embeddings("val")["uncertainty"]
+    answer = model.search(gallery, next(iter(photos[1])))[0]
+    assert answer.doubt == pytest.approx(
+        np.mean(known < answer.uncertainty) / 2 + np.mean(known <= answer.uncertainty) / 2
+    )
+    sure = model.search(gallery, next(iter(photos[1])), withhold=0.0)[0]
+    assert sure.withheld
+    assert sure.reason == "less sure than 0 % of the validation images"
+
+
+@pytest.mark.parametrize(("arguments", "says"), [({"k": 0}, "k is 0"), ({"withhold": 1.5}, "it is a share")])
+def test_wrong_arguments_are_refused(model, gallery, photos, arguments, says):
+    with pytest.raises(ProbMetricError, match=says):
+        model.search(gallery, next(iter(photos[1])), **arguments)
+
+
+def test_the_commands(project, photos, tmp_path, monkeypatch, capsys):
+    from probmetric import cli
+
+    monkeypatch.chdir(project)
+    model, gallery = str(tmp_path / "m"), str(tmp_path / "g")
+    image = next(iter(photos[1]))
+    assert cli.main(["export", PLAIN, model]) == 0
+    assert cli.main(["index", model, str(photos[0]), "--gallery", gallery]) == 0
+    assert cli.main(["index", model, "digits", "--splits", "train,val", "--gallery", gallery]) == 0
+    assert cli.main(["index", model, "--gallery", gallery, "--remove", image]) == 0
+    capsys.readouterr()
+    assert cli.main(["search", model, gallery, image, "-k", "1", "--csv"]) == 0
+    row = capsys.readouterr().out.splitlines()[1].split(",")
+    assert row[-1] == "digits/0000"
+    assert cli.main(["search", model, image]) == 2
+    assert "has no images of its own" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("splits", ["train", "test", "train,val,test"])
+def test_a_run_finds_its_own_images_where_they_are_asked_for(project, photos, monkeypatch, capsys, splits):
+    """Issue 19: of one's own training and validation photos 0 % were found."""
+    from probmetric import cli
+    from probmetric.data import load_columns
+
+    columns = load_columns(project / "data/prepared/digits", ["split", "path"])
+    wanted = {path: row for path, row in photos[1].items() if columns["split"][row] in splits.split(",")}
+    monkeypatch.chdir(project)
+    assert cli.main(["search", PLAIN, *wanted, "--splits", splits, "-k", "1", "--csv"]) == 0
+    rows = [line.split(",") for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [row[-1] for row in rows] == [columns["path"][row] for row in wanted.values()]

@@ -1,0 +1,199 @@
+"""A run becomes a folder that loads anywhere and answers as the run does."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from serving_helpers import ENSEMBLE, LAPLACE, PLAIN
+
+import probmetric
+from probmetric.data import open_images
+from probmetric.errors import ProbMetricError
+from probmetric.run_folder import RunFolder
+
+
+@pytest.mark.parametrize("run", [PLAIN, LAPLACE, ENSEMBLE])
+def test_a_loaded_model_gives_the_embeddings_of_its_run(run, project, exported, elsewhere):
+    stored = RunFolder(project / "results" / run).embeddings("test")
+    store = open_images(project / "data/prepared/digits")
+    model = probmetric.load(exported[run], device="cpu")
+    found = model.embed([store[int(row)] for row in stored["index"]])
+    np.testing.assert_allclose(found.mean.numpy(), stored["mean"], atol=1e-6)
+    np.testing.assert_allclose(found.uncertainty.numpy(), stored["uncertainty"], rtol=1e-4)
+
+
+def test_a_run_is_loaded_from_anywhere_as_its_folder_is(project, exported, elsewhere):
+    by_path, by_folder = probmetric.load(project / "results" / PLAIN), probmetric.load(exported[PLAIN])
+    assert by_path.digest == by_folder.digest
+    assert by_path.classes == by_folder.classes == tuple(f"digit {number}" for number in range(10))
+
+
+def test_the_folder_needs_neither_params_nor_data(project, exported, tmp_path, monkeypatch):
+    shutil.copytree(exported[LAPLACE], tmp_path / "moved")
+    monkeypatch.chdir(tmp_path)
+    assert len(probmetric.load("moved").embed(np.zeros((32, 32), np.uint8))) == 1
+
+
+def test_the_record_of_the_run_counts_and_not_what_params_say_now(project, tmp_path, monkeypatch):
+    """Issue 19: `uncertainty: softmax`, added to a method later, turned a stored "less sure than 48 %" into 100 %."""
+    for part in ("results", "data", "params.yaml"):
+        source = project / part
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / part)
+    params = (tmp_path / "params.yaml").read_text()
+    monkeypatch.chdir(tmp_path)
+    before = probmetric.load(PLAIN).embed(np.full((32, 32), 90, np.uint8))
+    (tmp_path / "params.yaml").write_text(params.replace("loss: arcface", "loss: cosine, uncertainty: softmax"))
+    after = probmetric.load(PLAIN).embed(np.full((32, 32), 90, np.uint8))
+    assert torch.equal(before.uncertainty, after.uncertainty)
+    (tmp_path / "params.yaml").write_text(
+        params.replace("arcface: {", "other: {").replace("base: arcface", "base: other")
+    )
+    assert torch.equal(probmetric.load(PLAIN).embed(np.full((32, 32), 90, np.uint8)).mean, before.mean)
+
+
+def test_an_image_has_one_embedding_in_every_form(model, photos):
+    from PIL import Image
+
+    path = next(iter(photos[1]))
+    with Image.open(path) as image:
+        array = np.array(image)
+    forms = [
+        path,
+        Path(path).read_bytes(),
+        Image.fromarray(array),
+        array,
+        array[..., None],
+        array / 255.0,
+        torch.from_numpy(array)[None],
+        np.stack([array] * 3, axis=-1),
+    ]
+    found = model.embed(forms)
+    assert (found.mean - found.mean[0]).abs().max() < 1e-6
+
+
+def test_samples_are_drawn_where_the_uncertainty_has_any(exported, model):
+    image = np.full((32, 32), 90, np.uint8)
+    found = probmetric.load(exported[LAPLACE]).embed(image, samples=True)
+    assert found.samples.shape == (1, 8, 16)
+    with pytest.raises(ProbMetricError, match="draws no samples"):
+        model.embed(image, samples=True)
+
+
+@pytest.mark.parametrize(
+    ("image", "says"),
+    [
+        (np.full((4, 4), 300), "expected uint8"),
+        (np.full((4, 4), np.nan), "expected uint8"),
+        (np.zeros((4, 4, 7), np.uint8), "expected an array"),
+        (np.zeros((0, 4), np.uint8), "expected an array"),
+        (b"no image", "is no image"),
+        ("gone.png", "cannot be read"),
+    ],
+)
+def test_what_is_no_image_is_refused_by_name(model, image, says):
+    with pytest.raises(ProbMetricError, match=says):
+        model.embed([np.zeros((32, 32), np.uint8), image])
+
+
+def test_all_bad_images_are_named_at_once(model):
+    with pytest.raises(ProbMetricError, match=r"2 of 3 images(.|\n)*a\.png(.|\n)*b\.png"):
+        model.embed(["a.png", np.zeros((32, 32), np.uint8), "b.png"])
+
+
+def test_the_card_says_data_protocol_metrics_and_licence(project, tmp_path):
+    model = probmetric.load(project / "results" / PLAIN)
+    card = (model.export(tmp_path / "m", license="CC0-1.0") / "README.md").read_text()
+    metrics = RunFolder(project / "results" / PLAIN).metrics
+    assert f"| Recall@1 | {metrics['retrieval/recall_at_1']:.4f} |" in card
+    for text in ("license: CC0-1.0", "| test | 539 | 10 |", "closed set", "scanned digits"):
+        assert text in card
+
+
+def test_the_interval_of_a_share_is_wilsons():
+    from scipy.stats import binomtest
+
+    from probmetric.serving._card import _interval
+
+    low, high = binomtest(80, 100).proportion_ci(method="wilson")
+    assert _interval("retrieval/recall_at_1", 0.8, 100) == f"{low:.4f} to {high:.4f}"
+
+
+def test_another_folder_is_not_overwritten(model, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").touch()
+    with pytest.raises(ProbMetricError, match="is no model folder"):
+        model.export(tmp_path / "mine")
+
+
+def test_what_is_no_model_is_said(elsewhere):
+    with pytest.raises(ProbMetricError, match=r"is no model: expected a folder with model\.json"):
+        probmetric.load("empty")
+
+
+def changed(record, path, value):
+    *places, last = path
+    for place in places:
+        record = record[place]
+    record[last] = value
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        (("format",), 2, "format"),
+        (("members",), [], "members"),
+        (("members", 0, "facts", "dim"), 10**9, "dim"),
+        (("members", 0, "facts", "num_classes"), 10**7, "10000000 classes"),
+        (("members", 0, "facts", "image_size"), 4000, "does not fit its record"),
+        (("members", 0, "settings", "dim"), 17, "does not fit its record"),
+        (("members", 0, "settings", "backbone"), {"name": "os.system", "options": {}}, "os.system"),
+        (("uncertainty",), {"name": "laplace", "options": {}}, "needs a posterior"),
+        (("transform", "view", "options"), {"erase": "rm"}, "erase"),
+        (("files",), {"../../secret": "0"}, "lists the files"),
+        (("files", "weights-0.safetensors"), "0" * 64, "not the file its record"),
+        (("surprise",), 1, "surprise"),
+    ],
+)
+def test_a_hostile_record_is_refused(exported, tmp_path, path, value, says):
+    folder = shutil.copytree(exported[PLAIN], tmp_path / "m")
+    record = json.loads((folder / "model.json").read_text())
+    changed(record, path, value)
+    (folder / "model.json").write_text(json.dumps(record))
+    with pytest.raises((ProbMetricError, ValueError), match=says):
+        probmetric.load(folder)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "null", "{", '{"format": 1}', "[" * 10**5, '{"members": {"a": 1}, "plugins": [1]}']
+)
+def test_a_record_that_is_none_is_refused(exported, tmp_path, text):
+    folder = shutil.copytree(exported[PLAIN], tmp_path / "m")
+    (folder / "model.json").write_text(text)
+    with pytest.raises(ProbMetricError):
+        probmetric.load(folder)
+
+
+def test_a_model_cannot_make_python_import_a_module(exported, tmp_path, monkeypatch):
+    folder = shutil.copytree(exported[PLAIN], tmp_path / "m")
+    (tmp_path / "evil.py").write_text("raise SystemExit('executed')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    record = json.loads((folder / "model.json").read_text())
+    record["plugins"] = ["evil"]
+    record["members"][0]["settings"]["loss"] = {"name": "evil", "options": {}}
+    (folder / "model.json").write_text(json.dumps(record))
+    with pytest.raises(ProbMetricError, match=r"load_plugins\(\['evil'\]\)"):
+        probmetric.load(folder)
+
+
+def test_damaged_weights_are_noticed(exported, tmp_path):
+    folder = shutil.copytree(exported[PLAIN], tmp_path / "m")
+    file = folder / "weights-0.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-5] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(ProbMetricError, match="damaged"):
+        probmetric.load(folder)
