@@ -7,7 +7,7 @@ import pytest
 from probmetric.config import ConfigError, Experiment, Params, load, parse
 from probmetric.io import FileError
 from probmetric.planning.declared import data_source, stage
-from probmetric.planning.runs import expand, find_run
+from probmetric.planning.runs import _telling_absent, expand, find_run
 from probmetric.run_names import LabelNoise
 
 ROOT = Path(__file__).parents[2]
@@ -102,9 +102,24 @@ def test_protocols_of_a_dataset_and_kinds_of_noise_are_datasets_by_name(params):
     chosen = ["cub", "cub-vmf", "glyphs+nearest0.2"]
     runs = expand(params, experiment(methods=["cosine"], datasets=chosen, noise=[0]))
     assert [run.name for run in runs] == [f"{name}/cosine/seed0" for name in chosen]
-    assert [run.data for run in runs] == [("cub", "cars"), ("cub-vmf", "cars"), ("glyphs+nearest0.2", "symbols")]
+    assert [run.data for run in runs] == [("cub",), ("cub-vmf",), ("glyphs+nearest0.2", "symbols")]
     for run in runs:
         assert find_run(params, run.name) == run
+
+
+def test_strangers_that_are_not_there_are_left_out_and_said(params, tmp_path):
+    """Issue 19: with CUB alone a run was refused because CARS is missing."""
+    data = params.data.model_copy(update={"raw": str(tmp_path / "raw"), "prepared": str(tmp_path / "prepared")})
+    params = params.model_copy(update={"data": data})
+    chosen = experiment(methods=["cosine"], datasets=["cub"], noise=[0])
+    runs = expand(params, chosen)
+    assert runs[0].settings.ood == ()
+    said = _telling_absent(params, chosen, runs).description
+    assert "No columns ood/cars for cub: cars is not there (cars_annos.mat" in said
+    (tmp_path / "prepared" / "cars").mkdir(parents=True)
+    (tmp_path / "prepared" / "cars" / "digest").touch()
+    assert expand(params, chosen)[0].settings.ood == ("cars",)
+    assert _telling_absent(params, chosen, runs).description == chosen.description
 
 
 def test_dvc_stages_by_name(params):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -114,3 +116,78 @@ def test_the_status_says_whether_the_folder_is_there(tmp_path):
     (tmp_path / "photos").mkdir()
     row = dataset_status("shop", "folder", tmp_path / "photos", tmp_path / "prepared")
     assert (row.state, row.missing, row.next_command) == ("ready", (), "probmetric data ensure shop")
+
+
+def test_every_bad_image_is_named_and_can_be_left_out(tmp_path):
+    """Issue 19: 40,000 photos with three broken ones needed four attempts."""
+    raw = photographs(tmp_path / "photos", range(8), count=10)
+    for number, damage in ((1, b""), (4, b"no image"), (6, (raw / "class 6" / "3.png").read_bytes()[:60])):
+        (raw / f"class {number}" / "3.png").write_bytes(damage)
+    with pytest.raises(DataError, match=r"3 images cannot be read:(.|\n)*class 1/3(.|\n)*class 4/3(.|\n)*class 6/3"):
+        prepared(raw, tmp_path / "shop")
+    assert not (tmp_path / "shop").exists()
+    found = prepared(raw, tmp_path / "shop", on_error="skip")
+    counts = {name: count for classes in found.values() for name, count in classes.items()}
+    assert [counts[f"class {number}"] for number in range(8)] == [10, 9, 10, 10, 9, 10, 9, 10]
+    summary = json.loads((tmp_path / "shop" / "summary.json").read_text())
+    assert len(summary["left_out"]) == 3
+    assert "3 image(s) left out because they cannot be read; see left_out" in summary["notes"]
+    assert load_metadata(tmp_path / "shop")["left_out"] == 3
+    assert doctor(tmp_path / "shop") == []
+
+
+def test_mended_images_are_read_again(tmp_path):
+    raw = photographs(tmp_path / "photos", range(8), count=10)
+    good = (raw / "class 1" / "3.png").read_bytes()
+    (raw / "class 1" / "3.png").write_bytes(b"")
+    with pytest.raises(DataError, match="is empty"):
+        prepared(raw, tmp_path / "shop")
+    (raw / "class 1" / "3.png").write_bytes(good)
+    assert sum(sum(classes.values()) for classes in prepared(raw, tmp_path / "shop").values()) == 80
+
+
+def test_what_looks_the_same_stays_in_one_split(tmp_path):
+    raw = photographs(tmp_path / "photos", range(4), count=8)
+    blocks = np.random.default_rng(9).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    picture = Image.fromarray(blocks).resize((400, 300), Image.Resampling.BICUBIC)
+    for number in range(8):  # the same shot in every class, saved at other sizes and qualities
+        copy = picture.resize((400 - 20 * number, 300 - 15 * number))
+        copy.save(raw / f"class {number % 4}" / f"again{number}.jpg", quality=95 - 3 * number)
+    options = {"raw": raw, "progress": False, "workers": 1, "split": "by_image"}
+    manifest = load_manifest(prepare_dataset("folder", tmp_path / "shop", **options))
+    again = manifest[manifest["path"].str.contains("again")]
+    assert len(set(again["split"])) == 1
+    notes = json.loads((tmp_path / "shop" / "summary.json").read_text())["notes"]
+    assert any("one that looks the same is in a later split" in note for note in notes)
+    assert len(load_manifest(prepare_dataset("folder", tmp_path / "all", near_duplicates=False, **options))) == 40
+
+
+def test_groups_stay_together(tmp_path):
+    raw = tmp_path / "photos"
+    for kind in range(6):
+        photographs(raw, range(4 if kind else 1), count=5, where=f"kind{kind}" + kind * "/")
+    options = {"raw": raw, "progress": False, "workers": 1, "split": "by_group", "group": "folder"}
+    manifest = load_manifest(prepare_dataset("folder", tmp_path / "shop", near_duplicates=False, **options))
+    assert manifest.groupby("group")["split"].nunique().max() == 1
+    assert set(manifest["split"]) == {"train", "val", "test"}
+    assert set(manifest[manifest["split"] == "train"]["class_name"]) == {f"kind{number}" for number in range(6)}
+    assert load_metadata(tmp_path / "shop")["protocol"] == "closed_set"
+
+
+def test_groups_must_be_named(tmp_path):
+    with pytest.raises(DataError, match="names no groups"):
+        prepared(photographs(tmp_path / "photos", range(4)), tmp_path / "shop", split="by_group")
+
+
+def test_links_out_of_the_folder_are_refused(tmp_path):
+    raw = photographs(tmp_path / "photos", range(8))
+    Image.new("L", (30, 60)).save(tmp_path / "private.png")
+    (raw / "class 1" / "x.png").symlink_to(tmp_path / "private.png")
+    with pytest.raises(DataError, match=r"1 link\(s\) lead out of the folder.*class 1/x\.png"):
+        prepared(raw, tmp_path / "shop")
+    found = prepared(raw, tmp_path / "shop", follow_links=True)
+    assert sum(classes.get("class 1", 0) for classes in found.values()) == 7
+    (raw / "class 1" / "x.png").unlink()
+    (raw / "class 1" / "x.png").symlink_to("x.png")
+    with pytest.raises(DataError, match="or nowhere"):
+        prepared(raw, tmp_path / "shop")

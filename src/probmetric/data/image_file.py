@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 CHUNK = 64
+TOO_MANY = 1000  # images that cannot be read: something else is wrong
 LOG, KEY = "progress.jsonl", "request.txt"
+LAYOUT = 2  # of the lines of the log
+NO_DIGEST = "0" * 64
 
 
 class Stored(NamedTuple):
@@ -40,11 +43,13 @@ class Stored(NamedTuple):
         data: its bytes, (H, W, C) uint8 pixels or (L,) uint8 of an encoded file.
         shape: (H, W, C) of the decoded image.
         remarks: decisions taken while decoding.
+        mark: what it looks like (`data.near`), or nothing.
     """
 
     data: np.ndarray
     shape: tuple[int, int, int]
     remarks: tuple[str, ...] = ()
+    mark: bytes = b""
 
 
 ImageOf = Callable[[int], "Stored | np.ndarray"]
@@ -65,11 +70,15 @@ class Placed(NamedTuple):
         columns: manifest columns (N,); sha256 as 32 raw bytes.
         notes: how often each remark was made, with an example.
         sha256: digest of images.bin.
+        marks: what each image looks like (N, 32) uint8, zeros where nobody looked.
+        unreadable: row -> what is wrong with it, of images that are not stored.
     """
 
     columns: dict[str, np.ndarray]
     notes: list[str]
     sha256: str
+    marks: np.ndarray
+    unreadable: dict[int, str]
 
 
 def workers_available() -> int:
@@ -94,7 +103,7 @@ def build_images(
     listed = hashlib.sha256()
     for name in names:
         listed.update(f"{text(name)}\n".encode())
-    key = digest_of([FORMAT, request, len(names), listed.hexdigest()])
+    key = digest_of([FORMAT, LAYOUT, request, len(names), listed.hexdigest()])
     log = _Log(len(names))
     _resume(folder, key, log)
     whole = _digest_so_far(folder / IMAGES)
@@ -116,7 +125,9 @@ def build_images(
             segment.unlink()
             log.add(entries)
             bar.update(len(entries))
-    return Placed(log.columns(), log.notes(names), whole.hexdigest())
+            if len(log.unreadable) > TOO_MANY:
+                break
+    return Placed(log.columns(), log.notes(names), whole.hexdigest(), log.marks, log.unreadable)
 
 
 def progress_bar(title: str, shown: bool, **options: Any) -> tqdm[Any]:
@@ -139,7 +150,9 @@ class _Log:
     def __init__(self, count: int) -> None:
         self.done = 0
         self._numbers = np.empty((count, 4), dtype=np.int32)
-        self._sha256 = np.empty((count, 32), dtype=np.uint8)
+        self._sha256 = np.zeros((count, 32), dtype=np.uint8)
+        self.marks = np.zeros((count, 32), dtype=np.uint8)
+        self.unreadable: dict[int, str] = {}
         self._remarks: dict[str, tuple[int, int]] = {}
 
     def add(self, images: list[Any]) -> None:
@@ -149,6 +162,10 @@ class _Log:
         digests = bytes.fromhex("".join(image[4] for image in images))
         self._sha256[rows] = np.frombuffer(digests, dtype=np.uint8).reshape(-1, 32)
         for row, image in enumerate(images, start=self.done):
+            if image[6]:
+                self.marks[row] = np.frombuffer(bytes.fromhex(image[6]), dtype=np.uint8)
+            if image[7]:
+                self.unreadable[row] = image[7]
             for remark in image[5]:
                 number, first = self._remarks.get(remark, (0, row))
                 self._remarks[remark] = (number + 1, first)
@@ -195,6 +212,13 @@ def _resume(folder: Path, key: str, log: _Log) -> None:
     os.truncate(lines, log_end)
 
 
+def forget_unreadable(folder: Path) -> None:
+    """Have the images after the last chunk without an unreadable one read again by the next call."""
+    lines = (folder / LOG).read_text(encoding="utf-8").splitlines(keepends=True)
+    sound = itertools.takewhile(lambda line: not any(image[7] for image in json.loads(line)["images"]), lines)
+    write_text(folder / LOG, "".join(sound))
+
+
 def _chunks(
     folder: Path, read: ImageOf, names: np.ndarray, starts: range, workers: int
 ) -> Iterator[tuple[Path, list[Any]]]:
@@ -229,15 +253,23 @@ def _portion(read: ImageOf, rows: range, names: np.ndarray) -> tuple[ImageOf, ra
 
 
 def _write_segment(path: Path, read: ImageOf, rows: range, names: np.ndarray) -> list[Any]:
-    """Read the images `rows`, called `names`, into a segment file; (length, H, W, C, sha256, remarks) of each."""
+    """Read the images `rows`, called `names`, into a segment file.
+
+    (length, H, W, C, sha256, remarks, mark, what is wrong with it) of each.
+    """
     entries = []
     with path.open("wb") as file:
         for row, name in zip(rows, names, strict=True):
-            found = read(row)
+            try:
+                found = read(row)
+            except DataError as error:
+                entries.append([0, 0, 0, 0, NO_DIGEST, (), "", str(error)])
+                continue
             stored = found if isinstance(found, Stored) else Stored(found, found.shape)
             if stored.data.dtype != np.uint8 or len(stored.shape) != 3 or not all(stored.shape):
                 raise DataError(f"{text(name)} is {stored.data.dtype} {stored.shape}; expected uint8 (H, W, C).")
             data = np.ascontiguousarray(stored.data).data
             file.write(data)
-            entries.append([data.nbytes, *map(int, stored.shape), hashlib.sha256(data).hexdigest(), stored.remarks])
+            digest, mark = hashlib.sha256(data).hexdigest(), stored.mark.hex()
+            entries.append([data.nbytes, *map(int, stored.shape), digest, stored.remarks, mark, ""])
     return entries

@@ -13,14 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from probmetric.data.digest import write_digest
-from probmetric.data.image_file import build_images, workers_available
+from probmetric.data.image_file import TOO_MANY, Placed, build_images, forget_unreadable, workers_available
 from probmetric.data.manifest import IMAGES, MANIFEST, SPLITS, SUMMARY, DataError, text, write_manifest
+from probmetric.data.near import alike
 from probmetric.data.raw import RawFiles
 from probmetric.data.sources import REGISTRY, Table
 from probmetric.data.sources._listing import check_table
 from probmetric.io import write_json
 
-WORTH_PROCESSES = 512
+WORTH_PROCESSES, UNREADABLE_SHOWN = 512, 50
 
 
 def prepare_dataset(
@@ -88,21 +89,27 @@ class _Content(NamedTuple):
 
 def _stored(work: Path, table: Table, files: RawFiles, request: dict[str, Any], workers: int | None) -> _Content:
     """Store the images of `table`, whose columns move to the result: with a million images each copy counts."""
+    names = table.columns["path"]
     placed = build_images(
         work,
         table.image,
-        table.columns["path"],
-        request={"dataset": files.name, **request},
+        names,
+        request={"dataset": files.name, **_deciding(request)},
         workers=_workers(workers, table),
         title=f"prepare {files.name}",
         progress=files.progress,
     )
-    keep, repeats = repeated({**table.columns, **placed.columns})
+    readable, unread = _readable(work, table, placed)
+    keep, repeats = repeated({**table.columns, **placed.columns}, placed.marks, readable)
     columns = taken([table.columns, placed.columns], keep)
     metadata: dict[str, Any] = {"protocol": table.protocol, "images": ".", "bytes": (work / IMAGES).stat().st_size}
+    if unread:
+        metadata["left_out"] = len(placed.unreadable)
     if table.pairs:
         metadata["pairs"] = kept_pairs(table.pairs, keep)
-    summary = summarise(columns, table, [*files.notes, *table.notes, *placed.notes, *repeats], request)
+    summary = summarise(columns, table, [*files.notes, *table.notes, *placed.notes, *unread, *repeats], request)
+    if unread:
+        summary["left_out"] = [f"{text(names[row])}: {reason}" for row, reason in placed.unreadable.items()]
     return _Content(columns, metadata, summary, placed.sha256)
 
 
@@ -174,10 +181,42 @@ def replace_folder(new: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def repeated(columns: dict[str, np.ndarray]) -> tuple[np.ndarray, list[str]]:
+def _deciding(request: dict[str, Any]) -> dict[str, Any]:
+    """The request without what does not change the images' bytes: work goes on after `on_error` was changed."""
+    options = {name: value for name, value in request["options"].items() if name != "on_error"}
+    return request | {"options": options}
+
+
+def _readable(work: Path, table: Table, placed: Placed) -> tuple[np.ndarray, list[str]]:
+    """Mask (N,) of the images that could be read, and a note about the others.
+
+    Raises:
+        DataError: there are others and they are not to be skipped; the images are read again next time.
+    """
+    mask = np.ones(len(table.columns["path"]), dtype=bool)
+    mask[list(placed.unreadable)] = False
+    if mask.all():
+        return mask, []
+    listed = list(placed.unreadable.values())
+    if table.on_error == "skip" and len(listed) <= TOO_MANY and mask.any():
+        return mask, [f"{len(listed)} image(s) left out because they cannot be read; see left_out"]
+    forget_unreadable(work)
+    if len(listed) == 1:
+        raise DataError(listed[0])
+    shown = [f"  {reason}" for reason in listed[:UNREADABLE_SHOWN]]
+    more = [f"  and {len(listed) - UNREADABLE_SHOWN} more"] if len(listed) > UNREADABLE_SHOWN else []
+    raise DataError("\n".join([f"{len(listed)} images cannot be read:", *shown, *more]))
+
+
+def repeated(columns: dict[str, np.ndarray], marks: np.ndarray, readable: np.ndarray) -> tuple[np.ndarray, list[str]]:
     """Which images stay: of one that occurs in two splits the test copy, then the validation copy.
 
-    Copies within one split stay. The bytes remain in images.bin; only the rows go.
+    Copies within one split stay, and are counted. The bytes remain in images.bin; only the rows go.
+
+    Args:
+        columns: columns of the manifest (N,).
+        marks: what the images look like (N, 32), see `data.near`; zeros where nobody looked.
+        readable: mask (N,) of those that are images at all.
 
     Returns:
         (mask (N,), notes): the notes name the images left out.
@@ -187,14 +226,42 @@ def repeated(columns: dict[str, np.ndarray]) -> tuple[np.ndarray, list[str]]:
         rank[columns["split"] == name] = number
     halves = columns["sha256"].view(np.uint8).reshape(len(rank), -1)[:, :16]  # 128 bits tell images apart
     _, key = np.unique(np.ascontiguousarray(halves).view("S16").reshape(-1), return_inverse=True)
+    same, notes = key, []
+    if marks.any():
+        key = _joined(key, alike(marks))
+    rank[~readable] = -1
+    keep = readable & (rank == _best(rank, key))
+    copies = readable & (rank < _best(rank, same))
+    for gone, what in ((copies, "a copy is"), (readable & ~keep & ~copies, "one that looks the same is")):
+        paths = columns["path"][gone]
+        if len(paths):
+            shown = ", ".join(map(text, paths[:20])) + (" ..." if len(paths) > 20 else "")
+            notes.append(f"{len(paths)} image(s) left out because {what} in a later split: {shown}")
+    within = int(keep.sum()) - len(np.unique(key[keep]))
+    if marks.any() and within:
+        notes.append(f"{within} image(s) look like another one of their split")
+    return keep, notes
+
+
+def _best(rank: np.ndarray, key: np.ndarray) -> np.ndarray:
+    """Latest split (N,) in which the image with the same `key` (N,) occurs."""
     best = np.full(key.max(initial=-1) + 1, -1, dtype=np.int8)
     np.maximum.at(best, key, rank)
-    keep = rank == best[key]
-    paths = columns["path"][~keep]
-    if not len(paths):
-        return keep, []
-    shown = ", ".join(map(text, paths[:20])) + (" ..." if len(paths) > 20 else "")
-    return keep, [f"{len(paths)} image(s) left out because a copy is in a later split: {shown}"]
+    return best[key]
+
+
+def _joined(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Sets (N,) of what is joined by either of two divisions (N,) into sets."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    count = len(first)
+    rows = np.concatenate([np.arange(count)] * 2)
+    columns = np.concatenate([count + first, count + first.max() + 1 + second])
+    size = int(columns.max()) + 1
+    graph = coo_array((np.ones(len(rows), dtype=bool), (rows, columns)), shape=(size, size))
+    found = connected_components(graph, directed=False)[1][:count]
+    return np.asarray(np.unique(found, return_inverse=True)[1])
 
 
 def taken(parts: Sequence[dict[str, np.ndarray]], keep: np.ndarray) -> dict[str, np.ndarray]:

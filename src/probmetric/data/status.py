@@ -82,7 +82,7 @@ def dataset_status(name: str, source_name: str, raw: Path, prepared: Path, *, su
     if subset and present:
         state, missing = "ready", ()
     if source.needs_raw:
-        state, missing = ("ready", ()) if raw.is_dir() else ("missing", (f"{raw}/",))
+        state, missing = ("ready", ()) if raw.exists() else ("missing", (f"{raw}/",))
     if (prepared / name / MANIFEST).is_file():
         summary = prepared / name / SUMMARY
         images = json.loads(summary.read_text(encoding="utf-8"))["images"] if summary.is_file() else images

@@ -129,6 +129,13 @@ def prepare(params: Params, name: str, *, output: Path | None = None, raw: Path 
     )
 
 
+def absent(params: Params, names: Iterable[str]) -> list[DatasetStatus]:
+    """Those of the datasets `names` that are neither prepared nor can be: files of them are missing."""
+    folder = Path(params.data.prepared)
+    wanted = {name.partition("+")[0] for name in names if not (folder / name / "digest").exists()}
+    return [row for row in status(params, sorted(wanted)) if row.missing] if wanted else []
+
+
 def status(params: Params, names: Iterable[str] | None = None) -> list[DatasetStatus]:
     """What is there of every declared dataset (or of `names`), and the next command."""
     from probmetric.data.status import dataset_status

@@ -6,11 +6,13 @@ runs (`names`).
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from probmetric import uncertainty
@@ -29,7 +31,7 @@ from probmetric.data.sources import REGISTRY as DATASETS
 from probmetric.io import FileError
 from probmetric.planning.capabilities import check_capabilities
 from probmetric.planning.composition import apply_preset, composed, override, resolved_view, tell_fidelity
-from probmetric.planning.declared import data_source, dataset_names
+from probmetric.planning.declared import absent, data_source, dataset_names
 from probmetric.planning.experiments import (
     PRESET,
     Substitution,
@@ -139,7 +141,8 @@ def plan_experiment(params: Params, name: str) -> PlannedExperiment:
     if substitution is None:
         source = with_selections(source, selections_of(name))
         runs = [run for run in _expand(params, methods, source) if _selects(run)]
-        return PlannedExperiment(source, tuple(runs), _encoders(params, methods, runs), budgets=_budgets(methods, runs))
+        spec, encoders = _telling_absent(params, source, runs), _encoders(params, methods, runs)
+        return PlannedExperiment(spec, tuple(runs), encoders, budgets=_budgets(methods, runs))
     spec = substitution.apply(params, source)
     left_out: dict[str, str] = {}
     runs = _expand(params, methods, spec, left_out)
@@ -147,7 +150,7 @@ def plan_experiment(params: Params, name: str) -> PlannedExperiment:
         reasons = "; ".join(f"{method}: {reason}" for method, reason in left_out.items())
         raise ConfigError(f"experiment {name}: nothing of it can run on {substitution.dataset}. {reasons}")
     notes = " ".join(f"Left out: {method} ({reason})" for method, reason in left_out.items())
-    spec = spec.model_copy(update={"description": f"{spec.description} {notes}".strip()})
+    spec = _telling_absent(params, _described(spec, notes), runs)
     encoders, budgets = _encoders(params, methods, runs), _budgets(methods, runs)
     return PlannedExperiment(spec, tuple(runs), encoders, substitution, left_out, budgets)
 
@@ -156,6 +159,39 @@ def _selects(run: Run) -> bool:
     """Whether a run's way of choosing epochs means anything: one that trains nothing is not repeated for another."""
     training = run.settings.training
     return training.selection == "validation" or (run.settings.loss is not None and training.epochs > 0)
+
+
+def _described(spec: Experiment, more: str) -> Experiment:
+    """The experiment with a longer description."""
+    return spec.model_copy(update={"description": f"{spec.description.strip()} {more}".strip()}) if more else spec
+
+
+def _telling_absent(params: Params, spec: Experiment, runs: Iterable[Run]) -> Experiment:
+    """The experiment, whose description says which out-of-distribution sets are not measured, and why."""
+    lacking: dict[str, list[str]] = {}
+    for dataset in dict.fromkeys(run.settings.dataset for run in runs):
+        for name in strangers(params, dataset):
+            if missing_files(params, name):
+                lacking.setdefault(name, []).append(dataset)
+    notes = [
+        f"No columns ood/{name} for {', '.join(datasets)}: {name} is not there "
+        f"({missing_files(params, name)} not found)."
+        for name, datasets in lacking.items()
+    ]
+    return _described(spec, " ".join(notes))
+
+
+def missing_files(params: Params, name: str) -> str:
+    """What dataset `name` lacks to be prepared, in words; "" if it can be, or is."""
+    raw = data_source(params, split_data_name(name)[0]).raw or params.data.raw
+    changed = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in (Path(raw), Path(params.data.prepared)))
+    return _missing_files(params.model_dump_json(include={"data", "datasets", "noise"}), name, changed)
+
+
+@functools.lru_cache(maxsize=256)
+def _missing_files(values: str, name: str, changed: tuple[int, ...]) -> str:
+    """As `missing_files`; the folders changed last at the times `changed`."""
+    return ", ".join(file for row in absent(Params.model_validate_json(values), [name]) for file in row.missing)
 
 
 def _budgets(methods: Mapping[str, Method], runs: Iterable[Run]) -> dict[str, int]:
@@ -247,7 +283,7 @@ def resolve(
         "label": own["label"],
         "base": own["base"],
         "uncertainty": own["uncertainty"],
-        "ood": _out_of_distribution(params, dataset),
+        "ood": tuple(name for name in strangers(params, dataset) if not missing_files(params, name)),
         "evaluation": own["evaluation"],
         "prepared": params.data.prepared,
     }
@@ -345,8 +381,8 @@ def _check_data(params: Params, dataset: str, noise: float) -> None:
         )
 
 
-def _out_of_distribution(params: Params, dataset: str) -> tuple[str, ...]:
-    """OOD sets of a dataset; one that has none of its own has those of its source."""
+def strangers(params: Params, dataset: str) -> tuple[str, ...]:
+    """OOD sets declared for a dataset; one that has none of its own has those of its source."""
     clean = split_data_name(dataset)[0]
     return params.ood.get(clean, params.ood.get(data_source(params, clean).source, ()))
 

@@ -22,7 +22,7 @@ from probmetric.io import read_yaml, write_json
 from probmetric.planning.bundles import BundlePlan, bundled
 from probmetric.planning.metric_names import check_metrics
 from probmetric.planning.plans import PLANS, DataPlan, ReportPlan, RunPlan, write_current
-from probmetric.planning.runs import PlannedExperiment, Run, find_run, plan_experiment
+from probmetric.planning.runs import PlannedExperiment, Run, find_run, plan_experiment, strangers
 from probmetric.planning.staleness import Judge, report_state
 from probmetric.privacy import switch_telemetry_off
 from probmetric.reporting.figures import REGISTRY as FIGURES
@@ -250,17 +250,14 @@ def _check_stage_names(path: Path) -> None:
 
 def _check_archives(params: Params, names: Iterable[str]) -> None:
     """Stop, saying what to put where, if a dataset is neither prepared nor can be: before the first job, not after."""
-    folder = Path(params.data.prepared)
-    wanted = {name.partition("+")[0] for name in names if not (folder / name / "digest").exists()}
-    if not wanted:
-        return
-    from probmetric.planning.declared import status
+    from probmetric.planning.declared import absent
 
-    absent = [row for row in status(params, sorted(wanted)) if row.missing]
-    lines = [f"dataset {r.name!r} is {r.state}: {', '.join(r.missing)} not found; {r.next_command}." for r in absent]
+    lines = [
+        f"dataset {r.name!r} is {r.state}: {', '.join(r.missing)} not found; {r.next_command}."
+        for r in absent(params, names)
+    ]
     if lines:
-        hint = "`probmetric data status` shows all datasets; a set that is only needed as `ood` can be left out there."
-        raise ConfigError("\n".join([*lines, hint]))
+        raise ConfigError("\n".join([*lines, "`probmetric data status` shows all datasets."]))
 
 
 def _check_report(params: Params, name: str, planned: PlannedExperiment) -> None:
@@ -270,7 +267,7 @@ def _check_report(params: Params, name: str, planned: PlannedExperiment) -> None
             FIGURES.check(figure)
         except ValueError as error:
             raise ConfigError(f"experiment {name}: figures: {error}") from None
-    sets = [other for run in planned.runs for other in run.settings.ood]
+    sets = [other for run in planned.runs for other in strangers(params, run.settings.dataset)]
     check_metrics(f"experiment {name}", planned.spec.metrics, ks=params.evaluation.ks, ood=sets)
 
 

@@ -176,7 +176,9 @@ class Registry:
         if not isinstance(value, Mapping):
             return bool(value)
         known = self.options(name)
-        return all(options.get(key, known[key].default) == wanted for key, wanted in value.items())
+        found = {key: options.get(key, known[key].default) for key in value}
+        allowed = {key: each if isinstance(each, tuple | list) else (each,) for key, each in value.items()}
+        return all(found[key] in allowed[key] for key in value)
 
     def get(self, name: str) -> Callable[..., Any]:
         """Import the module of component `name` and return what it registered."""

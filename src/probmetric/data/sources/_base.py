@@ -31,6 +31,7 @@ class Table:
         facts: further entries of summary.json.
         pairs: rows of two test images and whether they show the same, to be told apart in evaluation.
         parallel: `image` can be pickled and is worth several processes.
+        on_error: what is done with images that cannot be read: `raise` an error that names them all, or `skip` them.
     """
 
     columns: dict[str, np.ndarray]
@@ -41,6 +42,7 @@ class Table:
     facts: dict[str, Any] = field(default_factory=dict)
     pairs: Sequence[tuple[int, int, bool]] = ()
     parallel: bool = False
+    on_error: Literal["raise", "skip"] = "raise"
 
 
 class Source(ABC):

@@ -25,6 +25,7 @@ import numpy as np
 from probmetric.data.decode import Mode, as_png, decode, plain_jpeg_shape
 from probmetric.data.image_file import Stored
 from probmetric.data.manifest import DataError, OptionError, text
+from probmetric.data.near import mark_of
 from probmetric.data.splits import hold_out_classes
 
 SplitProtocol = Literal["standard", "mlrc", "vmf", "lam"]
@@ -44,6 +45,7 @@ class ImageFiles:
         shorter_side: reduce the shorter side to this; 0 keeps the size.
         store: `pixels`, or `files`: JPEG files as they are (decoded when read; `shorter_side` is not applied).
             What is not a plain upright RGB JPEG is stored as pixels re-encoded without loss (PNG).
+        marked: also say what each looks like, so that those that look the same are found (`data.near`).
     """
 
     root: Path
@@ -51,6 +53,7 @@ class ImageFiles:
     mode: Mode = "RGB"
     shorter_side: int = 256
     store: Store = "pixels"
+    marked: bool = False
 
     def __call__(self, row: int) -> Stored:
         """Read image `row`."""
@@ -62,7 +65,7 @@ class ImageFiles:
         if self.store == "files":
             return self._as_file(data, path)
         pixels, remarks = decode(data, path, mode=self.mode, shorter_side=self.shorter_side or None)
-        return Stored(pixels, _shape(pixels), remarks)
+        return Stored(pixels, _shape(pixels), remarks, mark_of(pixels) if self.marked else b"")
 
     def part(self, rows: range) -> ImageFiles:
         """The reader of these rows alone."""

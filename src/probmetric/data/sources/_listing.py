@@ -127,13 +127,13 @@ def once(listed: Sequence[Row], key: Callable[[Row], Any]) -> None:
             raise row.bad(f"{_short(str(key(row)))} is listed already in line {earlier}")
 
 
-def csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+def csv_lines(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
     """Number and cells of every line of a CSV file, the blank ones too; the number is that of its last line."""
     check_responds(path)
     lines = None
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = csv.reader(file, strict=True)
+            lines = csv.reader(file, strict=True, delimiter=delimiter)
             for cells in lines:
                 yield lines.line_num, cells
     except OSError as error:

@@ -1,0 +1,178 @@
+"""What the sources of the user's own data share: how images are split, which are left out, which belong together.
+
+    by_class   some classes train, others validate and test: retrieval of things never seen
+    by_image   images of every class in every split: classification
+    by_group   as by_image, but the images of a group (the shots of one product) stay together; a class of one group
+               trains
+
+Where the data name their splits, these are kept as they are, and `split` says what kind they must be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from probmetric.data.manifest import SPLITS, DataError, OptionError
+from probmetric.data.sources._files import strings
+from probmetric.data.splits import hold_out_classes, hold_out_images
+
+Split = Literal["by_class", "by_image", "by_group"]
+OnError = Literal["raise", "skip"]
+CLOSED_SETS = ("by_image", "by_group")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Images as their owner lists them.
+
+    Attributes:
+        paths: name of each (N,).
+        names: class of each (N,).
+        splits: split of each (N,), or None where they are not named.
+        groups: what belongs together (N,), or None.
+        extra: further columns (N,).
+    """
+
+    paths: np.ndarray
+    names: np.ndarray
+    splits: np.ndarray | None = None
+    groups: np.ndarray | None = None
+    extra: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def where(self, keep: np.ndarray) -> Listed:
+        """Those of the mask `keep` (N,)."""
+        splits, groups = (None if column is None else column[keep] for column in (self.splits, self.groups))
+        extra = {name: column[keep] for name, column in self.extra.items()}
+        return Listed(self.paths[keep], self.names[keep], splits, groups, extra)
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How images are shared out among the splits; `source` is what messages call it."""
+
+    source: str
+    split: Split
+    test_fraction: float
+    val_fraction: float
+    min_images: int
+
+    def __post_init__(self) -> None:
+        for name in ("test_fraction", "val_fraction"):
+            value = getattr(self, name)
+            if not 0 < value < 1:
+                raise OptionError(f"{self.source}: {name} is {value}; allowed: above 0 and below 1.")
+        if self.min_images < 1:
+            raise OptionError(f"{self.source}: min_images is {self.min_images}; allowed: at least 1.")
+
+    @property
+    def protocol(self) -> Literal["open_set", "closed_set"]:
+        """Whether splits are disjoint in class or in image."""
+        return "open_set" if self.split == "by_class" else "closed_set"
+
+    def columns(self, listed: Listed, where: Path, notes: list[str], seed: int) -> dict[str, np.ndarray]:
+        """Manifest columns of the images that stay; `where` is named in messages, what is left out in `notes`.
+
+        Raises:
+            DataError: too few classes or images, or splits that contradict `split`.
+        """
+        listed = listed.where(self._large_enough(listed.names, where, notes))
+        classes, labels = np.unique(listed.names.astype(str), return_inverse=True)
+        splits = self._splits(listed, classes, labels, where, np.random.default_rng(seed))
+        if len(np.unique(labels[splits == "train"])) < 2:
+            raise DataError(
+                f"{where} has {len(classes)} class(es): too few to train on two and to validate and test on others. "
+                "Add classes, lower test_fraction, or set split: by_image."
+            )
+        columns = {"path": listed.paths, "label": labels, "class_name": strings(classes[labels].tolist())}
+        groups = {} if listed.groups is None else {"group": listed.groups}
+        return columns | {"split": splits} | groups | listed.extra
+
+    def _large_enough(self, names: np.ndarray, where: Path, notes: list[str]) -> np.ndarray:
+        """Images (N,) of classes with `min_images` images; the others are noted."""
+        classes, which, counts = np.unique(names.astype(str), return_inverse=True, return_counts=True)
+        small = [name for name, count in zip(classes, counts, strict=True) if count < self.min_images]
+        if small:
+            shown = ", ".join(small[:10]) + (" ..." if len(small) > 10 else "")
+            notes.append(f"{len(small)} class(es) left out, with fewer than {self.min_images} images: {shown}")
+        if len(small) == len(classes):
+            raise DataError(f"{where}: no class has {self.min_images} images; add images or lower min_images.")
+        return np.asarray(counts[which] >= self.min_images)
+
+    def _splits(
+        self, listed: Listed, classes: np.ndarray, labels: np.ndarray, where: Path, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Split (N,) of every image."""
+        if listed.splits is None:
+            splits = strings(["train"] * len(labels))
+            splits[self._held_out(listed, labels, splits == "train", self.test_fraction, rng, where)] = "test"
+        else:
+            splits = listed.splits.copy()
+            self._check_given(classes, labels, splits, where)
+        if not np.any(splits == "val"):
+            splits[self._held_out(listed, labels, splits == "train", self.val_fraction, rng, where)] = "val"
+        return splits
+
+    def _check_given(self, classes: np.ndarray, labels: np.ndarray, splits: np.ndarray, where: Path) -> None:
+        """Raise `DataError` unless the splits the data name are such as the option says."""
+        unknown = sorted({str(name) for name in splits} - set(SPLITS))
+        if unknown:
+            raise DataError(f"{where}: split {unknown[0]!r}; allowed: {', '.join(SPLITS)}.")
+        train, test = (set(labels[splits == split].tolist()) for split in ("train", "test"))
+        if not train or not test:
+            raise DataError(f"{where}: no image is in split {'test' if train else 'train'!r}; name some, or no splits.")
+        by_class = self.split == "by_class"
+        wrong = sorted(train & test if by_class else test - train)
+        if wrong:
+            place, other = ("in train/ and in test/", "by_image") if by_class else ("in test/ only", "by_class")
+            shown = ", ".join(classes[wrong[:3]])
+            raise DataError(f"{where}: {len(wrong)} class(es) are {place} ({shown}); move them, or set split: {other}.")
+
+    def _held_out(
+        self,
+        listed: Listed,
+        labels: np.ndarray,
+        among: np.ndarray,
+        fraction: float,
+        rng: np.random.Generator,
+        where: Path,
+    ) -> np.ndarray:
+        """Mask (N,) of the share of the images `among` (N,) that is held out: whole classes, images or groups."""
+        if self.split == "by_class":
+            return among & np.isin(labels, hold_out_classes(np.unique(labels[among]), fraction, rng))
+        if self.split == "by_group":
+            return self._groups_held_out(listed, labels, among, fraction, rng, where)
+        chosen = np.zeros(len(labels), dtype=bool)
+        chosen[np.flatnonzero(among)[hold_out_images(labels[among], fraction, rng)]] = True
+        return chosen
+
+    def _groups_held_out(
+        self,
+        listed: Listed,
+        labels: np.ndarray,
+        among: np.ndarray,
+        fraction: float,
+        rng: np.random.Generator,
+        where: Path,
+    ) -> np.ndarray:
+        """Mask (N,) of whole groups, drawn class by class; a group belongs to the class of its first image."""
+        if listed.groups is None:
+            raise DataError(f"{where} names no groups; say where they are (option group), or set split: by_image.")
+        rows = np.flatnonzero(among)
+        groups, first, which = np.unique(listed.groups[rows].astype(str), return_index=True, return_inverse=True)
+        owner = labels[rows][first]
+        alone = np.bincount(owner, minlength=labels.max() + 1)[owner] < 2
+        held = np.zeros(len(groups), dtype=bool)
+        held[~alone] = hold_out_images(owner[~alone], fraction, rng)
+        shared = self._classes_left(labels[rows], held[which])
+        chosen = np.zeros(len(labels), dtype=bool)
+        chosen[rows[held[which] & ~np.isin(which, np.unique(which[shared]))]] = True
+        return chosen
+
+    @staticmethod
+    def _classes_left(labels: np.ndarray, held: np.ndarray) -> np.ndarray:
+        """Held images (N,) of classes of which nothing would stay: groups of several classes can do that."""
+        return held & ~np.isin(labels, np.unique(labels[~held]))

@@ -1,0 +1,165 @@
+"""Vectors of a frozen model, without images: heads, losses and uncertainties are trained on top of them.
+
+    data.on_request: {shop: {source: embeddings, raw: vectors.parquet}}
+    methods: {pfe: {backbone: vectors, loss: arcface, uncertainty: pfe}}
+
+    .parquet      a column `vector` of lists, and label, split, group, path and any others as in `table`
+    .npz          arrays `vector` (N, M) and label, ... (N,)
+    .npy          vectors (N, M); the other columns stand in the CSV file of the same name
+    .safetensors  tensors `vector` (or `mean`) (N, M) and label, ...; one of our embeddings files will do
+
+The vectors lie in images.bin as float32, each padded with zeros to S x S x 3 bytes, which the view `vectors` reads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from probmetric.data.manifest import DataError
+from probmetric.data.raw import RawFiles
+from probmetric.data.sources import register
+from probmetric.data.sources._base import Source, Table
+from probmetric.data.sources._files import strings
+from probmetric.data.sources._own import CLOSED_SETS, Listed, Sharing, Split
+from probmetric.data.sources.table import columns_of, listed_in
+from probmetric.registry import Flag
+
+FILES = (".parquet", ".npz", ".npy", ".safetensors")
+VECTORS = ("vector", "vectors", "mean", "embedding")
+
+
+@register
+class Embeddings(Source):
+    """Vectors of a frozen model."""
+
+    where = "your own vectors: `raw` of the dataset names their file"
+    needs_raw = True
+    closed_set: ClassVar[Flag] = {"split": CLOSED_SETS}
+    view: ClassVar[dict[str, Any]] = {"name": "vectors"}
+
+    def __init__(
+        self,
+        *,
+        split: Split = "by_class",
+        test_fraction: float = 0.5,
+        val_fraction: float = 0.15,
+        min_images: int = 2,
+        path_column: str = "path",
+        label_column: str = "label",
+        split_column: str = "split",
+        group_column: str = "group",
+        vector_column: str = "",
+    ) -> None:
+        self.names = {"path": path_column, "label": label_column, "split": split_column, "group": group_column}
+        self.vector_column = vector_column
+        self.sharing = Sharing("embeddings", split, test_fraction, val_fraction, min_images)
+
+    def read(self, files: RawFiles, *, seed: int) -> Table:
+        """Read vectors and labels."""
+        file = files.folder
+        if file is None or file.suffix.lower() not in FILES or not file.is_file():
+            raise DataError(f"embeddings: {file or 'no file'} is no {', '.join(FILES)} file; set `raw` to yours.")
+        vectors, listed = self._read(file)
+        # where each row of the manifest, some of which are left out, lies among the vectors
+        listed = replace(listed, extra={"source_row": np.arange(len(vectors))} | listed.extra)
+        columns = self.sharing.columns(listed, file, files.notes, seed)
+        return Table(
+            columns,
+            _Padded(vectors, columns["source_row"]),
+            self.sharing.protocol,
+            f"vectors of {vectors.shape[1]} dimensions from {file.name}",
+            facts={"dimensions": int(vectors.shape[1])},
+        )
+
+    def _read(self, file: Path) -> tuple[np.ndarray, Listed]:
+        """Vectors (N, M) float32, finite, and what is said of each."""
+        arrays = _arrays(file)
+        name = self.vector_column or next((name for name in VECTORS if name in arrays), "")
+        if name not in arrays:
+            raise DataError(f"{file} has no vectors; it holds {', '.join(arrays)}. Name them: `vector_column: ...`.")
+        vectors = arrays.pop(name)
+        if vectors.ndim != 2 or vectors.dtype.kind not in "fiu" or 0 in vectors.shape:
+            raise DataError(f"{file}: {name} is {vectors.dtype} {vectors.shape}; expected numbers (N, M).")
+        vectors = vectors.astype(np.float32)
+        bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if len(bad):
+            raise DataError(f"{file}: vector {bad[0]} (from 0) is not finite, {len(bad)} in all; drop them.")
+        columns = {name: values for name, values in arrays.items() if values.ndim == 1}
+        for other, values in columns.items():
+            if len(values) != len(vectors):
+                raise DataError(f"{file}: {len(values)} entries of {other} for {len(vectors)} vectors; give one each.")
+        if self.names["path"] not in columns:
+            columns[self.names["path"]] = strings([f"{file.stem}/{row:07}" for row in range(len(vectors))])
+        return vectors, listed_in(file, self.names, columns)
+
+
+class _Padded:
+    """row -> vector as S x S x 3 bytes."""
+
+    def __init__(self, vectors: np.ndarray, rows: np.ndarray) -> None:
+        self._vectors, self._rows = vectors, rows
+        self._side = math.ceil(math.sqrt(4 * vectors.shape[1] / 3))
+
+    def __call__(self, row: int) -> np.ndarray:
+        """Bytes (S, S, 3) of one vector."""
+        padded = np.zeros(3 * self._side**2, dtype=np.uint8)
+        data = self._vectors[self._rows[row]].astype("<f4").view(np.uint8)
+        padded[: len(data)] = data
+        return padded.reshape(self._side, self._side, 3)
+
+
+def _arrays(file: Path) -> dict[str, np.ndarray]:
+    """Name -> array of everything in the file; nothing in it is executed.
+
+    Raises:
+        DataError: it is damaged, or holds Python objects.
+    """
+    kind = file.suffix.lower()
+    if kind == ".parquet":
+        return columns_of(file) | _vectors_of_parquet(file)
+    if kind == ".safetensors":
+        from probmetric.io import read_tensors
+
+        return dict(read_tensors(file)[0])
+    try:
+        loaded = np.load(file, allow_pickle=False)
+        found = {"vector": loaded} if kind == ".npy" else {name: loaded[name] for name in loaded.files}
+    except (OSError, ValueError, EOFError, KeyError) as error:
+        raise DataError(f"{file} cannot be read ({error}); write it with numpy.save, without objects.") from error
+    return found | _beside(file, kind)
+
+
+def _beside(file: Path, kind: str) -> Mapping[str, np.ndarray]:
+    """What the CSV file beside a .npy file says of its rows."""
+    if kind != ".npy":
+        return {}
+    listing = file.with_suffix(".csv")
+    if not listing.is_file():
+        raise DataError(f"{file} has no labels: put them into {listing.name} beside it, a line per vector.")
+    return columns_of(listing)
+
+
+def _vectors_of_parquet(file: Path) -> dict[str, np.ndarray]:
+    """Columns of lists, all of one length, as matrices."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(file)
+    found = {}
+    for name in table.column_names:
+        column = table.column(name).combine_chunks()
+        kind = column.type
+        if not (pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind)):
+            continue
+        array = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
+        values = array.flatten()
+        if array.null_count or values.null_count or not len(array) or len(values) % len(array):
+            raise DataError(f"{file}: {name} has empty cells, or lists that differ in length; mend them.")
+        found[name] = np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(array), -1)
+    return found

@@ -1,0 +1,160 @@
+"""Your own images, listed in a table: a CSV or Parquet file with a line per image.
+
+    data.on_request: {shop: {source: table, raw: shop.csv, label_column: product}}
+
+    path,label,split,price        path below the table's folder (or `images`), class; any columns
+    a/1.jpg,mug,train,3.50
+
+Columns, which options may name otherwise: path, label and, where they are there, split (train, val, test) and group
+(what must stay together). All others become columns of the manifest. Splits that are not named are made as by `folder`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from probmetric.data.manifest import TYPES, DataError
+from probmetric.data.raw import RawFiles
+from probmetric.data.sources import _listing, register
+from probmetric.data.sources._base import Source, Table
+from probmetric.data.sources._files import ImageFiles, Store, strings
+from probmetric.data.sources._own import CLOSED_SETS, Listed, OnError, Sharing, Split
+from probmetric.registry import Flag
+
+FILES = (".csv", ".tsv", ".parquet")
+
+
+@register
+class TableOfImages(Source):
+    """Images listed in a CSV or Parquet file."""
+
+    where = "your own images: `raw` of the dataset names the CSV or Parquet file that lists them"
+    needs_raw = True
+    closed_set: ClassVar[Flag] = {"split": CLOSED_SETS}
+    view: ClassVar[dict[str, Any]] = {"name": "photos"}
+
+    def __init__(
+        self,
+        *,
+        split: Split = "by_class",
+        test_fraction: float = 0.5,
+        val_fraction: float = 0.15,
+        min_images: int = 2,
+        path_column: str = "path",
+        label_column: str = "label",
+        split_column: str = "split",
+        group_column: str = "group",
+        images: str = "",
+        shorter_side: int = 256,
+        store: Store = "pixels",
+        on_error: OnError = "raise",
+        near_duplicates: bool = True,
+    ) -> None:
+        self.names = {"path": path_column, "label": label_column, "split": split_column, "group": group_column}
+        self.images, self.shorter_side, self.store, self.on_error = images, shorter_side, store, on_error
+        self.sharing = Sharing("table", split, test_fraction, val_fraction, min_images)
+        self.near_duplicates = near_duplicates and store == "pixels"
+
+    def read(self, files: RawFiles, *, seed: int) -> Table:
+        """Read the table; the images are read later."""
+        if files.folder is None or files.folder.suffix.lower() not in FILES or not files.folder.is_file():
+            raise DataError(f"table: {files.folder or 'no file'} is no {', '.join(FILES)} file; set `raw` to yours.")
+        file = files.folder
+        listed = listed_in(file, self.names, columns_of(file))
+        root = Path(self.images) if self.images else file.parent
+        outside = [str(path) for path in listed.paths if not _listing.stays_inside(str(path))]
+        if outside:
+            raise DataError(f"{file}: {len(outside)} path(s) leave the folder {root} ({outside[0]!a}); mend the lines.")
+        columns = self.sharing.columns(listed, file, files.notes, seed)
+        return Table(
+            columns,
+            ImageFiles(root, columns["path"], "RGB", self.shorter_side, self.store, self.near_duplicates),
+            self.sharing.protocol,
+            f"images listed in {file.name}",
+            parallel=True,
+            on_error=self.on_error,
+        )
+
+
+def columns_of(file: Path) -> dict[str, np.ndarray]:
+    """Columns (N,) of a CSV, TSV or Parquet file: numbers, or text.
+
+    Raises:
+        DataError: it cannot be read, or lists nothing.
+    """
+    return _of_parquet(file) if file.suffix.lower() == ".parquet" else _of_csv(file)
+
+
+def listed_in(file: Path, names: dict[str, str], columns: dict[str, np.ndarray]) -> Listed:
+    """What the `columns` of a file list; `names` says which of them hold path, label, split and group.
+
+    Raises:
+        DataError: no such column, or a cell without path or label.
+    """
+    for role in ("path", "label"):
+        if names[role] not in columns:
+            raise DataError(
+                f"{file} has no column {names[role]!r}; it has {', '.join(columns)}. Name it: `{role}_column: ...`."
+            )
+    own = {role: strings([str(value) for value in columns[name]]) for role, name in names.items() if name in columns}
+    for role in ("path", "label"):
+        empty = np.flatnonzero(own[role] == "")
+        if len(empty):
+            raise DataError(f"{file}: row {empty[0] + 1} has no {role}; mend it ({len(empty)} such).")
+    taken = {*names.values(), *TYPES, "clean_label"}
+    extra = {name: values for name, values in columns.items() if name not in taken}
+    return Listed(own["path"], own["label"], own.get("split"), own.get("group"), extra)
+
+
+def _of_csv(file: Path) -> dict[str, np.ndarray]:
+    """Columns (N,) of text, or of numbers where every cell is one; tab-separated if the file is called .tsv."""
+    lines = [
+        (number, cells) for number, cells in _listing.csv_lines(file, "\t" if file.suffix == ".tsv" else ",") if cells
+    ]
+    if len(lines) < 2:
+        raise DataError(f"{file} lists nothing; its first line names the columns, the others the images.")
+    head = lines[0][1]
+    if len(set(head)) < len(head):
+        raise DataError(f"{file}: a column is named twice in {', '.join(head)}; rename it.")
+    for number, cells in lines[1:]:
+        if len(cells) != len(head):
+            raise DataError(f"{file}, line {number}: {len(cells)} of {len(head)} columns; mend the line.")
+    columns = zip(*(cells for _, cells in lines[1:]), strict=True)
+    return {name: _numbers_or_text(list(cells)) for name, cells in zip(head, columns, strict=True)}
+
+
+def _numbers_or_text(cells: list[str]) -> np.ndarray:
+    for kind in (np.int64, np.float64):
+        try:
+            values = np.array(cells, dtype=kind)
+        except (ValueError, OverflowError):
+            continue
+        if np.array_equal(np.char.strip(values.astype(str)), np.array(cells)):  # not 007 or 1e3: these are names
+            return values
+    return strings(cells)
+
+
+def _of_parquet(file: Path) -> dict[str, np.ndarray]:
+    """Columns (N,) of numbers or text; others are left out."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(file)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{file} cannot be read ({error}); write it again.") from error
+    if not table.num_rows:
+        raise DataError(f"{file} lists nothing.")
+    found = {}
+    for name in table.column_names:
+        column = table.column(name)
+        kind = column.type
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+            plain = column.null_count == 0
+            found[name] = np.array(column.to_pylist()) if plain else strings([str(v) for v in column.to_pylist()])
+        elif pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
+            found[name] = strings(["" if value is None else str(value) for value in column.to_pylist()])
+    return found

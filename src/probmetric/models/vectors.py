@@ -1,0 +1,31 @@
+"""A frozen model's vectors as features, and a linear head: for datasets of `source: embeddings`."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from probmetric.models import register
+from probmetric.models._base import Encoder
+from probmetric.registry import Flag
+
+
+@register
+class Vectors(Encoder):
+    """The first numbers of its input are the features; without head they are the embedding."""
+
+    has_head: ClassVar[Flag] = {"head": "linear"}
+
+    def __init__(
+        self, *, dim: int, in_channels: int, image_size: int, head: Literal["linear", "none"] = "linear"
+    ) -> None:
+        super().__init__()
+        self.num_features = in_channels * image_size**2 // 4
+        self.dim = self.num_features
+        if head == "linear":
+            self._attach_head(self.num_features, dim)
+
+    def features(self, images: Tensor) -> Tensor:
+        """Vectors (B, ...) of D numbers or more -> (B, D)."""
+        return images.flatten(1)[:, : self.num_features]

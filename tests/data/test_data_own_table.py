@@ -1,0 +1,150 @@
+"""A CSV or Parquet file that lists images is a dataset."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from probmetric.data import DataError, doctor, load_manifest, load_metadata, prepare_dataset
+
+
+def pictures(root, count=24):
+    generator = np.random.default_rng(0)
+    (root / "a").mkdir(parents=True)
+    for number in range(count):
+        Image.fromarray(generator.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(root / "a" / f"{number}.png")
+    return [f"a/{number}.png" for number in range(count)]
+
+
+def prepared(file, folder, **options):
+    return load_manifest(prepare_dataset("table", folder, raw=file, progress=False, workers=1, **options))
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet"])
+def test_a_table_is_a_dataset(tmp_path, kind):
+    columns = {
+        "path": pictures(tmp_path),
+        "label": [f"class {number % 4}" for number in range(24)],
+        "price": [0.5 * number for number in range(24)],
+        "code": [f"{number:03}" for number in range(24)],
+    }
+    file = tmp_path / f"shop.{kind}"
+    if kind == "parquet":
+        pq.write_table(pa.table(columns), file)
+    else:
+        mark = "," if kind == "csv" else "\t"
+        lines = [mark.join(columns), *(mark.join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+        file.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode())
+    found = prepared(file, tmp_path / "shop", split="by_image").set_index("path")
+    assert len(found) == 24
+    assert found.loc["a/7.png", "price"] == 3.5
+    assert found.loc["a/7.png", "code"] == "007"
+    assert found.loc["a/7.png", "class_name"] == "class 3"
+    assert load_metadata(tmp_path / "shop")["protocol"] == "closed_set"
+    assert doctor(tmp_path / "shop") == []
+
+
+def test_named_splits_and_groups_are_kept(tmp_path):
+    paths = pictures(tmp_path)
+    splits = ["train"] * 12 + ["val"] * 4 + ["test"] * 8
+    lines = [f"{path},{number // 4},{split}" for number, (path, split) in enumerate(zip(paths, splits, strict=True))]
+    (tmp_path / "s.csv").write_text("\n".join(["file,kind,part", *lines]))
+    names = {"path_column": "file", "label_column": "kind", "split_column": "part"}
+    assert prepared(tmp_path / "s.csv", tmp_path / "shop", **names)["split"].tolist() == splits
+    lines = [f"{path},{number % 2},{number // 2 % 6 * 2 + number % 2}" for number, path in enumerate(paths)]
+    (tmp_path / "g.csv").write_text("\n".join(["path,label,group", *lines]))
+    found = prepared(tmp_path / "g.csv", tmp_path / "grouped", split="by_group")
+    assert found.groupby("group")["split"].nunique().max() == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "lists nothing"),
+        ("path,label\n", "lists nothing"),
+        ("path,kind\na/0.png,x\n", "has no column 'label'; it has path, kind"),
+        ("path,label,label\na,b,c\n", "named twice"),
+        ("path,label\na/0.png\n", "line 2: 1 of 2 columns"),
+        ("path,label\n../../etc/passwd,x\na/0.png,y", "leave the folder"),
+        ("path,label\n/etc/passwd,x\na/0.png,y", "leave the folder"),
+        ("path,label\na/0.png,\n", "row 1 has no label"),
+        ('path,label\n"a/0.png,x\n', "no readable CSV"),
+        ("path,label,split\na/0.png,x,train\na/1.png,x,train\na/2.png,y,exam\na/3.png,y,test", "split 'exam'"),
+        ("path,label\na/0.png,x\na/0.png,x\na/0.png,x\na/1.png,y\na/2.png,y\na/3.png,y", "listed twice"),
+        ("path,label\na/0.png,x\na/1.png,x", "too few"),
+    ],
+)
+def test_a_hostile_table_is_refused(tmp_path, text, says):
+    pictures(tmp_path, 5)
+    (tmp_path / "s.csv").write_text(text)
+    with pytest.raises(DataError, match=says):
+        prepared(tmp_path / "s.csv", tmp_path / "shop", split="by_image")
+
+
+def test_what_is_no_table_is_said(tmp_path):
+    (tmp_path / "x.xlsx").touch()
+    with pytest.raises(DataError, match=r"is no \.csv, \.tsv, \.parquet file"):
+        prepared(tmp_path / "x.xlsx", tmp_path / "shop")
+    (tmp_path / "x.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(DataError, match="cannot be read"):
+        prepared(tmp_path / "x.parquet", tmp_path / "shop")
+    (tmp_path / "latin.csv").write_bytes("path,label\ncaf\xe9.png,x".encode("latin-1"))
+    with pytest.raises(DataError, match="is not UTF-8"):
+        prepared(tmp_path / "latin.csv", tmp_path / "shop")
+
+
+def vectors(count=60, dim=10):
+    rows = np.random.default_rng(1).normal(size=(count, dim)).astype(np.float32)
+    return rows, np.array([f"kind {number % 6}" for number in range(count)])
+
+
+def written(folder, kind):
+    rows, labels = vectors()
+    file = folder / f"v.{kind}"
+    if kind == "parquet":
+        pq.write_table(pa.table({"vector": list(rows), "label": labels.tolist(), "price": np.arange(60)}), file)
+    elif kind == "npz":
+        np.savez(file, vectors=rows, label=labels, price=np.arange(60))
+    elif kind == "npy":
+        np.save(file, rows)
+        lines = [f"{label},{number}" for number, label in enumerate(labels)]
+        file.with_suffix(".csv").write_text("\n".join(["label,price", *lines]))
+    else:
+        from probmetric.io import write_tensors
+
+        write_tensors(file, {"mean": rows, "label": np.arange(60) % 6, "price": np.arange(60)})
+    return file
+
+
+@pytest.mark.parametrize("kind", ["parquet", "npz", "npy", "safetensors"])
+def test_vectors_are_a_dataset(tmp_path, kind):
+    from probmetric.data import open_images
+    from probmetric.data.views import view_of
+
+    file = written(tmp_path, kind)
+    folder = prepare_dataset("embeddings", tmp_path / "v", raw=file, progress=False, split="by_image")
+    manifest, store, view = load_manifest(folder), open_images(folder), view_of(folder)
+    assert doctor(folder) == []
+    found = view.normalise(view.load_plain(store, np.arange(60))).flatten(1).numpy()
+    np.testing.assert_array_equal(found[:, :10], vectors()[0][manifest["price"]])
+    assert not found[:, 10:].any()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"vectors": np.zeros((60, 3, 2))}, "expected numbers"),
+        ({"vectors": np.full((60, 3), np.nan)}, "is not finite"),
+        ({"vectors": np.zeros((59, 3))}, "60 entries of label for 59 vectors"),
+        ({"vectors": np.array(["x"] * 60)}, "expected numbers"),
+        ({"vectors": np.array([{}] * 60)}, "without objects"),
+        ({"other": np.zeros((60, 3))}, "has no vectors"),
+    ],
+)
+def test_hostile_vectors_are_refused(tmp_path, change, says):
+    np.savez(tmp_path / "v.npz", label=np.arange(60) % 6, **change)
+    with pytest.raises(DataError, match=says):
+        prepare_dataset("embeddings", tmp_path / "v", raw=tmp_path / "v.npz", progress=False)
