@@ -14,7 +14,6 @@ The vectors lie in images.bin as float32, each padded with zeros to S x S x 3 by
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -135,7 +134,7 @@ def _arrays(file: Path) -> dict[str, np.ndarray]:
     return found | _beside(file, kind)
 
 
-def _beside(file: Path, kind: str) -> Mapping[str, np.ndarray]:
+def _beside(file: Path, kind: str) -> dict[str, np.ndarray]:
     """What the CSV file beside a .npy file says of its rows."""
     if kind != ".npy":
         return {}
