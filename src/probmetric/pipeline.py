@@ -6,6 +6,7 @@ Which files these are: `probmetric.run_folder`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 from collections.abc import Iterator, Sequence
@@ -207,16 +208,19 @@ def _known(folder: Path) -> dict[str, Any]:
     import numpy as np
 
     from probmetric.data import verify_digest
+    from probmetric.data.exact import split_posterior
     from probmetric.data.manifest import read_table, values_of
     from probmetric.data.places import COLUMNS
     from probmetric.evaluation.places import Places
     from probmetric.evaluation.verification import Pairs
 
     verify_digest(folder)
-    table, metadata = read_table(folder, ["index"], optional=("ambiguity", *COLUMNS))
+    table, metadata = read_table(folder, ["index"], optional=("ambiguity", "true_probability", *COLUMNS))
     known: dict[str, Any] = {}
     if "ambiguity" in table.column_names:
         known["ambiguity"] = values_of(table, "ambiguity")
+    if "true_probability" in table.column_names:
+        known["posterior"] = functools.partial(split_posterior, folder)
     if set(COLUMNS) <= set(table.column_names):
         known["places"] = Places({name: values_of(table, name) for name in COLUMNS})
     if metadata.get("pairs"):

@@ -36,7 +36,7 @@ def test_embedded_datasets_are_listed():
     assert set(EMBEDDED) <= set(list_datasets())
 
 
-@pytest.mark.parametrize("name", EMBEDDED)
+@pytest.mark.parametrize("name", [*EMBEDDED, "letters_exact"])
 def test_prepared_folder_is_healthy(prepared, name):
     assert doctor(prepared / name) == []
 

@@ -13,7 +13,7 @@ def data_status(raw, prepared, names=()):
 def test_an_empty_disk(tmp_path):
     rows = {row.name: row for row in data_status(tmp_path / "raw", tmp_path / "prepared")}
     assert list(rows) == list_datasets()
-    for name in ("digits", "digits_open", "glyphs", "glyphs_closed", "symbols"):
+    for name in ("digits", "digits_open", "glyphs", "glyphs_closed", "symbols", "letters_exact"):
         assert rows[name].state == "embedded"
         assert rows[name].next_command == f"probmetric data ensure {name}"
     for name in miniatures.NAMES:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -50,12 +50,14 @@ from probmetric.evaluation.retrieval import retrieval_per_query, summarize
 from probmetric.evaluation.sampled import retrieval_reliability, sampled_retrieval_metrics
 from probmetric.evaluation.selective import selective_metrics, sparsification
 from probmetric.evaluation.structure import structure_metrics
+from probmetric.evaluation.truth import Truth, truth_metrics
 from probmetric.evaluation.verification import Pairs, error_versus_discard, verification_metrics
 from probmetric.io import present
 from probmetric.metrics import find, own_metrics
 from probmetric.run_folder import Embeddings, RunFolder, Split
 
 Metrics = dict[str, float | None]
+PosteriorOf = Callable[[NDArray[np.int64]], tuple[NDArray[np.float64], NDArray[np.int64]]]
 Curves = dict[str, dict[str, list[float]]]
 
 SAMPLED_SETS = 10
@@ -99,6 +101,7 @@ def evaluate_run(
     pairs: Pairs | None = None,
     places: Places | None = None,
     answers: Mapping[str, Answers] | None = None,
+    posterior: PosteriorOf | None = None,
 ) -> tuple[Metrics, Curves]:
     """Metrics (flat, NaN as None) and curves of the run in `folder`; as `RunFolder` keeps them.
 
@@ -109,6 +112,7 @@ def evaluate_run(
         pairs: pairs of test images to verify, `verification/...`.
         places: where the images were taken, for street scenes: retrieval and sparsification are then as in `places`.
         answers: `run_answers` of the run, where they are at hand.
+        posterior: manifest rows (n,) of one split -> exact P(class | image) (n, C) and labels (C,), where it is known.
 
     Raises:
         UnknownNameError: a metric without a record in `probmetric.metrics`, which would have no direction.
@@ -137,6 +141,8 @@ def evaluate_run(
         errors = roc.pop("image_errors", {})
         curves |= roc
         curves.setdefault("image_errors", {}).update(errors)
+    if posterior is not None and "test" in found:
+        metrics |= truth_metrics(found["test"], Truth(*posterior(test["index"])))
     metrics |= own_metrics(test.tensors)
     for name in metrics:
         find(name)

@@ -292,6 +292,34 @@ _P_RIGHT = (
     Metric("ece", "ECE", "lower", "15 bins of equal mass, L1"),
     Metric("ece_floor", "ECE", "none", "mean `ece` of so many answers if every P(right) were true", variant="floor"),
 )
+_EXACT = (
+    Metric(
+        "bayes_accuracy", "Bayes accuracy", "none", "mean largest P(class ∣ image): no classifier is right more often"
+    ),
+    Metric("bayes_ece", "ECE", "none", "of the exact posterior: sampling error alone", variant="Bayes"),
+    Metric(
+        "error_auroc",
+        "AUROC",
+        "none",
+        "error AUROC of 1 − P(answer ∣ image), exact: what a score of these answers can reach",
+        variant="error, exact",
+    ),
+    Metric("error_auroc_regret", "AUROC regret", "lower", "that minus the own uncertainty's", variant="own"),
+    Metric("free_auroc_regret", "AUROC regret", "lower", "that minus `trust/free`", variant="free scores"),
+    Metric(
+        "p_right_regret",
+        "Log-score regret",
+        "lower",
+        "`p_right/nll` minus the NLL of P(answer ∣ image), in nats",
+    ),
+    Metric(
+        "aleatoric_spearman",
+        "Spearman",
+        "higher",
+        "rank correlation of the own uncertainty with the entropy of P(class ∣ image)",
+        variant="aleatoric",
+    ),
+)
 METRICS: tuple[Metric, ...] = (
     *_RETRIEVAL,
     *_measured(
@@ -322,10 +350,18 @@ METRICS: tuple[Metric, ...] = (
     *_measured(("calibration",), "evaluation.calibration", *_CALIBRATION),
     *_measured(("trust",), "evaluation.p_right", *_TRUST),
     *_measured(("p_right", "p_right_val"), "evaluation.p_right", *_P_RIGHT),
+    *_measured(("exact",), "evaluation.truth", *_EXACT),
     *_measured(
         ("ambiguity",),
         "evaluation.correlation",
-        Metric("spearman", "Spearman", "higher", "rank correlation of uncertainty and known ambiguity"),
+        Metric(
+            "spearman",
+            "Spearman",
+            "higher",
+            "rank correlation of the uncertainty with known difficulty: strength of distortion (`glyphs`), entropy of "
+            "the exact posterior (`letters_exact`)",
+            variant="difficulty",
+        ),
     ),
     *_measured(
         ("verification",),

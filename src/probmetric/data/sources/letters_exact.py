@@ -1,0 +1,90 @@
+"""Noisy letters whose P(class | image) is computed, not guessed; zero-shot as `glyphs`.
+
+Latin, Greek and Cyrillic letters that look like no other, in twelve faces and nine shifts, 16x16 pixels of ink or
+paper, with Gaussian noise of one of four strengths: see `probmetric.data.exact`. Extra columns say what can be known of an
+image, with the classes of its split as alternatives:
+
+    noise              standard deviation of the noise, in units of ink
+    true_probability   P(its class | image)
+    bayes_probability  largest P(class | image); nobody is right more often than its mean
+    ambiguity          entropy of P(class | image), in nats
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from probmetric.data.exact import FACES, LEVELS, Templates, drawn
+from probmetric.data.raw import RawFiles
+from probmetric.data.sources import _faces, register
+from probmetric.data.sources._base import Source, Table
+from probmetric.data.sources.glyphs import distinct_letters
+from probmetric.data.splits import hold_out_classes
+
+SCRIPTS = ((0x41, 0x17F), (0x391, 0x3C9), (0x402, 0x45F))
+
+
+@register
+class LettersExact(Source):
+    """Letters as classes, with their exact posterior."""
+
+    view: ClassVar[dict[str, Any]] = {"name": "small"}
+
+    def __init__(self, *, letters: int = 80, per_class: int = 48, val_fraction: float = 0.25) -> None:
+        self.letters = letters
+        self.per_class = per_class
+        self.val_fraction = val_fraction
+
+    def read(self, files: RawFiles, *, seed: int) -> Table:
+        """Draw the images; no files are needed."""
+        letters = common_letters()[: self.letters]
+        letters = letters[0::2] + letters[1::2]
+        half = len(letters) // 2
+        val = hold_out_classes(np.arange(half), self.val_fraction, np.random.default_rng(seed))
+        split = np.array(
+            ["val" if c in set(val.tolist()) else "train" if c < half else "test" for c in range(len(letters))]
+        )
+        images = np.empty((len(letters) * self.per_class, 16, 16, 1), dtype=np.uint8)
+        columns = self._columns(letters, split)
+        for part in ("train", "val", "test"):
+            mine = np.flatnonzero(split == part)
+            templates = Templates.of([letters[c] for c in mine])
+            for place, c in enumerate(mine):
+                for number in range(self.per_class):
+                    rng = np.random.default_rng([seed, ord(letters[c]), number])
+                    row = c * self.per_class + number
+                    images[row] = drawn(templates, place, columns["noise"][row], rng)
+            rows = np.flatnonzero(columns["split"] == part)
+            posterior = templates.posterior(images[rows])
+            own = np.searchsorted(mine, columns["label"][rows])
+            columns["true_probability"][rows] = posterior[np.arange(len(rows)), own]
+            columns["bayes_probability"][rows] = posterior.max(axis=1)
+            columns["ambiguity"][rows] = -(posterior * np.log(np.maximum(posterior, 1e-300))).sum(axis=1)
+        description = (
+            f"letters, 16x16 pixels of ink or paper, Gaussian noise of {LEVELS} times the ink; exact posterior"
+        )
+        return Table(columns, images.__getitem__, "open_set", description)
+
+    def _columns(self, letters: list[str], split: np.ndarray) -> dict[str, np.ndarray]:
+        label = np.repeat(np.arange(len(letters)), self.per_class)
+        number = np.tile(np.arange(self.per_class), len(letters))
+        names = [f"U+{ord(letters[c]):04X}/{n:03d}.png" for c, n in zip(label.tolist(), number.tolist(), strict=True)]
+        blank = {name: np.zeros(len(label)) for name in ("true_probability", "bayes_probability", "ambiguity")}
+        return {
+            "path": np.array(names),
+            "label": label,
+            "class_name": np.array([f"U+{ord(letters[c]):04X}" for c in label.tolist()]),
+            "split": split[label],
+            "character": np.array([letters[c] for c in label.tolist()]),
+            "noise": np.array(LEVELS)[number % len(LEVELS)],
+            **blank,
+        }
+
+
+def common_letters() -> list[str]:
+    """Letters of the scripts that look like no other and that twelve text faces have, in code-point order."""
+    kept, glyphs, _ = distinct_letters()
+    faces = {c: sum((face, c) in glyphs for face in _faces.TEXT_FACES) for c in kept}
+    return [c for c in kept if faces[c] >= FACES and any(a <= ord(c) <= b for a, b in SCRIPTS)]
