@@ -1,8 +1,8 @@
 """Noisy letters whose P(class | image) is computed, not guessed; zero-shot as `glyphs`.
 
 Latin, Greek and Cyrillic letters that look like no other, in twelve faces and nine shifts, 16x16 pixels of ink or
-paper, with Gaussian noise of one of four strengths: see `probmetric.data.exact`. Extra columns say what can be known of an
-image, with the classes of its split as alternatives:
+paper, with Gaussian noise of one of four strengths: see `probmetric.data.exact`. Extra columns say what can be known of
+an image, with the classes of its split as alternatives:
 
     noise              standard deviation of the noise, in units of ink
     true_probability   P(its class | image)
