@@ -24,6 +24,7 @@ from probmetric.evaluation import (
     paired_test,
     reliability,
     roc_curve,
+    seeds_needed,
     sparsification,
     spearman,
 )
@@ -224,6 +225,8 @@ def test_the_variance_due_to_images_is_found_among_seeds():
     truth = 0.09 / 60
     assert np.mean(found) == pytest.approx(truth, rel=0.15)
     assert image_variance(np.ones((3, 1))) == 0.0
+    assert image_variance([[0.0, 3.0, 6.0]]) == pytest.approx(9.0 / 3)  # one seed: all spread counts
+    assert image_variance([[0.0, 1.0], [1.0, 0.0]]) == 0.0  # no image is better in both seeds
     with pytest.raises(ValueError, match=r"expected \(seeds, images\)"):
         image_variance([1.0, 2.0])
 
@@ -250,6 +253,43 @@ def test_bootstrap_covers_the_mean_and_is_seeded():
     mean, half = mean_interval(values)
     assert low == pytest.approx(mean - half, abs=0.2 * half)
     assert high == pytest.approx(mean + half, abs=0.2 * half)
+
+
+@pytest.mark.parametrize(("count", "resamples"), [(7, 50), (1, 3), (3_000_000, 3)])
+def test_bootstrap_by_definition(count, resamples):
+    """One resample after the other, whatever the blocks; of three million values a block is one resample."""
+    values = np.random.default_rng(count).random(count)
+    generator = np.random.default_rng(5)
+    means = [values[generator.integers(0, count, count)].mean() for _ in range(resamples)]
+    expected = np.quantile(means, [0.1, 0.9])
+    assert bootstrap_interval(values, confidence=0.8, resamples=resamples, seed=5) == pytest.approx(tuple(expected))
+
+
+@pytest.mark.parametrize("wrong", [{"confidence": 0.0}, {"confidence": 1.0}, {"resamples": 0}])
+def test_bootstrap_refuses(wrong):
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} is {next(iter(wrong.values()))}; expected"):
+        bootstrap_interval([1.0, 2.0], **wrong)
+    assert bootstrap_interval([1.0, 1.0], resamples=1) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("level", [0.05, 0.005])
+@pytest.mark.parametrize("power", [0.8, 0.95])
+@pytest.mark.parametrize("effect", [0.3, -0.3, 0.8, 2.0, 5.0])
+def test_seeds_needed_by_the_noncentral_t_distribution(effect, power, level):
+    def power_of(count: int) -> float:
+        critical = scipy.stats.t.ppf(1 - level / 2, count - 1)
+        return float(scipy.stats.nct.sf(critical, count - 1, abs(effect) * math.sqrt(count)))
+
+    needed = seeds_needed(effect, level=level, power=power)
+    assert power_of(needed) >= power
+    assert needed == 3 or power_of(needed - 1) < power
+    assert seeds_needed(effect, level=level, power=power, most=needed) == needed
+    assert needed == 3 or seeds_needed(effect, level=level, power=power, most=needed - 1) is None
+
+
+def test_no_effect_needs_no_number_of_seeds():
+    assert seeds_needed(0.0) is None
+    assert seeds_needed(float("nan")) is None
 
 
 def test_small_evaluation_loads_no_heavy_package():
