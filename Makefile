@@ -6,7 +6,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: audit benchmark changed check demo docs env format gpu help hooks lint lock publish report sbom schemas smoke \
+.PHONY: audit benchmark changed check demo docs env format gpu help hooks lint lock mutants publish report sbom schemas smoke \
 	style test test-all test-system types ui units
 
 # What runs whole workflows, a cluster, a browser or many processes, or kills and starves them; other tests are of units.
@@ -62,6 +62,9 @@ changed: env
 
 lint: style types ## linters, type checker, snakemake --lint
 	snakemake --lint
+
+mutants: env ## hours: which small mistakes in critical modules no test notices; ONLY="*statistics*" for some of them
+	OMP_NUM_THREADS=1 mutmut run $(if $(ONLY),"$(ONLY)") && mutmut results
 
 hooks: env ## let Git run linters, types and the link check before every commit
 	pre-commit install
