@@ -313,6 +313,26 @@ def _tune(options: argparse.Namespace) -> None:
     print(f"Tuned methods, to be named in experiments: {report.write_methods(search, options.search)}")
 
 
+def _certificate(options: argparse.Namespace) -> None:
+    from probmetric.pipeline import certify
+
+    print(
+        certify(options.run, risk=options.risk, confidence=options.confidence, score=options.score, unit=options.unit)
+    )
+
+
+def _monitor(options: argparse.Namespace) -> None:
+    from probmetric.evaluation.certificates import Certificate
+    from probmetric.evaluation.monitor import monitored
+
+    report = monitored(
+        Certificate.load(options.certificate), options.log, column=options.column, patience=options.patience
+    )
+    print(report.text)
+    if report.expired:
+        raise FileError(report.advice)
+
+
 def _list(options: argparse.Namespace) -> None:
     from probmetric.listing import listing
     from probmetric.registry import load_plugins
@@ -433,6 +453,21 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("name", nargs="?", help="one of them: its options, with defaults and what they take")
     add("experiments", _experiments, "list the experiments with their runs and the data they need")
     _add_serving(add)
+    command = add("certificate", _certificate, "certify the answers of a run's own test gallery, from its match record")
+    command.add_argument("run", help="an evaluated run: <dataset>/<method>/seed<k>")
+    command.add_argument("--risk", type=float, required=True, help="share of wrong answers allowed, e.g. 0.05")
+    command.add_argument("--confidence", type=float, default=0.9, help="chance that the promise holds (default: 0.9)")
+    command.add_argument("--score", default="", help="what decides (default: P(right); `probmetric list scores`)")
+    command.add_argument(
+        "--unit", default="auto", choices=["auto", "query", "class"], help="what is drawn independently"
+    )
+    command = add("monitor", _monitor, "say whether a certificate has expired, from the log of the queries answered")
+    command.add_argument("certificate", type=Path, help="certificate.json")
+    command.add_argument("log", type=Path, help="CSV of `probmetric search --csv`, in the order of the queries")
+    command.add_argument("--column", default="p_right", help="column to watch: p_right, or a doubt (default: p_right)")
+    command.add_argument(
+        "--patience", type=float, default=100_000, help="clean queries to a false alarm, on average at least"
+    )
     command = add("tune", _tune, "search a method's settings on validation data; started again it goes on")
     command.add_argument("search", help="name of a file below workflow/tuning")
     command.add_argument("snakemake", nargs=argparse.REMAINDER, help="options for snakemake, e.g. --profile slurm")

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from probmetric import __version__
 from probmetric.config import ConfigError, RunSettings
@@ -24,6 +24,9 @@ from probmetric.planning.runs import Run
 from probmetric.planning.staleness import step_ingredients, steps_before
 from probmetric.run_folder import RunFolder, Step
 from probmetric.run_names import RESULTS, STATE
+
+if TYPE_CHECKING:
+    from probmetric.evaluation.deployed import Unit
 
 log = logging.getLogger(__name__)
 
@@ -163,6 +166,41 @@ def _evaluate(planned: Run, plugins: Sequence[str]) -> None:
         {"p_right": json.dumps(fitted.plain())} if fitted else {},
     )
     folder.write_evaluation(metrics, curves, record)
+
+
+def certify(run: str, *, risk: float, confidence: float, score: str = "", unit: Unit = "auto") -> Path:
+    """Certify the answers of a run's test gallery: writes `certificate.json` and, in words, `certificate.md`.
+
+    Each test image is asked among the others; P(right) is by the map fitted on the validation classes.
+
+    Raises:
+        CertificateError: nothing can be certified with so many images; says what is needed.
+        FileError: the run is not evaluated.
+    """
+    from probmetric.evaluation.certificate_page import page
+    from probmetric.evaluation.deployed import certify_record
+    from probmetric.evaluation.p_right import PRight
+    from probmetric.io import content_digest, write_text
+
+    folder = RunFolder.named(run)
+    matches, metadata = folder.matches()
+    record = {name: values[matches["test"]["asked"]] for name, values in matches["test"].items()}
+    gallery = content_digest(folder.embeddings_file("test"))
+    made = certify_record(
+        record,
+        matches["test"]["label"],
+        risk=risk,
+        confidence=confidence,
+        score=score,
+        p_right=PRight.of(json.loads(metadata["p_right"])) if "p_right" in metadata else None,
+        unit=unit,
+        gallery=gallery,
+        weights=content_digest(folder.weights_file()) if folder.trained else "",
+        calibration=gallery,
+    )
+    made.save(folder.certificate_file)
+    write_text(folder.certificate_page, page(made, run))
+    return folder.certificate_page
 
 
 def _training_metrics(

@@ -11,6 +11,8 @@ results/<dataset>[+noise<rate>]/<method>[+key=value...]/seed<k>/
     curves.json             curves of the evaluation by name
     matches.safetensors     the match record: what was answered to each query, how near, how sure, and whether rightly
     run.yaml                the record of the finished run
+    certificate.json        a threshold below which answers are right often enough, where one was asked for
+    certificate.md          the same in words
     made/<step>.json        what the files of each step were made from
 
 No other module names these files.
@@ -115,6 +117,16 @@ class RunFolder:
     def matches_file(self) -> Path:
         """The match record."""
         return self.path / "matches.safetensors"
+
+    @property
+    def certificate_file(self) -> Path:
+        """What the answers of its test gallery are certified for."""
+        return self.path / "certificate.json"
+
+    @property
+    def certificate_page(self) -> Path:
+        """The same in words."""
+        return self.path / "certificate.md"
 
     @property
     def record_file(self) -> Path:

@@ -3,6 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from probmetric.evaluation.certificate_page import page
 from probmetric.evaluation.certificates import Certificate, CertificateError
 from probmetric.evaluation.deployed import (
     answer_doubts,
@@ -119,6 +120,17 @@ def test_what_nothing_can_be_said_of_is_refused(gallery):
         certify_answers(answers, labels, risk=0.1, score="p_right")
     with pytest.raises(CertificateError, match="no answer can be right"):
         certify_answers(calibration_answers(record, labels, queries, np.full(len(truth), -1)), labels, risk=0.1)
+
+
+def test_the_page_says_what_is_promised(gallery):
+    answers = calibration_answers(*gallery)
+    text = page(
+        certify_answers(answers, gallery[1], risk=0.2, p_right=deployed_p_right(*gallery), gallery="ab" * 32), "r"
+    )
+    assert "at most 20 % are wrong, with confidence 90 %" in text
+    assert "| gallery | `abababababababab`, 40 classes |" in text
+    nothing = certify_answers(answers.rows(~answers.right), gallery[1], risk=0.2)
+    assert "**Nothing is certified.**" in page(nothing, "r")
 
 
 def test_digests_tell_galleries_apart(gallery):

@@ -1,8 +1,12 @@
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from probmetric.evaluation.monitor import EXPONENTS, Monitor
+from probmetric.evaluation.certificates import CertificateError, certify
+from probmetric.evaluation.monitor import EXPONENTS, Monitor, monitored
+from probmetric.io import FileError
 
 
 def test_p_values_of_clean_queries_are_uniform_also_with_ties():
@@ -51,6 +55,34 @@ def test_a_change_is_found_soon_after_a_long_clean_time(shift, rose):
     assert alarm is not None
     assert 2000 < alarm.query <= 2200
     assert alarm.doubts_rose is rose
+
+
+def logged(path, doubts, column="p_right"):
+    """A log as search writes it, two matches a query."""
+    rows = [f"{n}.png,{1 - d if column == 'p_right' else d},{rank}" for n, d in enumerate(doubts) for rank in (1, 2)]
+    path.write_text("\n".join([f"image,{column},rank", *rows]) + "\n")
+    return path
+
+
+def test_a_log_says_whether_its_certificate_has_expired(tmp_path):
+    generator = np.random.default_rng(5)
+    doubt = generator.random(2000)
+    made = certify(doubt, generator.random(2000) >= doubt / 2, risk=0.1, reference=tuple(doubt[:500].tolist()))
+    fine = monitored(made, logged(tmp_path / "log.csv", generator.random(300)), column="p_right")
+    assert (fine.expired, fine.queries) == (False, 300)
+    assert "300 queries, no change found" in fine.text
+    blurred = logged(tmp_path / "log.csv", np.r_[generator.random(100), 0.6 + 0.4 * generator.random(200)], "gap")
+    found = monitored(made, blurred, column="gap")
+    assert found.expired
+    assert 100 < found.alarm.query < 200
+    assert "the doubts rose: alarm at query" in found.text
+    with pytest.raises(FileError, match="has no column 'p_right'; it has image, gap, rank"):
+        monitored(made, blurred, column="p_right")
+    (tmp_path / "log.csv").write_text("p_right\n0.5\n\nmany\n")
+    with pytest.raises(FileError, match="holds 'many'; expected numbers"):
+        monitored(made, tmp_path / "log.csv", column="p_right")
+    with pytest.raises(CertificateError, match="no calibration doubts"):
+        monitored(dataclasses.replace(made, reference=()), blurred, column="gap")
 
 
 def test_bad_input_is_named():

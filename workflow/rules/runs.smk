@@ -135,6 +135,31 @@ rule evaluate:
         "OMP_NUM_THREADS={threads} exec probmetric evaluate {wildcards.run} --plan {params.plan:q} > {log} 2>&1"
 
 
+rule certify:
+    """Made where it is asked for by name: snakemake results/<run>/certificate.json."""
+    input:
+        "results/{run}/matches.safetensors",
+        made="results/{run}/made/evaluate.json",
+    output:
+        "results/{run}/certificate.json",
+        page="results/{run}/certificate.md",
+    log:
+        "logs/certify/{run}.log",
+    conda:
+        "../envs/probmetric.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=30,
+    params:
+        risk=PLAN.params.certificates.risk,
+        confidence=PLAN.params.certificates.confidence,
+    message:
+        "Certify {wildcards.run}"
+    shell:
+        "probmetric certificate {wildcards.run} --risk {params.risk} --confidence {params.confidence} > {log} 2>&1"
+
+
 rule bundle:
     """Many runs, one after the other, where a job for every step would be too many (probmetric.planning.bundles)."""
     input:

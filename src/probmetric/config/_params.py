@@ -41,6 +41,13 @@ class Evaluation(Strict):
     seed: int = Field(0, ge=0, le=2**31 - 1)
 
 
+class Certificates(Strict):
+    """What `snakemake results/<run>/certificate.json` certifies of the answers of the run's test gallery."""
+
+    risk: float = Field(0.1, gt=0, lt=1, description="largest share of wrong answers among those given")
+    confidence: float = Field(0.9, gt=0, lt=1, description="chance, over calibration sets, that this holds")
+
+
 class Tracking(Strict):
     """The MLflow view of the results."""
 
@@ -178,6 +185,7 @@ class Params(Strict):
         default_factory=dict, description="for `snakemake --config experiments=<name>@<dataset>[+<preset>]`"
     )
     evaluation: Evaluation = Evaluation()
+    certificates: Certificates = Certificates()
     tracking: Tracking = Tracking()
     stale: StalePolicy = Field(
         "auto",

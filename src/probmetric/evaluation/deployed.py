@@ -74,29 +74,56 @@ def certify_answers(
     Raises:
         CertificateError: no answers, a score that they do not have, or too few of them; says what is needed.
     """
-    if not answers.asked.any():
+    return certify_record(
+        answers.tensors(),
+        gallery_labels,
+        risk=risk,
+        confidence=confidence,
+        score=score,
+        p_right=p_right,
+        unit=unit,
+        seed=seed,
+        **facts,
+    )
+
+
+def certify_record(
+    record: Mapping[str, Any],
+    gallery_labels: Any,
+    *,
+    risk: float,
+    confidence: float = 0.9,
+    score: str = "",
+    p_right: PRight | None = None,
+    unit: Unit = "auto",
+    seed: int = 0,
+    **facts: Any,
+) -> Certificate:
+    """As `certify_answers`, from the arrays that a run's match record holds (`RunFolder.matches`)."""
+    if not record["asked"].any():
         raise CertificateError(
             "no calibration query has an image of its class in the gallery, so no answer can be right; calibrate with "
             "images of the gallery's classes."
         )
+    doubts = {name.removeprefix("doubt."): values for name, values in record.items() if name.startswith("doubt.")}
+    doubts["own"] = record["own"]
     score = score or (P_RIGHT if p_right else "disagreement")
-    doubts = {"own": answers.own, **answers.doubts}
     if score == P_RIGHT and p_right is None:
         raise CertificateError("score 'p_right' needs a map fitted to other answers; name another score.")
     if score != P_RIGHT and score not in doubts:
         raise CertificateError(f"the answers have no score {score!r}; they have {', '.join(sorted(doubts))}.")
     fitted = p_right if score == P_RIGHT else None
     doubt = decided_by(score, fitted, doubts)
-    shown, classes = np.unique(answers.label), np.unique(_arrays.to_numpy(gallery_labels))
+    shown, classes = np.unique(record["label"]), np.unique(_arrays.to_numpy(gallery_labels))
     partly = len(np.intersect1d(shown, classes)) < SHOWN * len(classes)
     by_class = partly if unit == "auto" else unit == "class"
     drawn = np.random.default_rng(seed).permutation(len(doubt))[:REFERENCE]
     return certify(
         doubt,
-        answers.right,
+        record["right"],
         risk=risk,
         confidence=confidence,
-        groups=answers.label if by_class else None,
+        groups=record["label"] if by_class else None,
         seed=seed,
         score=score,
         p_right=fitted.plain() if fitted else None,

@@ -19,11 +19,14 @@ import bisect
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from probmetric.evaluation import _arrays
+from probmetric.evaluation.certificates import Certificate, CertificateError
+from probmetric.io import FileError, read_csv
 
 EXPONENTS = (0.2, 0.4, 0.6, 0.8)
 LEAST = 50
@@ -36,6 +39,74 @@ class Alarm:
 
     query: int
     doubts_rose: bool
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a log says about a certificate."""
+
+    queries: int
+    evidence: float
+    alarm: Alarm | None
+
+    @property
+    def expired(self) -> bool:
+        """Whether there was an alarm."""
+        return self.alarm is not None
+
+    @property
+    def text(self) -> str:
+        """A line for people."""
+        if self.alarm is None:
+            return f"{self.queries} queries, no change found; evidence {self.evidence:.2g} of the 1 that is an alarm"
+        way = "rose" if self.alarm.doubts_rose else "fell"
+        return f"{self.queries} queries; the doubts {way}: alarm at query {self.alarm.query}"
+
+    @property
+    def advice(self) -> str:
+        """What to do after an alarm."""
+        return (
+            "the certificate has expired: these queries are not like those it was made from. Look at the answers since "
+            "then (other cameras, other classes, another gallery?), label some and certify again."
+        )
+
+
+def monitored(certificate: Certificate, log: str | Path, *, column: str, patience: float = PATIENCE) -> Report:
+    """Watch a log of queries, a CSV with one row per query or, of `search --csv`, per match.
+
+    Args:
+        certificate: what the log's answers were given by.
+        log: the file; of rows with a `rank` the first of each query counts.
+        column: `p_right`, for a certificate by P(right), or the doubt that the certificate decides by.
+        patience: see `Monitor`.
+
+    Raises:
+        FileError: the log is damaged, or has no such column or numbers.
+        CertificateError: the certificate holds no calibration doubts.
+    """
+    if not certificate.reference:
+        raise CertificateError("the certificate holds no calibration doubts to compare with; certify again.")
+    names, rows = read_csv(log, "name the CSV that `probmetric search --csv` wrote")
+    if column not in names:
+        raise FileError(f"{log} has no column {column!r}; it has {', '.join(names)}.")
+    monitor = Monitor(certificate.reference, patience=patience)
+    asked = [row[column] for row in rows if row.get("rank", "1") == "1"]
+    try:
+        values = [float(text) for text in asked]
+    except ValueError:
+        raise FileError(
+            f"{log}: column {column!r} holds {next(filter(_is_text, asked))!r}; expected numbers."
+        ) from None
+    alarm = monitor.watch(1 - value if column == "p_right" else value for value in values)
+    return Report(len(values), monitor.evidence, alarm)
+
+
+def _is_text(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return True
+    return False
 
 
 class Monitor:
