@@ -26,6 +26,7 @@ MESSAGES = {
     "fit_posterior": "Fit the posterior of",
     "embed": "Embed",
     "evaluate": "Evaluate",
+    "certify": "Certify",
     "aggregate": "Collect the results of",
     "tables": "Tables of",
     "figures": "Figures of",
