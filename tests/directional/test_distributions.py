@@ -3,12 +3,14 @@ from __future__ import annotations
 import math
 
 import mpmath
+import numpy as np
 import pytest
 import torch
 from sphere_reference import bessel_reference, cosine_grid, sphere_grid, unit
 from torch.distributions import kl_divergence
 
 from probmetric.directional import NonIsotropicVonMisesFisher, PowerSpherical, VonMisesFisher
+from probmetric.directional._mixed import mean_log_one_plus
 
 DOUBLE = torch.float64
 ROTATIONAL = pytest.mark.parametrize("family", [VonMisesFisher, PowerSpherical])
@@ -173,6 +175,56 @@ def test_kl_divergence_between_different_directions() -> None:
     expected = (weights * log_p.exp() * (log_p - q.log_prob(points))).sum()
     torch.testing.assert_close(kl_divergence(p, q), expected, atol=1e-10, rtol=0)
     assert kl_divergence(p, q).item() == pytest.approx(0.840, abs=5e-4)
+
+
+def mean_log_by_angles(kappa: float, cosine: float, dim: int) -> float:
+    """E[log(1 + m^T x)] under a vMF by the polar angle and, for M > 2, the angle around the mean direction."""
+    nodes, weights = np.polynomial.legendre.leggauss(500)
+    polar, around = np.pi * (nodes + 1) / 2, np.pi * (nodes + 1) / 2
+    density = np.exp(kappa * (np.cos(polar) - 1)) * np.sin(polar) ** (dim - 2) * weights
+    if dim == 2:
+        turn, share = np.array([1.0, -1.0]), np.array([0.5, 0.5])
+    else:
+        turn, share = np.cos(around), np.sin(around) ** (dim - 3) * weights
+        share = share / share.sum()
+    projected = cosine * np.cos(polar)[:, None] + np.sqrt(1 - cosine**2) * np.sin(polar)[:, None] * turn
+    return float(density @ (np.log1p(projected) @ share) / density.sum())
+
+
+@pytest.mark.parametrize("dim", [3, 8, 64])
+@pytest.mark.parametrize("kappa", [0.0, 4.0, 900.0])
+@pytest.mark.parametrize("cosine", [1.0, 0.6, -0.2])
+def test_kl_of_a_vmf_from_a_power_spherical(dim: int, kappa: float, cosine: float) -> None:
+    """By quadrature over the sphere, for distributions around different directions."""
+    loc = torch.zeros(2, dim, dtype=DOUBLE)
+    loc[0, 0], loc[1, 0], loc[1, 1] = 1.0, cosine, (1 - cosine**2) ** 0.5
+    p, q = VonMisesFisher(loc[0], scalar(kappa)), PowerSpherical(loc[1], scalar(2.5))
+    expected = -p.entropy() - q.log_normalizer() - 2.5 * mean_log_by_angles(kappa, cosine, dim)
+    torch.testing.assert_close(kl_divergence(p, q), expected, atol=2e-5, rtol=1e-6)
+
+
+def test_kl_of_a_vmf_from_a_power_spherical_on_the_circle_and_far_out() -> None:
+    assert mean_log_one_plus(scalar(4.0), scalar(0.6), 2).item() == pytest.approx(
+        mean_log_by_angles(4.0, 0.6, 2), abs=5e-5
+    )
+    for dim in (
+        2,
+        3,
+        512,
+    ):  # a narrow vMF sees log(1 + t) at its mean and its curvature, -(M - 1) / 2 kappa of the slope
+        narrow = mean_log_one_plus(scalar(1e5), scalar(0.5), dim).item()
+        slope, bend, spread = 1 / 1.5, -1 / 1.5**2, 1 / 1e5
+        second = spread * (-(dim - 1) / 2 * 0.5 * slope + 0.5 * bend * 0.75)
+        assert narrow == pytest.approx(math.log(1.5) + second, abs=2e-4 if dim == 512 else 1e-8)
+    with pytest.raises(ValueError, match="concentration is 1e\\+07; this divergence is computed up to"):
+        mean_log_one_plus(scalar(1e7), scalar(0.5), 3)
+
+
+def test_kl_of_a_vmf_from_a_power_spherical_has_gradients() -> None:
+    inputs = (torch.tensor([0.5, 8.0], dtype=DOUBLE), torch.tensor([0.9, -0.4], dtype=DOUBLE))
+    assert torch.autograd.gradcheck(
+        lambda kappa, cosine: mean_log_one_plus(kappa, cosine, 5), [each.requires_grad_() for each in inputs]
+    )
 
 
 @pytest.mark.parametrize("dim", [2, 3, 8])

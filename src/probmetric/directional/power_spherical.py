@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.distributions import register_kl
 
 from ._implicit import Reparameterise, gap_derivative
+from ._mixed import mean_log_one_plus
 from ._rotational import RotationallySymmetric
 from .normalizer import log_normalizer
 from .von_mises_fisher import VonMisesFisher
@@ -67,6 +68,13 @@ def _kl(p: PowerSpherical, q: VonMisesFisher) -> Tensor:
     """KL(p || q), (...): the entropy of p and the mean of p are all it needs."""
     cross = log_normalizer(q.concentration, q.dim) + q.concentration * (p.mean * q.loc).sum(-1)
     return -p.entropy() - cross
+
+
+@register_kl(VonMisesFisher, PowerSpherical)
+def _reverse_kl(p: VonMisesFisher, q: PowerSpherical) -> Tensor:
+    """KL(p || q), (...), by the series of `_mixed`."""
+    expected = mean_log_one_plus(p.concentration, (p.loc * q.loc).sum(-1), p.dim)
+    return -p.entropy() - q.log_normalizer() - q.concentration * expected
 
 
 def _mean_statistic(alpha: Tensor, beta: float) -> Tensor:
