@@ -480,9 +480,9 @@ def test_the_papers_own_claims_come_first(told):
         assert board.lines[0].claim.paper == first
 
 
-def test_the_page_opens_with_the_claims(told):
+def test_the_claims_stand_behind_the_answer(told):
     text = render(told)
-    assert text.index('id="claims"') < text.index('id="glance"')
+    assert text.index('id="answer"') < text.index('id="tables"') < text.index('id="claims"')
     assert "2 of 35 claims of the papers were run here" in text
     shown = re.search(r"does not hold</span> <span[^>]*>-0\.0\d\d ± 0\.0\d\d</span>.*", text)
     assert re.search(r"to contrastive, d -\d+\.\d, 4 seeds", shown[0])

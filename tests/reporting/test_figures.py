@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import struct
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from probmetric.registry import UnknownNameError
 from probmetric.reporting.experiment import ReportContext
-from probmetric.reporting.figures import _data, _images, _style, draw, list_figures
+from probmetric.reporting.figures import _data, _images, _lines, _multiples, _style, draw, list_figures
 
 
 def png_size(path) -> tuple[int, int]:
@@ -145,3 +147,51 @@ def test_a_method_stands_at_the_same_height_in_every_panel(workspace):
             if line.get_marker() == "o":
                 (variant,) = [v for v, look in looks.items() if look.colour == line.get_color()]
                 assert list(line.get_ydata()) == [heights[variant]]
+
+
+MANY = tuple(f"method {place} of a family with a long name" if place % 5 else f"m{place}" for place in range(23))
+
+
+def many_methods(lines: int = 23) -> tuple[ReportContext, dict[str, dict[str, _data.Curve]]]:
+    """A context of many methods, and a rising curve of each on two datasets."""
+    labels = {f"m{place}": name for place, name in enumerate(MANY)}
+    runs = [f"digits/m{place}/seed0" for place in range(lines)]
+    context = ReportContext.create("many", runs, ["retrieval/recall_at_1"], "reports/many", labels=labels)
+    x = np.linspace(0, 1, 11)
+    curves = {f"m{place}": (x, x * (place + 1) / lines) for place in range(lines)}
+    return context, {"digits": curves, "glyphs": curves}
+
+
+@pytest.mark.parametrize("lines", [1, 5, 6, 7, 23])
+def test_every_method_is_named_inside_the_figure_and_no_name_touches_another(lines):
+    context, panels = many_methods(lines)
+    with _style.style():
+        figure = _lines.line_panels(context, panels, lambda axis: axis.set(xlabel="x", ylabel="y") and None)
+        figure.draw_without_rendering()
+        texts = [text for text in figure.findobj(Text) if " ".join(text.get_text().split()) in MANY]
+        boxes = [text.get_window_extent() for text in texts]
+    assert len(texts) == (2 * lines if lines > 6 else lines)
+    assert all(box.x0 >= 0 and box.x1 <= figure.bbox.width for box in boxes)
+    for one, other in itertools.combinations(boxes, 2):
+        assert not one.overlaps(other)
+
+
+def test_of_many_methods_each_panel_shows_one_before_all_others_in_grey():
+    context, panels = many_methods()
+    figure = _lines.line_panels(context, panels, lambda axis: None)
+    assert len(figure.axes) == 46
+    for axis, place in zip(figure.axes, [*range(23), *range(23)], strict=True):
+        (own,) = axis.lines
+        assert own.get_ydata()[-1] == pytest.approx((place + 1) / 23)
+        assert len(axis.collections[0].get_segments()) == 22
+        assert axis.get_ylim() == figure.axes[23 * (axis in figure.axes[23:])].get_ylim()
+
+
+def test_names_at_the_ends_of_lines_keep_their_distance_order_and_place():
+    assert _multiples.spread([0.1, 0.5, 0.9], 0.05) == [0.1, 0.5, 0.9]
+    assert _multiples.spread([0.5, 0.5, 0.5], 0.1) == pytest.approx([0.4, 0.5, 0.6])
+    assert _multiples.spread([0.0, 0.0, 0.99, 1.0], 0.1) == pytest.approx([0.0, 0.1, 0.9, 1.0])
+    crowded = np.sort(np.random.default_rng(0).random(20)) ** 3
+    found = np.array(_multiples.spread(list(crowded), 0.05))
+    assert np.diff(found).min() >= 0.05 - 1e-12
+    assert 0 <= found[0] <= found[-1] <= 1

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import itertools
 import re
 import shutil
 from html.parser import HTMLParser
+from urllib.parse import unquote
 
 import pytest
 from fabricated_runs import Workspace, write_run
@@ -71,13 +73,21 @@ def page(study) -> Page:
 
 def test_the_page_is_self_contained(page):
     for tag, attributes in page.tags:
-        assert tag not in ("script", "link", "iframe")
+        assert tag not in ("link", "iframe")
         for name in ("src", "href", "srcset"):
             address = attributes.get(name) or ""
             assert not re.match(r"(https?:)?//", address), address
     images = [attributes for tag, attributes in page.tags if tag == "img"]
     assert len(images) == 2
     assert all(image["src"].startswith("data:image/webp;base64,") and len(image["alt"]) > 40 for image in images)
+
+
+def test_the_browser_is_told_to_run_the_pages_own_script_only(page, study):
+    (script,) = re.findall("<script>(.*?)</script>", (study.folder / "index.html").read_text("utf-8"), re.DOTALL)
+    (policy,) = (found["content"] for _, found in page.tags if found.get("http-equiv") == "Content-Security-Policy")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert "default-src 'none'" in policy
+    assert f"script-src 'sha256-{digest}'" in policy
 
 
 def test_figures_lose_no_pixel_on_the_page(page, study):
@@ -107,7 +117,9 @@ def test_internal_links_and_files_exist(page, study):
     for tag, attributes in page.tags:
         if tag == "a":
             address = attributes["href"]
-            target = address[1:] in identities if address.startswith("#") else (study.folder / address).exists()
+            target = (
+                address[1:] in identities if address.startswith("#") else (study.folder / unquote(address)).exists()
+            )
             assert target, address
 
 
@@ -124,12 +136,18 @@ def test_the_page_is_accessible(page):
 def test_the_page_opens_with_the_answer(page, study):
     words = page.words
     end = words.index("Can the uncertainty")
-    glance = words[words.rindex("At a glance", 0, end) : end]
+    glance = words[words.rindex("The answer", 0, end) : end]
     for answer in _answers.answers(build_table(study)):
         assert answer.best in glance
         assert answer.value in glance
         assert answer.margin in glance
     assert "Not significantly better than" in glance
+    assert glance.count("no certificate") == 3
+
+
+def test_every_finished_run_is_one_click_away(page, study):
+    folders = {attributes["href"] for tag, attributes in page.tags if tag == "a" and attributes.get("class") == "run"}
+    assert folders == {f"../../results/{run.key.run}/" for run in study.runs}
 
 
 def test_numbers_of_the_table_stand_on_the_page(page, study):
@@ -162,7 +180,7 @@ def test_text_from_outside_is_escaped(workspace):
     write_json(context.folder / "figures" / "sparsification.json", drawing)
     Image.new("RGB", (2, 2)).save(context.folder / "figures" / "sparsification.png")
     text = render(context)
-    assert "<script" not in text
+    assert text.count("<script") == 1
     page = Page(text)
     assert nasty in " ".join(page.text)
     assert any(attributes.get("alt") == nasty for tag, attributes in page.tags if tag == "img")
@@ -180,6 +198,18 @@ def test_an_experiment_without_results_says_so(workspace):
     words = Page(render(context)).words
     assert "No run on this dataset is finished." in words
     assert "0 of 1 runs finished" in words
+
+
+def test_a_floor_that_is_best_is_called_one(workspace):
+    for seed in range(3):
+        write_run(workspace.root, f"glyphs/raw_pixels/seed{seed}", {"retrieval/recall_at_1": 0.99 + 0.001 * seed})
+    runs = [run for run in workspace.runs if run.startswith("glyphs/")]
+    context = workspace.context(runs=runs, figures=())
+    aggregate([context.results / run for run in runs], context.folder / "runs.csv", context.folder / "metrics.json")
+    (answer,) = _answers.answers(build_table(context))
+    assert (answer.best, answer.floor) == ("Raw pixels (floor)", True)
+    assert "It learns nothing" in Page(render(context)).words
+    assert "It learns nothing" not in Page(render(workspace.context(runs=runs[:6], figures=()))).words
 
 
 def test_one_seed_is_not_tested(workspace):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -44,6 +45,8 @@ def check_links(site: Path) -> int:
     """Follow every link of every page; returns how many there are."""
     pages = [Page.read(path) for path in site.rglob("*.html")]
     links = [(path, link) for path, page in zip(site.rglob("*.html"), pages, strict=True) for link in page.links]
+    for path in site.rglob("*.html"):
+        assert not re.search("data-local|results/", path.read_text(encoding="utf-8")), path
     for path, link in links:
         found = target(path, link).resolve()
         assert found.is_file(), (path, link)
@@ -52,6 +55,7 @@ def check_links(site: Path) -> int:
 
 
 def test_every_link_resolves_wherever_the_folder_lies(reports, tmp_path):
+    assert "data-local" in (reports / "study/index.html").read_text(encoding="utf-8")
     write_site(reports, tmp_path / "site")
     (tmp_path / "site").rename(tmp_path / "elsewhere")
     shutil.rmtree(reports)

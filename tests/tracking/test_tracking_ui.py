@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 import time
 import urllib.request
 from pathlib import Path
 
 import pytest
+from browsing import open_browser, save
 from fabricated_runs import study_metrics, write_run
 from mlflow import MlflowClient
 
 from probmetric.tracking import live_curves, track
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
-    *("--disable-background-networking", "--disable-component-update", "--window-size=1700,1000"),
-)
 
 
 def test_the_ui_shows_runs_curves_and_figures_after_the_repository_moved(tracked, serve, tmp_path, monkeypatch):
@@ -86,21 +80,6 @@ def check_writing_through_the_server(address: str, moved: Path, runs: tuple[str,
     assert not (moved / "unused").exists()
 
 
-def open_browser():
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    driver = shutil.which("chromedriver")
-    if browser is None or driver is None:
-        pytest.skip("Chromium and its driver are not installed (Debian: chromium chromium-driver)")
-    options = webdriver.ChromeOptions()
-    options.binary_location = browser
-    for flag in (*FLAGS, f"--user-data-dir={tempfile.mkdtemp(prefix='chromium-')}"):
-        options.add_argument(flag)
-    return webdriver.Chrome(options=options, service=Service(driver))
-
-
 def check_pages(driver, address: str, report: tuple[str, str], moved: Path) -> None:
     client = MlflowClient(tracking_uri=address)
     glyphs = client.get_experiment_by_name("glyphs").experiment_id
@@ -131,10 +110,3 @@ def wait_for_text(driver, words: list[str], seconds: int = 90) -> str:
         return text if all(word in text for word in words) else False
 
     return WebDriverWait(driver, seconds, poll_frequency=0.5).until(shown, f"not all shown: {json.dumps(words)}")
-
-
-def save(driver, name: str) -> None:
-    """Keep the screenshot where a person finds it: below PROBMETRIC_SCREENSHOTS, if that is set."""
-    if folder := os.environ.get("PROBMETRIC_SCREENSHOTS"):
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        driver.save_screenshot(str(Path(folder) / f"{name}.png"))

@@ -49,7 +49,7 @@ _FREE = ("_cosine", "_disagreement")
 
 @dataclass(frozen=True)
 class Answer:
-    """Which method is best on one dataset, in sentences."""
+    """Which method is best on one dataset, in sentences; `floor` says that it learns nothing."""
 
     title: str
     best: str
@@ -57,6 +57,7 @@ class Answer:
     metric: str
     margin: str
     significance: str
+    floor: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,12 @@ class Trust:
 
     def answer(self, question: Question) -> Verdict | None:
         """The worst verdict on a question; None where nothing was measured."""
-        found = {item.verdict for item in self.evidence.values() if item.question == question}
+        found = {item.verdict for item in self.of(question)}
         return next((verdict for verdict in _WORST_FIRST if verdict in found), None)
+
+    def of(self, question: Question) -> list[Evidence]:
+        """What was measured about a question."""
+        return [item for item in self.evidence.values() if item.question == question]
 
     @property
     def verdict(self) -> str:
@@ -125,9 +130,14 @@ def _answer(table: ResultTable, group: Group) -> Answer:
     runner, other = ranked[1]
     margin = f"{abs(cell.mean - other.mean):.{column.digits}f}"
     ahead = "below" if column.direction == "lower" else "above"
-    return Answer(
-        group.title, best.label, value, column.heading, f"{margin} {ahead} {runner.label}.", _significance(ranked)
-    )
+    margin = f"{margin} {ahead} {runner.label}."
+    floor = is_floor(best.method)
+    return Answer(group.title, best.label, value, column.heading, margin, _significance(ranked), floor)
+
+
+def is_floor(variant: str) -> bool:
+    """Whether a method learns nothing and is run as a floor for those that do."""
+    return variant.partition("+")[0] in FLOOR_METHODS
 
 
 def _significance(ranked: Sequence[tuple[Row, Cell]]) -> str:
@@ -201,7 +211,7 @@ def _floor(metric: str, variant: str, here: Mapping[str, _Measured]) -> float | 
     trivial = [
         _mean(measured[metric])
         for name, measured in here.items()
-        if name != variant and name.partition("+")[0] in FLOOR_METHODS and metric in measured
+        if name != variant and is_floor(name) and metric in measured
     ]
     return max(free + trivial) if free else None
 

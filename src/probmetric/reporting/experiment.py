@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from probmetric.reporting._words import override_words
 from probmetric.reporting.aggregate import Record, found_run, read_records
 from probmetric.reporting.record import REPORTS, read_report_record
 from probmetric.run_folder import RunFolder
@@ -127,10 +128,12 @@ class ReportContext:
         return [item for item in sets[0] if item and all(item in other for other in sets)]
 
     def label(self, variant: str) -> str:
-        """What a reader sees for a method: its label or its name, then the overrides that tell it from others."""
+        """What a reader sees for a method: its label or its name, then in words what tells it from others."""
         method, _, overrides = variant.partition("+")
         own = [item for item in overrides.split("+") if item and item not in self.shared_overrides]
-        own = [f"kept from {item.removeprefix(MADE)}" if item.startswith(MADE) else item for item in own]
+        own = [
+            f"kept from {item.removeprefix(MADE)}" if item.startswith(MADE) else override_words(item) for item in own
+        ]
         return ", ".join([self.labels.get(method) or method, *own])
 
 

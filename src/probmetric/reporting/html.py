@@ -1,20 +1,25 @@
 """One self-contained HTML page per experiment: the answer first, then tables, figures, protocol and provenance.
 
-Figures are embedded, nothing is fetched from anywhere, all text from results and configuration is escaped. The page
-holds no date, so the same results give the same bytes.
+Figures are embedded, nothing is fetched from anywhere, all text from results and configuration is escaped; the browser
+runs no script but the page's own, which sorts and filters tables. The page holds no date, so the same results give the
+same bytes.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
+import os
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from probmetric.io import FileError, check_responds, present, read_json, read_text, write_text
 from probmetric.reporting import _answers, _render
 from probmetric.reporting._selection import cautions
+from probmetric.reporting._words import override_words
 from probmetric.reporting.claims import layout as claims_layout
 from probmetric.reporting.claims import load_claims
 from probmetric.reporting.claims.testing import evaluate_claims
@@ -23,11 +28,15 @@ from probmetric.reporting.published import layout, load_published
 from probmetric.reporting.published.comparing import compare_published
 from probmetric.reporting.tables import build_table
 from probmetric.run_folder import flatten
+from probmetric.run_names import data_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jinja2 import Environment
 
     from probmetric.reporting.experiment import ReportContext
+    from probmetric.reporting.tables import Group, Row
     from probmetric.run_folder import RunFolder
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -57,13 +66,15 @@ def environment() -> Environment:
     """The package's page templates; all text put into them is escaped, and a name they lack is an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(
+    found = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    found.filters["words"] = override_words
+    return found
 
 
 def render(context: ReportContext) -> str:
@@ -79,6 +90,8 @@ def render(context: ReportContext) -> str:
             table=table,
             render=_render,
             answers=_answers.answers(table),
+            folders=_folders(context),
+            script=_script(),
             trust={group_title(data): judged for data, judged in trust.items()},
             trust_sentence=_answers.trust_sentence,
             questions=_answers.QUESTIONS,
@@ -99,6 +112,24 @@ def render(context: ReportContext) -> str:
             links=_links(context),
         )
     )
+
+
+def _script() -> dict[str, str]:
+    """The script of the page as it stands there, and its digest: the page's policy lets no other script run."""
+    from markupsafe import Markup
+
+    text = read_text(TEMPLATES / "tables.js")
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return {"text": Markup(text), "policy": f"sha256-{digest}"}
+
+
+def _folders(context: ReportContext) -> Callable[[Group, Row], list[tuple[int, str]]]:
+    """Function of a table's group and row: (seed, folder relative to the page) of its finished runs."""
+    found: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
+    for run in context.runs:
+        folder = os.path.relpath(run.path, context.folder)
+        found[run.key.data, run.key.variant].append((run.key.seed, f"{quote(folder, safe='/+=')}/"))
+    return lambda group, row: sorted(found[data_name(group.dataset, group.noise), row.method])
 
 
 def _figures(context: ReportContext) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ inside the folder, which can be opened from disk, packed into an archive or put 
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -16,10 +17,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from probmetric.io import FileError, read_json, write_text
+from probmetric.io import FileError, read_json, read_text, write_text
 from probmetric.reporting.html import environment
 
 GENERATOR = "probmetric publish"
+LOCAL = "data-local"  # marks links that lead out of the reports, to files of this machine
+_LOCAL = re.compile(rf' {LOCAL} href="[^"]*"')
 _SUFFIX = " – ProbMetric"
 
 
@@ -48,7 +51,9 @@ class Page(HTMLParser):
         self._in_title = tag == "title"
         if tag == "meta" and "name" in found:
             self.meta[found["name"]] = found.get("content", "")
-        self.links += [found[name] for name in ("href", "src") if _is_relative(found.get(name, ""))]
+        self.links += (
+            [] if LOCAL in found else [found[name] for name in ("href", "src") if _is_relative(found.get(name, ""))]
+        )
 
     def handle_data(self, data: str) -> None:
         """Notes the title."""
@@ -94,13 +99,13 @@ def _clear(site: Path) -> None:
 
 
 def _experiment(page: Path, reports: Path, site: Path) -> dict[str, str]:
-    """Copy a page and what it links to; returns what the list says about it."""
+    """Copy a page and what it links to, without its links to run folders; returns what the list says about it."""
     said = Page.read(page)
     for link in said.links:
         if not target(page, link).is_file():
             raise FileError(f"{page} links to {link}, which is not there; make the experiment's report again.")
         _copy(target(page, link), reports, site)
-    _copy(page, reports, site)
+    write_text(site / page.relative_to(reports), _LOCAL.sub("", read_text(page)))
     place = page.relative_to(reports)
     return {
         "name": str(place.parent),

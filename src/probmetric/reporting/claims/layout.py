@@ -59,7 +59,7 @@ class Board:
         parts = [_counted(text, count[name]) for name, text in _SENTENCE.items() if count[name]]
         total = len(papers) + sum(not claim.ours for claim in self.not_run)
         asked = len(self.lines) - len(papers)
-        more = f" Besides, {_counted('{} question{s} of our own', asked)}." if asked else ""
+        more = f" Besides, {asked} question{'' if asked == 1 else 's'} of our own." if asked else ""
         if not parts:
             return f"None of {total} claims of the papers was run here.{more}"
         return f"{len(papers)} of {total} claims of the papers were run here: {', '.join(parts)}.{more}"

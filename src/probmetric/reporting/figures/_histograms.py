@@ -42,7 +42,7 @@ def histogram_panels(panels: Mapping[str, Groups], names: tuple[str, str], quant
     from matplotlib.patches import Patch
 
     columns = min(3, len(panels))
-    figure, axes = _style.grid(math.ceil(len(panels) / columns), columns, panel_height=1.75, legend_entries=2)
+    figure, axes = _style.grid(math.ceil(len(panels) / columns), columns, panel_height=1.75, named=names)
     for axis, (title, groups) in zip(_style.trim(axes, len(panels)), panels.items(), strict=True):
         _panel(axis, groups)
         axis.set_title(title, fontsize=7.5)

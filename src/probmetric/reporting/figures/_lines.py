@@ -1,4 +1,4 @@
-"""Panels of lines, one line per method: the common part of the curve figures."""
+"""Panels of lines, one line per method, or a panel per method where they are many: the common part of curve figures."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from probmetric.reporting.figures import _data, _style
+from probmetric.reporting.figures._multiples import FEW, small_multiples
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +24,7 @@ def line_panels(
     columns: int = 3,
     panel_height: float = 2.3,
 ) -> Figure:
-    """Draw title -> method -> curve, one panel per title, with one legend for all.
+    """Draw title -> method -> curve: one panel per title and a legend, or small multiples of many methods.
 
     Args:
         context: the experiment, for labels and the order of methods.
@@ -33,11 +34,12 @@ def line_panels(
         panel_height: inches.
     """
     variants = _data.methods_drawn(context, {variant for curves in panels.values() for variant in curves})
+    if len(variants) > FEW:
+        return small_multiples(context, panels, finish)
     known = _style.looks(context.variants)
     columns = min(columns, len(panels))
-    figure, axes = _style.grid(
-        math.ceil(len(panels) / columns), columns, panel_height=panel_height, legend_entries=len(variants)
-    )
+    labels = [context.label(variant) for variant in variants]
+    figure, axes = _style.grid(math.ceil(len(panels) / columns), columns, panel_height=panel_height, named=labels)
     for axis, (title, curves) in zip(_style.trim(axes, len(panels)), panels.items(), strict=True):
         for variant in variants:
             if variant in curves:

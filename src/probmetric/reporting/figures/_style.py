@@ -100,12 +100,12 @@ def looks(variants: Iterable[str]) -> dict[str, Look]:
 
 
 def grid(
-    rows: int, columns: int, *, panel_height: float = 2.1, legend_entries: int = 0, **options: Any
+    rows: int, columns: int, *, panel_height: float = 2.1, named: Sequence[str] = (), **options: Any
 ) -> tuple[Figure, list[list[Axes]]]:
-    """A figure of report width with `rows` x `columns` panels and room for a legend below."""
+    """A figure of report width with `rows` x `columns` panels and room for a legend of `named` below."""
     from matplotlib.figure import Figure
 
-    below = 0.12 + 0.19 * math.ceil(legend_entries / 3) if legend_entries else 0.02
+    below = 0.12 + 0.19 * math.ceil(len(named) / legend_columns(named)) if named else 0.02
     height = rows * panel_height + below
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     figure.get_layout_engine().set(rect=(0, below / height, 1, 1 - below / height))  # type: ignore[union-attr,call-arg]
@@ -113,11 +113,17 @@ def grid(
     return figure, [list(row) for row in axes]
 
 
+def legend_columns(labels: Sequence[str]) -> int:
+    """Entries of a legend's line: three, or as many as long labels leave room for."""
+    widest = 0.6 + 0.068 * max(map(len, labels))  # inches: the line's sample, then letters of the legend's size
+    return max(1, min(3, len(labels), int(WIDTH / widest)))
+
+
 def legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
-    """One legend below all panels, three entries a line."""
+    """One legend below all panels."""
     if handles:
         figure.legend(
-            handles, labels, loc="lower center", ncols=min(3, len(labels)), handlelength=2.6, columnspacing=1.6
+            handles, labels, loc="lower center", ncols=legend_columns(labels), handlelength=2.6, columnspacing=1.6
         )
 
 

@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from probmetric.reporting.figures import _data, _style, register
+from probmetric.reporting.figures._multiples import FEW, small_multiples
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from probmetric.reporting.experiment import ReportContext
     from probmetric.run_folder import RunFolder
 
 TITLE = "Learning curves"
+_CAPTION = (
+    "Training loss is divided by its value in the first epoch: losses of different methods have no common scale. The "
+    "validation metric selects the weights. Line: mean over seeds; band: lowest to highest."
+)
 _Band = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -30,8 +36,11 @@ def draw(context: ReportContext) -> _style.Drawing:
     if not groups:
         return _style.nothing(TITLE, "no run of this experiment has a training history.")
     variants = _data.methods_drawn(context, {variant for methods in groups.values() for variant in methods})
+    if len(variants) > FEW:
+        return _style.Drawing(_multiples(context, groups), TITLE, _CAPTION, _alt(context, groups))
     known = _style.looks(context.variants)
-    figure, axes = _style.grid(len(groups), 2, panel_height=1.95, legend_entries=len(variants))
+    labels = [context.label(variant) for variant in variants]
+    figure, axes = _style.grid(len(groups), 2, panel_height=1.95, named=labels)
     for (loss, metric), (data, methods) in zip(axes, groups.items(), strict=True):
         for variant in variants:
             if variant in methods:
@@ -41,11 +50,22 @@ def draw(context: ReportContext) -> _style.Drawing:
         loss.set(xlabel="epoch", ylabel="loss / first epoch")
         metric.set(xlabel="epoch", ylabel="validation metric")
     _style.method_legend(figure, context, variants, known)
-    caption = (
-        "Left: training loss divided by its value in the first epoch (losses of different methods have no common "
-        "scale). Right: the validation metric that selects the weights. Line: mean over seeds; band: lowest to highest."
-    )
-    return _style.Drawing(figure, TITLE, caption, _alt(context, groups))
+    return _style.Drawing(figure, TITLE, _CAPTION, _alt(context, groups))
+
+
+def _multiples(context: ReportContext, groups: dict[str, dict[str, list[RunFolder]]]) -> Figure:
+    """A panel per method, of the loss and of the validation metric on every dataset."""
+    blocks: dict[str, dict[str, _Band]] = {}
+    for data, methods in groups.items():
+        for column, name in (("train_loss", "loss / first epoch"), ("val_metric", "validation metric")):
+            bands = {variant: _band(runs, column, relative=column == "train_loss") for variant, runs in methods.items()}
+            if found := {variant: band for variant, band in bands.items() if band is not None}:
+                blocks[f"{_data.group_title(data)}: {name}"] = found
+    return small_multiples(context, blocks, _epochs)
+
+
+def _epochs(axis: Axes) -> None:
+    axis.set_xlabel("epoch")
 
 
 def _band(runs: Sequence[RunFolder], column: str, *, relative: bool = False) -> _Band | None:

@@ -8,28 +8,29 @@ from typing import TYPE_CHECKING
 from probmetric.metrics import arrow, label
 from probmetric.reporting._comparison import Cell, summarise
 from probmetric.reporting.figures import _data, _style, register
+from probmetric.reporting.figures._multiples import label_ends
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
 
 TITLE = "Robustness to label noise"
+_NAME, _AROUND = 0.14, 0.7  # inches: a line of text; title and axis label around a panel
 _Lines = dict[str, dict[str, dict[float, Cell]]]
 
 
 @register
 def draw(context: ReportContext) -> _style.Drawing:
-    """One panel per dataset with several noise rates; methods run at two rates or more."""
+    """One panel per dataset with several noise rates; methods run at two rates or more, named at their lines' ends."""
     metric = context.metrics[0]
     lines = _collect(context, metric)
     if not lines:
         return _style.nothing(TITLE, "no method of this experiment was run at more than one noise rate.")
     variants = _data.methods_drawn(context, {variant for methods in lines.values() for variant in methods})
     known = _style.looks(context.variants)
-    columns = min(2, len(lines))
-    figure, axes = _style.grid(-(-len(lines) // columns), columns, panel_height=2.4, legend_entries=len(variants))
-    for axis, (dataset, methods) in zip(_style.trim(axes, len(lines)), lines.items(), strict=True):
-        for variant in variants:
-            rates = methods.get(variant, {})
+    height = max(2.4, _NAME * len(variants) + _AROUND)
+    figure, axes = _style.grid(len(lines), 1, panel_height=height)
+    for axis, (dataset, methods) in zip(_style.cells(axes), lines.items(), strict=True):
+        for variant, rates in methods.items():
             axis.errorbar(
                 [100 * rate for rate in rates],
                 [cell.mean for cell in rates.values()],
@@ -42,13 +43,19 @@ def draw(context: ReportContext) -> _style.Drawing:
             )
         axis.set_title(dataset)
         axis.set(xlabel="wrong training labels (%)", ylabel=f"{label(metric)} {arrow(metric)}".strip())
-        axis.margins(x=0.08)
-    _style.method_legend(figure, context, variants, known)
+        axis.margins(x=0.04)
+        ends = {context.label(variant): _end(rates, known[variant]) for variant, rates in methods.items()}
+        label_ends(axis, ends, least=_NAME / (height - _AROUND))
     caption = (
         f"{label(metric)} on clean test data after training with wrong labels: mean over seeds with the "
         "95 % t-interval."
     )
     return _style.Drawing(figure, TITLE, caption, _alt(context, lines))
+
+
+def _end(rates: dict[float, Cell], look: _style.Look) -> tuple[float, float, str]:
+    rate = max(rates)
+    return 100 * rate, rates[rate].mean, look.colour
 
 
 def _collect(context: ReportContext, metric: str) -> _Lines:

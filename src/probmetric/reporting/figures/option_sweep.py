@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from probmetric.metrics import arrow, direction, label
 from probmetric.reporting._comparison import summarise
+from probmetric.reporting._words import option_words
 from probmetric.reporting.figures import _data, _style, register
 from probmetric.reporting.figures._sweeps import TOGETHER, Points, Sweep, collect
 
@@ -40,7 +41,7 @@ def draw(context: ReportContext) -> _style.Drawing:
     columns = min(_COLUMNS, most) if most > 1 else min(2, len(panels))
     height = 2.5 if columns < 3 else 2.1
     figure, axes = _style.grid(
-        math.ceil(len(panels) / columns), columns, panel_height=height, legend_entries=len(names)
+        math.ceil(len(panels) / columns), columns, panel_height=height, named=list(map(context.label, names))
     )
     metrics = dict.fromkeys(sweep.metric for sweep in sweeps.values())
     first_column = [row[0] for row in axes]
@@ -49,7 +50,7 @@ def draw(context: ReportContext) -> _style.Drawing:
         axis.set_title(_data.group_title(data), fontsize=8)
         if axis in first_column or len(metrics) > 1:
             axis.set_ylabel(f"{label(sweeps[data].metric)} {arrow(sweeps[data].metric)}".strip())
-        axis.set_xlabel(option.replace(TOGETHER, "\n= "))
+        axis.set_xlabel("\n= ".join(map(option_words, option.split(TOGETHER))))
     _style.method_legend(figure, context, names, known)
     caption = (
         f"{' and '.join(map(label, metrics))} against the options that the runs override: mean over seeds "
@@ -130,5 +131,7 @@ def _alt(context: ReportContext, sweeps: dict[str, Sweep]) -> str:
                 best = max(points, key=lambda value, points=points, sign=sign: sign * fmean(points[value]))  # type: ignore[misc]
                 shown = f"{best:g}" if isinstance(best, float) else best
                 where = f"{_data.group_title(data)}, {context.label(name)}"
-                parts.append(f"{where}: best {label(sweep.metric)} at {option} {shown} ({fmean(points[best]):.3f})")
+                parts.append(
+                    f"{where}: best {label(sweep.metric)} at {option_words(option)} {shown} ({fmean(points[best]):.3f})"
+                )
     return f"A metric against options. {'; '.join(parts)}."

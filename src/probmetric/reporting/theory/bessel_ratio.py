@@ -32,7 +32,7 @@ def draw() -> _style.Drawing:
     """A_M with the starting points, and the relative error of its approximation."""
     import matplotlib as mpl
 
-    figure, ((ratio_axis, error_axis),) = _style.grid(1, 2, panel_height=3.1, legend_entries=4)
+    figure, ((ratio_axis, error_axis),) = _style.grid(1, 2, panel_height=3.1, named=_legend_names())
     colours = mpl.colormaps["viridis"](np.linspace(0.0, 0.92, len(DIMS)))
     kappa = np.geomspace(0.05, 3000, 300)
     for dim, colour in zip(DIMS, colours, strict=True):
@@ -100,8 +100,11 @@ def _legend(figure: Figure) -> None:
         Line2D([], [], color=grey, marker=marker, markerfacecolor=face or grey, linestyle="none", markersize=5)
         for marker, face, _ in _START_MARKERS.values()
     ]
-    names = [name for _, _, name in _START_MARKERS.values()]
-    _style.legend(figure, [*lines, *points], ["exact", "mean of bounds", *names])
+    _style.legend(figure, [*lines, *points], _legend_names())
+
+
+def _legend_names() -> list[str]:
+    return ["exact", "mean of bounds", *(name for _, _, name in _START_MARKERS.values())]
 
 
 def _caption() -> str:

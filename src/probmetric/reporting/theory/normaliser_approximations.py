@@ -34,7 +34,7 @@ _FLOOR = 1e-6
 @register
 def draw() -> _style.Drawing:
     """Decay, slope and, over kappa and dimension, the error."""
-    figure, axes = _style.grid(3, 2, panel_height=2.1, legend_entries=3)
+    figure, axes = _style.grid(3, 2, panel_height=2.1, named=list(_LOOKS))
     kappa = np.linspace(0, 1000, 801)
     for decay_axis, slope_axis, dim in zip(axes[0], axes[1], DIMS, strict=True):
         for name, (colour, dash) in _LOOKS.items():

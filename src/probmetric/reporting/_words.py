@@ -1,0 +1,26 @@
+"""Overrides of a run (`uncertainty.apart=5`) in the words a reader of a table or figure expects."""
+
+from __future__ import annotations
+
+_PHRASES = {
+    "dim": "{} dimensions",
+    "training.epochs": "{} epochs",
+    "training.selection": "selection {}",
+    "uncertainty.apart": "members {} seeds apart",
+    "uncertainty.members": "{} members",
+    "uncertainty.samples": "{} samples",
+}
+_SWITCH = {"true": "on", "false": "off", "null": "none"}
+
+
+def option_words(option: str) -> str:
+    """`loss.delta_repulsion` -> `delta repulsion`; the component is left out, the reader knows it from the method."""
+    return option.rpartition(".")[2].replace("_", " ")
+
+
+def override_words(override: str) -> str:
+    """`uncertainty.apart=5` -> `members 5 seeds apart`; `loss.learn_scale=false` -> `learn scale off`."""
+    option, _, value = override.partition("=")
+    words = _SWITCH.get(value, value.replace("_", " "))
+    phrase = _PHRASES.get(option)
+    return phrase.format(words) if phrase else f"{option_words(option)} {words}".rstrip()

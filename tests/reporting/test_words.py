@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import pytest
+
+from probmetric.reporting._words import option_words, override_words
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("uncertainty.apart=5", "members 5 seeds apart"),
+        ("uncertainty.members=5", "5 members"),
+        ("training.epochs=10", "10 epochs"),
+        ("training.selection=as_published", "selection as published"),
+        ("dim=32", "32 dimensions"),
+        ("loss.learn_scale=false", "learn scale off"),
+        ("loss.delta_repulsion=0.35", "delta repulsion 0.35"),
+        ("loss.guide=null", "guide none"),
+        ("plain", "plain"),
+    ],
+)
+def test_overrides_are_told_in_words(override, words):
+    assert override_words(override) == words
+
+
+def test_an_option_is_named_without_its_component():
+    assert option_words("loss.proxies_per_class") == "proxies per class"
