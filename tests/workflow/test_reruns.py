@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import shutil
 import time
 import zipfile
@@ -284,3 +285,16 @@ def test_snakemakes_own_report_shows_tables_and_figures(workspace):
         )
     for shown in ["table.md", "learning_curves.png", "index.html", "selects the weights"]:
         assert shown in text
+
+
+def test_the_terminal_shows_a_line_per_finished_run_and_dry_runs_their_jobs(workspace):
+    run = "digits/cosine+training.epochs=2/seed0"
+    (workspace.folder / "results" / run / "metrics.json").unlink()
+    assert re.search(rf"^Job \d+: Evaluate {re.escape(run)}$", workspace.snakemake("-n"), flags=re.MULTILINE)
+    said = workspace.snakemake()
+    assert re.search(
+        rf"^\[ *\d+:\d\d\] results/{re.escape(run)}   Recall@1 [01]\.\d+   1 of 1 runs$", said, flags=re.MULTILINE
+    )
+    assert re.search(r"^\[ *\d+:\d\d\] page: reports/smoke/index.html$", said, flags=re.MULTILINE)
+    assert not re.search("Job \\d+:|Finished jobid|steps .* done|Select jobs", said)
+    assert "\033]8;;" not in said

@@ -5,6 +5,7 @@ import sys
 import time
 
 import psutil
+from probmetric.planning.console import linked
 from probmetric.planning.jobs import JobPlan
 from probmetric.planning.summaries import (
     closing_summary,
@@ -45,6 +46,11 @@ def plan_file(wildcards):
 def report_file(wildcards):
     """Parameter function: the file that tells a reporting job everything."""
     return PLAN.report_file(wildcards.experiment)
+
+
+def urgency(wildcards):
+    """Priority function: data of the first runs is prepared first, so that they can finish while the rest is prepared."""
+    return PLAN.urgency(wildcards.data) if workflow.is_main_process else 0
 
 
 def run_digests(wildcards):
@@ -140,13 +146,17 @@ def start():
         workflow.scheduler.job_rate_limiter = None
 
 
+def tell(text):
+    print(linked(text, terminal=sys.stderr.isatty()), file=sys.stderr)
+
+
 def finish():
     """After a successful run: where to look and what the orchestration cost."""
     if not EXPERIMENTS:
         return
     seconds = time.time() - psutil.Process().create_time()
     cores = workflow.resource_settings.cores or os.cpu_count()
-    print(closing_summary(PLAN, seconds, cores), file=sys.stderr)
+    tell(closing_summary(PLAN, seconds, cores))
 
 
 def stop():
@@ -163,5 +173,5 @@ def stop():
         not dag.finished(job) and job not in failed for job in dag.needrun_jobs()
     )
     named = [(job.rule.name, ", ".join(job.wildcards), list(job.log)) for job in failed]
-    print(failure_summary(named, left), file=sys.stderr)
-    print(partial_reports(PLAN), file=sys.stderr)
+    tell(failure_summary(named, left))
+    tell(partial_reports(PLAN))

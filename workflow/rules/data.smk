@@ -8,6 +8,7 @@ rule prepare:
         "logs/prepare/{data}.log",
     benchmark:
         "benchmarks/jobs/prepare/{data}.tsv"
+    priority: urgency
     conda:
         "../envs/probmetric.yaml"
     resources:

@@ -1,4 +1,4 @@
-"""One run: train the encoder, fit the posterior, embed, evaluate.
+"""One run: train the encoder, fit the posterior, embed, evaluate; what finishes a run goes before what starts another.
 
 `exec`: a scheduler's SIGTERM ends the shell at once; in its place, `probmetric` saves its state first.
 """
@@ -50,6 +50,7 @@ rule fit_posterior:
         "logs/fit_posterior/{run}.log",
     benchmark:
         "benchmarks/jobs/fit_posterior/{run}.tsv"
+    priority: 1
     conda:
         "../envs/probmetric.yaml"
     threads: 1
@@ -84,6 +85,7 @@ rule embed:
         "logs/embed/{run}.log",
     benchmark:
         "benchmarks/jobs/embed/{run}.tsv"
+    priority: 2
     conda:
         "../envs/probmetric.yaml"
     threads: 1
@@ -121,6 +123,7 @@ rule evaluate:
         "logs/evaluate/{run}.log",
     benchmark:
         "benchmarks/jobs/evaluate/{run}.tsv"
+    priority: 3
     conda:
         "../envs/probmetric.yaml"
     threads: 1

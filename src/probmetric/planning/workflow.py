@@ -32,6 +32,7 @@ from probmetric.run_names import RESULTS
 from probmetric.source_digest import remember
 
 _SMALL = 200
+_STEPS_PRIORITY = 3  # of the last step of a run (workflow/rules/runs.smk)
 AGAIN = PLANS / "again"
 
 
@@ -190,6 +191,14 @@ class WorkflowPlan:
         """Say to jobs on other machines which plans they follow."""
         runs = {name: self.plan_file(name) for name in self.runs}
         write_current(runs, {name: self.report_file(name) for name in self.experiments}, self.data_file)
+
+    @functools.cached_property
+    def _data(self) -> list[str]:
+        return list(dict.fromkeys(data for run in self.runs.values() for data in run.data))
+
+    def urgency(self, data: str) -> int:
+        """How early prepared data is needed: above any step of a run, and highest for that of the first run."""
+        return _STEPS_PRIORITY + len(self._data) - self._data.index(data) if data in self._data else 0
 
     def digests(self, run: str) -> list[str]:
         """Digest files of the prepared datasets a run reads, its own first."""

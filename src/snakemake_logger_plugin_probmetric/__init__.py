@@ -1,0 +1,92 @@
+"""`logger: probmetric` of the workflow's profiles: a line per finished run in place of messages about single jobs.
+
+Snakemake finds logger plugins by the name of their package; what this one says is in `probmetric.planning.console`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+
+from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultFormatter, get_event
+from snakemake.settings.enums import Quietness
+from snakemake_interface_logger_plugins.base import LogHandlerBase
+from snakemake_interface_logger_plugins.common import LogEvent
+
+from probmetric.planning.console import Progress, linked
+
+__all__ = ["LogHandler"]
+
+_JOBS = (
+    *(LogEvent.JOB_INFO, LogEvent.JOB_STARTED, LogEvent.JOB_FINISHED, LogEvent.GROUP_INFO, LogEvent.SHELLCMD),
+    *(LogEvent.PROGRESS, LogEvent.RUN_INFO, LogEvent.RESOURCES_INFO),
+)
+_CHATTER = ("Assuming unrestricted", "Building DAG", "Using shell", "Conda environments", "Select jobs", "Group jobs")
+
+
+class LogHandler(LogHandlerBase):
+    """Writes to the terminal; Snakemake's own handler is kept for everything that is not about a single job."""
+
+    writes_to_stream = True
+    writes_to_file = False
+    has_filter = True
+    has_formatter = True
+    needs_rulegraph = False
+
+    def __post_init__(self) -> None:
+        """Build Snakemake's own handler with the same settings."""
+        asked = self.common_settings
+        quiet = set(asked.quiet or ())
+        self.progress = Progress()
+        self._stream = sys.stdout if asked.stdout else sys.stderr
+        self._terminal = self._stream.isatty() and not asked.nocolor
+        self._silent = bool(quiet & {Quietness.ALL, Quietness.PROGRESS})
+        self._all = asked.dryrun or asked.verbose or asked.printshellcmds or asked.debug_dag
+        self._snakemake = ColorizingTextHandler(
+            nocolor=asked.nocolor,
+            stream=self._stream,
+            formatter=_Linking(quiet, asked.show_failed_logs, terminal=self._terminal),
+            filter=DefaultFilter(quiet, asked.debug_dag, asked.verbose, asked.dryrun, asked.printshellcmds),
+        )
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say what a message about jobs is worth; leave any other to Snakemake's handler."""
+        try:
+            lines = [] if self._all else list(self._worth(record))
+            if self._all or not _of_a_job(record):
+                self._snakemake.handle(record)
+            elif lines and not self._silent:
+                self._stream.write("".join(f"{linked(line, terminal=self._terminal)}\n" for line in lines))
+                self._stream.flush()
+        except Exception:  # a message that cannot be written must not end those that follow
+            self.handleError(record)
+
+    def _worth(self, record: logging.LogRecord) -> Iterator[str]:
+        event, said = get_event(record), record.__dict__
+        if event == LogEvent.RUN_INFO:
+            yield self.progress.plan(said["stats"])
+        elif event == LogEvent.JOB_INFO:
+            self.progress.about[said["jobid"]] = said["rule_name"], dict(said["wildcards"])
+        elif event == LogEvent.JOB_STARTED:
+            for job in said["jobs"]:
+                self.progress.start(job)
+        elif event == LogEvent.JOB_FINISHED:
+            yield from self.progress.end(said["job_id"])
+
+
+class _Linking(DefaultFormatter):
+    """Snakemake's words, with paths as links where they go to a terminal."""
+
+    def __init__(self, *settings: object, terminal: bool) -> None:
+        super().__init__(*settings)
+        self._terminal = terminal
+
+    def format(self, record: logging.LogRecord) -> str:
+        return linked(super().format(record), terminal=self._terminal)
+
+
+def _of_a_job(record: logging.LogRecord) -> bool:
+    """Whether a message is about a single job, or about how Snakemake goes to work."""
+    chatter = record.levelno == logging.INFO and str(record.msg).startswith(_CHATTER)
+    return chatter or get_event(record) in _JOBS

@@ -1,0 +1,169 @@
+"""What the terminal shows of a running workflow: a line per finished run, with its metric and the time left."""
+
+from __future__ import annotations
+
+import logging
+import re
+from types import SimpleNamespace
+
+import pytest
+from snakemake.settings.enums import Quietness
+from snakemake_interface_logger_plugins.common import LogEvent
+
+from probmetric.io import write_json
+from probmetric.planning.console import Progress, duration, finding, linked
+from snakemake_logger_plugin_probmetric import LogHandler
+
+SETTINGS = {
+    "printshellcmds": False,
+    "nocolor": True,
+    "quiet": {Quietness.HOST, Quietness.REASON},
+    "debug_dag": False,
+    "verbose": False,
+    "show_failed_logs": True,
+    "stdout": False,
+    "dryrun": False,
+}
+RUN = "digits/contrastive/seed0"
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def handler(**settings) -> LogHandler:
+    return LogHandler(SimpleNamespace(**SETTINGS | settings), None)
+
+
+def message(text: str | None, level: int = logging.INFO, **said: object) -> logging.LogRecord:
+    record = logging.LogRecord("snakemake", level, __file__, 1, text, None, None)
+    record.__dict__ |= said
+    return record
+
+
+def whole_run(jobs: dict[str, int]) -> list[logging.LogRecord]:
+    """Snakemake's messages of a workflow with one job that evaluates `RUN`."""
+    about = {"rule_msg": f"Evaluate {RUN}", "rule_name": "evaluate", "wildcards": {"run": RUN}, "reason": ""}
+    return [
+        message("Building DAG of jobs..."),
+        message("Provided cores: 2", event=LogEvent.RESOURCES_INFO, cores=2),
+        message("Job stats: ...", event=LogEvent.RUN_INFO, stats=jobs),
+        message(" Rule: evaluate", event=LogEvent.JOB_INFO, jobid=7, **about),
+        message("Execute 1 jobs...", event=LogEvent.JOB_STARTED, jobs=[7]),
+        message("Finished jobid: 7 (Rule: evaluate)", event=LogEvent.JOB_FINISHED, job_id=7),
+        message(None, event=LogEvent.PROGRESS, done=1, total=4),
+    ]
+
+
+@pytest.fixture
+def evaluated(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_json(tmp_path / "results" / RUN / "metrics.json", {"clustering/nmi": 0.9, "retrieval/recall_at_1": 0.98123})
+
+
+def test_a_finished_run_is_a_line_with_its_metric_and_jobs_are_none(evaluated, capsys):
+    teller = handler()
+    for record in whole_run({"train": 1, "evaluate": 3, "all": 1, "total": 5}):
+        teller.emit(record)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "4 jobs: 1 train, 3 evaluate. Results come in as runs finish."
+    assert re.fullmatch(rf"\[ {{2}}0:00\] results/{RUN}   Recall@1 0\.981   1 of 3 runs", lines[1])
+    assert len(lines) == 2
+
+
+@pytest.mark.parametrize("quiet", [Quietness.ALL, Quietness.PROGRESS])
+def test_quiet_says_nothing_of_progress_and_never_hides_errors_but_for_all(evaluated, capsys, quiet):
+    teller = handler(quiet={quiet})
+    for record in whole_run({"evaluate": 1}):
+        teller.emit(record)
+    assert capsys.readouterr().err == ""
+    teller.emit(message("it broke", logging.ERROR))
+    assert capsys.readouterr().err == ("" if quiet is Quietness.ALL else "it broke\n")
+
+
+@pytest.mark.parametrize("asked", ["dryrun", "verbose", "printshellcmds"])
+def test_whoever_asks_for_snakemakes_own_words_gets_them(evaluated, capsys, asked):
+    teller = handler(**{asked: True})
+    for record in whole_run({"evaluate": 1}):
+        teller.emit(record)
+    said = capsys.readouterr().err
+    assert f"Job 7: Evaluate {RUN}" in said
+    assert "Building DAG of jobs..." in said
+
+
+def test_warnings_pass_whatever_they_begin_with(capsys):
+    teller = handler()
+    teller.emit(message("Building DAG of jobs failed", logging.WARNING))
+    teller.emit(message("Submitted array job 5"))
+    assert capsys.readouterr().err.splitlines() == ["Building DAG of jobs failed", "Submitted array job 5"]
+
+
+def test_a_message_that_cannot_be_told_does_not_end_those_that_follow(capsys):
+    teller = handler()
+    teller.emit(message("broken", event=LogEvent.RUN_INFO, stats=None))
+    teller.emit(message("and on"))
+    assert capsys.readouterr().err.endswith("and on\n")
+
+
+def test_a_run_without_readable_metrics_is_named_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert finding(RUN) == f"results/{RUN}"
+    write_json(tmp_path / "results" / RUN / "metrics.json", {"own/spread": 1.0})
+    assert finding(RUN) == f"results/{RUN}"
+
+
+def test_the_time_left_is_work_to_come_over_jobs_at_once():
+    """Two jobs at once, 10 s each: 8 evaluations and 2 reports to come are 50 s."""
+    clock = Clock()
+    progress = Progress(clock)
+    progress.plan({"evaluate": 10, "report": 2})
+    for job in (1, 2):
+        progress.about[job] = ("evaluate", {"run": RUN})
+        progress.start(job)
+    clock.now += 10
+    assert progress.left() == ""
+    first, second = (next(progress.end(job)) for job in (1, 2))
+    assert first.endswith("1 of 10 runs")
+    assert second == f"[  0:10] results/{RUN}   2 of 10 runs, about 50 s left"
+
+
+def test_the_last_run_leaves_no_time_and_other_jobs_have_their_lines():
+    progress = Progress(Clock())
+    progress.plan({"evaluate": 2, "prepare": 1, "report": 1, "bundle": 1})
+    told = {"prepare": {"data": "glyphs"}, "report": {"experiment": "demo"}, "bundle": {"bundle": "ab"}}
+    lines = []
+    for job, (rule, wildcards) in enumerate([*told.items(), ("evaluate", {"run": RUN}), ("evaluate", {"run": RUN})]):
+        progress.about[job] = (rule, wildcards)
+        progress.start(job)
+        lines += progress.end(job)
+    assert [line.partition("] ")[2] for line in lines] == [
+        "prepared glyphs",
+        "page: reports/demo/index.html",
+        "1 of 1 bundles of runs",
+        f"results/{RUN}   1 of 2 runs",
+        f"results/{RUN}   2 of 2 runs",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(3, "10 s"), (44, "40 s"), (75, "1 min"), (3540, "59 min"), (3600, "1 h 0 min"), (8000, "2 h 10 min")],
+)
+def test_a_guess_is_told_no_more_exactly_than_it_is_known(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_paths_are_links_in_a_terminal_and_only_there(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    text = f"log: logs/train/{RUN}.log, see reports/a/index.html. nologs/x /abs/logs/y"
+    assert linked(text, terminal=False) == text
+    shown = linked(text, terminal=True)
+    assert re.sub("\033]8;;.*?\033\\\\", "", shown) == text
+    targets = re.findall("\033]8;;(file.+?)\033\\\\", shown)
+    assert targets == [(tmp_path / path).as_uri() for path in (f"logs/train/{RUN}.log", "reports/a/index.html")]
+    monkeypatch.setenv("TERM", "dumb")
+    assert linked(text, terminal=True) == text
