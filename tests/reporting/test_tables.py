@@ -278,7 +278,7 @@ def test_overrides_that_all_runs_share_are_not_repeated_in_every_name(workspace)
     runs = ["digits/a+dim=8+training.epochs=2/seed0", "digits/b+training.epochs=2/seed0"]
     context = workspace.context(runs=runs, labels={"a": "Method A"})
     assert context.shared_overrides == ["training.epochs=2"]
-    assert [context.label(variant) for variant in context.variants] == ["Method A, dim=8", "b"]
+    assert [context.label(variant) for variant in context.variants] == ["Method A, 8 dimensions", "b"]
     alone = workspace.context(runs=runs[:1])
     assert alone.label(alone.variants[0]) == "a"
 

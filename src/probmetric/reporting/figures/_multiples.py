@@ -99,7 +99,7 @@ def _panel(axis: Axes, curves: Mapping[str, Sequence[np.ndarray]], variant: str,
     axis.add_collection(LineCollection(others, colors=_GREY, linewidths=0.5, zorder=1), autolim=False)
     x, y, *band = curves[variant]
     if band:
-        axis.fill_between(x, *band, color=look.colour, alpha=0.2, linewidth=0)
+        axis.fill_between(x, band[0], band[1], color=look.colour, alpha=0.2, linewidth=0)
     axis.plot(x, y, color=look.colour, linewidth=1.6, marker="o" if len(x) == 1 else None)
     axis.tick_params(labelsize=_TYPE, length=2)
     axis.locator_params(nbins=3)
