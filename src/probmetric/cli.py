@@ -285,8 +285,16 @@ def _search(options: argparse.Namespace) -> None:
     from probmetric.serving.commands import search
 
     load_named(options.plugin)
-    places, k, withhold = options.images, options.k, options.withhold
-    print(search(options.model, places, splits=options.splits, k=k, withhold=withhold, as_rows=options.csv))
+    chosen = {name: getattr(options, name) for name in ("risk", "withhold", "strangers")}
+    print(search(options.model, options.images, splits=options.splits, k=options.k, as_rows=options.csv, **chosen))
+
+
+def _certify(options: argparse.Namespace) -> None:
+    from probmetric.serving.commands import certify
+
+    load_named(options.plugin)
+    chosen = {"risk": options.risk, "confidence": options.confidence, "score": options.score}
+    print(certify(options.model, options.gallery, options.calibration, **chosen))
 
 
 def load_named(plugins: Sequence[str]) -> None:
@@ -508,8 +516,19 @@ def _add_serving(add: Any) -> None:
     command.add_argument(
         "--withhold", type=float, default=1.0, help="no answer for images less sure than this share, e.g. 0.95"
     )
+    command.add_argument("--risk", type=float, help="answer so that at most this share is wrong (needs a certificate)")
+    command.add_argument("--strangers", type=float, default=0.0, help="no answer for the farthest, e.g. 0.01")
     command.add_argument("--csv", action="store_true", help="one row per match, for programs")
-    for each in (export, index, command):
+    certify = add("certify", _certify, "certify how often the answers of a gallery are wrong, from labelled images")
+    certify.add_argument("model", help="a model folder, a finished run, or models:/<name>/<version>")
+    certify.add_argument("gallery", type=Path, help="gallery folder, whose images have classes")
+    certify.add_argument(
+        "calibration", type=Path, nargs="?", help="one folder per class with images that are not in the gallery"
+    )
+    certify.add_argument("--risk", type=float, required=True, help="share of wrong answers allowed, e.g. 0.05")
+    certify.add_argument("--confidence", type=float, default=0.9, help="chance that the promise holds (default: 0.9)")
+    certify.add_argument("--score", default="", help="what decides (default: P(right))")
+    for each in (export, index, command, certify):
         each.add_argument("--plugin", action="append", default=[], help="module whose components the model needs")
 
 

@@ -26,6 +26,9 @@ class Answer:
         matches: the nearest gallery images, nearest first; also where the answer is withheld.
         uncertainty: as the model's uncertainty has it; higher is less sure.
         doubt: share of the run's validation images that were surer; None where the model has no reference.
+        p_right: probability that the nearest image has the right class; None where the gallery cannot say.
+        lonelier: share of the gallery's images as far from their nearest other image as this one is from its nearest;
+            near 0 for strangers. None where nobody asked.
         withheld: whether the answer should not be used.
         reason: why it is withheld; "" where it is not.
     """
@@ -34,6 +37,8 @@ class Answer:
     matches: tuple[Match, ...]
     uncertainty: float
     doubt: float | None = None
+    p_right: float | None = None
+    lonelier: float | None = None
     withheld: bool = False
     reason: str = ""
 
@@ -44,7 +49,8 @@ def as_text(answers: Sequence[Answer]) -> str:
     for answer in answers:
         doubt = "" if answer.doubt is None else f"less sure than {100 * answer.doubt:.0f} % of the validation images; "
         verdict = f"answer withheld: {answer.reason}" if answer.withheld else "nearest:"
-        lines.append(f"{answer.image}   {doubt}{verdict}")
+        right = "" if answer.p_right is None else f"right with probability {answer.p_right:.2f}; "
+        lines.append(f"{answer.image}   {right}{doubt}{verdict}")
         shown = () if answer.withheld else answer.matches
         lines += [f"  {match.similarity:6.3f}  {match.class_name}  ({match.path})" for match in shown]
     return "\n".join(lines)
@@ -54,11 +60,11 @@ def as_csv(answers: Sequence[Answer]) -> str:
     """One row per image and match, for programs; withheld answers are marked, not left out."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    head = ["image", "doubt", "withheld", "reason", "rank", "similarity", "class_name", "path"]
+    head = ["image", "doubt", "p_right", "withheld", "reason", "rank", "similarity", "class_name", "path"]
     writer.writerow(head)
     for answer in answers:
-        doubt = "" if answer.doubt is None else f"{answer.doubt:.4f}"
+        shares = ["" if share is None else f"{share:.4f}" for share in (answer.doubt, answer.p_right)]
         for rank, match in enumerate(answer.matches, 1):
             place = [rank, f"{match.similarity:.6f}", match.class_name, match.path]
-            writer.writerow([answer.image, doubt, int(answer.withheld), answer.reason, *place])
+            writer.writerow([answer.image, *shares, int(answer.withheld), answer.reason, *place])
     return text.getvalue()

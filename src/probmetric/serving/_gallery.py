@@ -3,6 +3,7 @@
     gallery.json                  model digest, dimension, the files below
     rows-<digest>.safetensors     mean (n, M), uncertainty (n,): memory-mapped, one file per addition
     entries-<digest>.parquet      path and class of every row
+    trust.json, certificate-*     what is known of its answers (`_trust`)
 
 A file is named by its content and never changes; `gallery.json` is written last, so a reader sees the old gallery or
 the new one. Search is exact: see `evaluation.exact`.
@@ -11,9 +12,10 @@ the new one. Search is exact: see `evaluation.exact`.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,16 +27,18 @@ from probmetric.io import (
     digest_of,
     present,
     read_json,
-    read_tensors,
     write_json,
     write_tensors,
 )
+from probmetric.serving import _trust
 from probmetric.serving._errors import ServingError
 from probmetric.serving._items import items_of
 
 if TYPE_CHECKING:
     from probmetric.evaluation import Neighbours
+    from probmetric.evaluation.certificates import Certificate
     from probmetric.serving._model import Model, OnError
+    from probmetric.serving._trust import Trust
 
 INDEX = "gallery.json"
 AGAIN = "make the gallery again (`probmetric index`)"
@@ -67,7 +71,10 @@ class Gallery:
         self.class_names: list[str] = []
         self.problems: list[tuple[str, str]] = []
         self.folder: Path | None = None
+        self.certificates: list[Certificate] = []
         self._parts: list[Part] = []
+        self._trust: Trust | None = None
+        self._digest = ""
 
     @classmethod
     def create(cls, model: Model, images: Any, *, on_error: OnError = "raise", **names: Sequence[str]) -> Gallery:
@@ -92,6 +99,7 @@ class Gallery:
         count = sum(len(part.mean) for part in gallery._parts)
         if count != len(gallery.paths):
             raise FileError(f"{folder} has {count} rows and {len(gallery.paths)} names; {AGAIN}.")
+        gallery._trust, gallery.certificates = _trust.read(folder, gallery.digest)
         return gallery
 
     def __len__(self) -> int:
@@ -108,8 +116,64 @@ class Gallery:
     @property
     def digest(self) -> str:
         """SHA-256 of the model, the rows and their names: what a certificate for this gallery is about."""
-        names = [_digest_of_part(part) for part in self._parts]
-        return digest_of([self.model, names, self.paths, self.class_names])
+        if not self._digest:
+            names = [part.file or _file_of(part) for part in self._parts]
+            self._digest = digest_of([self.model, names, self.paths, self.class_names])
+        return self._digest
+
+    @property
+    def record(self) -> dict[str, np.ndarray]:
+        """Embeddings `mean` (N, M) and `uncertainty` (N,)."""
+        return {"mean": self.rows(), "uncertainty": self.uncertainty}
+
+    @property
+    def labelled(self) -> bool:
+        """Whether every image has a class."""
+        return bool(self.class_names) and "" not in self.class_names
+
+    @property
+    def knows_p_right(self) -> bool:
+        """Whether P(right) was learnt already, by `trust` or `certify`."""
+        return self._trust is not None and self._trust.p_right is not None
+
+    @property
+    def trust(self) -> Trust:
+        """What the gallery's images, each asked among the others, say of its answers; computed once."""
+        if self._trust is None:
+            self._trust = _trust.learn(self)
+        return self._trust
+
+    def certify(
+        self,
+        model: Model,
+        images: Any = None,
+        class_names: Sequence[str] | None = None,
+        *,
+        risk: float,
+        confidence: float = 0.9,
+        score: str = "",
+    ) -> Certificate:
+        """Certify that at most `risk` of the answers given is wrong; kept with the gallery, until that changes.
+
+        Args:
+            model: the gallery's model.
+            images: labelled images that are not in the gallery, such as will be asked; as of `add`. Without them each
+                gallery image is asked among the others: valid for queries from the same source as the gallery's.
+            class_names: their classes, by default the names of their folders.
+            risk: share of wrong answers allowed among those given.
+            confidence: chance that the promise holds.
+            score: what decides; by default P(right), and without `images` the disagreement of the nearest.
+
+        Raises:
+            CertificateError: no labels, too few images, copies of gallery images; says what is needed.
+        """
+        found = _trust.certify(self, model, images, class_names, risk=risk, confidence=confidence, score=score)
+        self.certificates = [each for each in self.certificates if each.risk != risk] + [found]
+        return found
+
+    def _changed(self) -> None:
+        """Forget what was known of other rows; certificates stay, and are refused when they are asked for."""
+        self._trust, self._digest = None, ""
 
     def rows(self) -> np.ndarray:
         """All embeddings (N, M), unit rows; of a stored gallery in one file, a map of it."""
@@ -174,6 +238,7 @@ class Gallery:
         self._parts.append(Part(mean.astype(np.float32, copy=False), uncertainty.astype(np.float32, copy=False)))
         self.paths += paths
         self.class_names += class_names
+        self._changed()
 
     def remove(self, paths: Iterable[str]) -> int:
         """Remove images by name; returns how many.
@@ -196,6 +261,7 @@ class Gallery:
         ]
         self.paths = [path for path, stays in zip(self.paths, keep, strict=True) if stays]
         self.class_names = [name for name, stays in zip(self.class_names, keep, strict=True) if stays]
+        self._changed()
         return int((~keep).sum())
 
     def nearest(self, queries: np.ndarray, k: int) -> Neighbours:
@@ -228,6 +294,7 @@ class Gallery:
         entries = _write_entries(target, self.paths, self.class_names)
         values = {"format": 1, "model": self.model, "dim": self.dim, "rows": names, "entries": entries}
         write_json(target / INDEX, values)
+        _trust.write(target, self.digest, self._trust, self.certificates)
         _remove_others(target, {*names, entries})
         self.folder = target
         self._parts = [_open_part(target / name, self.dim) for name in names]
@@ -235,7 +302,7 @@ class Gallery:
 
     def _stored(self, part: Part, target: Path) -> str:
         """Name of the file in `target` that holds `part`; written unless it is there."""
-        name = part.file or f"rows-{_digest_of_part(part)[:16]}.safetensors"
+        name = part.file or _file_of(part)
         if not (target / name).exists():
             write_tensors(target / name, {"mean": np.asarray(part.mean), "uncertainty": np.asarray(part.uncertainty)})
         return name
@@ -245,15 +312,11 @@ def _taken(part: Part, keep: np.ndarray) -> Part:
     return part if keep.all() else Part(part.mean[keep], part.uncertainty[keep])
 
 
-def _digest_of_part(part: Part) -> str:
-    """Digest of rows and uncertainties; of a stored part it is in its name."""
-    if part.file:
-        return part.file.removeprefix("rows-").removesuffix(".safetensors")
-    import hashlib
-
-    digest = hashlib.sha256(np.ascontiguousarray(part.mean).tobytes())
-    digest.update(np.ascontiguousarray(part.uncertainty).tobytes())
-    return digest.hexdigest()[:16]
+def _file_of(part: Part) -> str:
+    """Name of the file of a part: the digest of its rows and uncertainties."""
+    digest = hashlib.sha256(np.ascontiguousarray(part.mean).data)
+    digest.update(np.ascontiguousarray(part.uncertainty).data)
+    return f"rows-{digest.hexdigest()[:16]}.safetensors"
 
 
 _ROWS = re.compile(r"rows-[0-9a-f]{16}\.safetensors")
@@ -288,8 +351,6 @@ def _open_part(path: Path, dim: int) -> Part:
     from safetensors import SafetensorError, safe_open
 
     try:
-        if path.stat().st_size <= VERIFIED_BYTES:
-            read_tensors(path)
         with safe_open(path, framework="numpy") as file:
             parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
             shapes = {name: (part.get_shape(), part.get_dtype()) for name, part in parts.items()}
@@ -299,7 +360,10 @@ def _open_part(path: Path, dim: int) -> Part:
     rows = shapes["mean"][0][0] if "mean" in shapes else 0
     if shapes != {"mean": ([rows, dim], "F32"), "uncertainty": ([rows], "F32")} or not rows:
         raise FileError(f"{path} holds {shapes}; expected mean (n, {dim}) and uncertainty (n,). {AGAIN}.")
-    return Part(_mapped(path, rows, dim), uncertainty, path.name)
+    part = Part(_mapped(path, rows, dim), uncertainty)
+    if path.stat().st_size <= VERIFIED_BYTES and _file_of(part) != path.name:
+        raise FileError(f"{path} is damaged: its content does not fit its name; {AGAIN}.")
+    return replace(part, file=path.name)
 
 
 def _mapped(path: Path, rows: int, dim: int) -> np.ndarray:

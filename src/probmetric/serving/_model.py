@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -14,16 +14,20 @@ from probmetric.data.manifest import DataError
 from probmetric.serving._answers import Answer, Match
 from probmetric.serving._errors import ServingError
 from probmetric.serving._images import Eye, named, problem_list, reason_of
+from probmetric.serving._trust import chosen, judged
 
 if TYPE_CHECKING:
     import torch
 
+    from probmetric.evaluation.certificates import Certificate
     from probmetric.serving._gallery import Gallery
     from probmetric.serving._parts import Parts
     from probmetric.serving._record import ModelRecord
     from probmetric.uncertainty import DirectionalBatch, Predictor
 
 CHUNK = 256
+UNSURE = "less sure than {:.4g} % of the validation images"
+STRANGER = "a stranger: farther from the gallery than its images are from each other"
 OnError = Literal["raise", "skip"]
 
 
@@ -152,44 +156,62 @@ class Model:
         for chunk in chunks:
             yield chunk, list(itertools.islice(loaded, len(chunk)))
 
-    def search(self, gallery: Gallery, images: Any, *, k: int = 5, withhold: float = 1.0) -> list[Answer]:
+    def search(
+        self,
+        gallery: Gallery,
+        images: Any,
+        *,
+        k: int = 5,
+        risk: float | None = None,
+        withhold: float = 1.0,
+        strangers: float = 0.0,
+    ) -> list[Answer]:
         """The nearest gallery images of each image, and how far the answer can be trusted.
 
         Args:
             gallery: made by a model of the same digest.
             images: as of `embed`.
             k: matches per image.
+            risk: answer only so that at most this share of the answers given is wrong, by a certificate of the gallery
+                (`Gallery.certify`).
             withhold: answers are withheld for images less sure than this share of the validation images.
+            strangers: answers are withheld for images farther from the gallery than all but this share of its images
+                are from each other, such as 0.01.
 
         Raises:
             ServingError: the gallery is another model's or empty, or an argument is out of range.
+            CertificateError: no certificate for this risk, gallery and model.
             DataError: images that cannot be read; all of them are named.
         """
         asked = sequence_of(images)
-        self._check_search(gallery, k, withhold)
+        self._check_search(gallery, k, {"withhold": withhold, "strangers": strangers})
+        certificate = None if risk is None else chosen(gallery.certificates, risk, gallery, self)
         batch = self.embed(asked)
-        uncertainty = batch.uncertainty.numpy()
-        doubts = None if self.reference is None else self.reference.doubt(uncertainty)
-        found = gallery.nearest(batch.mean.numpy(), k)
+        mean, uncertainty = batch.mean.numpy(), batch.uncertainty.numpy()
+        found = gallery.nearest(mean, k)
+        known = _Known(uncertainty, None if self.reference is None else self.reference.doubt(uncertainty))
+        if certificate is not None or gallery.knows_p_right:
+            known.doubts, known.p_right = judged(gallery, mean, uncertainty)
+        if strangers:
+            known.lonelier = gallery.trust.lonelier(found.similarity[:, 0])
+        reasons = [
+            _uncertified(certificate, known),
+            _where(known.doubt, lambda share: share > withhold, UNSURE.format(100 * withhold)),
+            _where(known.lonelier, lambda share: share < strangers, STRANGER),
+        ]
         answers = []
         for number, (rows, cosines) in enumerate(zip(found.indices, found.similarity, strict=True)):
-            doubt = None if doubts is None else float(doubts[number])
-            unsure = doubt is not None and doubt > withhold
-            reason = f"less sure than {100 * withhold:g} % of the validation images" if unsure else ""
-            matches = tuple(
-                Match(gallery.paths[row], gallery.class_names[row], float(cosine))
-                for row, cosine in zip(rows, cosines, strict=True)
-            )
-            name = named(asked[number], number)
-            answers.append(Answer(name, matches, float(uncertainty[number]), doubt, unsure, reason))
+            why = [each[number] for each in reasons if each]
+            answers.append(known.answer(number, named(asked[number], number), _matches(gallery, rows, cosines), why))
         return answers
 
-    def _check_search(self, gallery: Gallery, k: int, withhold: float) -> None:
+    def _check_search(self, gallery: Gallery, k: int, shares: dict[str, float]) -> None:
         if k < 1:
             raise ServingError(f"k is {k}; ask for at least 1 match.")
-        if not 0 <= withhold <= 1:
-            raise ServingError(f"withhold is {withhold:g}; it is a share of the validation images, 0 to 1.")
-        if withhold < 1 and self.reference is None:
+        for name, share in shares.items():
+            if not 0 <= share <= 1:
+                raise ServingError(f"{name} is {share:g}; it is a share of images, 0 to 1.")
+        if shares["withhold"] < 1 and self.reference is None:
             raise ServingError("this model has no validation images to compare with; leave out `withhold`.")
         gallery.check_model(self)
         if not len(gallery):
@@ -205,6 +227,45 @@ class Model:
         if self._parts is None:
             raise ServingError("this model was put together by hand and has no parts to write.")
         return self._parts.write(Path(folder), license=license)
+
+
+@dataclass
+class _Known:
+    """What is known of the answers to Q queries: arrays (Q,), None where nothing is."""
+
+    uncertainty: np.ndarray
+    doubt: np.ndarray | None
+    p_right: np.ndarray | None = None
+    lonelier: np.ndarray | None = None
+    doubts: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def answer(self, number: int, name: str, matches: tuple[Match, ...], reasons: list[str]) -> Answer:
+        shares = (self.doubt, self.p_right, self.lonelier)
+        doubt, p_right, lonelier = (None if share is None else float(share[number]) for share in shares)
+        said = "; ".join(filter(None, reasons))
+        return Answer(name, matches, float(self.uncertainty[number]), doubt, p_right, lonelier, bool(said), said)
+
+
+def _uncertified(certificate: Certificate | None, known: _Known) -> list[str]:
+    """Why each answer is withheld by the certificate, "" where it is given."""
+    if certificate is None:
+        return []
+    from probmetric.evaluation.deployed import certified_doubt
+
+    given = certificate.answers(certified_doubt(certificate, known.doubts))
+    reason = f"above the certified doubt: more than {certificate.risk:g} of such answers could be wrong"
+    return ["" if answered else reason for answered in given]
+
+
+def _where(values: np.ndarray | None, withheld: Callable[[float], bool], reason: str) -> list[str]:
+    return [] if values is None else [reason if withheld(value) else "" for value in values.tolist()]
+
+
+def _matches(gallery: Gallery, rows: np.ndarray, cosines: np.ndarray) -> tuple[Match, ...]:
+    return tuple(
+        Match(gallery.paths[row], gallery.class_names[row], float(cosine))
+        for row, cosine in zip(rows, cosines, strict=True)
+    )
 
 
 def sequence_of(images: Any) -> Sequence[Any]:

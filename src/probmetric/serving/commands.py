@@ -1,10 +1,11 @@
-"""What `probmetric index` and `probmetric search` do."""
+"""What `probmetric index`, `certify` and `search` do."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from probmetric.io import present
 from probmetric.run_folder import RunFolder
@@ -18,6 +19,7 @@ from probmetric.serving._model import Model, OnError
 
 log = logging.getLogger(__name__)
 SPLITS = ("train", "val", "test")
+LEARNT = 20_000  # images of a gallery that are each asked among the others without being told to
 
 
 def index(
@@ -49,6 +51,8 @@ def index(
     for place in places:
         added += _add(gallery, model, place, splits, on_error) if model else 0
         problems += gallery.problems
+    if gallery.labelled and len(gallery) <= LEARNT:
+        _ = gallery.trust
     gallery.save(folder)
     for name, reason in problems:
         log.warning("left out: %s: %s", name, reason)
@@ -66,14 +70,30 @@ def _add(gallery: Gallery, model: Model, place: Path, splits: Sequence[str], on_
     return gallery.add(model, items.images, paths=items.paths, class_names=items.class_names, on_error=on_error)
 
 
+def certify(
+    source: str, folder: Path, images: Path | None, *, risk: float, confidence: float = 0.9, score: str = ""
+) -> str:
+    """Certify the answers of the gallery in `folder`; says what was certified. Arguments as of `Gallery.certify`."""
+    model, gallery = load(source), Gallery.open(folder)
+    found = gallery.certify(model, images, risk=risk, confidence=confidence, score=score)
+    gallery.save()
+    if found.threshold is None:
+        return f"nothing can be certified: at every doubt more than {risk:g} of the answers could be wrong"
+    return (
+        f"at most {found.risk:g} of the answers given are wrong, with confidence {found.confidence:g}: "
+        f"{100 * found.coverage:.0f} % of the {found.queries} calibration queries are answered, {found.errors} of "
+        f"{found.answered} wrongly. Valid for {found.valid_for}; kept in {folder}"
+    )
+
+
 def search(
     source: str,
     places: Sequence[Path],
     *,
     splits: Sequence[str] = ("test",),
     k: int = 5,
-    withhold: float = 1.0,
     as_rows: bool = False,
+    **chosen: Any,
 ) -> str:
     """What the model finds for the images, as text or as CSV.
 
@@ -82,8 +102,8 @@ def search(
         places: a gallery and images; or images alone, which are searched among the images of the run `source`.
         splits: which of the run's images, where there is no gallery.
         k: matches per image.
-        withhold: see `Model.search`.
         as_rows: CSV.
+        chosen: `risk`, `withhold` and `strangers` of `Model.search`.
     """
     _check_splits(splits)
     stored = (places[0] / INDEX).is_file()
@@ -92,7 +112,7 @@ def search(
     images = [file for place in places[stored:] for file in image_files(place)]
     model = load(source)
     gallery = Gallery.open(places[0]) if stored else run_gallery(model, source, splits)
-    answers = model.search(gallery, images, k=k, withhold=withhold)
+    answers = model.search(gallery, images, k=k, **chosen)
     return as_csv(answers).rstrip() if as_rows else as_text(answers)
 
 

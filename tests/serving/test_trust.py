@@ -1,0 +1,139 @@
+"""P(right), certificates and strangers in a search."""
+
+import json
+
+import numpy as np
+import pytest
+from serving_helpers import LAPLACE
+
+import probmetric
+from probmetric.data import load_columns, open_images
+from probmetric.errors import ProbMetricError
+
+
+def images_of(project, split):
+    prepared = project / "data/prepared/digits"
+    columns, store = load_columns(prepared, ["split", "class_name"]), open_images(prepared)
+    rows = np.flatnonzero(columns["split"] == split)
+    return [store[int(row)] for row in rows], [str(columns["class_name"][row]) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def asked(project):
+    return images_of(project, "test")
+
+
+@pytest.fixture(scope="module")
+def gallery(project, model, tmp_path_factory):
+    images, names = images_of(project, "train")
+    paths = [f"train/{number}" for number in range(len(images))]
+    gallery = probmetric.Gallery.create(model, images, paths=paths, class_names=names)
+    gallery.save(tmp_path_factory.mktemp("g"))
+    return gallery
+
+
+@pytest.fixture(scope="module")
+def certified(gallery, model, asked):
+    images, names = asked
+    for risk in (0.1, 0.03):
+        gallery.certify(model, images[:300], names[:300], risk=risk)
+    gallery.save()
+    return probmetric.Gallery.open(gallery.folder)
+
+
+def right(answers, names):
+    return np.array([answer.matches[0].class_name == name for answer, name in zip(answers, names, strict=True)])
+
+
+def test_answers_by_a_certificate_are_seldom_wrong(certified, model, asked):
+    images, names = asked[0][300:], asked[1][300:]
+    answers = model.search(certified, images, risk=0.03)
+    given = np.array([not answer.withheld for answer in answers])
+    correct = right(answers, names)
+    assert given.mean() > 0.3
+    assert (~correct).mean() > 0.03
+    assert (~correct[given]).mean() <= 0.03
+    withheld = next(answer for answer in answers if answer.withheld)
+    assert withheld.reason.startswith("above the certified doubt")
+
+
+def test_p_right_is_higher_for_right_answers(certified, model, asked):
+    answers = model.search(certified, asked[0][300:])
+    stated, correct = np.array([answer.p_right for answer in answers]), right(answers, asked[1][300:])
+    assert stated[correct].mean() > stated[~correct].mean() + 0.1
+    assert abs(stated.mean() - correct.mean()) < 0.1
+
+
+def test_a_risk_without_a_certificate_is_refused(certified, model, asked):
+    with pytest.raises(ProbMetricError, match=r"no certificate for a risk of 0\.01 \(there are: 0\.03, 0\.1\)"):
+        model.search(certified, asked[0][:1], risk=0.01)
+
+
+def test_a_gallery_that_changed_is_not_the_one_certified(gallery, certified, model, asked, tmp_path):
+    changed = probmetric.Gallery.open(gallery.folder)
+    changed.remove(["train/0"])
+    with pytest.raises(ProbMetricError, match="certificate is for gallery"):
+        model.search(changed, asked[0][:1], risk=0.1)
+    changed.save(tmp_path / "g")
+    with pytest.raises(ProbMetricError, match="certificate is for gallery"):
+        model.search(probmetric.Gallery.open(tmp_path / "g"), asked[0][:1], risk=0.1)
+
+
+def test_without_labels_there_is_no_certificate_and_no_p_right(model, asked):
+    gallery = probmetric.Gallery.create(model, asked[0][:20])
+    assert model.search(gallery, asked[0][:1])[0].p_right is None
+    assert gallery.trust.p_right is None
+    with pytest.raises(ProbMetricError, match="images without a class"):
+        gallery.certify(model, *asked, risk=0.1)
+    labelled = probmetric.Gallery.create(model, asked[0], class_names=asked[1])
+    with pytest.raises(ProbMetricError, match="are in the gallery too"):
+        labelled.certify(model, *asked, risk=0.1)
+
+
+def test_calibration_images_need_a_class(gallery, model, asked):
+    with pytest.raises(ProbMetricError, match="without a class"):
+        gallery.certify(model, asked[0][:100], risk=0.1)
+
+
+def test_strangers_are_told_from_queries(gallery, model, asked):
+    generator = np.random.default_rng(0)
+    strange = [generator.integers(0, 256, (32, 32), dtype=np.uint8) for _ in range(50)]
+    known = model.search(gallery, asked[0][:100], strangers=0.05)
+    noise = model.search(gallery, strange, strangers=0.05)
+    assert np.mean([answer.withheld for answer in known]) < 0.15
+    assert all("a stranger" in answer.reason for answer in noise if answer.withheld)
+    assert np.mean([answer.lonelier for answer in noise]) < np.mean([answer.lonelier for answer in known])
+
+
+def test_the_command(exported, gallery, certified, photos, capsys, tmp_path, project):
+    from PIL import Image
+
+    from probmetric import cli
+
+    for number, (image, name) in enumerate(zip(*images_of(project, "val"), strict=True)):
+        (tmp_path / name).mkdir(exist_ok=True)
+        Image.fromarray(image.squeeze()).save(tmp_path / name / f"{number}.png")
+    model = str(exported["digits/arcface/seed0"])
+    assert cli.main(["certify", model, str(gallery.folder), str(tmp_path), "--risk", "0.2"]) == 0
+    assert "at most 0.2 of the answers given are wrong, with confidence 0.9" in capsys.readouterr().out
+    assert cli.main(["search", model, str(gallery.folder), next(iter(photos[1])), "--risk", "0.2", "--csv"]) == 0
+    assert (
+        cli.main(["search", str(exported[LAPLACE]), str(gallery.folder), next(iter(photos[1])), "--risk", "0.2"]) == 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("trust.json", {"p_right": {"kind": "logistic"}}),
+        ("trust.json", {"apart": ["x"]}),
+        ("certificate-0.1.json", {"threshold": "high"}),
+        ("certificate-0.1.json", {"surprise": 1}),
+    ],
+)
+def test_damaged_trust_is_refused(certified, tmp_path, file, change):
+    folder = certified.save(tmp_path / "g")
+    values = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps(values | change))
+    with pytest.raises(ProbMetricError):
+        probmetric.Gallery.open(folder)
