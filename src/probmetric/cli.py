@@ -267,6 +267,13 @@ def _experiments(options: argparse.Namespace) -> None:
     print(experiment_overview(_params()))
 
 
+def _init(options: argparse.Namespace) -> None:
+    from probmetric.planning.own_data import init
+
+    _params()
+    print(init(options.data, options.name, split=options.split, options={"on_error": options.on_error}))
+
+
 def _export(options: argparse.Namespace) -> None:
     from probmetric.serving import load
 
@@ -489,6 +496,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_serving(add: Any) -> None:
+    init = add("init", _init, "declare your own images, table or vectors as a dataset, with an experiment")
+    init.add_argument("data", type=Path, help="folder with one folder per class; CSV, TSV, Parquet; file of vectors")
+    init.add_argument("--name", required=True, help="what dataset and experiment are called")
+    init.add_argument("--split", choices=["by_class", "by_image", "by_group"], default="", help="default: by number")
+    init.add_argument("--on-error", choices=["raise", "skip"], default="raise", help="what is done with bad images")
     export = add("export", _export, "write a finished run as a model folder that loads anywhere")
     export.add_argument("run", help="a finished run: <dataset>/<method>/seed<k>")
     export.add_argument("folder", type=Path, help="model folder to write")

@@ -1,0 +1,144 @@
+"""`probmetric init`: a folder, table or file of vectors becomes a dataset entry in params.yaml and an experiment.
+
+What is written is checked before it is written: the source lists the images, the configuration is read again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from probmetric.config import ConfigError, Params, parse
+from probmetric.data.raw import RawFiles
+from probmetric.data.sources import REGISTRY as SOURCES
+from probmetric.data.sources._base import Table
+from probmetric.io import read_text, read_yaml, write_text
+from probmetric.planning.declared import PARAMS, dataset_names
+from probmetric.planning.experiments import EXPERIMENTS
+
+TABLES, VECTORS = (".csv", ".tsv"), (".npy", ".npz", ".safetensors")
+MANY_CLASSES = 20
+ON_PIXELS = ("arcface", "contrastive", "laplace")
+ON_VECTORS = {
+    "vectors_arcface": {"label": "ArcFace on vectors", "backbone": "vectors", "loss": "arcface"},
+    "vectors_laplace": {
+        "label": "ArcFace on vectors + Laplace",
+        "base": "vectors_arcface",
+        "uncertainty": "laplace",
+    },
+    "vectors_pfe": {"label": "ArcFace on vectors + PFE", "base": "vectors_arcface", "uncertainty": "pfe"},
+}
+
+
+def init(place: Path, name: str, *, split: str = "", options: dict[str, Any] | None = None) -> str:
+    """Declare the data at `place` as dataset `name` and write the experiment of that name; says what was found.
+
+    Args:
+        place: a folder with one folder per class, a CSV, TSV or Parquet file, or a file of vectors.
+        name: what dataset and experiment are called.
+        split: by_class, by_image or by_group; by default by_class where there are many classes, else by_image.
+        options: further options of the source, such as `on_error`.
+
+    Raises:
+        ConfigError: the name is taken, or params.yaml cannot be extended.
+        DataError: there is no data, or too little.
+    """
+    params: Params = parse(Params, read_yaml(PARAMS), str(PARAMS))
+    experiment = EXPERIMENTS / f"{name}.yaml"
+    if name in dataset_names(params) or experiment.exists():
+        raise ConfigError(f"the name {name!r} is taken by a dataset or experiment; choose another one.")
+    source = source_of(place)
+    chosen = {key: value for key, value in (options or {}).items() if key in SOURCES.options(source)}
+    table, chosen = _read(place, source, split, chosen)
+    text = _with_dataset(read_text(PARAMS), name, {"source": source, "raw": str(place), **chosen})
+    _check(text, name)
+    write_text(PARAMS, text)
+    write_text(experiment, _experiment(name, source, table))
+    counts = Counter(table.columns["split"].tolist())
+    classes = len(set(table.columns["label"].tolist()))
+    shared = ", ".join(f"{counts[part]} {part}" for part in ("train", "val", "test"))
+    return (
+        f"{place}: {sum(counts.values())} of {classes} classes ({shared}), split {chosen['split']}.\n"
+        f"Written: dataset {name!r} in {PARAMS}, {experiment}.\nNext: snakemake --config experiments={name}"
+    )
+
+
+def source_of(place: Path) -> str:
+    """Which source reads the data at `place`.
+
+    Raises:
+        ConfigError: none does.
+    """
+    kind = place.suffix.lower()
+    if place.is_dir():
+        return "folder"
+    if place.is_file() and kind == ".parquet":
+        import pyarrow.parquet as pq
+
+        from probmetric.data.sources.embeddings import VECTORS as NAMES
+
+        return "embeddings" if set(NAMES) & set(pq.read_schema(place).names) else "table"
+    if place.is_file() and kind in (*TABLES, *VECTORS):
+        return "table" if kind in TABLES else "embeddings"
+    raise ConfigError(
+        f"{place} is nothing to start from: name a folder with one folder per class, or a file "
+        f"({', '.join((*TABLES, '.parquet', *VECTORS))})."
+    )
+
+
+def _read(place: Path, source: str, split: str, options: dict[str, Any]) -> tuple[Table, dict[str, Any]]:
+    """What the source lists, and its options with the split that suits the number of classes."""
+    first = split or "by_image"
+    table = _listed(place, source, options | {"split": first})
+    if not split and len(set(table.columns["label"].tolist())) >= MANY_CLASSES:
+        first = "by_class"
+        table = _listed(place, source, options | {"split": first})
+    return table, {"split": first, **options}
+
+
+def _listed(place: Path, source: str, options: dict[str, Any]) -> Table:
+    found: Table = SOURCES.create(source, **options).read(RawFiles(source, place, place.parent), seed=0)
+    return found
+
+
+def _with_dataset(text: str, name: str, values: dict[str, Any]) -> str:
+    """The text of params.yaml with one more entry under data.on_request; comments stay."""
+    import yaml
+
+    entry = yaml.safe_dump(values, default_flow_style=True, sort_keys=False, width=10_000, allow_unicode=True).strip()
+    found = re.search(r"^data:[^\n]*\n(?:[ #][^\n]*\n|\n)*?  on_request:(?P<rest>[^\n]*)\n", text, re.MULTILINE)
+    if found is None or "{" in found["rest"].partition("#")[0]:
+        raise ConfigError(
+            f"{PARAMS} has no block `on_request:` under `data:` to add to; add it by hand:\ndata:\n  on_request:\n"
+            f"    {name}: {entry}"
+        )
+    return f"{text[: found.end()]}    {name}: {entry}\n{text[found.end() :]}"
+
+
+def _check(text: str, name: str) -> None:
+    """Raise `ConfigError` unless the text is a sound configuration that declares the dataset."""
+    import yaml
+
+    params: Params = parse(Params, yaml.safe_load(text), str(PARAMS))
+    if name not in params.data.on_request:
+        raise ConfigError(f"{PARAMS}: dataset {name!r} could not be added under data.on_request; add it by hand.")
+
+
+def _experiment(name: str, source: str, table: Table) -> str:
+    import yaml
+
+    methods = list(ON_VECTORS) if source == "embeddings" else list(ON_PIXELS)
+    closed = ["classification/accuracy", "calibration/ece"] if table.protocol == "closed_set" else []
+    values: dict[str, Any] = {
+        "title": f"{name}: which method, and how sure",
+        "description": f"Written by `probmetric init`: {table.description}.",
+        "runs": [{"datasets": [name], "methods": methods, "seeds": [0, 1, 2]}],
+    }
+    if source == "embeddings":
+        values["methods"] = ON_VECTORS
+    values["metrics"] = ["retrieval/recall_at_1", "retrieval/map_at_r", *closed, "sparsification/error_auroc"]
+    values["figures"] = ["metric_per_method", "learning_curves", "sparsification"]
+    head = "# yaml-language-server: $schema=../schemas/experiment.schema.json\n"
+    return head + yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110)

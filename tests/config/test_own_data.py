@@ -1,0 +1,86 @@
+"""`probmetric init`: one's own data become a dataset and an experiment, with nothing left to edit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from probmetric import cli
+from probmetric.config import Params, load
+from probmetric.planning.runs import plan_experiment
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
+    (tmp_path / "workflow" / "experiments").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def photos(folder, classes=6, count=4):
+    generator = np.random.default_rng(0)
+    for number in range(classes):
+        (folder / f"kind {number}").mkdir(parents=True)
+        for image in range(count):
+            pixels = generator.integers(0, 256, (20, 30, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / f"kind {number}" / f"{image}.png")
+    return folder
+
+
+@pytest.mark.parametrize(("classes", "split"), [(6, "by_image"), (24, "by_class")])
+def test_a_folder_becomes_runs(project, capsys, classes, split):
+    photos(project / "photos", classes)
+    before = (project / "params.yaml").read_text()
+    assert cli.main(["init", "photos", "--name", "shop", "--on-error", "skip"]) == 0
+    assert f"{4 * classes} of {classes} classes" in capsys.readouterr().out
+    text = (project / "params.yaml").read_text()
+    added = set(text.splitlines()) - set(before.splitlines())
+    assert added == {f"    shop: {{source: folder, raw: photos, split: {split}, on_error: skip}}"}
+    runs = plan_experiment(load(Params, "params.yaml"), "shop").runs
+    assert {run.name for run in runs} >= {"shop/arcface/seed0", "shop/laplace/seed2"}
+
+
+def test_a_table_and_vectors_become_runs(project, capsys):
+    photos(project / "photos")
+    lines = [f"photos/kind {number}/{image}.png,{number}" for number in range(6) for image in range(4)]
+    (project / "list.csv").write_text("\n".join(["path,label", *lines]))
+    assert cli.main(["init", "list.csv", "--name", "listed"]) == 0
+    np.savez(project / "v.npz", vectors=np.eye(60, 8), label=np.arange(60) % 6)
+    assert cli.main(["init", "v.npz", "--name", "vectors"]) == 0
+    params = load(Params, "params.yaml")
+    assert params.data.on_request["listed"].source == "table"
+    runs = {run.name: run for run in plan_experiment(params, "vectors").runs}
+    assert runs["vectors/vectors_pfe/seed1"].settings.backbone.name == "vectors"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["gone", "--name", "shop"], "gone is nothing to start from"),
+        (["photos", "--name", "cub"], "the name 'cub' is taken"),
+        (["photos", "--name", "My Shop"], "My Shop"),
+        (["photos", "--name", "../x"], "x"),
+        (["empty", "--name", "shop"], "holds no folder with images"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_is_written(project, capsys, arguments, says):
+    photos(project / "photos")
+    (project / "empty").mkdir()
+    before = (project / "params.yaml").read_text()
+    assert cli.main(["init", *arguments]) == 2
+    assert says in capsys.readouterr().err
+    assert (project / "params.yaml").read_text() == before
+    assert not list((project / "workflow" / "experiments").iterdir())
+
+
+def test_params_that_cannot_be_extended_are_left_alone(project, capsys):
+    photos(project / "photos")
+    (project / "params.yaml").write_text("datasets: [digits]\n")
+    assert cli.main(["init", "photos", "--name", "shop"]) == 2
+    assert "add it by hand:\ndata:\n  on_request:\n    shop: {source: folder" in capsys.readouterr().err
