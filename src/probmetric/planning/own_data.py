@@ -22,7 +22,12 @@ TABLES, VECTORS = (".csv", ".tsv"), (".npy", ".npz", ".safetensors")
 MANY_CLASSES = 20
 ON_PIXELS = ("arcface", "contrastive", "laplace")
 ON_VECTORS = {
-    "vectors_arcface": {"label": "ArcFace on vectors", "backbone": "vectors", "loss": "arcface"},
+    "vectors_arcface": {
+        "label": "ArcFace on vectors",
+        "backbone": "vectors",
+        "loss": "arcface",
+        "training": {"epochs": 6, "batch_size": 512},
+    },
     "vectors_laplace": {
         "label": "ArcFace on vectors + Laplace",
         "base": "vectors_arcface",

@@ -393,7 +393,8 @@ def _read_entries(path: Path) -> tuple[list[str], list[str]]:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path, columns=["path", "class_name"])
+        with pq.ParquetFile(path) as file:  # read_table would import pandas, which takes a second
+            table = file.read(["path", "class_name"])
     except (OSError, pa.ArrowException, KeyError) as error:
         raise FileError(f"{path} is damaged or missing ({error}); {AGAIN}.") from error
     if set(table.schema.types) != {pa.string()} or any(column.null_count for column in table.columns):
