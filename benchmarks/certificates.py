@@ -124,7 +124,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="glyphs")
     parser.add_argument("--splits", type=int, default=1000)
-    parser.add_argument("--scores", nargs="+", default=["own", "cosine", "gap", "disagreement", "p_right"])
+    parser.add_argument("--scores", nargs="+", default=["own", "disagreement", "p_right"])
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/certificates.json"))
     return parser.parse_args()
 

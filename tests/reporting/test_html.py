@@ -15,6 +15,7 @@ from PIL import Image
 
 from probmetric.io import FileError, write_json
 from probmetric.reporting import _answers
+from probmetric.reporting._scores import score_tables
 from probmetric.reporting.aggregate import aggregate
 from probmetric.reporting.figures import draw
 from probmetric.reporting.html import LONGEST_WEBP, _embedded, render, write_report
@@ -239,6 +240,12 @@ def judged(workspace, *, seeds=3, image_errors=IMAGE_ERRORS, others=(), **change
     names |= {"cosine": "sparsification/error_auroc_cosine"}
     runs = {f"glyphs/own/seed{seed}": SURE | {names[k]: v for k, v in changes.items()} for seed in range(seeds)}
     runs |= {f"glyphs/{method}/seed{seed}": values for method, values in others for seed in range(seeds)}
+    context = context_of(workspace, runs, image_errors)
+    return {item.label: item for item in _answers.trust(context)["glyphs"]}
+
+
+def context_of(workspace, runs, image_errors=IMAGE_ERRORS):
+    """The context of runs with these metrics, a little more for every seed."""
     for run, values in runs.items():
         shift = 0.002 * int(run[-1])
         shifted = {name: None if value is None else value + shift for name, value in values.items()}
@@ -247,7 +254,7 @@ def judged(workspace, *, seeds=3, image_errors=IMAGE_ERRORS, others=(), **change
         write_json(folder / "curves.json", {"image_errors": {name: [value] for name, value in image_errors.items()}})
     context = workspace.context("sure", runs=list(runs), figures=())
     aggregate([context.results / run for run in runs], context.folder / "runs.csv", context.folder / "metrics.json")
-    return {item.label: item for item in _answers.trust(context)["glyphs"]}
+    return context
 
 
 def answers_of(trust):
@@ -292,6 +299,18 @@ def test_what_was_not_measured_cannot_be_trusted(workspace):
     unknown = judged(workspace, cosine=None)["own"].evidence["sparsification/error_auroc"]
     assert unknown.floor is not None  # disagreement is left
     assert judged(workspace, seeds=1)["own"].verdict == "undecided"
+
+
+def test_what_is_free_stands_beside_what_the_methods_add(workspace):
+    more = {"trust/free": 0.91, "trust/both": 0.913, "trust/added": 0.003, "trust/added_low": -0.001}
+    own = SURE | more | {"trust/added_high": 0.0071}
+    context = context_of(workspace, {"glyphs/own/seed0": own})
+    (table,) = [found for found in score_tables(context)["glyphs"] if found.title == "Wrong answers"]
+    (row,) = table.rows
+    assert list(table.columns) == ["own", "cosine", "disagreement", "free together", "with the method's"]
+    assert row.added == "+0.003 [-0.001, +0.007]"
+    assert (row.values["free together"], row.best) == (0.91, "own")
+    assert "+0.003 [-0.001, +0.007]" in " ".join(Page(render(context)).words.split())
 
 
 def test_networks_that_learnt_nothing_are_a_floor_too(workspace):

@@ -44,7 +44,7 @@ Ints = NDArray[np.int64]
 Unit = Literal["query", "group"]
 
 PILOT = 5
-THRESHOLDS = 200
+THRESHOLDS = 100
 SLACK = 1.5
 EVERYTHING = sys.float_info.max
 
@@ -257,12 +257,13 @@ class _Test:
     risk: float
     delta: float
     grouped: bool
+    pilot: Ints
 
     @classmethod
     def of(cls, units: Ints, rows: NDArray[np.bool_], risk: float, delta: float, *, grouped: bool) -> _Test:
         numbers = np.unique(units[rows])
         largest = int(np.bincount(units).max())
-        return cls(rows, units, len(numbers), largest, risk, delta, grouped)
+        return cls(rows, units, len(numbers), largest, risk, delta, grouped, np.unique(units[~rows]))
 
     def passes(self, answered: NDArray[np.bool_], wrong: Doubles, spread: float) -> bool:
         """Whether the risk of the answers given is at most alpha; `spread` is the pilot's variance of Y."""
@@ -295,11 +296,12 @@ class _Test:
         return bool(np.log1p(gains).sum() >= math.log(1 / self.delta))
 
     def spread(self, answered: NDArray[np.bool_], wrong: Doubles) -> float:
-        """Variance over the pilot's groups of Y at this threshold, with one more group at the edge."""
+        """Variance over the pilot's groups of Y at this threshold, with one more group at the edge; 0 for queries."""
+        if not self.grouped:
+            return 0.0
         given = answered & ~self.rows
         gain = np.bincount(self.units[given], self.risk - wrong[given], minlength=int(self.units.max()) + 1)
-        mine = np.unique(self.units[~self.rows])
-        values = np.append(gain[mine] / self.largest, 0.5 * self.risk)
+        values = np.append(gain[self.pilot] / self.largest, 0.5 * self.risk)
         return float(values.var())
 
 

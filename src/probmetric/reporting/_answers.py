@@ -7,10 +7,10 @@ measured:
     strangers    does it tell out-of-distribution images? AUROC, 0.5 is chance
     probability  do probabilities mean what they say? calibration error (ECE)
 
-`yes` needs an interval over seeds and test images that clears the threshold *and* whatever costs nothing: the cosine to
-the answer and the disagreement of the ten nearest, which every search returns, and the norm of an untrained network or
-of raw pixels where those were run. `no` needs an interval on the wrong side. An uncertainty is trusted if all three say
-yes.
+`yes` needs an interval over seeds and test images that clears the threshold *and* whatever costs nothing: the free
+scores, which every search returns (`probmetric.scores`), and the uncertainty of an untrained network, of raw pixels or
+of a statistic of them where those were run. `no` needs an interval on the wrong side. An uncertainty is trusted if all
+three say yes.
 
 Correlation with a known difficulty, where one was evaluated, is shown beside them and decides nothing. These are
 measurements on the test images of the experiment, no guarantee for others.
@@ -26,6 +26,7 @@ from probmetric.metrics import label
 from probmetric.reporting._comparison import LEVEL, Cell, summarise
 from probmetric.reporting._per_image import image_errors
 from probmetric.reporting._render import number
+from probmetric.scores import free_scores
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
@@ -41,10 +42,9 @@ QUESTIONS: Mapping[Question, str] = {
     "strangers": "which images are strangers",
     "probability": "how probable an answer is",
 }
-FLOOR_METHODS = ("raw_pixels", "untrained")
+FLOOR_METHODS = ("raw_pixels", "untrained", "pixel_noise", "pixel_contrast")
 ERRORS = ("sparsification/error_auroc", "classification/error_auroc")
 CALIBRATION = ("calibration/ece", "calibration/retrieval_ece")
-_FREE = ("_cosine", "_disagreement")
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,8 @@ def _question(metric: str, measured: _Measured) -> Question | None:
 
 def _floor(metric: str, variant: str, here: Mapping[str, _Measured]) -> float | None:
     """The best mean of the search's free scores and of methods that learn nothing; None without the former."""
-    free = [_mean(here[variant][name]) for suffix in _FREE if (name := metric + suffix) in here[variant]]
+    names = (f"{metric}_{score}" for score in free_scores())
+    free = [_mean(here[variant][name]) for name in names if name in here[variant]]
     trivial = [
         _mean(measured[metric])
         for name, measured in here.items()

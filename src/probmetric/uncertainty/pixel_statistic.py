@@ -1,0 +1,46 @@
+"""Floors: a statistic of the pixels as uncertainty, with no network behind it.
+
+    noise          median over pixels of |x * K| with K = ((1, -2, 1), (-2, 4, -2), (1, -2, 1)), the response of smooth
+                   images being 0 (Immerkaer 1996): on `glyphs` it follows the strength of distortion better than any
+                   method does
+    contrast       standard deviation of the pixels; more is less sure
+    low_contrast   the reverse
+
+An uncertainty that follows a difficulty, or tells strangers, must do it better than these. Colours are averaged; the
+mean direction is the encoder's.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from probmetric.uncertainty import register
+from probmetric.uncertainty._base import DirectionalBatch, Predictor, Uncertainty
+
+KERNEL = ((1.0, -2.0, 1.0), (-2.0, 4.0, -2.0), (1.0, -2.0, 1.0))
+
+
+@register
+class PixelStatistic(Uncertainty):
+    """Noise or contrast of the image."""
+
+    def __init__(self, *, statistic: Literal["noise", "contrast", "low_contrast"] = "noise") -> None:
+        self.statistic = statistic
+
+    def represent(self, images: Tensor, given: Predictor) -> DirectionalBatch:
+        """Directions of `images` (B, C, H, W) with the statistic as doubt."""
+        grey = images.mean(dim=1, keepdim=True)
+        doubt = self._noise(grey) if self.statistic == "noise" else grey.flatten(1).std(dim=1)
+        return DirectionalBatch(
+            mean=F.normalize(given.encoder(images), dim=1),
+            uncertainty=-doubt if self.statistic == "low_contrast" else doubt,
+        )
+
+    def _noise(self, grey: Tensor) -> Tensor:
+        kernel = torch.tensor(KERNEL, dtype=grey.dtype, device=grey.device)[None, None]
+        padded = F.pad(grey, (1, 1, 1, 1), mode="replicate")
+        return F.conv2d(padded, kernel).abs().flatten(1).median(dim=1).values
