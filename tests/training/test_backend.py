@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,17 @@ def test_switches_hold_for_the_block_only(deterministic: bool) -> None:
     with contextlib.suppress(KeyError), backend(deterministic=deterministic):
         raise KeyError
     assert switches() == before
+
+
+@pytest.mark.processes
+def test_ordinary_training_does_not_import_the_compiler() -> None:
+    program = (
+        "import sys\n"
+        "from probmetric.training.backend import backend\n"
+        "with backend(deterministic=False): pass\n"
+        "sys.exit('torch._inductor' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def test_an_operation_without_such_a_kernel_is_named() -> None:

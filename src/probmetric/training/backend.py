@@ -27,7 +27,7 @@ def backend(*, deterministic: bool) -> Iterator[None]:
         TrainingError: an operation of the run has no deterministic kernel.
     """
     cudnn = torch.backends.cudnn
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    before = _determinism()
     flags, workspace = (cudnn.deterministic, cudnn.benchmark), os.environ.get(_CUBLAS)
     try:
         cudnn.deterministic, cudnn.benchmark = deterministic, not deterministic
@@ -44,9 +44,14 @@ def backend(*, deterministic: bool) -> Iterator[None]:
         ) from error
     finally:
         cudnn.deterministic, cudnn.benchmark = flags
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        if before != _determinism():  # the call imports torch's compiler: half of what a short training takes
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
         if workspace is None:
             os.environ.pop(_CUBLAS, None)
+
+
+def _determinism() -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 
 
 def compiled(network: nn.Module, device: torch.device) -> nn.Module:
