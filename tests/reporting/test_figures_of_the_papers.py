@@ -35,6 +35,7 @@ DATA = ("digits", "glyphs")
 ALPHAS = (0.0, 0.1, 1.0, 10.0)
 READING_EMBEDDINGS = (
     *("norm_grid", "class_norm_grid", "norm_histogram", "singular_values", "retrieval_reliability"),
+    "p_right",
     *("uncertainty_grid", "uncertainty_histogram", "retrieval_examples", "embedding_map", "sphere", "option_sweep"),
 )
 REASONS = {
@@ -43,6 +44,7 @@ REASONS = {
     "norm_histogram": "has concentrations",
     "singular_values": "test embeddings",
     "retrieval_reliability": "samples",
+    "p_right": "right and wrong answers",
     "uncertainty_grid": "test embeddings",
     "uncertainty_histogram": "out-of-distribution",
     "retrieval_examples": "test embeddings",
@@ -85,7 +87,8 @@ def _enrich(folder, other):
     sources = {"sources": json.dumps([other, "not_prepared"])}
     write_tensors(folder / "embeddings" / "ood.safetensors", ood, sources)
     curves = read_json(folder / "curves.json")
-    curves["retrieval_reliability"] = {"confidence": [0.2, 0.6, 1.0], "accuracy": [0.1, 0.5, 0.9], "count": [5, 5, 5]}
+    reliability = {"confidence": [0.2, 0.6, 1.0], "accuracy": [0.1, 0.5, 0.9], "count": [5, 5, 5]}
+    curves |= {"retrieval_reliability": reliability, "p_right": reliability}
     write_json(folder / "curves.json", curves)
 
 

@@ -23,7 +23,7 @@ from probmetric.io import read_yaml
 from probmetric.planning.runs import plan_experiment, resolve
 from probmetric.reporting.aggregate import aggregate, legal_name
 from probmetric.reporting.figures import draw
-from probmetric.reporting.html import write_report
+from probmetric.reporting.html import TEMPLATES, write_report
 from probmetric.reporting.tables import write_tables
 
 ROOT = Path(__file__).parents[2]
@@ -149,7 +149,9 @@ def _check_tex(text: str) -> None:
 
 def _check_html(text: str) -> None:
     tags = Tags(text).found
-    assert "script" not in {tag for tag, _ in tags}
+    scripts = re.findall(r"<script[^>]*>(.*?)</script", text, flags=re.DOTALL | re.IGNORECASE)
+    assert scripts == [(TEMPLATES / "tables.js").read_text(encoding="utf-8")]
+    assert len([tag for tag, _ in tags if tag == "script"]) == 1
     assert not any(name.startswith("on") for _, attributes in tags for name in attributes)
     links = [attributes.get("href") or attributes.get("src") or "" for _, attributes in tags]
     assert not any(link.startswith(("javascript:", "http:")) for link in links)

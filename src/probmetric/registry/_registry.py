@@ -58,8 +58,9 @@ class Registry:
                 f"{component.__module__}: {name!r} cannot name a {self.kind}; use lower-case letters, digits and _, "
                 "as in @register('my_name')."
             )
-        self._objects[name] = self._alone(name, component)
+        self._alone(name, component)
         self.adopt(name, entry_of(component, component.__module__, self.context, self.constants))
+        self._objects[name] = component
         return component
 
     def _alone(self, name: str, component: T) -> T:

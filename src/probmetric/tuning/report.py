@@ -103,7 +103,8 @@ def _draw_history(search: Search, path: Path) -> None:
     from probmetric.reporting.figures import _style
 
     with _style.style():
-        figure, axes = _style.grid(1, 1, panel_height=3.0, legend_entries=len(search.trials))
+        named = [_label(search, method) for method in search.trials]
+        figure, axes = _style.grid(1, 1, panel_height=3.0, named=named)
         axis = axes[0][0]
         known = _style.looks(search.trials)
         for method, trials in search.trials.items():
