@@ -22,6 +22,7 @@ from probmetric.registry import REQUIRED, registry_of
 ROOT = Path(__file__).resolve().parents[1]
 BESIDE = {"index.md": "README.md"} | {name: name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")}
 PACKAGES = {
+    "serving": "Models and galleries",
     "directional": "Directional statistics",
     "losses": "Losses",
     "uncertainty": "Uncertainties",

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from probmetric.registry import load_plugins
-    from probmetric.serving import Gallery, Model, load
+    from probmetric.serving import Gallery, Model, fit, load
 
 __version__ = "0.2.0"
-__all__ = ["Gallery", "Model", "__version__", "load", "load_plugins"]
+__all__ = ["Gallery", "Model", "__version__", "fit", "load", "load_plugins"]
 
-_HOMES = {"load_plugins": "registry", "Gallery": "serving", "Model": "serving", "load": "serving"}
+_HOMES = {"load_plugins": "registry", "Gallery": "serving", "Model": "serving", "fit": "serving", "load": "serving"}
 
 
 def __getattr__(name: str) -> Any:

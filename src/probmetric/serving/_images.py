@@ -141,6 +141,11 @@ class Eye:
     shorter_side: int = 0
 
     @property
+    def ndim(self) -> int:
+        """Most axes an array or tensor has that is one image."""
+        return 3
+
+    @property
     def mode(self) -> Mode:
         """RGB or L."""
         return "L" if self.shape[0] == 1 else "RGB"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,21 +13,7 @@ import numpy as np
 from probmetric.serving._errors import ServingError
 from probmetric.serving._images import image_files, named
 from probmetric.serving._model import sequence_of
-
-
-class Lazy(Sequence[Any]):
-    """Images that are read when they are asked for."""
-
-    def __init__(self, count: int, image: Callable[[int], Any]) -> None:
-        self._count, self._image = count, image
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: Any) -> Any:
-        if not 0 <= index < self._count:
-            raise IndexError(index)
-        return self._image(index)
+from probmetric.serving._sets import Lazy, images_of, is_set, names_of
 
 
 @dataclass(frozen=True)
@@ -61,12 +47,8 @@ def _found(images: Any) -> Items:
     if isinstance(images, str | os.PathLike) and Path(images).is_dir():
         place = Path(images)
         return prepared_items(place) if (place / "manifest.parquet").is_file() else _folder_items([place])
-    if (
-        hasattr(images, "__getitem__")
-        and not isinstance(images, Sequence | str | bytes)
-        and not hasattr(images, "ndim")
-    ):
-        return _dataset_items(images)
+    if is_set(images):
+        return Items(images_of(images), [f"image {number}" for number in range(len(images))], names_of(images))
     listed = sequence_of(images)
     folders = [image for image in listed if isinstance(image, str | os.PathLike) and Path(image).is_dir()]
     if folders:
@@ -105,17 +87,3 @@ def prepared_items(folder: Path, splits: Sequence[str] = ()) -> Items:
     images = Lazy(len(rows), lambda number: store[int(rows[number])])
     paths, classes = ([str(columns[name][row]) for row in rows] for name in ("path", "class_name"))
     return Items(images, paths, classes)
-
-
-def _dataset_items(dataset: Any) -> Items:
-    """Images of a `torch.utils.data.Dataset` of images or (image, label)."""
-    first = dataset[0]
-    pairs = isinstance(first, tuple | list) and len(first) >= 2
-    count = len(dataset)
-    classes = [str(_plain(dataset[number][1])) for number in range(count)] if pairs else [""] * count
-    images = Lazy(count, lambda number: dataset[number][0] if pairs else dataset[number])
-    return Items(images, [f"image {number}" for number in range(count)], classes)
-
-
-def _plain(label: Any) -> Any:
-    return label.item() if hasattr(label, "item") else label

@@ -14,12 +14,14 @@ from probmetric.data.manifest import DataError
 from probmetric.serving._answers import Answer, Match
 from probmetric.serving._errors import ServingError
 from probmetric.serving._images import Eye, named, problem_list, reason_of
+from probmetric.serving._sets import images_of, is_set
 from probmetric.serving._trust import chosen, judged
 
 if TYPE_CHECKING:
     import torch
 
     from probmetric.evaluation.certificates import Certificate
+    from probmetric.serving._fit import OwnRecord
     from probmetric.serving._gallery import Gallery
     from probmetric.serving._parts import Parts
     from probmetric.serving._record import ModelRecord
@@ -62,7 +64,7 @@ class Embedded(NamedTuple):
 
 
 class Model:
-    """A trained encoder with its uncertainty; made by `probmetric.load`.
+    """A trained encoder with its uncertainty; made by `probmetric.load` or `probmetric.fit`.
 
     Attributes:
         record: all that is known of it.
@@ -70,8 +72,10 @@ class Model:
         digest: SHA-256 of all that decides its embeddings.
     """
 
-    def __init__(self, record: ModelRecord, predictor: Predictor, eye: Eye, reference: Reference | None) -> None:
-        """Put together what `Parts.model` built."""
+    def __init__(
+        self, record: ModelRecord | OwnRecord, predictor: Predictor, eye: Eye, reference: Reference | None
+    ) -> None:
+        """Put together what `Parts.model` or `fit` built."""
         self.record, self.predictor, self.eye, self.reference = record, predictor, eye, reference
         self.classes, self.digest = record.classes, record.digest
         self._parts: Parts | None = None
@@ -84,22 +88,29 @@ class Model:
 
     @property
     def card(self) -> str:
-        """The model card, in Markdown."""
+        """The model card, in Markdown.
+
+        Raises:
+            ServingError: the model was made by `fit`, of which no run tells.
+        """
         from probmetric.serving._card import card
 
-        return card(self.record)
+        if self._parts is None:
+            raise ServingError("this model was made by `fit`; there is no run to write a card from.")
+        return card(self._parts.record)
 
     def embed(self, images: Any, *, samples: bool = False) -> DirectionalBatch:
         """Directional distributions of images, on the CPU.
 
         Args:
-            images: one or a sequence of paths, bytes of files, PIL images, arrays (H, W, C), tensors (C, H, W).
+            images: one or a sequence of paths, bytes of files, PIL images, arrays (H, W, C), tensors (C, H, W); or a
+                `torch.utils.data.Dataset` of them.
             samples: also draw samples (B, S, M), where the uncertainty has any.
 
         Raises:
             DataError: images that cannot be read; all of them are named.
         """
-        asked = sequence_of(images)
+        asked = sequence_of(images, self.eye.ndim)
         if not len(asked):
             raise DataError("there is no image to embed.")
         return self.embedded(asked, samples=samples).batch
@@ -183,7 +194,7 @@ class Model:
             CertificateError: no certificate for this risk, gallery and model.
             DataError: images that cannot be read; all of them are named.
         """
-        asked = sequence_of(images)
+        asked = sequence_of(images, self.eye.ndim)
         self._check_search(gallery, k, {"withhold": withhold, "strangers": strangers})
         certificate = None if risk is None else chosen(gallery.certificates, risk, gallery, self)
         batch = self.embed(asked)
@@ -205,6 +216,25 @@ class Model:
             answers.append(known.answer(number, named(asked[number], number), _matches(gallery, rows, cosines), why))
         return answers
 
+    def evaluate(
+        self, images: Any, class_names: Sequence[str] | None = None, *, ks: Sequence[int] = (1, 2, 4, 8)
+    ) -> dict[str, float]:
+        """Metrics of labelled images, each asked among the others; `docs/evaluation.md` defines them.
+
+        Args:
+            images: as of `Gallery.add`: a folder with one folder per class, a prepared dataset, or a
+                `torch.utils.data.Dataset` of (image, label).
+            class_names: their classes (N,), where `images` does not say.
+            ks: of recall@k.
+
+        Raises:
+            ServingError: images without a class.
+            DataError: images that cannot be read; all of them are named.
+        """
+        from probmetric.serving._measure import measured
+
+        return measured(self, images, class_names, tuple(ks))
+
     def _check_search(self, gallery: Gallery, k: int, shares: dict[str, float]) -> None:
         if k < 1:
             raise ServingError(f"k is {k}; ask for at least 1 match.")
@@ -225,7 +255,10 @@ class Model:
             license: under what terms it may be used; goes into the model card.
         """
         if self._parts is None:
-            raise ServingError("this model was put together by hand and has no parts to write.")
+            raise ServingError(
+                "this model was made by `fit`: its network is your own code, which a model folder does not hold. "
+                "Keep the weights by `torch.save`, or export it: model.to_onnx(path)."
+            )
         return self._parts.write(Path(folder), license=license)
 
 
@@ -268,12 +301,14 @@ def _matches(gallery: Gallery, rows: np.ndarray, cosines: np.ndarray) -> tuple[M
     )
 
 
-def sequence_of(images: Any) -> Sequence[Any]:
-    """A sequence of images; one image is a sequence of one."""
-    single = isinstance(images, str | bytes | Path) or hasattr(images, "mode")
+def sequence_of(images: Any, ndim: int = 3) -> Sequence[Any]:
+    """A sequence of images; one image, an array of at most `ndim` axes, is a sequence of one."""
+    single = isinstance(images, str | bytes | Path) or isinstance(getattr(images, "mode", None), str)
     arrays = hasattr(images, "ndim")
-    if single or (arrays and images.ndim < 4):
+    if single or (arrays and images.ndim <= ndim):
         return [images]
+    if is_set(images):
+        return images_of(images)
     if arrays or isinstance(images, Sequence):
         return images
     return list(images)

@@ -1,0 +1,34 @@
+"""Metrics of labelled images, as the workflow measures them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from probmetric.serving._errors import ServingError
+from probmetric.serving._items import items_of
+
+if TYPE_CHECKING:
+    from probmetric.serving._model import Model
+
+
+def measured(model: Model, images: Any, class_names: Sequence[str] | None, ks: tuple[int, ...]) -> dict[str, float]:
+    """See `Model.evaluate`."""
+    from probmetric.evaluation.answers import answers_among_others
+    from probmetric.evaluation.evaluator import EvaluationSettings, evaluate_test
+    from probmetric.run_folder import Embeddings
+
+    items = items_of(images, None, class_names)
+    if "" in items.class_names:
+        raise ServingError("images without a class: nobody can say which answers are right. Name their classes.")
+    labels = np.unique([*model.classes, *items.class_names], return_inverse=True)[1]
+    tensors = {name: values.numpy() for name, values in model.embed(items.images).tensors().items()}
+    tensors["label"] = labels[len(model.classes) :]
+    about = {"uncertainty": model.record.uncertainty.name, "classes": json.dumps(labels[: len(model.classes)].tolist())}
+    test = Embeddings(tensors, about)
+    settings = EvaluationSettings(ks=ks, clustering=False, structure=False)
+    metrics, _ = evaluate_test(test, settings, answers_among_others(test))
+    return metrics

@@ -1,0 +1,195 @@
+"""The library without the workflow: any network, any dataset, in a few lines."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import probmetric
+from probmetric.errors import ProbMetricError
+from probmetric.evaluation import retrieval_metrics
+
+CLASSES, PER_CLASS = 6, 20
+
+
+class Blobs(torch.utils.data.Dataset):
+    """Vectors around the corners of a simplex, seen through a fixed rotation into 12 dimensions."""
+
+    def __init__(self, seed, *, shape=(12,), per_class=PER_CLASS, names=None):
+        generator = torch.Generator().manual_seed(seed)
+        directions = torch.randn(CLASSES, 12, generator=torch.Generator().manual_seed(99))
+        self.y = torch.arange(CLASSES).repeat(per_class)
+        self.x = (directions[self.y] + 0.6 * torch.randn(len(self.y), 12, generator=generator)).reshape(-1, *shape)
+        self.names = names
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, index):
+        label = int(self.y[index])
+        return self.x[index], self.names[label] if self.names else label
+
+
+def network():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 8))
+
+
+def train(**options):
+    given = {"epochs": 3, "batch_size": 24, "learning_rate": 0.01, "device": "cpu"} | options
+    return probmetric.fit(given.pop("data", None) or Blobs(0), given.pop("encoder", None) or network(), **given)
+
+
+def test_ten_lines_train_fit_evaluate_and_search():
+    test = Blobs(2)
+    model = train(uncertainty="laplace", validation=Blobs(1))
+    measured = model.evaluate(test)
+    found = model.embed(test)
+    again = retrieval_metrics(found.mean.numpy(), test.y.numpy(), ks=(1,))
+    assert measured["retrieval/recall_at_1"] == pytest.approx(again["recall_at_1"])
+    assert measured["retrieval/recall_at_1"] > 0.6
+    assert "sparsification/error_auroc" in measured
+    gallery = probmetric.Gallery.create(model, Blobs(0))
+    answer = model.search(gallery, [Blobs(0).x[3]], k=2)[0]
+    assert (answer.matches[0].path, answer.matches[0].class_name) == ("image 3", "3")
+    assert 0 <= answer.doubt <= 1
+
+
+def test_training_changes_what_an_untrained_network_gives():
+    before, after = train(epochs=0).evaluate(Blobs(2)), train(epochs=8).evaluate(Blobs(2))
+    assert after["retrieval/map_at_r"] > before["retrieval/map_at_r"] + 0.05
+
+
+def test_it_is_the_same_twice_and_leaves_the_global_generator_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    encoders = network(), network()
+    torch.manual_seed(5)
+    models = [train(encoder=encoder, uncertainty="vmf") for encoder in encoders]
+    assert torch.equal(torch.rand(3), expected)
+    assert models[0].digest == models[1].digest
+    assert torch.equal(models[0].embed(Blobs(2)).samples, models[1].embed(Blobs(2)).samples)
+
+
+def test_the_best_epoch_on_validation_images_is_kept():
+    """With a rate that ruins the network after the first epochs, the last one is not the best."""
+    kept = train(validation=Blobs(1), epochs=6, learning_rate=0.01, schedule="constant")
+    assert kept.reference is not None
+    assert kept.evaluate(Blobs(1), ks=(1,))["retrieval/map_at_r"] > 0.5
+    assert train(epochs=1).reference is None
+
+
+@pytest.mark.parametrize("uncertainty", ["norm", "vmf", "softmax", "mc_dropout", "laplace", "pfe"])
+def test_every_uncertainty_of_a_single_encoder(uncertainty):
+    model = train(loss="arcface", uncertainty=uncertainty, epochs=1)
+    found = model.embed(Blobs(2))
+    assert found.uncertainty.shape == (len(Blobs(2)),)
+    assert found.uncertainty.isfinite().all()
+
+
+def test_an_added_head_can_be_warmed_up_alone():
+    body = network()
+    before = body[0].weight.clone()
+    model = train(encoder=body, dim=5, warmup_epochs=1, epochs=1)
+    assert model.embed(Blobs(2)).mean.shape[1] == 5
+    assert torch.equal(body[0].weight, before)
+
+
+def test_an_interrupted_training_goes_on(tmp_path, monkeypatch):
+    from probmetric.training.loop import Trainer
+
+    whole = train(epochs=3)
+    end_epoch = Trainer._end_epoch
+
+    def interrupted(self, bar):
+        end_epoch(self, bar)
+        if self.progress.epoch == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_end_epoch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(state=tmp_path, epochs=3)
+    assert list(tmp_path.glob("step-*"))
+    steps = []
+    monkeypatch.setattr(
+        Trainer, "_step", lambda self, *given, step=Trainer._step: steps.append(1) or step(self, *given)
+    )
+    assert train(state=tmp_path, epochs=3).digest == whole.digest
+    assert len(steps) == len(Blobs(0)) // 24
+    assert not list(tmp_path.glob("step-*"))
+
+
+def test_names_of_classes_and_datasets_with_targets():
+    class Listed(Blobs):
+        classes = ["ant", "bee", "cat", "dog", "eel", "fox"]
+
+        def __init__(self, seed):
+            super().__init__(seed)
+            self.targets = self.y.tolist()
+
+    for data in (Listed(0), Blobs(0, names=Listed.classes), torch.utils.data.Subset(Listed(0), range(60))):
+        assert train(data=data, epochs=1).classes == tuple(Listed.classes)
+
+
+class Pictures(torch.utils.data.Dataset):
+    """Images of PIL's of different sizes: a colour per class."""
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        from PIL import Image
+
+        colour = [(200, 30, 30), (30, 200, 30), (30, 30, 200)][index % 3]
+        return Image.new("RGB", (20 + index, 30), colour), f"colour {index % 3}"
+
+
+def test_images_of_pils_are_seen_through_a_view():
+    view = {"name": "photos", "size": 16, "scale": [0.5, 1.0]}
+    model = train(data=Pictures(), encoder="compact", view=view, dim=8, epochs=3, batch_size=12)
+    assert model.evaluate(Pictures(), ks=(1,))["retrieval/recall_at_1"] == 1.0
+    assert model.embed(np.zeros((9, 30, 3), np.uint8)).mean.shape == (1, 8)
+
+
+def test_a_batch_of_tensors_is_many_images():
+    model = train(epochs=0)
+    assert len(model.embed(Blobs(2).x[:4])) == 4
+    assert len(model.embed(Blobs(2).x[0])) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"loss": "proxy_ancor"}, "proxy_anchor"),
+        ({"epoch": 3}, "epochs"),
+        ({"learning_rate": float("nan")}, "learning_rate"),
+        ({"uncertainty": "ensemble"}, "one encoder"),
+        ({"selection": "refit"}, "validation"),
+        ({"objective": "norm"}, "no objective"),
+        ({"encoder": nn.Linear(7, 3)}, "cannot take inputs"),
+        ({"encoder": nn.Unflatten(1, (3, 4))}, "one row of numbers"),
+        ({"data": [1, 2]}, "no dataset"),
+        ({"data": torch.utils.data.TensorDataset(torch.zeros(8, 12))}, "no label"),
+        ({"data": torch.utils.data.TensorDataset(torch.zeros(8, 12), torch.zeros(8))}, "whole numbers"),
+        ({"data": torch.utils.data.TensorDataset(torch.zeros(8, 12), torch.zeros(8).long())}, "at least 2"),
+        ({"encoder": "compakt"}, "compact"),
+        ({"encoder": {"name": "compact", "widht": 3}}, "width"),
+        ({"loss": 3}, "loss|name|mapping"),
+        ({"device": "tpu"}, "tpu"),
+    ],
+)
+def test_what_cannot_be_trained_is_said_in_a_sentence(options, says):
+    with pytest.raises((ProbMetricError, ValueError), match=says):
+        train(**options)
+
+
+def test_a_model_of_ones_own_code_says_why_it_has_no_folder(tmp_path):
+    with pytest.raises(ProbMetricError, match="your own code"):
+        train(epochs=0).export(tmp_path / "m")
+
+
+def test_another_shape_is_refused_by_name():
+    with pytest.raises(ProbMetricError, match=r"image 1: an input of shape \(11,\)"):
+        train(epochs=0).embed([torch.zeros(12), torch.zeros(11)])
