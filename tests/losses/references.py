@@ -270,7 +270,7 @@ reference("multi_similarity", fidelity="as_published")(_multi_similarity(mining=
 
 
 @reference("margin")
-def _margin(p: dict[str, Tensor], z: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+def _margin(p: dict[str, Tensor], z: Tensor, y: Tensor, generator: torch.Generator, upper: float = 2.0) -> Tensor:
     n, m = z.shape
     d = [[(((direction(a) - direction(b)) ** 2).sum() + 1e-8).sqrt() for b in z] for a in z]
 
@@ -283,7 +283,9 @@ def _margin(p: dict[str, Tensor], z: Tensor, y: Tensor, generator: torch.Generat
         same = [float(y[j] == y[i] and j != i) for j in range(n)]
         if sum(same):
             uniform[i] = torch.tensor(same)
-        weighted[i] = torch.tensor([math.exp(log_weight(d[i][j].item())) * float(y[j] != y[i]) for j in range(n)])
+        rival = [float(y[j] != y[i] and d[i][j].item() < upper) for j in range(n)]
+        if sum(rival):
+            weighted[i] = torch.tensor([math.exp(log_weight(d[i][j].item())) * rival[j] for j in range(n)])
     partner = torch.multinomial(uniform, 1, generator=generator)[:, 0].tolist()
     opponent = torch.multinomial(weighted, 1, generator=generator)[:, 0].tolist()
     terms = []
@@ -291,8 +293,14 @@ def _margin(p: dict[str, Tensor], z: Tensor, y: Tensor, generator: torch.Generat
         beta = p["beta"][y[i]]
         if y[partner[i]] == y[i] and partner[i] != i:
             terms.append(torch.relu(d[i][partner[i]] - beta + 0.2))
-        terms.append(torch.relu(beta - d[i][opponent[i]] + 0.2))
+        if y[opponent[i]] != y[i] and d[i][opponent[i]] < upper:
+            terms.append(torch.relu(beta - d[i][opponent[i]] + 0.2))
     return mean([t for t in terms if t.item() > 0], z)
+
+
+@reference("margin", upper_cutoff=1.4)
+def _margin_cut_off(p: dict[str, Tensor], z: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+    return _margin(p, z, y, generator, upper=1.4)
 
 
 @reference("triplet")

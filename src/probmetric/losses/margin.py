@@ -10,7 +10,12 @@ distance of two uniform points on the sphere,
 
     log q(d) = (M - 2) log d + (M - 3)/2 log(1 - d^2 / 4),      d no smaller than `cutoff`
 
-Anchors without a positive or without a negative in the batch drop that term.
+Below `cutoff` all negatives weigh the same: it is Wu et al.'s lambda, the bound of their weights. In tens of dimensions
+1 / q falls so fast above it that one nearest negative takes all draws: a network from scratch, whose negatives all
+start below 1.4, needs a `cutoff` near the boundary (docs/losses.md). Negatives at `upper_cutoff` and beyond are not
+drawn: Wu et al.'s code has 1.4 = beta + margin, Roth et al. took it out (2, the default here).
+
+Anchors without a positive or without a negative to draw in the batch drop that term.
 """
 
 from __future__ import annotations
@@ -40,11 +45,14 @@ class Margin(Loss):
         beta: float = 1.2,
         beta_lr: Positive = 0.0005,
         cutoff: float = 0.5,
+        upper_cutoff: float = 2.0,
     ) -> None:
         super().__init__(num_classes=num_classes, dim=dim)
         require(beta_lr > 0, "beta_lr", beta_lr, "a learning rate above 0")
         require(0 < cutoff < 2, "cutoff", cutoff, "a distance between 0 and 2")
-        self.margin, self.beta_lr, self.cutoff = margin, beta_lr, cutoff
+        require(cutoff < upper_cutoff <= 2, "upper_cutoff", upper_cutoff, f"above cutoff={cutoff} and at most 2")
+        self.margin, self.beta_lr = margin, beta_lr
+        self.cutoff, self.upper_cutoff = cutoff, upper_cutoff
         self.beta = nn.Parameter(torch.full((num_classes,), beta))
 
     def optimizer_groups(self) -> list[dict[str, Any]]:
@@ -58,11 +66,12 @@ class Margin(Loss):
         same = labels[:, None] == labels[None, :]
         positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
         partner = torch.multinomial(_drawable(positive.to(distance.dtype)), 1, generator=generator)
-        opponent = torch.multinomial(_drawable(self.weights(distance.detach(), ~same)), 1, generator=generator)
+        rival = ~same & (distance.detach() < self.upper_cutoff)
+        opponent = torch.multinomial(_drawable(self.weights(distance.detach(), rival)), 1, generator=generator)
         beta = self.beta[labels]
         attract = (distance.gather(1, partner).squeeze(1) - beta + self.margin).clamp_min(0.0)
         repel = (beta - distance.gather(1, opponent).squeeze(1) + self.margin).clamp_min(0.0)
-        attract, repel = attract * positive.any(dim=1), repel * (~same).any(dim=1)
+        attract, repel = attract * positive.any(dim=1), repel * rival.any(dim=1)
         active = (attract > 0).sum() + (repel > 0).sum()
         return (attract.sum() + repel.sum()) / active.clamp_min(1)
 
