@@ -26,6 +26,13 @@ def plan(params, methods, method="m", dataset="digits"):
 
 
 REFUSED = [
+    *(
+        (
+            {"loss": "triplet", "backbone": "bn_inception", "view": {"name": "photos", "normalisation": found}},
+            f"view.normalisation '{found}': backbone 'bn_inception' converts images",
+        )
+        for found in ("bn_inception", "unit")
+    ),
     (
         {"loss": "triplet", "change": {"evaluation.proxies": True}},
         "evaluation.proxies: loss 'triplet' has no proxies; set evaluation.proxies: false",

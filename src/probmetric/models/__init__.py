@@ -19,7 +19,7 @@ REGISTRY = Registry(
     "backbone",
     "probmetric.models",
     context=("dim", "in_channels", "image_size"),
-    constants=("has_head",),
+    constants=("has_head", "wants_statistics_of"),
 )
 register, list_backbones = REGISTRY.register, REGISTRY.names
 

@@ -22,12 +22,14 @@ class Encoder(nn.Module):
 
     Attributes:
         has_head: whether there is a `head`; a mapping if that depends on options (`{"head": "linear"}`).
+        wants_statistics_of: the `normalisation` of a view that it converts from; "": it converts nothing.
         dim: M, size of the embedding.
         num_features: D, size of the features.
         pretrained_digest: SHA-256 of the weight file the encoder started from, or None.
     """
 
     has_head: ClassVar[Flag] = True
+    wants_statistics_of: ClassVar[str] = ""
     dim: int
     num_features: int
     head: nn.Linear | None

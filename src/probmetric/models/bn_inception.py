@@ -16,7 +16,7 @@ Inception block, all branches concatenated (n = number of channels, -> = convolu
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -110,6 +110,7 @@ def _halve(maps: Tensor) -> Tensor:
 class BNInception(Encoder):
     """BN-Inception with a linear head."""
 
+    wants_statistics_of: ClassVar[str] = "imagenet"
     _scale: Tensor
     _shift: Tensor
 

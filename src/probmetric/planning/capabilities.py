@@ -5,6 +5,7 @@ training.selection_metric: accuracy    a loss that is a classifier
 uncertainty softmax, temperature       a loss that is a classifier
 an objective                           a backbone with a head, which the objective perturbs or reads
 uncertainty laplace                    a backbone with a head
+a view's normalisation                 a backbone that does not convert another one's statistics
 uncertainty temperature, prior: validation   validation images that were not trained on in the end
 """
 
@@ -42,12 +43,23 @@ def _problems(settings: RunSettings) -> Iterator[str]:
             f"uncertainty {name!r} is fitted on validation images, but training.selection {selection!r} trains on them "
             "too. Use selection: validation, or an uncertainty (or prior) that needs none."
         )
+    yield from _unreadable_images(settings)
     if not _can(models.REGISTRY, settings.backbone, "has_head"):
         headless = f"a linear head; backbone {settings.backbone.name!r} has none with these options."
         if settings.objective is not None and trains:
             yield f"objective {settings.objective.name!r} needs {headless}"
         if _can(uncertainty.REGISTRY, settings.uncertainty, "needs_head"):
             yield f"uncertainty {name!r} needs {headless}"
+
+
+def _unreadable_images(settings: RunSettings) -> Iterator[str]:
+    wanted = models.REGISTRY.constant(settings.backbone.name, "wants_statistics_of", "")
+    found = settings.view.options.get("normalisation", "backbone") if settings.view else "backbone"
+    if wanted and found not in ("backbone", wanted):
+        yield (
+            f"view.normalisation {found!r}: backbone {settings.backbone.name!r} converts images with the statistics of "
+            f"{wanted} itself; leave view.normalisation out."
+        )
 
 
 def _can(registry: Registry, component: Component | None, flag: str) -> bool:

@@ -11,7 +11,8 @@ uint8, with antialiasing; `__call__` jitters and normalises a whole batch, on th
     evaluation    resize the shorter side (or both sides) to `resize`, then the central crop
 
 Normalisation is by the statistics the backbone was trained with, where it says so (timm's), else ImageNet's. A network
-that expects BGR values 0..255 minus (104, 117, 128): `normalisation: bn_inception`.
+that expects BGR values 0..255 minus (104, 117, 128): `normalisation: bn_inception`. (The backbone of that name converts
+ImageNet's statistics itself.)
 """
 
 from __future__ import annotations
