@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from probmetric.evaluation.deployed import Unit
 
 log = logging.getLogger(__name__)
+DISTORTIONS = ("warp", "noise", "blur", "occlusion", "distortion")  # columns of a manifest: strengths, 0 for none
 
 
 def already_made(plan: RunPlan, step: Step) -> bool:
@@ -242,7 +243,7 @@ def _training_metrics(
 
 
 def _known(folder: Path) -> dict[str, Any]:
-    """What a prepared dataset's manifest tells evaluation besides labels: ambiguity, pairs to verify, places."""
+    """What a prepared dataset's manifest tells evaluation besides labels: distortions, pairs to verify, places."""
     import numpy as np
 
     from probmetric.data import verify_digest
@@ -253,10 +254,10 @@ def _known(folder: Path) -> dict[str, Any]:
     from probmetric.evaluation.verification import Pairs
 
     verify_digest(folder)
-    table, metadata = read_table(folder, ["index"], optional=("ambiguity", "true_probability", *COLUMNS))
+    table, metadata = read_table(folder, ["index"], optional=(*DISTORTIONS, "true_probability", *COLUMNS))
     known: dict[str, Any] = {}
-    if "ambiguity" in table.column_names:
-        known["ambiguity"] = values_of(table, "ambiguity")
+    strengths = {name: values_of(table, name) for name in DISTORTIONS if name in table.column_names}
+    known["distortions"] = {name: values for name, values in strengths.items() if values.dtype.kind == "f"}
     if "true_probability" in table.column_names:
         known["posterior"] = functools.partial(split_posterior, folder)
     if set(COLUMNS) <= set(table.column_names):

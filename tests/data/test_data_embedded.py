@@ -147,14 +147,14 @@ def test_no_face_offers_its_missing_glyph_box():
     assert set(glyphs) == {("DejaVuSans", "A"), ("DejaVuSerif", "A"), ("cmr10", "A"), ("DejaVuSans", "א")}
 
 
-def test_ambiguity_summarises_the_four_strengths(prepared):
-    c = load_columns(prepared / "glyphs", ["warp", "noise", "blur", "occlusion", "ambiguity"])
+def test_distortion_summarises_the_four_strengths(prepared):
+    c = load_columns(prepared / "glyphs", ["warp", "noise", "blur", "occlusion", "distortion"])
     strengths = np.stack([c[name] for name in ("warp", "noise", "blur", "occlusion")])
     assert strengths.min() >= 0
     assert strengths.max() <= 1
-    np.testing.assert_allclose(c["ambiguity"], np.sqrt((strengths**2).mean(axis=0)), rtol=1e-12)
-    assert c["ambiguity"].min() < 0.01
-    assert c["ambiguity"].max() > 0.8
+    np.testing.assert_allclose(c["distortion"], np.sqrt((strengths**2).mean(axis=0)), rtol=1e-12)
+    assert c["distortion"].min() < 0.01
+    assert c["distortion"].max() > 0.8
 
 
 def _right(images: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -164,13 +164,13 @@ def _right(images: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return labels[cosine.argmax(axis=1)] == labels
 
 
-def test_glyphs_are_neither_trivial_nor_hopeless_and_ambiguity_makes_them_harder(prepared):
-    c = load_columns(prepared / "glyphs", ["split", "label", "ambiguity"])
+def test_glyphs_are_neither_trivial_nor_hopeless_and_distortion_makes_them_harder(prepared):
+    c = load_columns(prepared / "glyphs", ["split", "label", "distortion"])
     rows = np.flatnonzero(c["split"] == "test")
     images = open_images(prepared / "glyphs").batch(rows).flatten(1).numpy().astype(np.float32)
     right = _right(images, c["label"][rows])
     assert 0.2 < right.mean() < 0.6
-    order = np.argsort(c["ambiguity"][rows])
+    order = np.argsort(c["distortion"][rows])
     thirds = [right[part].mean() for part in np.array_split(order, 3)]
     assert thirds[0] > thirds[1] > thirds[2]
 

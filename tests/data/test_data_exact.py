@@ -63,7 +63,7 @@ def test_the_columns_are_what_is_computed_from_the_stored_images(prepared):
     np.testing.assert_allclose(frame.true_probability.to_numpy()[rows], own, rtol=1e-9)
     np.testing.assert_allclose(frame.bayes_probability.to_numpy()[rows], posterior.max(axis=1), rtol=1e-9)
     entropy = -np.sum(posterior * np.log(np.maximum(posterior, 1e-300)), axis=1)
-    np.testing.assert_allclose(frame.ambiguity.to_numpy()[rows], entropy, rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(frame.entropy.to_numpy()[rows], entropy, rtol=1e-6, atol=1e-12)
     assert open_images(prepared / "letters_exact").shape == (16, 16, 1)
 
 

@@ -12,10 +12,10 @@ from probmetric.data.version import FORMAT
 ROOT = Path(__file__).parents[2]
 # Of rows and, where they are stored without loss, pixels. If a change is meant, raise FORMAT and record it here.
 KNOWN = (
-    1,
+    2,
     {
         "digits": "a706ad5d0b5d4638",
-        "glyphs": "55170d3421b36757",
+        "glyphs": "c9a1556c4d18816a",
         "cub": "dc09cdba0516e4a1",
         "cars": "01da76c1bea64d1c",
         "sop": "9aea450232a91717",

@@ -45,8 +45,8 @@ def run(tmp_path):
 def test_every_group_of_metrics_is_named_and_right(run):
     folder, data, outside, probabilities = run
     rows, labels, doubt = data["test"]
-    ambiguity = np.where(np.arange(40) < 30, np.arange(40.0), np.nan)
-    metrics, curves = evaluate_run(folder, {"ks": [1, 2]}, ambiguity=ambiguity)
+    distortion = np.where(np.arange(40) < 30, np.arange(40.0), np.nan)
+    metrics, curves = evaluate_run(folder, {"ks": [1, 2]}, distortions={"distortion": distortion})
     expected = retrieval_metrics(rows.astype(np.float32), labels, ks=(1, 2))
     assert metrics["retrieval/map_at_r"] == expected["map_at_r"]
     assert metrics["val/retrieval/recall_at_1"] == retrieval_metrics(data["val"][0], data["val"][1])["recall_at_1"]
@@ -54,11 +54,12 @@ def test_every_group_of_metrics_is_named_and_right(run):
     auroc = ood_metrics(doubt.astype(np.float32), outside[15:].astype(np.float32))["auroc"]
     assert metrics["ood/symbols/auroc"] == auroc
     assert metrics["classification/accuracy"] == np.mean(probabilities.argmax(1) == labels)
-    assert metrics["ambiguity/spearman"] == pytest.approx(spearman(doubt[:30].astype(np.float32), ambiguity[:30]))
+    assert metrics["distortion/spearman"] == pytest.approx(spearman(doubt[:30].astype(np.float32), distortion[:30]))
     for name in ("clustering/nmi", "calibration/ece", "calibration/ece_l2", "retrieval/map_at_1000"):
         assert isinstance(metrics[name], float)
     assert curves["sparsification"]["accuracy"][0] == pytest.approx(metrics["retrieval/recall_at_1"])
-    kept = {"images/recall_at_1", "images/map_at_r", "image_errors", "p_right"}
+    kept = {"images/recall_at_1", "images/map_at_r", "image_errors", "p_right", "severity/distortion"}
+    assert sum(curves["severity/distortion"]["answers"]) == 30
     assert set(curves) == {"sparsification", "reliability", "roc/letters", "roc/symbols"} | kept
     assert json.loads(json.dumps([metrics, curves], allow_nan=False)) == [metrics, curves]
     assert all(re.fullmatch(r"[\w\-. /]+", name) for name in metrics)

@@ -14,6 +14,7 @@ from probmetric.directional import VonMisesFisher, log_normalizer
 from probmetric.evaluation import Gallery, evaluate_run
 from probmetric.evaluation.answers import Answers, answers_among_others, p_right_of, run_answers, trust_metrics
 from probmetric.evaluation.match import find_match, match_scores
+from probmetric.evaluation.selective import selective_metrics
 from probmetric.run_folder import Embeddings, RunFolder
 from probmetric.scores import _normalizer, doubts
 from probmetric.testing import isolated_components
@@ -181,8 +182,11 @@ def test_queries_without_positives_are_recorded_and_counted_nowhere(split):
     found = answers_among_others(split)
     assert found.asked.sum() == 200
     assert not found.asked[-1]
-    metrics, diagram = trust_metrics({"test": found})
-    assert diagram.count.sum() == 200
+    metrics, stated = trust_metrics({"test": found})
+    assert stated.shape == (200,)
+    by_p_right = selective_metrics(1 - stated, found.right[found.asked])
+    assert metrics["p_right/augrc"] == by_p_right["augrc"]
+    assert metrics["p_right/coverage_at_risk_5"] == by_p_right["coverage_at_risk_5"]
     changed = Answers(found.match, found.doubts, found.own, found.label, ~found.asked | found.right, found.asked)
     assert trust_metrics({"test": changed})[0] == metrics
 

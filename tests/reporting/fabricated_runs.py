@@ -117,6 +117,11 @@ def _curves(metrics: dict[str, float | None]) -> dict[str, object]:
             "accuracy": (confidence - metrics["calibration/ece"]).tolist(),
             "count": [20] * 10,
         }
+    strength = np.linspace(0.1, 0.8, 8)
+    for name in ("blur", "distortion"):
+        wrong = ((1 - start) * 2 * strength).tolist()
+        severity = {"strength": strength.tolist(), "wrong": wrong, "stated": [1 - start] * 8, "rank": strength.tolist()}
+        curves[f"severity/{name}"] = severity | {"answers": [5.0] * 8}
     return curves
 
 

@@ -420,7 +420,7 @@ def test_shipped_claims_about_uncertainty_do_not_measure_accuracy_with_it():
 
 
 def test_shipped_claims_ask_for_metrics_that_exist():
-    measured = {number.metric for number in load_published()} | {"ood/auroc", "ambiguity/spearman"}
+    measured = {number.metric for number in load_published()} | {"ood/auroc", "distortion/spearman"}
     measured |= {"sparsification/error_auroc"}
     assert {metric for claim in claims.load_claims() for metric in claim.metrics} <= measured
 

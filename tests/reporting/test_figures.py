@@ -34,6 +34,7 @@ def test_the_figures_are_found_by_their_file(study):
         "reliability",
         "image_grid",
         "noise_robustness",
+        "severity",
     ],
 )
 def test_a_figure_is_drawn_at_report_width_with_words_and_the_same_bytes(study, name):
@@ -72,6 +73,7 @@ def test_a_figure_is_drawn_at_report_width_with_words_and_the_same_bytes(study, 
         ("reliability", "probabilities"),
         ("image_grid", "test embeddings"),
         ("noise_robustness", "more than one noise rate"),
+        ("severity", "how strongly its images were distorted"),
     ],
 )
 def test_an_experiment_without_results_gets_words_instead(workspace, name, reason):

@@ -6,14 +6,17 @@ import io
 import itertools
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from urllib.parse import unquote
 
+import numpy as np
 import pytest
 from fabricated_runs import Workspace, write_run
 from PIL import Image
 
-from probmetric.io import FileError, write_json
+from probmetric.evaluation import certify
+from probmetric.io import FileError, content_digest, write_json
 from probmetric.reporting import _answers
 from probmetric.reporting._scores import score_tables
 from probmetric.reporting.aggregate import aggregate
@@ -238,7 +241,7 @@ def judged(workspace, *, seeds=3, image_errors=IMAGE_ERRORS, others=(), **change
     """The judgement of a method with the metrics `SURE`, but for what is changed (`ece=.2`), and of `others`."""
     names = {"errors": "sparsification/error_auroc", "strangers": "ood/symbols/auroc", "ece": "calibration/ece"}
     names |= {"cosine": "sparsification/error_auroc_cosine"}
-    runs = {f"glyphs/own/seed{seed}": SURE | {names[k]: v for k, v in changes.items()} for seed in range(seeds)}
+    runs = {f"glyphs/own/seed{seed}": SURE | {names.get(k, k): v for k, v in changes.items()} for seed in range(seeds)}
     runs |= {f"glyphs/{method}/seed{seed}": values for method, values in others for seed in range(seeds)}
     context = context_of(workspace, runs, image_errors)
     return {item.label: item for item in _answers.trust(context)["glyphs"]}
@@ -311,6 +314,42 @@ def test_what_is_free_stands_beside_what_the_methods_add(workspace):
     assert row.added == "+0.003 [-0.001, +0.007]"
     assert (row.values["free together"], row.best) == (0.91, "own")
     assert "+0.003 [-0.001, +0.007]" in " ".join(Page(render(context)).words.split())
+
+
+def test_answering_the_surest_is_judged_by_the_own_uncertainty_and_by_p_right(workspace):
+    own = SURE | {"sparsification/augrc": 0.134, "p_right/augrc": 0.081, "p_right/coverage_at_risk_5": 0.417}
+    context = context_of(workspace, {"glyphs/own/seed0": own})
+    (table,) = [found for found in score_tables(context)["glyphs"] if found.title == "Answering only the surest"]
+    assert list(table.columns) == ["AUGRC, own", "AUGRC, by P(right)", "share answered at 5 % errors, by P(right)"]
+    assert list(table.rows[0].values.values()) == [0.134, 0.081, 0.417]
+    assert "AUGRC, by P(right)" in Page(render(context)).words
+
+
+def test_the_strength_of_distortions_has_the_statistic_of_pixels_as_its_floor(workspace):
+    own, noise = {"distortion/spearman": 0.56}, ("pixel_noise", {"distortion/spearman": 0.73})
+    evidence = judged(workspace, **own, others=[noise])["own"].evidence["distortion/spearman"]
+    assert evidence.floor == pytest.approx(0.73, abs=0.01)
+    assert evidence.verdict == "no"
+    assert judged(workspace, **own)["own"].evidence["distortion/spearman"].verdict == "yes"
+
+
+def test_cards_say_which_certificate_a_run_holds(workspace):
+    context = context_of(workspace, {"glyphs/own/seed0": SURE})
+    assert "no certificate" in Page(render(context)).words
+    (run,) = context.runs
+    gallery = content_digest(run.embeddings_file("test"))
+    doubt = np.arange(400.0)
+    made = certify(doubt, doubt < 300, risk=0.1, gallery=gallery, score="p_right", valid_for="such queries")
+    made.save(run.certificate_file)
+    words = Page(render(context)).words
+    answered = f"{100 * made.coverage:.0f} %"
+    assert f"at most 10 % of the answers given are wrong, with confidence 90 %; {answered} of the queries" in words
+    assert "no certificate" not in words
+    replace(made, gallery="0" * 64).save(run.certificate_file)
+    assert "of embeddings that are no more" in Page(render(context)).words
+    replace(made, threshold=None).save(run.certificate_file)
+    assert "nothing was certified" in Page(render(context)).words
+    run.certificate_file.unlink()
 
 
 def test_networks_that_learnt_nothing_are_a_floor_too(workspace):

@@ -5,4 +5,4 @@ noise), wherever in this package it is made; DVC then prepares again what was pr
 fingerprints that fail when bytes change.
 """
 
-FORMAT = 1
+FORMAT = 2

@@ -20,17 +20,18 @@ from numpy.typing import NDArray
 
 from probmetric import scores
 from probmetric.evaluation import _arrays
-from probmetric.evaluation.calibration import Reliability
 from probmetric.evaluation.match import Match, find_match
 from probmetric.evaluation.ood import auroc
-from probmetric.evaluation.p_right import PRight, added_auroc, cross_fitted, diagram, fit_p_right, p_right_metrics
+from probmetric.evaluation.p_right import PRight, added_auroc, cross_fitted, fit_p_right, p_right_metrics
 from probmetric.evaluation.retrieval import retrieval_per_query
+from probmetric.evaluation.selective import selective_metrics
 from probmetric.run_folder import Embeddings, RunFolder
 
 Doubles = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 KEPT = ("uncertainty", "concentration", "variance", "mean")
 LEAST = 2
+SELECTIVE = ("augrc", "e_aurc", "risk_at_coverage_80", "coverage_at_risk_5")
 
 
 @dataclass(frozen=True)
@@ -182,8 +183,8 @@ def stranger_aurocs(known: Answers, strangers: Answers) -> dict[str, float]:
     return found
 
 
-def trust_metrics(answers: Mapping[str, Answers], *, seed: int = 0) -> tuple[dict[str, float], Reliability | None]:
-    """`trust/...`, `p_right/...` and `p_right_val/...`, and the reliability diagram of `p_right`.
+def trust_metrics(answers: Mapping[str, Answers], *, seed: int = 0) -> tuple[dict[str, float], Doubles | None]:
+    """`trust/...`, `p_right/...`, `p_right_val/...`, and P(right) (A,) of the A test answers that are `asked`.
 
     `p_right` is cross-fitted over the classes of the test gallery: every P(right) is by a map that saw other classes
     of the same gallery. `p_right_val` is by the map fitted on the validation classes and their smaller gallery.
@@ -202,8 +203,10 @@ def trust_metrics(answers: Mapping[str, Answers], *, seed: int = 0) -> tuple[dic
         return {}, None
     metrics |= {f"trust/{name}": value for name, value in added.items()}
     metrics |= {f"p_right/{name}": value for name, value in p_right_metrics(stated, right).items()}
+    selective = selective_metrics(1.0 - stated, right)
+    metrics |= {f"p_right/{name}": selective[name] for name in SELECTIVE}
     fitted = p_right_of(answers)
     if fitted is not None:
         there = fitted.probability(free)
         metrics |= {f"p_right_val/{name}": value for name, value in p_right_metrics(there, right).items()}
-    return metrics, diagram(stated, right)
+    return metrics, stated

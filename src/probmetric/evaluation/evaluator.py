@@ -5,9 +5,9 @@ Metric names are legal in MLflow and DVC. Nothing is written.
 
     test  retrieval/..., clustering/..., structure/..., sparsification/...; classification/... and calibration/ece...
           where the file holds class probabilities for the classes it shows; calibration/retrieval_ece and
-          retrieval_sampled/... (mean over ten sampled sets) where it holds samples; ambiguity/spearman where the
-          ambiguity is known; retrieval_euclidean/... of the embeddings before normalisation where the concentration is
-          their norm, retrieval_poincare/... where metadata names a curvature
+          retrieval_sampled/... (mean over ten sampled sets) where it holds samples; distortion/spearman where it is
+          known how strongly the images were distorted; retrieval_euclidean/... of the embeddings before normalisation
+          where the concentration is their norm, retrieval_poincare/... where metadata names a curvature
     ood   ood/<name>/..., each set against the test split
           scores of the answer stand beside both: sparsification/error_auroc_cosine, ood/<name>/auroc_cosine, ...
           trust/...  what the method adds to the free ones; p_right/...  P(right), cross-fitted over classes
@@ -15,7 +15,8 @@ Metric names are legal in MLflow and DVC. Nothing is written.
     last  last/retrieval/...   test split with the last epoch's weights, next to the validation-selected ones
 
 Curves hold what a report needs to take the test images for a sample: `images/<metric>`, the values of single images,
-and `image_errors`, the standard error of a metric over the images.
+and `image_errors`, the standard error of a metric over the images; and `severity/<distortion>`, what stronger
+distortions do to the answers (`evaluation.severity`).
 """
 
 from __future__ import annotations
@@ -45,10 +46,12 @@ from probmetric.evaluation.clustering import clustering_metrics
 from probmetric.evaluation.correlation import spearman
 from probmetric.evaluation.image_errors import auroc_error, mean_error, resampled
 from probmetric.evaluation.ood import auroc, ood_metrics, roc_curve
+from probmetric.evaluation.p_right import diagram
 from probmetric.evaluation.places import Places, place_metrics, place_retrieval
 from probmetric.evaluation.retrieval import retrieval_per_query, summarize
 from probmetric.evaluation.sampled import retrieval_reliability, sampled_retrieval_metrics
 from probmetric.evaluation.selective import selective_metrics, sparsification
+from probmetric.evaluation.severity import by_severity
 from probmetric.evaluation.structure import structure_metrics
 from probmetric.evaluation.truth import Truth, truth_metrics
 from probmetric.evaluation.verification import Pairs, error_versus_discard, verification_metrics
@@ -97,7 +100,7 @@ def evaluate_run(
     folder: Path | str,
     settings: EvaluationSettings | Mapping[str, Any] | None = None,
     *,
-    ambiguity: NDArray[np.float64] | None = None,
+    distortions: Mapping[str, NDArray[np.float64]] | None = None,
     pairs: Pairs | None = None,
     places: Places | None = None,
     answers: Mapping[str, Answers] | None = None,
@@ -108,7 +111,8 @@ def evaluate_run(
     Args:
         folder: run folder with embeddings of `test` and, optionally, `val`, `last` and `ood`.
         settings: `EvaluationSettings`, a mapping of its fields, or None.
-        ambiguity: (rows of the manifest,) known ambiguity, looked up by each image's `index`; NaN = not known.
+        distortions: name -> (rows of the manifest,) strength of a distortion, looked up by each image's `index`; NaN =
+            not known. `distortion` is that of all together.
         pairs: pairs of test images to verify, `verification/...`.
         places: where the images were taken, for street scenes: retrieval and sparsification are then as in `places`.
         answers: `run_answers` of the run, where they are at hand.
@@ -124,16 +128,18 @@ def evaluate_run(
     found = {} if places is not None else run_answers(run) if answers is None else answers
     if places is None:
         metrics, curves = evaluate_test(test, chosen, found.get("test"))
-        trust, reliable = trust_metrics(found)
+        trust, stated = trust_metrics(found)
         metrics |= trust
-        if reliable is not None:
-            curves["p_right"] = _diagram(reliable)
+        if stated is not None:
+            curves["p_right"] = _diagram(diagram(stated, found["test"].right[found["test"].asked]))
+        if "test" in found:
+            curves |= _severities(test, distortions or {}, found["test"], stated)
     else:
         metrics, curves = place_metrics(test["mean"], test["uncertainty"], places.of(test["index"]), ks=chosen.ks)
     if pairs is not None:
         metrics |= _prefixed("verification", _verification(test, pairs))
-    if ambiguity is not None:
-        metrics |= _ambiguity(test, np.asarray(ambiguity, dtype=np.float64))
+    if distortions is not None and "distortion" in distortions:
+        metrics |= _distortion(test, distortions["distortion"])
     metrics |= _other_splits(run, places, chosen, found.get("val"))
     if present(run.embeddings_file("ood")):
         detected, roc = evaluate_ood(test, run.embeddings("ood"), chosen, found)
@@ -155,10 +161,24 @@ def _verification(test: Embeddings, pairs: Pairs) -> dict[str, float]:
     return verification_metrics(similarity, pairs.same) | {"edc": error_versus_discard(similarity, pairs.same, doubt)}
 
 
-def _ambiguity(test: Embeddings, ambiguity: NDArray[np.float64]) -> dict[str, float]:
-    known = ambiguity[test["index"]]
+def _distortion(test: Embeddings, strength: NDArray[np.float64]) -> dict[str, float]:
+    known = strength[test["index"]]
     given = np.isfinite(known)
-    return {"ambiguity/spearman": spearman(test["uncertainty"][given], known[given])} if given.any() else {}
+    return {"distortion/spearman": spearman(test["uncertainty"][given], known[given])} if given.any() else {}
+
+
+def _severities(
+    test: Embeddings,
+    distortions: Mapping[str, NDArray[np.float64]],
+    answers: Answers,
+    stated: NDArray[np.float64] | None,
+) -> Curves:
+    asked = answers.asked
+    rows, right, own = test["index"][asked], answers.right[asked], answers.own[asked]
+    if not len(rows):
+        return {}
+    found = {f"severity/{name}": by_severity(values[rows], right, own, stated) for name, values in distortions.items()}
+    return {name: curve for name, curve in found.items() if curve}
 
 
 def _other_splits(

@@ -292,6 +292,16 @@ _P_RIGHT = (
     Metric("ece", "ECE", "lower", "15 bins of equal mass, L1"),
     Metric("ece_floor", "ECE", "none", "mean `ece` of so many answers if every P(right) were true", variant="floor"),
 )
+_BY_P_RIGHT = tuple(
+    replace(
+        metric,
+        definition=f"of P(right) in place of the own uncertainty: {metric.definition}",
+        variant=f"{metric.variant}, by P(right)" if metric.variant else "by P(right)",
+    )
+    for metric in _SPARSIFICATION
+    if metric.name in ("augrc", "e_aurc", "risk_at_coverage_80", "coverage_at_risk_5")
+    and metric.groups == ("sparsification", "val/sparsification")
+)
 _EXACT = (
     Metric(
         "bayes_accuracy", "Bayes accuracy", "none", "mean largest P(class ∣ image): no classifier is right more often"
@@ -350,17 +360,18 @@ METRICS: tuple[Metric, ...] = (
     *_measured(("calibration",), "evaluation.calibration", *_CALIBRATION),
     *_measured(("trust",), "evaluation.p_right", *_TRUST),
     *_measured(("p_right", "p_right_val"), "evaluation.p_right", *_P_RIGHT),
+    *_measured(("p_right",), "evaluation.selective", *_BY_P_RIGHT),
     *_measured(("exact",), "evaluation.truth", *_EXACT),
     *_measured(
-        ("ambiguity",),
+        ("distortion",),
         "evaluation.correlation",
         Metric(
             "spearman",
             "Spearman",
             "higher",
-            "rank correlation of the uncertainty with known difficulty: strength of distortion (`glyphs`), entropy of "
-            "the exact posterior (`letters_exact`)",
-            variant="difficulty",
+            "rank correlation of the uncertainty with the strength of the images' distortion (`glyphs`), which is not "
+            "their ambiguity; `pixel_noise` is its floor",
+            variant="distortion strength",
         ),
     ),
     *_measured(

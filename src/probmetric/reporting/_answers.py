@@ -12,8 +12,8 @@ scores, which every search returns (`probmetric.scores`), and the uncertainty of
 of a statistic of them where those were run. `no` needs an interval on the wrong side. An uncertainty is trusted if all
 three say yes.
 
-Correlation with a known difficulty, where one was evaluated, is shown beside them and decides nothing. These are
-measurements on the test images of the experiment, no guarantee for others.
+Correlation with the strength of distortions, where it is known, is shown beside them with its floor and decides
+nothing. These are measurements on the test images of the experiment, no guarantee for others.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _judge(context: ReportContext, data: str, variant: str, here: Mapping[str, _
         errors = image_errors(context, data, metric).get(variant, {})
         known = [errors[seed] for seed in measured[metric] if seed in errors]
         cell = summarise(list(measured[metric].values()), known)
-        floor = _floor(metric, variant, here)
+        floor = _floor(metric, variant, here, free=asked[metric] != "difficulty")
         evidence[metric] = _grade(asked[metric], metric, cell, floor, images=len(known) == cell.n)
     return Trust(context.label(variant), evidence)
 
@@ -205,16 +205,19 @@ def _question(metric: str, measured: _Measured) -> Question | None:
     return "difficulty" if "spearman" in parts[-1] and parts[0] not in ("val", "last") else None
 
 
-def _floor(metric: str, variant: str, here: Mapping[str, _Measured]) -> float | None:
-    """The best mean of the search's free scores and of methods that learn nothing; None without the former."""
+def _floor(metric: str, variant: str, here: Mapping[str, _Measured], *, free: bool = True) -> float | None:
+    """The best mean of the search's free scores and of methods that learn nothing.
+
+    None where nothing of it was measured, or the free scores were not although there are any (`free`).
+    """
     names = (f"{metric}_{score}" for score in free_scores())
-    free = [_mean(here[variant][name]) for name in names if name in here[variant]]
+    given = [_mean(here[variant][name]) for name in names if name in here[variant]]
     trivial = [
         _mean(measured[metric])
         for name, measured in here.items()
         if name != variant and is_floor(name) and metric in measured
     ]
-    return max(free + trivial) if free else None
+    return max(given + trivial, default=None) if given or not free else None
 
 
 def _mean(values: Mapping[int, float]) -> float:
@@ -237,7 +240,8 @@ def _grade(question: Question, metric: str, cell: Cell, floor: float | None, *, 
     text = f"{cell.mean:.2f} ± {cell.half_width:.2f}"
     low, high = cell.mean - cell.half_width, cell.mean + cell.half_width
     if question == "difficulty":
-        verdict: Verdict = "yes" if low > 0 else "no" if high < 0 else "undecided"
+        least = max(floor or 0.0, 0.0)
+        verdict: Verdict = "yes" if low > least else "no" if high < least else "undecided"
         return Evidence(question, name, text, verdict, floor)
     if question == "probability":
         verdict, why = ("yes", "") if high <= LARGEST_ECE else ("no", f"above {LARGEST_ECE:g}")

@@ -3,6 +3,9 @@
 One table per question and dataset. Cells are AUROCs, means over seeds; the best of a row is marked. For wrong answers
 the last column says what the method's scores add to the free ones together: the difference of two cross-fitted AUROCs,
 with its interval over the classes (`trust/added`), averaged over seeds.
+
+A last table asks what answering only the surest is worth, by the method's own uncertainty and by P(right), which is
+made of free scores.
 """
 
 from __future__ import annotations
@@ -18,6 +21,14 @@ if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
 
 Means = Mapping[str, float]
+
+
+SELECTIVE = {
+    "AUGRC": "augrc",
+    "E-AURC": "e_aurc",
+    "error rate of the surest 80 %": "risk_at_coverage_80",
+    "share answered at 5 % errors": "coverage_at_risk_5",
+}
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,7 @@ class ScoreTable:
     columns: Sequence[str]
     rows: Sequence[ScoreRow]
     adds: bool = False
+    unit: str = "AUROC"
 
 
 def score_tables(context: ReportContext) -> dict[str, list[ScoreTable]]:
@@ -51,8 +63,8 @@ def _of(context: ReportContext, data: str) -> list[ScoreTable]:
     asked = [("Wrong answers", "sparsification/error_auroc")]
     asked += [(f"Strangers ({name})", f"ood/{name}/auroc") for name in sets]
     asked += [(f"Wrong answers and strangers ({name})", f"ood/{name}/scod_auroc") for name in sets]
-    tables = (_table(context, title, metric, means) for title, metric in asked)
-    return [table for table in tables if table.rows]
+    tables = [_table(context, title, metric, means) for title, metric in asked]
+    return [table for table in (*tables, _selective(context, means)) if table.rows]
 
 
 def _is_of_set(name: str) -> bool:
@@ -85,6 +97,21 @@ def _table(context: ReportContext, title: str, metric: str, means: Mapping[str, 
             rows.append(ScoreRow(context.label(variant), values, best, added(mine) if errors else ""))
     columns = [column for column in named if any(column in row.values for row in rows)]
     return ScoreTable(title, columns, rows, adds=errors and any(row.added for row in rows))
+
+
+def _selective(context: ReportContext, means: Mapping[str, Means]) -> ScoreTable:
+    """What answering only the surest is worth: own uncertainty, then P(right); EDC where pairs are verified."""
+    named: dict[str, str] = {}
+    for column, metric in SELECTIVE.items():
+        named |= {f"{column}, own": f"sparsification/{metric}", f"{column}, by P(right)": f"p_right/{metric}"}
+    named["EDC"] = "verification/edc"
+    rows = []
+    for variant, mine in means.items():
+        values = {column: mine[name] for column, name in named.items() if name in mine}
+        if values:
+            rows.append(ScoreRow(context.label(variant), values, ""))
+    columns = [column for column in named if any(column in row.values for row in rows)]
+    return ScoreTable("Answering only the surest", columns, rows, unit="lower is better but for the share answered")
 
 
 def _ordered() -> list[str]:

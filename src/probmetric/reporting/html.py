@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from probmetric.io import FileError, check_responds, present, read_json, read_text, write_text
 from probmetric.reporting import _answers, _render, _scores
+from probmetric.reporting._certificates import certificates
 from probmetric.reporting._selection import cautions
 from probmetric.reporting._words import override_words
 from probmetric.reporting.claims import layout as claims_layout
@@ -95,6 +96,7 @@ def render(context: ReportContext) -> str:
             trust={group_title(data): judged for data, judged in trust.items()},
             scores={group_title(data): tables for data, tables in _scores.score_tables(context).items()},
             trust_sentence=_answers.trust_sentence,
+            certificates=certificates(context),
             questions=_answers.QUESTIONS,
             thresholds={"auroc": _answers.LEAST_AUROC, "ece": _answers.LARGEST_ECE},
             claims=claims_layout.board(context, evaluate_claims(context, load_claims())),

@@ -8,8 +8,8 @@ Every image draws a severity u ~ U(0, 1) and four shares v ~ U(0, 1)^4; its stre
     blur       Gaussian, standard deviation 1.6 px * s
     occlusion  a rectangle of uniform grey covering 30 % * s of the image
 
-`ambiguity` = root mean square of the four strengths: 0 is a clean glyph, 1 the worst case. Pose (shift, size) and
-contrast vary in every image, independently of the severity, and do not count as ambiguity.
+`distortion` = root mean square of the four strengths: 0 is a clean glyph, 1 the worst case. Pose (shift, size) and
+contrast vary in every image, independently of the severity, and do not count.
 
 Everything is computed in float64 from uniform draws of one generator per image and rounded to 8 bits at the end.
 """
@@ -35,7 +35,7 @@ class Strengths:
     occlusion: float
 
     @property
-    def ambiguity(self) -> float:
+    def distortion(self) -> float:
         """Root mean square of the strengths."""
         return float(np.sqrt(np.mean([getattr(self, name) ** 2 for name in STRENGTHS])))
 

@@ -29,7 +29,7 @@ def draw_images(
 
     Returns:
         Images (N, 32, 32, 1) uint8 and the manifest columns (path, label, class_name, character, font, the four
-        strengths, ambiguity), class by class.
+        strengths, distortion), class by class.
     """
     faces: dict[str, list[str]] = {}
     for face, character in glyphs:
@@ -57,5 +57,5 @@ def _columns(rows: list[tuple[str, int, str, str, Strengths]]) -> dict[str, np.n
         "font": np.array(faces),
     }
     columns |= {name: np.array([getattr(s, name) for s in strengths]) for name in STRENGTHS}
-    columns["ambiguity"] = np.array([s.ambiguity for s in strengths])
+    columns["distortion"] = np.array([s.distortion for s in strengths])
     return columns

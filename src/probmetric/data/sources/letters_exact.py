@@ -7,7 +7,7 @@ an image, with the classes of its split as alternatives:
     noise              standard deviation of the noise, in units of ink
     true_probability   P(its class | image)
     bayes_probability  largest P(class | image); nobody is right more often than its mean
-    ambiguity          entropy of P(class | image), in nats
+    entropy            entropy of P(class | image), in nats
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class LettersExact(Source):
             own = np.searchsorted(mine, columns["label"][rows])
             columns["true_probability"][rows] = posterior[np.arange(len(rows)), own]
             columns["bayes_probability"][rows] = posterior.max(axis=1)
-            columns["ambiguity"][rows] = -(posterior * np.log(np.maximum(posterior, 1e-300))).sum(axis=1)
+            columns["entropy"][rows] = -(posterior * np.log(np.maximum(posterior, 1e-300))).sum(axis=1)
         description = (
             f"letters, 16x16 pixels of ink or paper, Gaussian noise of {LEVELS} times the ink; exact posterior"
         )
@@ -71,7 +71,7 @@ class LettersExact(Source):
         label = np.repeat(np.arange(len(letters)), self.per_class)
         number = np.tile(np.arange(self.per_class), len(letters))
         names = [f"U+{ord(letters[c]):04X}/{n:03d}.png" for c, n in zip(label.tolist(), number.tolist(), strict=True)]
-        blank = {name: np.zeros(len(label)) for name in ("true_probability", "bayes_probability", "ambiguity")}
+        blank = {name: np.zeros(len(label)) for name in ("true_probability", "bayes_probability", "entropy")}
         return {
             "path": np.array(names),
             "label": label,
