@@ -45,7 +45,7 @@ def main() -> None:
             found[run.key.run] = judged(run, options.splits, options.scores)
             print(run.key.run, json.dumps(found[run.key.run]), flush=True)
     facts = {"data": options.data, "splits": options.splits, "confidence": CONFIDENCE}
-    write_json(options.output, facts | {"summary": summary(found), "runs": found})
+    write_json(options.output, rounded(facts | {"summary": summary(found), "runs": found}))
 
 
 def summary(runs: dict[str, Any]) -> dict[str, Any]:
@@ -61,6 +61,13 @@ def summary(runs: dict[str, Any]) -> dict[str, Any]:
         above = [run[score]["val"]["risk"] > run[score]["val"]["asked"] for run in runs.values() if score in run]
         found[score]["val"] = {"runs": len(above), "above_the_risk": int(sum(above))}
     return found
+
+
+def rounded(found: Any) -> Any:
+    """The same with shares to four digits."""
+    if isinstance(found, dict):
+        return {name: rounded(value) for name, value in found.items()}
+    return round(found, 4) if isinstance(found, float) else found
 
 
 def judged(run: RunFolder, splits: int, scores: list[str]) -> dict[str, Any]:
