@@ -67,6 +67,22 @@ def test_sample_moments(family: type, dim: int, kappa: float) -> None:
         assert abs(value.mean() - exact) < 4.5 * value.std() / count**0.5 + 1e-15
 
 
+@pytest.mark.parametrize("dim", [2, 3, 4, 5, 16, 128])
+@pytest.mark.parametrize("kappa", [0.0, 0.3, 2.0, 30.0, 400.0])
+def test_samples_follow_the_distribution_function(dim: int, kappa: float) -> None:
+    """Kolmogorov and Smirnov's largest difference from a distribution function summed up over angles."""
+    count = 20_000
+    loc = unit(dim, 3)
+    samples = VonMisesFisher(loc, scalar(kappa)).sample((count,), generator=generator(17))
+    angle = torch.linspace(0, math.pi, 40_001, dtype=DOUBLE)
+    density = kappa * angle.cos() + (dim - 2) * angle.sin().clamp_min(1e-300).log()
+    below = torch.cumulative_trapezoid((density - density.max()).exp(), angle)
+    drawn = 2 * torch.asin(((samples - loc).norm(dim=-1) / 2).clamp(max=1)).sort().values
+    exact = np.interp(drawn.numpy(), angle[1:].numpy(), (below / below[-1]).numpy())
+    steps = np.arange(count + 1) / count
+    assert max((exact - steps[:-1]).max(), (steps[1:] - exact).max()) < 1.63 / count**0.5  # exceeded once in 100
+
+
 @ROTATIONAL
 def test_samples_are_uniform_around_the_mean_direction(family: type) -> None:
     loc = unit(5, 2)
@@ -402,10 +418,7 @@ def test_noise_along_the_mean_direction_stays_bounded(family: type, dim: int) ->
 def test_a_sampler_that_accepts_nothing_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     from probmetric.directional import von_mises_fisher
 
-    def refuse(cosine: torch.Tensor, *_: object) -> tuple[torch.Tensor, torch.Tensor]:
-        return cosine, torch.ones_like(cosine, dtype=torch.bool)
-
-    monkeypatch.setattr(von_mises_fisher, "_propose", refuse)
+    monkeypatch.setattr(von_mises_fisher, "_rejected", lambda cost, _: torch.ones_like(cost, dtype=torch.bool))
     distribution = VonMisesFisher(unit(4, 0), torch.tensor([2.0, 7.0], dtype=DOUBLE))
     with pytest.raises(RuntimeError, match=r"no sample was accepted in 1000 rounds for concentrations from 2 to 7"):
         distribution.sample((3,))

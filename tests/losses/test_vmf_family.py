@@ -173,7 +173,7 @@ def test_vmf_probabilities_integrate_over_images_and_classes() -> None:
 
 def test_el_nivmf_estimates_the_expected_likelihood() -> None:
     points, weights = sphere()
-    loss = create_loss("el_nivmf", num_classes=3, dim=3, samples=60_000, concentration=3.0, temperature=1.0).double()
+    loss = create_loss("el_nivmf", num_classes=3, dim=3, samples=240_000, concentration=3.0, temperature=1.0).double()
     with torch.no_grad():
         loss.concentration += 0.4 * torch.randn(3, 3, generator=seeded(), dtype=DOUBLE)
     z = torch.tensor([[1.0, -2.0, 2.5]], dtype=DOUBLE, requires_grad=True)
@@ -185,7 +185,7 @@ def test_el_nivmf_estimates_the_expected_likelihood() -> None:
     p_z = weights * density(z[0], points)
     expected = -torch.stack([(p_z * value).sum().log() for value in likelihoods]).log_softmax(0)[2]
     value = loss(z, torch.tensor([2]), generator=seeded())
-    assert value.item() == pytest.approx(expected.item(), abs=0.01)
+    assert value.item() == pytest.approx(expected.item(), abs=0.02)  # four standard errors
     (found,), (exact,) = torch.autograd.grad(value, z), torch.autograd.grad(expected, z)
     torch.testing.assert_close(found, exact, atol=0.01, rtol=0.03)
 

@@ -114,7 +114,10 @@ def _scaled_ratio(shifted: Tensor, c: RatioSeries, buffers: Buffers) -> Tensor:
 
 def _correction(x: Tensor, shifted: Tensor, c: RatioSeries, out: Tensor | None) -> Tensor:
     """1 + q^2 h."""
-    return torch.add(torch.div(_polynomial(x, c.ratio, out), shifted, out=out), c.one, out=out)
+    polynomial = _polynomial(x, c.ratio, out)
+    if isinstance(c.one, Tensor):
+        return torch.addcdiv(c.one, polynomial, shifted, out=out)
+    return polynomial / shifted + c.one
 
 
 def _argument(root: Tensor, c: RatioSeries, out: Tensor | None) -> Tensor:

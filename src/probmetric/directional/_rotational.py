@@ -1,9 +1,9 @@
 """Distributions on the sphere that depend on x only through the cosine w = mu^T x (von Mises-Fisher, Power Spherical).
 
 A sample is x = w mu + sqrt(1 - w^2) v with v uniform among the unit vectors orthogonal to mu: Gaussian noise without
-its component along mu, normalised. That component over the noise's length is the cosine of a uniform direction,
-independent of v, which a family may use to draw w. It draws the gap 1 - w, which keeps its digits when the
-concentration is large. Gradients with respect to it: see `_implicit`.
+its component along mu, normalised. The squared length lost by normalising, chi-square with M - 1 degrees of freedom,
+and the component along mu are independent of v, so a family may use them to draw w. It draws the gap 1 - w, which keeps
+its digits when the concentration is large. Gradients with respect to it: see `_implicit`.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class RotationallySymmetric(Distribution):
     def rsample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Samples (*sample_shape, ..., M) with gradients to `loc` and `concentration`, drawn with `generator`."""
         shape = Size(sample_shape) + self.batch_shape
-        noise = _Noise(self.loc, shape, generator)
-        gap = self._sample_gap(noise.cosine, generator)
+        noise = Noise(self.loc, shape, generator)
+        gap = self._sample_gap(noise, generator)
         return _turn(self.loc, gap.to(self.loc.dtype), noise)
 
     def sample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
@@ -79,14 +79,14 @@ class RotationallySymmetric(Distribution):
             self._validate_sample(value)
         return (self.loc * value).sum(-1)
 
-    def _sample_gap(self, cosine: Tensor, generator: torch.Generator | None) -> Tensor:
-        """1 - w (S..., ...), given the cosines (S..., ...) of uniformly distributed directions."""
+    def _sample_gap(self, noise: Noise, generator: torch.Generator | None) -> Tensor:
+        """1 - w (S..., ...) for samples around whose mean direction `noise` lies."""
         raise NotImplementedError
 
 
 def around(loc: Tensor, gap: Tensor, generator: torch.Generator | None) -> Tensor:
     """Random unit vectors (S..., ..., M) at cosine 1 - `gap` (S..., ...) from `loc` (..., M)."""
-    return _turn(loc, gap, _Noise(loc, gap.shape, generator))
+    return _turn(loc, gap, Noise(loc, gap.shape, generator))
 
 
 def no_sample(kappa: Tensor, rounds: int) -> RuntimeError:
@@ -98,47 +98,48 @@ def no_sample(kappa: Tensor, rounds: int) -> RuntimeError:
     )
 
 
-class _Noise:
-    """Gaussian vectors (*shape, M), their components along `loc` (*shape, 1) and lengths; for one use."""
+class Noise:
+    """Gaussian vectors (*shape, M), their components along `loc` (*shape, 1) and what is across, squared; for one use.
+
+    In low dimension the component along loc is taken out here and again in `_at`, which keeps v orthogonal where the
+    noise is nearly parallel to loc. In high dimension only noise drawn with the seed that made loc is; the sample then
+    is the mean direction times its cosine.
+    """
 
     def __init__(self, loc: Tensor, shape: Size, generator: torch.Generator | None) -> None:
+        loc, limits = loc.detach(), torch.finfo(loc.dtype)
         self.vectors = torch.randn((*shape, loc.shape[-1]), generator=generator, dtype=loc.dtype, device=loc.device)
-        self.measure(loc.detach())
+        self.along = self.toward = _along(self.vectors, loc)
+        if loc.shape[-1] < _PROJECT_TWICE_BELOW:
+            self.vectors.addcmul_(self.along, loc, value=-1)
+            self.along = _along(self.vectors, loc)
+        square = torch.linalg.vector_norm(self.vectors, dim=-1, keepdim=True).square_()
+        across = torch.addcmul(square, self.along, self.along, value=-1)
+        self.across = torch.maximum(across, square.mul_(limits.eps).clamp_min_(limits.tiny))
 
-    def measure(self, loc: Tensor) -> None:
-        """Components along `loc` and lengths."""
-        self.along, self.length = _along(self.vectors, loc), _length(self.vectors)
+    @property
+    def chi_square(self) -> Tensor:
+        """Chi-square variates (*shape) with M - 1 degrees of freedom."""
+        return self.across.squeeze(-1)
 
     @property
     def cosine(self) -> Tensor:
         """Cosines (*shape) of uniformly distributed directions with `loc`."""
-        return (self.along / self.length).squeeze(-1).clamp_(-1.0, 1.0)
+        length = torch.addcmul(self.across, self.toward, self.toward).sqrt_()
+        return (self.toward / length).squeeze(-1)
 
 
-def _turn(loc: Tensor, gap: Tensor, noise: _Noise) -> Tensor:
+def _turn(loc: Tensor, gap: Tensor, noise: Noise) -> Tensor:
     if torch.is_grad_enabled() and (loc.requires_grad or gap.requires_grad):
         samples: Tensor = _Around.apply(loc, gap, noise)
         return samples
     return _at(loc, gap, noise)
 
 
-def _at(loc: Tensor, gap: Tensor, noise: _Noise) -> Tensor:
-    """Unit vectors at `gap` (S..., ...) from `loc` (..., M), in the noise's memory.
-
-    In low dimension the component along loc is removed twice, which keeps v orthogonal where the noise is nearly
-    parallel to loc. In high dimension only noise drawn with the seed that made loc is; the sample then is the mean
-    direction times its cosine.
-    """
-    limits = torch.finfo(loc.dtype)
-    if loc.shape[-1] < _PROJECT_TWICE_BELOW:
-        noise.vectors.addcmul_(noise.along, loc, value=-1)
-        noise.vectors.div_(_length(noise.vectors))
-        noise.measure(loc)
+def _at(loc: Tensor, gap: Tensor, noise: Noise) -> Tensor:
+    """Unit vectors at `gap` (S..., ...) from `loc` (..., M), in the noise's memory."""
     gap = gap.unsqueeze(-1)
-    square = noise.length.square()
-    across = torch.addcmul(square, noise.along, noise.along, value=-1)
-    across = torch.maximum(across, square.mul_(limits.eps).clamp_min_(limits.tiny))
-    scale = ((2 - gap).mul_(gap).clamp_min_(0) / across).sqrt_()
+    scale = (2 - gap).mul_(gap).clamp_min_(0).div_(noise.across).sqrt_()
     return noise.vectors.mul_(scale).addcmul_((1 - gap).addcmul_(scale, noise.along, value=-1), loc)
 
 
@@ -150,7 +151,7 @@ class _Around(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, loc: Tensor, gap: Tensor, noise: _Noise) -> Tensor:
+    def forward(ctx: Any, loc: Tensor, gap: Tensor, noise: Noise) -> Tensor:
         samples = _at(loc, gap, noise)
         ctx.save_for_backward(loc, gap, samples)
         return samples
@@ -174,7 +175,3 @@ class _Around(Function):
 
 def _along(vector: Tensor, loc: Tensor) -> Tensor:
     return torch.linalg.vecdot(vector, loc).unsqueeze(-1)
-
-
-def _length(vector: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(vector, dim=-1, keepdim=True).clamp_min_(torch.finfo(vector.dtype).tiny)

@@ -102,6 +102,8 @@ def log_c0(dim: int) -> float:
 
 
 def _shift(dim: int) -> float:
+    if dim == 2:
+        return 3.1
     return 2.0 + 0.6 * dim if dim < 24 else (dim - 1) / 2
 
 

@@ -18,7 +18,7 @@ from torch.distributions import register_kl
 
 from ._implicit import Reparameterise, gap_derivative
 from ._mixed import mean_log_one_plus
-from ._rotational import RotationallySymmetric
+from ._rotational import Noise, RotationallySymmetric
 from .normalizer import log_normalizer
 from .von_mises_fisher import VonMisesFisher
 
@@ -53,8 +53,8 @@ class PowerSpherical(RotationallySymmetric):
         alpha, beta = self._alpha_beta
         return -self.log_normalizer() - self.concentration * _mean_statistic(alpha, beta)
 
-    def _sample_gap(self, cosine: Tensor, generator: torch.Generator | None) -> Tensor:
-        kappa = self.concentration.expand(cosine.shape)
+    def _sample_gap(self, noise: Noise, generator: torch.Generator | None) -> Tensor:
+        kappa = self.concentration.expand(noise.across.shape[:-1])
         dim, beta = self.dim, (self.dim - 1) / 2
         with torch.no_grad():
             far = torch._standard_gamma(kappa + beta, generator=generator)

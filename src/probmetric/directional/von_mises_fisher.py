@@ -1,17 +1,28 @@
 """The von Mises-Fisher distribution: p(x) = C_M(kappa) exp(kappa mu^T x) on the unit sphere of R^M.
 
-The cosine w is drawn by the rejection scheme of Ulrich (1984) and Wood (1994). Its proposals come from the cosine t of
-a uniform direction with mu: with n = M - 1 and x = 2 kappa / (n + sqrt(4 kappa^2 + n^2)), the best value,
+The gap s = 1 - w has density proportional to (s (2 - s))^a exp(-kappa s), a = (M - 3) / 2, on [0, 2]. On the sphere
+(M = 3) its distribution function is inverted. Otherwise one of two rejection schemes is used, whose first proposals
+are functions of the Gaussian noise that also gives the sample's direction around mu; u is uniform, n = M - 1.
 
-    1 - w = (1 - x) (1 + t) / (1 - x t),        accepted where log u <= -n (x t / (1 - x t) + log(1 - x t))
+Concentrations of M / 2 and more, M > 3: log(2 - s) lies below its tangent at any s0, so a gamma distribution of the
+same power envelops the density,
 
-for uniform u, which is right for every kappa and M. (The code released with papers 000 and 002 replaces the parameter
-by its limit for large kappa from kappa = 10 on; for kappa < M / 4 its samples are antipodal.) The first t of every
-sample is that of the Gaussian noise that also gives its direction around mu; the few that are rejected draw theirs
-from two uniforms. Gradients: implicit, see `_rotational`.
+    s ~ Gamma(a + 1, lambda),  lambda = kappa + a / (2 - s0),      z = (s - s0) / (2 - s0),
+    accepted where log u <= a (log(1 - z) + z);      s0 = (a + 1) / lambda is best, hence
+    4 lambda = 2 kappa + n - 1 + sqrt((2 kappa - 1)^2 + n (n - 2)).
 
-Elsewhere at least 0.6 of the proposals are accepted. Where kappa or mu is not a number no proposal can be judged: the
-first one is taken, and the sample is NaN. An infinite kappa gives the mean direction.
+Below, and on the circle: the scheme of Ulrich (1984) and Wood (1994). With the cosine t of a uniform direction with mu
+and x = 2 kappa / (n + sqrt(4 kappa^2 + n^2)), the best value,
+
+    s = (1 - x) (1 + t) / (1 - x t),        accepted where log u <= -n (x t / (1 - x t) + log(1 - x t)).
+
+At kappa = M / 2 both accept 0.92 of their proposals, the first all of them as kappa grows and the second as it falls.
+Both are right for every kappa, so batches of different ones are drawn by the scheme their mean calls for.
+(The code released with papers 000 and 002 replaces the parameter of that scheme by its limit for large kappa from
+kappa = 10 on; for kappa < M / 4 its samples are antipodal.) Gradients: implicit, see `_rotational`.
+
+Where kappa or mu is not a number no proposal can be judged: the first one is taken, and the sample is NaN. An infinite
+kappa gives the mean direction.
 """
 
 from __future__ import annotations
@@ -23,7 +34,7 @@ from torch import Tensor
 from torch.distributions import register_kl
 
 from ._implicit import Reparameterise, gap_derivative
-from ._rotational import RotationallySymmetric, no_sample
+from ._rotational import Noise, RotationallySymmetric, no_sample
 from .normalizer import log_normalizer, mean_resultant_length
 
 _PROPOSALS = 4
@@ -47,9 +58,9 @@ class VonMisesFisher(RotationallySymmetric):
         kappa = self.concentration
         return -log_normalizer(kappa, self.dim) - kappa * mean_resultant_length(kappa, self.dim)
 
-    def _sample_gap(self, cosine: Tensor, generator: torch.Generator | None) -> Tensor:
+    def _sample_gap(self, noise: Noise, generator: torch.Generator | None) -> Tensor:
         kappa = self.concentration
-        gap = _draw_gap(cosine.to(kappa.dtype), kappa.detach(), self.dim, generator)
+        gap = _draw_gap(noise, kappa.detach(), self.dim, generator)
         if not (torch.is_grad_enabled() and kappa.requires_grad):
             return gap
         dim = self.dim
@@ -68,52 +79,129 @@ def _kl(p: VonMisesFisher, q: VonMisesFisher) -> Tensor:
     return difference + mean_resultant_length(p.concentration, p.dim) * projected
 
 
-def _draw_gap(cosine: Tensor, kappa: Tensor, dim: int, generator: torch.Generator | None) -> Tensor:
-    """1 - w (S..., ...) for `kappa` (...), by rejection; `cosine` (S..., ...) holds the first proposals' t."""
-    n = dim - 1
-    double = 2 * kappa
-    root = (double * double + n * n).sqrt_()
-    tilt, slack = double / (root + n), (n / (root + double) + 1) * (n / (root + n))
-    gap, rejected = _propose(cosine, tilt, slack, n, generator)
-    pending = rejected.view(-1).nonzero().squeeze(1)
+def _draw_gap(noise: Noise, kappa: Tensor, dim: int, generator: torch.Generator | None) -> Tensor:
+    """1 - w (S..., ...) for `kappa` (...)."""
+    if dim == 3:
+        return _on_sphere(noise.chi_square.shape, kappa, generator)
+    scheme: type[_Scheme] = _Uniform if dim == 2 or bool(kappa.mean() < dim / 2) else _Gamma
+    constants = scheme.constants(kappa, dim)
+    gap, cost = scheme.propose(scheme.first(noise).to(kappa.dtype), constants, dim)
+    pending = _rejected(cost, generator).view(-1).nonzero().squeeze(1)
     if pending.numel():
         owner = pending % max(1, kappa.numel())
-        tilt, slack = tilt.reshape(-1)[owner], slack.reshape(-1)[owner]
+        constants = tuple(constant.reshape(-1)[owner] for constant in constants)
     for _ in range(_ROUNDS):
         if not pending.numel():
             return gap
-        fresh = _uniform_cosine((_PROPOSALS, len(pending)), dim, kappa, generator)
-        proposed, rejected = _propose(fresh, tilt, slack, n, generator)
-        chosen = proposed[0]
-        for candidate, unfit in zip(proposed[1:], rejected[1:], strict=True):
-            chosen = torch.where(unfit, chosen, candidate)
-        gap.view(-1)[pending] = chosen
-        left = rejected.all(dim=0).nonzero().squeeze(1)
+        proposed, cost = scheme.propose(scheme.fresh((_PROPOSALS, len(pending)), dim, kappa, generator), constants, dim)
+        rejected = _rejected(cost, generator)
+        chosen = rejected.byte().argmin(dim=0, keepdim=True)
+        gap.view(-1)[pending] = proposed.gather(0, chosen).squeeze(0)
+        left = rejected.gather(0, chosen).squeeze(0).nonzero().squeeze(1)
         if not left.numel():
             return gap
-        pending, tilt, slack = pending[left], tilt[left], slack[left]
+        pending, constants = pending[left], tuple(constant[left] for constant in constants)
     raise no_sample(kappa, _ROUNDS)
 
 
-def _propose(
-    cosine: Tensor,  # (..., n) t
-    tilt: Tensor,  # (n,) x
-    slack: Tensor,  # (n,) 1 - x
-    freedom: int,
-    generator: torch.Generator | None,
-) -> tuple[Tensor, Tensor]:  # (..., n), (..., n)
-    """Proposals for 1 - w and whether each is rejected; what is not a number is not."""
-    rest = torch.addcmul(1 - cosine, cosine, slack)
-    cost = torch.mul(cosine, tilt).div_(rest).add_(rest.log()).mul_(-freedom)
-    draw = torch.rand(cosine.shape, generator=generator, dtype=cosine.dtype, device=cosine.device)
-    return (cosine + 1).mul_(slack).div_(rest), draw.log_() > cost
+def _on_sphere(shape: torch.Size, kappa: Tensor, generator: torch.Generator | None) -> Tensor:
+    """1 - w `shape` in three dimensions: -log(1 - u (1 - exp(-2 kappa))) / kappa for uniform u."""
+    kappa = kappa.clamp_min(torch.finfo(kappa.dtype).tiny ** 0.5)
+    draw = torch.rand(shape, generator=generator, dtype=kappa.dtype, device=kappa.device)
+    return draw.mul_(torch.expm1(-2 * kappa)).log1p_().div_(-kappa)
 
 
-def _uniform_cosine(shape: tuple[int, ...], dim: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Cosines of uniform directions with a fixed one, from two uniforms (Ulrich 1984)."""
-    draws = torch.rand((2, *shape), generator=generator, dtype=like.dtype, device=like.device)
-    cosine = torch.cos(2 * math.pi * draws[0])
-    return cosine if dim == 2 else cosine * (-torch.expm1(2 / (dim - 2) * torch.log1p(-draws[1]))).sqrt()
+def _rejected(cost: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Whether -log u is below `cost` (...) for uniform u; where that is not a number, it is not."""
+    draw = torch.rand(cost.shape, generator=generator, dtype=cost.dtype, device=cost.device)
+    return draw.neg_().log1p_().add_(cost) > 0
+
+
+class _Scheme:
+    """Proposals for 1 - w and what they cost: a proposal is accepted with probability exp(-cost)."""
+
+    @staticmethod
+    def constants(kappa: Tensor, dim: int) -> tuple[Tensor, ...]:
+        """What depends on `kappa` (...) only, each (...)."""
+        raise NotImplementedError
+
+    @staticmethod
+    def first(noise: Noise) -> Tensor:
+        """Random numbers (S..., ...) of the first proposals."""
+        raise NotImplementedError
+
+    @staticmethod
+    def fresh(shape: tuple[int, ...], dim: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Random numbers of further proposals."""
+        raise NotImplementedError
+
+    @staticmethod
+    def propose(draws: Tensor, constants: tuple[Tensor, ...], dim: int) -> tuple[Tensor, Tensor]:
+        """Proposals and costs (S..., ...) from random numbers `draws` (S..., ...)."""
+        raise NotImplementedError
+
+
+class _Uniform(_Scheme):
+    """From cosines of uniform directions."""
+
+    @staticmethod
+    def constants(kappa: Tensor, dim: int) -> tuple[Tensor, ...]:
+        """The x of the scheme, and 1 - x."""
+        n, double = dim - 1, 2 * kappa
+        root = (double * double + n * n).sqrt_()
+        return double / (root + n), (n / (root + double) + 1) * (n / (root + n))
+
+    @staticmethod
+    def first(noise: Noise) -> Tensor:
+        """Those of the noise."""
+        return noise.cosine
+
+    @staticmethod
+    def fresh(shape: tuple[int, ...], dim: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Cosines of uniform directions with a fixed one, from two uniforms (Ulrich 1984)."""
+        draws = torch.rand((2, *shape), generator=generator, dtype=like.dtype, device=like.device)
+        cosine = torch.cos(2 * math.pi * draws[0])
+        return cosine if dim == 2 else cosine * (-torch.expm1(2 / (dim - 2) * torch.log1p(-draws[1]))).sqrt()
+
+    @staticmethod
+    def propose(draws: Tensor, constants: tuple[Tensor, ...], dim: int) -> tuple[Tensor, Tensor]:
+        """Proposals and costs from cosines."""
+        tilt, slack = constants
+        rest = torch.addcmul(1 - draws, draws, slack)
+        cost = torch.mul(draws, tilt).div_(rest).add_(rest.log()).mul_(dim - 1)
+        return (draws + 1).mul_(slack).div_(rest), cost
+
+
+class _Gamma(_Scheme):
+    """From chi-square variates with M - 1 degrees of freedom."""
+
+    @staticmethod
+    def constants(kappa: Tensor, dim: int) -> tuple[Tensor, ...]:
+        """1 / (2 lambda), 1 / (2 - s0) and -s0 / (2 - s0)."""
+        n, double = dim - 1, 2 * kappa
+        root = torch.hypot(double - 1, torch.full_like(kappa, math.sqrt(n * (n - 2))))
+        width = 2 / root.add_(double).add_(n - 1)
+        slope = 1 / (2 - n * width)
+        return width, slope, 1 - 2 * slope
+
+    @staticmethod
+    def first(noise: Noise) -> Tensor:
+        """Those of the noise."""
+        return noise.chi_square
+
+    @staticmethod
+    def fresh(shape: tuple[int, ...], dim: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Chi-square variates."""
+        half = torch.full(shape, (dim - 1) / 2, dtype=like.dtype, device=like.device)
+        return torch._standard_gamma(half, generator=generator).mul_(2)
+
+    @staticmethod
+    def propose(draws: Tensor, constants: tuple[Tensor, ...], dim: int) -> tuple[Tensor, Tensor]:
+        """Proposals and costs from chi-square variates; what is beyond 2 costs infinitely much."""
+        width, slope, offset = constants
+        gap = draws * width
+        place = torch.addcmul(offset, gap, slope).clamp_max_(1)
+        return gap, torch.log1p(-place).add_(place).mul_((3 - dim) / 2)
 
 
 def _gap_derivative(gap: Tensor, kappa: Tensor, dim: int) -> Tensor:
