@@ -275,10 +275,10 @@ def _init(options: argparse.Namespace) -> None:
 
 
 def _export(options: argparse.Namespace) -> None:
-    from probmetric.serving import load
+    from probmetric.serving.commands import export
 
     load_named(options.plugin)
-    print(load(options.run, device="cpu").export(options.folder, license=options.license))
+    print(export(options.run, options.place, options.license))
 
 
 def _index(options: argparse.Namespace) -> None:
@@ -501,9 +501,9 @@ def _add_serving(add: Any) -> None:
     init.add_argument("--name", required=True, help="what dataset and experiment are called")
     init.add_argument("--split", choices=["by_class", "by_image", "by_group"], default="", help="default: by number")
     init.add_argument("--on-error", choices=["raise", "skip"], default="raise", help="what is done with bad images")
-    export = add("export", _export, "write a finished run as a model folder that loads anywhere")
-    export.add_argument("run", help="a finished run: <dataset>/<method>/seed<k>")
-    export.add_argument("folder", type=Path, help="model folder to write")
+    export = add("export", _export, "write a finished run as a model folder that loads anywhere, or as an ONNX file")
+    export.add_argument("run", help="a finished run, <dataset>/<method>/seed<k>, or a model folder")
+    export.add_argument("place", type=Path, help="model folder to write; or model.onnx, model.pt2 (torch.export)")
     export.add_argument("--license", default="", help="under what terms the model may be used, for its card")
     index = add("index", _index, "make a gallery of images to search in, or add images to it")
     index.add_argument("model", help="a model folder, a finished run, or models:/<name>/<version>")

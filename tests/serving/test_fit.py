@@ -10,6 +10,7 @@ from probmetric.errors import ProbMetricError
 from probmetric.evaluation import retrieval_metrics
 
 CLASSES, PER_CLASS = 6, 20
+NAMES = ("ant", "bee", "cat", "dog", "eel", "fox")
 
 
 class Blobs(torch.utils.data.Dataset):
@@ -123,14 +124,14 @@ def test_an_interrupted_training_goes_on(tmp_path, monkeypatch):
 
 def test_names_of_classes_and_datasets_with_targets():
     class Listed(Blobs):
-        classes = ["ant", "bee", "cat", "dog", "eel", "fox"]
+        classes = NAMES
 
         def __init__(self, seed):
             super().__init__(seed)
             self.targets = self.y.tolist()
 
-    for data in (Listed(0), Blobs(0, names=Listed.classes), torch.utils.data.Subset(Listed(0), range(60))):
-        assert train(data=data, epochs=1).classes == tuple(Listed.classes)
+    for data in (Listed(0), Blobs(0, names=NAMES), torch.utils.data.Subset(Listed(0), range(60))):
+        assert train(data=data, epochs=1).classes == NAMES
 
 
 class Pictures(torch.utils.data.Dataset):

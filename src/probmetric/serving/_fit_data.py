@@ -148,11 +148,17 @@ class SetData(TrainingData):
         self._sampler = create_sampler(
             settings.sampler,
             self.labels.numpy(),
-            batch_size=min(settings.batch_size, len(self.labels)),
+            batch_size=_batch(settings, len(self.labels)),
             per_class=settings.images_per_class,
             seed=seed,
             steps=settings.steps_per_epoch,
         )
+
+
+def _batch(settings: Training, count: int) -> int:
+    """The batch size, or where there are fewer images the largest they make."""
+    per_class = settings.images_per_class
+    return settings.batch_size if count >= settings.batch_size else max(per_class, count // per_class * per_class)
 
 
 def _labelled(dataset: Any) -> list[str]:

@@ -19,6 +19,7 @@ from probmetric.serving._trust import chosen, judged
 
 if TYPE_CHECKING:
     import torch
+    from torch.export import ExportedProgram
 
     from probmetric.evaluation.certificates import Certificate
     from probmetric.serving._fit import OwnRecord
@@ -260,6 +261,26 @@ class Model:
                 "Keep the weights by `torch.save`, or export it: model.to_onnx(path)."
             )
         return self._parts.write(Path(folder), license=license)
+
+    def to_program(self) -> ExportedProgram:
+        """The model as a `torch.export` program, with preprocessing and uncertainty inside; see `to_onnx`."""
+        from probmetric.serving._graph import program
+
+        return program(self)
+
+    def to_onnx(self, path: str | Path) -> Path:
+        """Write the model as an ONNX file, with preprocessing and uncertainty inside.
+
+        Its `input` is uint8 (B, H, W, C): upright images of one size, any size, RGB, or grey with C = 1; of a model of
+        vectors or tensors float32 (B, ...). Its outputs are `mean` (B, M), `uncertainty` (B,) and, where the
+        uncertainty has one, `concentration` (B,).
+
+        Raises:
+            ServingError: ONNX is not installed, or a view that cannot be exported.
+        """
+        from probmetric.serving._graph import write_onnx
+
+        return write_onnx(self, Path(path))
 
 
 @dataclass

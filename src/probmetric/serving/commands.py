@@ -1,4 +1,4 @@
-"""What `probmetric index`, `certify` and `search` do."""
+"""What `probmetric export`, `index`, `certify` and `search` do."""
 
 from __future__ import annotations
 
@@ -20,6 +20,24 @@ from probmetric.serving._model import Model, OnError
 log = logging.getLogger(__name__)
 SPLITS = ("train", "val", "test")
 LEARNT = 20_000  # images of a gallery that are each asked among the others without being told to
+
+
+def export(source: str, place: Path, license: str = "") -> Path:
+    """Write a model as a model folder, or as one file: ONNX (.onnx), a program of torch.export (.pt2).
+
+    Args:
+        source: the model, as of `load`.
+        place: folder or file.
+        license: under what terms it may be used, for the card of a folder.
+    """
+    model = load(source, device="cpu")
+    if place.suffix == ".onnx":
+        return model.to_onnx(place)
+    if place.suffix == ".pt2":
+        from probmetric.serving._graph import write_program
+
+        return write_program(model, place)
+    return model.export(place, license=license)
 
 
 def index(
