@@ -150,3 +150,42 @@ def test_equal_jobs_as_one_array(slowed):
     assert "individual task IDs are 1-3" in first
     for run in runs:
         assert (slowed.folder / "results" / run / "model.safetensors").exists()
+
+
+NAPS = """
+from probmetric.planning.slurm import outlast_outages
+onstart: outlast_outages(workflow.executor_settings)
+rule all:
+    input: "a", "b"
+rule nap:
+    output: "{name}"
+    shell: "touch {output}.began; sleep 8; touch {output}"
+"""
+
+
+def both_run(folder: Path) -> bool:
+    return (folder / "a.began").exists() and (folder / "b.began").exists()
+
+
+def test_an_outage_of_slurmctld_loses_no_job(tmp_path):
+    """Without accounting, and without being told so: the jobs end while nobody answers and are found afterwards."""
+    (tmp_path / "Snakefile").write_text(NAPS)
+    command = ["snakemake", "--executor", "slurm", "--jobs", "2", "--slurm-no-account"]
+    command += ["--default-resources", "mem_mb=50", "runtime=5", "--slurm-init-seconds-before-status-checks", "3"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as workflow:
+        assert workflow.stdout
+        lines = []
+        for line in workflow.stdout:
+            lines.append(line)
+            if "has been submitted" in line and sum("has been submitted" in found for found in lines) == 2:
+                wait_for(lambda: both_run(tmp_path), "two running jobs", 60)
+                subprocess.run(["pkill", "-x", "slurmctld"], check=True)
+            if "Asking again in 20 s" in line:
+                subprocess.run(["slurmctld"], check=True, env=os.environ | {"PATH": f"{os.environ['PATH']}:/usr/sbin"})
+    output = "".join(lines)
+    assert workflow.returncode == 0, output[-4000:]
+    assert "SLURM answers again." in output
+    assert "Asking again in 20 s" in output
+    assert "2 of 3 steps (67%) done" in output

@@ -7,6 +7,7 @@ import time
 import psutil
 from probmetric.planning.console import linked
 from probmetric.planning.jobs import JobPlan
+from probmetric.planning.slurm import outlast_outages
 from probmetric.planning.summaries import (
     closing_summary,
     failure_summary,
@@ -142,6 +143,7 @@ def start():
     are ready: with a thousand jobs the main process is busy with nothing else.
     """
     PLAN.start()
+    outlast_outages(workflow.executor_settings)
     if workflow.local_exec and workflow.scheduler is not None:
         workflow.scheduler.job_rate_limiter = None
 
