@@ -1,4 +1,4 @@
-"""`dvc repro` killed with everything it started, at thirty random touches of the file system: the next command goes on."""
+"""`dvc repro` killed with all it started, at thirty random touches of the file system: the next command goes on."""
 
 from __future__ import annotations
 

@@ -51,9 +51,7 @@ def until_answered(query: Callable[..., Awaitable[Answer]]) -> Callable[..., Awa
         failures = 0
         while (found := await query(command, logger))[0] is None:
             pause = PAUSES[min(failures, len(PAUSES) - 1)]
-            logger.warning(
-                f"SLURM does not answer `{command.split()[0]}`; jobs go on there. Asking again in {pause} s."
-            )
+            logger.warning(f"SLURM does not answer `{command.split()[0]}`; Asking again in {pause} s.")
             failures += 1
             await asyncio.sleep(pause)
         if failures:

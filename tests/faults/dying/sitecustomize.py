@@ -1,4 +1,4 @@
-"""Imported by every Python process that finds this folder on its path: kills the group it runs in at a file-system event.
+"""Imported by every Python process that finds this folder on its path: kills its group at a file-system event.
 
 DIE_IN names the command whose process counts (the last part of argv[0]), DIE_AT the event at which it sends SIGKILL.
 """
@@ -18,7 +18,7 @@ def _watch(event, arguments):
     global _seen
     if event not in TOUCHES or (event == "open" and str(arguments[0]).endswith((".py", ".pyc", ".so"))):
         return
-    if os.path.basename(sys.argv[0] if sys.argv else "") != os.environ["DIE_IN"]:
+    if (sys.argv or [""])[0].rpartition("/")[2] != os.environ["DIE_IN"]:
         return
     _seen += 1
     if _seen == int(os.environ["DIE_AT"]):
