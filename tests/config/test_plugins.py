@@ -171,6 +171,7 @@ print("torch" in sys.modules, "mylab.circle" in sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_a_plugin_is_imported_once_and_again_only_when_it_changes(project):
     def imported() -> str:
         run = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True, check=False)

@@ -53,6 +53,7 @@ def test_a_metric_is_checked(project):
     assert check(MetricContract, "fine") == {"test_it_is_a_number_with_a_direction": "passed"}
 
 
+@pytest.mark.slow
 def test_pytest_is_not_needed():
     code = "import sys, probmetric.testing as t; t.LossContract; sys.exit('pytest' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -50,6 +50,7 @@ def nearly_tied(seed, count, dim):
     st.integers(1, 70),
     st.integers(1, 3),
 )
+@pytest.mark.slow
 def test_compiled_and_torch_equal_exact_path(seed, count, distance, kind, tile, threads):
     rows, labels = clustered(seed, count, 1 + seed % 9, 16, 1.0)
     if kind == "duplicates":

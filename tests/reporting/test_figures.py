@@ -24,6 +24,7 @@ def test_the_figures_are_found_by_their_file(study):
         draw("sparsificaton", study)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

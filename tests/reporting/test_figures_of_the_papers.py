@@ -111,6 +111,7 @@ def test_the_documentation_lists_every_figure():
     assert sorted(re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)) == sorted(listed_figures())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READING_EMBEDDINGS)
 def test_a_figure_is_drawn_with_words_and_the_same_bytes(paper, name):
     paths = draw(name, paper)

@@ -94,6 +94,7 @@ def test_best_and_ties_agree_with_a_paired_test_with_holm():
             assert cells[name].difference == pytest.approx(np.mean(methods[name] - methods["best"]), rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("methods", [8, 23])
 @pytest.mark.parametrize("spreads", ["equal", "different"])
 def test_equal_methods_are_called_worse_in_at_most_5_percent_of_tables(methods, spreads):

@@ -78,6 +78,7 @@ def test_a_workflow_calls_nobody(tmp_path):
     assert not (tmp_path / "calls").exists(), (tmp_path / "calls").read_text()
 
 
+@pytest.mark.slow
 def test_how_it_is_switched_off():
     """By environment variables in every command and in the workflow, and by DVC's own configuration."""
     assert TELEMETRY_OFF["MLFLOW_DISABLE_TELEMETRY"] == "true"
@@ -96,6 +97,7 @@ def test_how_it_is_switched_off():
             assert f"'{name}': '{value}'" in done.stderr
 
 
+@pytest.mark.slow
 def test_mlflow_and_dvc_see_it():
     """The packages' own answer to the question whether they may report."""
     code = (

@@ -56,6 +56,7 @@ def test_a_lost_server_is_reported_once_and_costs_nothing(caplog):
     assert warnings_about(address, caplog) == 1
 
 
+@pytest.mark.slow
 def test_a_server_that_never_answers_holds_nobody_up():
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))

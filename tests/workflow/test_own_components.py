@@ -110,6 +110,7 @@ def test_a_loss_a_metric_and_photographs_of_ones_own(project):
     assert "Median doubt ↓" in head
 
 
+@pytest.mark.slow
 def test_a_mistake_in_ones_own_options_stops_before_any_job(project):
     params = read_yaml(project / "params.yaml")
     params["methods"]["ours"]["loss"] = {"name": "circle", "margni": 0.3}

@@ -112,6 +112,7 @@ def test_ensembles_over_folds_wait_for_every_fold(prepared):
 INPUTS = {"lenet_vmf": (1, 28), "lam_fashion": (1, 28), "lam_cifar": (3, 32), "resnet50_small": (3, 32)}
 
 
+@pytest.mark.slow
 def test_every_loss_uncertainty_and_backbone_can_be_created_as_asked(prepared):
     params = load(Params, "params.yaml")
     planned = [plan_experiment(params, name) for name in EXPERIMENTS if name.partition("/")[0] in PAPERS]
@@ -162,6 +163,7 @@ def test_the_overview_lists_every_experiment_with_its_data(prepared):
     assert lines[len(EXPERIMENTS) + 1] == ""
 
 
+@pytest.mark.slow
 def test_the_overview_tells_missing_archives_from_what_is_only_to_be_prepared(prepared):
     shutil.rmtree(prepared / "data/prepared")
     row = next(
