@@ -288,6 +288,22 @@ def _index(options: argparse.Namespace) -> None:
     print(index(options.model, options.images, options.gallery, options.splits, options.on_error, options.remove))
 
 
+def _vectors(options: argparse.Namespace) -> None:
+    from probmetric.serving.commands import vectors
+
+    load_named(options.plugin)
+    chosen = {"splits": options.splits, "on_error": options.on_error}
+    print(vectors(options.model, options.images, options.output, **chosen))
+
+
+def _register(options: argparse.Namespace) -> None:
+    from probmetric.serving.commands import register
+
+    load_named(options.plugin)
+    tracking = _params().tracking
+    print(register(options.model, options.name, tracking.store, Path(tracking.artifacts), options.license))
+
+
 def _search(options: argparse.Namespace) -> None:
     from probmetric.serving.commands import search
 
@@ -514,6 +530,16 @@ def _add_serving(add: Any) -> None:
     )
     index.add_argument("--on-error", choices=["raise", "skip"], default="raise", help="what is done with bad images")
     index.add_argument("--remove", nargs="+", default=[], metavar="PATH", help="remove these images from the gallery")
+    vectors = add("vectors", _vectors, "write embeddings to a Parquet file, for a vector database")
+    vectors.add_argument("model", help="a model folder, a finished run, or models:/<name>/<version>")
+    vectors.add_argument("images", type=Path, help="a folder with images, or a prepared dataset's name")
+    vectors.add_argument("output", type=Path, help="file to write: path, label, split, vector, uncertainty, ...")
+    vectors.add_argument("--splits", type=_listed, default=(), help="of a prepared dataset (default: all)")
+    vectors.add_argument("--on-error", choices=["raise", "skip"], default="raise", help="what is done with bad images")
+    register = add("register", _register, "register a model in MLflow, as models:/<name>/<version>")
+    register.add_argument("model", help="a finished run, or a model folder")
+    register.add_argument("name", help="what it is called there")
+    register.add_argument("--license", default="", help="under what terms the model may be used, for its card")
     command = add("search", _search, "find the images of a gallery nearest to yours, and how sure it is")
     command.add_argument("model", help="a model folder, a finished run, or models:/<name>/<version>")
     command.add_argument(
@@ -540,7 +566,7 @@ def _add_serving(add: Any) -> None:
     certify.add_argument("--risk", type=float, required=True, help="share of wrong answers allowed, e.g. 0.05")
     certify.add_argument("--confidence", type=float, default=0.9, help="chance that the promise holds (default: 0.9)")
     certify.add_argument("--score", default="", help="what decides (default: P(right))")
-    for each in (export, index, command, certify):
+    for each in (export, index, vectors, register, command, certify):
         each.add_argument("--plugin", action="append", default=[], help="module whose components the model needs")
 
 

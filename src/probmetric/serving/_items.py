@@ -18,11 +18,12 @@ from probmetric.serving._sets import Lazy, images_of, is_set, names_of
 
 @dataclass(frozen=True)
 class Items:
-    """N images with name and class."""
+    """N images with name, class and, where they have one, split."""
 
     images: Sequence[Any]
     paths: Sequence[str]
     class_names: Sequence[str]
+    splits: Sequence[str] = ()
 
 
 def items_of(images: Any, paths: Sequence[str] | None = None, class_names: Sequence[str] | None = None) -> Items:
@@ -85,5 +86,5 @@ def prepared_items(folder: Path, splits: Sequence[str] = ()) -> Items:
         raise ServingError(f"{folder} has no image in {', '.join(splits)}; its splits are train, val and test.")
     store = open_images(folder)
     images = Lazy(len(rows), lambda number: store[int(rows[number])])
-    paths, classes = ([str(columns[name][row]) for row in rows] for name in ("path", "class_name"))
-    return Items(images, paths, classes)
+    paths, classes, parts = ([str(columns[name][row]) for row in rows] for name in ("path", "class_name", "split"))
+    return Items(images, paths, classes, parts)

@@ -75,7 +75,10 @@ def _downloaded(uri: str) -> Path:
     try:
         place = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri))
     except mlflow.MlflowException as error:
-        raise ServingError(f"{uri} cannot be had from {mlflow.get_tracking_uri()}: {error}") from error
+        raise ServingError(
+            f"{uri} cannot be had from {mlflow.get_tracking_uri()}: {error}. Run this where the store is, or name it: "
+            "MLFLOW_TRACKING_URI=sqlite:////path/mlflow.db, or the address of a server."
+        ) from error
     found = sorted(place.rglob(RECORD))
     if not found:
         raise ServingError(f"{uri} holds no model of ProbMetric (no {RECORD}).")

@@ -13,7 +13,7 @@ from probmetric.serving._answers import as_csv, as_text
 from probmetric.serving._errors import ServingError
 from probmetric.serving._gallery import INDEX, Gallery
 from probmetric.serving._images import image_files
-from probmetric.serving._items import prepared_items
+from probmetric.serving._items import Items, items_of, prepared_items
 from probmetric.serving._loading import load
 from probmetric.serving._model import Model, OnError
 
@@ -72,20 +72,56 @@ def index(
     if gallery.labelled and len(gallery) <= LEARNT:
         _ = gallery.trust
     gallery.save(folder)
-    for name, reason in problems:
-        log.warning("left out: %s: %s", name, reason)
+    _tell(problems)
     left = f", {len(problems)} left out" if problems else ""
     return f"{folder}: {len(gallery)} images ({added} added, {gone} removed{left})"
 
 
 def _add(gallery: Gallery, model: Model, place: Path, splits: Sequence[str], on_error: OnError) -> int:
+    items = _items(place, splits)
+    return gallery.add(model, items.images, paths=items.paths, class_names=items.class_names, on_error=on_error)
+
+
+def _items(place: Path, splits: Sequence[str]) -> Items:
+    """Images of a prepared dataset (its folder, or its name below data/prepared), of a folder, or one file."""
     prepared = next(
         (each for each in (place, Path("data/prepared") / place) if (each / "manifest.parquet").is_file()), None
     )
-    if prepared is None:
-        return gallery.add(model, place if place.is_dir() else [place], on_error=on_error)
-    items = prepared_items(prepared, splits)
-    return gallery.add(model, items.images, paths=items.paths, class_names=items.class_names, on_error=on_error)
+    if prepared is not None:
+        return prepared_items(prepared, splits)
+    return items_of(place if place.is_dir() else image_files(place))
+
+
+def vectors(source: str, place: Path, output: Path, *, splits: Sequence[str] = (), on_error: OnError = "raise") -> str:
+    """Write embeddings of images to a Parquet file; says how many.
+
+    Args:
+        source: the model, as of `load`.
+        place: a folder with images, or a prepared dataset (folder, or name below data/prepared).
+        output: the file to write.
+        splits: of a prepared dataset.
+        on_error: what is done with images that cannot be read.
+    """
+    from probmetric.serving._vectors import write_vectors
+
+    _check_splits(splits)
+    count, problems = write_vectors(load(source), _items(place, splits), output, on_error=on_error)
+    _tell(problems)
+    left = f", {len(problems)} left out" if problems else ""
+    return f"{output}: {count} images{left}"
+
+
+def register(source: str, name: str, store_uri: str, artifact_root: Path, license: str = "") -> str:
+    """Register a model in MLflow; its address. Arguments as of `serving._registry.register`."""
+    from probmetric.serving._registry import register
+
+    model = load(source, device="cpu")
+    return register(model, name, store_uri=store_uri, artifact_root=artifact_root, license=license)
+
+
+def _tell(problems: Sequence[tuple[str, str]]) -> None:
+    for name, reason in problems:
+        log.warning("left out: %s: %s", name, reason)
 
 
 def certify(
