@@ -2,10 +2,13 @@ import dataclasses
 
 import numpy as np
 import pytest
-from scipy.stats import kstest
+from scipy.ndimage import gaussian_filter
+from scipy.stats import beta, kstest
 
+from probmetric.data import load_columns, open_images
 from probmetric.evaluation.certificates import CertificateError, certify
-from probmetric.evaluation.monitor import EXPONENTS, Monitor, monitored
+from probmetric.evaluation.deployed import answer_doubts, deployed_p_right
+from probmetric.evaluation.monitor import BETS, Monitor, monitored
 from probmetric.io import FileError
 
 
@@ -20,11 +23,10 @@ def test_p_values_of_clean_queries_are_uniform_also_with_ties():
 def test_the_evidence_is_the_recurrence():
     monitor = Monitor(np.random.default_rng(1).random(100), patience=1000, seed=3)
     twin = Monitor(np.random.default_rng(1).random(100), patience=1000, seed=3)
-    sums = np.zeros(2 * len(EXPONENTS))
+    sums = np.zeros(len(BETS))
     for doubt in (0.2, 0.9, 0.95, 0.5):
         p = twin._p_value(doubt)
-        bets = [e * side ** (e - 1) for side in (p, 1 - p) for e in EXPONENTS]
-        sums = (sums + 1) * np.array(bets)
+        sums = (sums + 1) * beta.pdf(p, *np.array(BETS).T)
         assert monitor.update(doubt) == pytest.approx(sums.mean() / 1000)
 
 
@@ -46,15 +48,73 @@ def test_comparing_with_calibration_alone_would_be_fooled_by_its_error():
     assert clean.watch(generator.random(10_000)) is None
 
 
-@pytest.mark.parametrize(("shift", "rose"), [(1.0, True), (-1.0, False)])
-def test_a_change_is_found_soon_after_a_long_clean_time(shift, rose):
+@pytest.mark.parametrize(("shift", "way"), [(1.0, "rose"), (-1.0, "fell")])
+def test_a_change_is_found_soon_after_a_long_clean_time(shift, way):
     generator = np.random.default_rng(4)
     monitor = Monitor(generator.normal(size=1000))
     assert monitor.watch(generator.normal(size=2000)) is None
     alarm = monitor.watch(generator.normal(size=200) + shift)
     assert alarm is not None
     assert 2000 < alarm.query <= 2200
-    assert alarm.doubts_rose is rose
+    assert alarm.doubts == way
+
+
+def test_doubts_that_gather_in_the_middle_are_a_change_too():
+    generator = np.random.default_rng(8)
+    monitor = Monitor(generator.random(1000))
+    alarm = monitor.watch(0.3 + 0.4 * generator.random(300))
+    assert alarm is not None
+    assert alarm.doubts == "changed"
+
+
+def pixels(images):
+    """The record of images (N, 32, 32): unit rows of pixels."""
+    rows = np.asarray(images, dtype=np.float32).reshape(len(images), -1)
+    mean = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return {"mean": mean, "uncertainty": np.zeros(len(rows), dtype=np.float32)}
+
+
+def test_blur_is_found_within_200_queries(prepared_dataset):
+    columns = load_columns(prepared_dataset("glyphs"), ["split"])
+    store, generator = open_images(prepared_dataset("glyphs")), np.random.default_rng(9)
+    test = generator.permuted(np.flatnonzero(columns["split"] == "test").reshape(-1, 48), axis=1)[:, :24]
+    gallery, fresh = test[:, :8].ravel(), generator.permutation(test[:, 8:].ravel())
+    images = store.batch(fresh).numpy().reshape(len(fresh), 32, 32)
+    blurred = np.stack([gaussian_filter(image.astype(float), 2.0) for image in images[:300]])
+    found, labels = pixels(store.batch(gallery).numpy()), np.repeat(np.arange(112), 8)
+    fitted = deployed_p_right(found, labels)
+    clean, changed = (
+        1 - fitted.probability(answer_doubts(found, labels, pixels(queries))[0]) for queries in (images, blurred)
+    )
+    monitor = Monitor(clean[:600])
+    assert monitor.watch(clean[600:]) is None
+    alarm = monitor.watch(changed)
+    assert alarm is not None
+    assert alarm.query <= len(clean) - 600 + 200
+
+
+def test_new_classes_and_another_gallery_are_found_within_200_queries():
+    generator = np.random.default_rng(10)
+    centres = generator.normal(size=(80, 16))
+
+    def drawn(classes, each):
+        labels = generator.permutation(np.repeat(classes, each))
+        spread = 0.6 * generator.exponential(size=(len(labels), 1))
+        return pixels(centres[labels] + spread * generator.normal(size=(len(labels), 16))), labels
+
+    gallery, swapped = (drawn(classes, 12) for classes in (np.arange(40), np.arange(40, 80)))
+    fitted = deployed_p_right(*gallery)
+    asked = drawn(np.arange(40), 50)[0]
+    clean = 1 - fitted.probability(answer_doubts(*gallery, asked)[0])
+    new = 1 - fitted.probability(answer_doubts(*gallery, swapped[0])[0])
+    elsewhere = 1 - fitted.probability(answer_doubts(*swapped, asked)[0])
+    for changed in (new, elsewhere):
+        monitor = Monitor(clean[:1000])
+        assert monitor.watch(clean[1000:]) is None
+        alarm = monitor.watch(changed)
+        assert alarm is not None
+        assert alarm.query <= 1200
+        assert alarm.doubts == "rose"
 
 
 def logged(path, doubts, column="p_right"):

@@ -10,7 +10,9 @@ Against a change at an unknown query: for bets f_k, densities on [0, 1],
     R_k(n) = (R_k(n - 1) + 1) f_k(p_n),   R(n) = mean over k of R_k(n)        (Shiryaev-Roberts; Shin et al. 2024)
 
 has mean n without a change, so that the chance of R(n) >= A among the first N queries is at most N / A, and the mean
-number of queries to a false alarm at least A. Bets: eps p^(eps - 1), more doubt than before, and the same of 1 - p.
+number of queries to a false alarm at least A. Bets are beta densities: those with more mass at small p gain when doubts
+rise (some where only the middle fills: blurred images and strangers get doubts like those of the worst known queries,
+not beyond them), their mirror images when doubts fall, and three when they only gather or scatter.
 """
 
 from __future__ import annotations
@@ -20,25 +22,30 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from scipy.special import betaln
 
 from probmetric.evaluation import _arrays
 from probmetric.evaluation.certificates import Certificate, CertificateError
 from probmetric.io import FileError, read_csv
 
-EXPONENTS = (0.2, 0.4, 0.6, 0.8)
+RISEN = ((0.4, 1.0), (0.7, 1.0), (1.0, 1.5), (1.0, 2.0), (1.0, 3.0), (0.7, 3.0), (1.5, 2.0))
+BETS = (*RISEN, *((b, a) for a, b in RISEN), (1.5, 1.5), (3.0, 3.0), (0.7, 0.7))
 LEAST = 50
 PATIENCE = 100_000
 
 
+Way = Literal["rose", "fell", "changed"]
+
+
 @dataclass(frozen=True)
 class Alarm:
-    """The first query at which the evidence reached the limit: `query` counts from 1; `doubts_rose` says which way."""
+    """The first query at which the evidence reached the limit: `query` counts from 1; what the doubts did by then."""
 
     query: int
-    doubts_rose: bool
+    doubts: Way
 
 
 @dataclass(frozen=True)
@@ -59,8 +66,7 @@ class Report:
         """A line for people."""
         if self.alarm is None:
             return f"{self.queries} queries, no change found; evidence {self.evidence:.2g} of the 1 that is an alarm"
-        way = "rose" if self.alarm.doubts_rose else "fell"
-        return f"{self.queries} queries; the doubts {way}: alarm at query {self.alarm.query}"
+        return f"{self.queries} queries; the doubts {self.alarm.doubts}: alarm at query {self.alarm.query}"
 
     @property
     def advice(self) -> str:
@@ -132,7 +138,9 @@ class Monitor:
         self.alarm: Alarm | None = None
         self._seen = sorted(values.tolist())
         self._generator = np.random.default_rng(seed)
-        self._logs = np.full(2 * len(EXPONENTS), -np.inf)
+        self._bets = np.array(BETS) - 1.0
+        self._scale = -betaln(*np.array(BETS).T)
+        self._logs = np.full(len(BETS), -np.inf)
 
     @property
     def evidence(self) -> float:
@@ -151,13 +159,12 @@ class Monitor:
         """
         if not math.isfinite(doubt):
             raise ValueError(f"the doubt of query {self.queries + 1} is {doubt}; expected a finite number.")
-        p = self._p_value(float(doubt))
+        p = min(max(self._p_value(float(doubt)), 1e-12), 1 - 1e-12)
         self.queries += 1
-        exponents = np.array(EXPONENTS)
-        bets = [np.log(exponents) + (exponents - 1) * math.log(max(side, 1e-12)) for side in (p, 1 - p)]
-        self._logs = np.logaddexp(self._logs, 0.0) + np.concatenate(bets)
+        gained = self._scale + self._bets @ np.array([math.log(p), math.log1p(-p)])
+        self._logs = np.logaddexp(self._logs, 0.0) + gained
         if self.alarm is None and self.evidence >= 1:
-            self.alarm = Alarm(self.queries, bool(self._logs.argmax() < len(EXPONENTS)))
+            self.alarm = Alarm(self.queries, _way(*BETS[int(self._logs.argmax())]))
         return self.evidence
 
     def watch(self, doubts: Iterable[float]) -> Alarm | None:
@@ -175,3 +182,10 @@ class Monitor:
         p = (above + self._generator.random() * (equal + 1)) / (len(self._seen) + 1)
         self._seen.insert(left, doubt)
         return float(p)
+
+
+def _way(a: float, b: float) -> Way:
+    """What the doubts did if the beta density with these parameters gained most."""
+    if a == b:
+        return "changed"
+    return "rose" if a < b else "fell"
