@@ -8,6 +8,7 @@ from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
 from probmetric.evaluation.p_right import (
     PRIOR,
+    SQUARED_FROM,
     PRight,
     added_auroc,
     class_folds,
@@ -25,18 +26,20 @@ def answers(count=600, seed=0):
     return {"cosine": cosine, "gap": gap}, right, generator.integers(0, 30, count)
 
 
-def test_the_logistic_map_has_the_greatest_penalised_likelihood():
-    scores, right, _ = answers()
+@pytest.mark.parametrize("count", [499, 600])
+def test_the_logistic_map_has_the_greatest_penalised_likelihood(count):
+    scores, right, _ = answers(count)
     fitted = fit_p_right(scores, right)
     columns = np.stack(list(scores.values()), axis=1)
     z = (columns - columns.mean(0)) / columns.std(0)
+    z = np.hstack([z, z**2]) if count >= SQUARED_FROM else z
 
     def loss(w):
         p = 1 / (1 + np.exp(-(w[0] + z @ w[1:])))
         return -np.log(np.where(right, p, 1 - p)).sum() + PRIOR / 2 * w[1:] @ w[1:]
 
-    best = minimize(loss, np.zeros(3), method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-10, "maxiter": 5000}).x
-    assert [fitted.bias, *fitted.weights] == pytest.approx(best, abs=1e-4)
+    best = minimize(loss, np.zeros(1 + z.shape[1]), method="BFGS", options={"gtol": 1e-7}).x
+    assert [fitted.bias, *fitted.weights, *fitted.squares] == pytest.approx(best, abs=1e-4)
     assert fitted.probability(scores).mean() == pytest.approx(right.mean(), abs=1e-6)
 
 
@@ -131,3 +134,18 @@ def test_bad_input_is_named(scores, right, options, message):
 def test_one_class_cannot_be_cross_fitted():
     with pytest.raises(ValueError, match="groups name 1 class"):
         cross_fitted({"cosine": [0.1, 0.2]}, [1, 0], [3, 3])
+
+
+def test_curved_answers_get_a_curved_map_that_ends_where_it_was_fitted():
+    generator = np.random.default_rng(11)
+    score = generator.normal(size=4000)
+    truth = 1 / (1 + np.exp(-(1.5 - score**2)))
+    right = generator.random(4000) < truth
+    fitted = fit_p_right({"a": score}, right)
+    asked = np.linspace(-2, 2, 9)
+    assert fitted.probability({"a": asked}) == pytest.approx(1 / (1 + np.exp(-(1.5 - asked**2))), abs=0.05)
+    ends = fitted.probability({"a": [score.min(), score.min() - 5]})
+    assert ends[0] == ends[1]
+    plain = {name: value for name, value in fitted.plain().items() if name not in ("squares", "low", "high")}
+    assert not PRight.of(plain).squares  # maps kept by earlier releases
+    assert len(fit_p_right({"a": score[:499]}, right[:499]).squares) == 0

@@ -5,7 +5,9 @@ cross-fitting; on other classes, or another gallery, its numbers are guesses.
 
     logistic   P = 1 / (1 + exp(-(b + sum_j a_j z_j))), z_j the score, scaled to mean 0 and standard deviation 1 on the
                answers it was fitted to. Maximum likelihood with a weak Gaussian prior on a (precision `PRIOR`), so that
-               separable answers do not send a to infinity; b is free, hence the mean of P is the share that is right
+               separable answers do not send a to infinity; b is free, hence the mean of P is the share that is right.
+               From `SQUARED_FROM` answers on sum_j c_j z_j^2 is added, z_j kept within what was fitted, so that an
+               answer unlike all of them is not judged by the wrong side of a parabola
     isotonic   the monotone step function of one score with the least squared error (pool adjacent violators), joined
                linearly. Each end is pulled to (k + 1/2) / (n + 1), so that no answer is called certain
 """
@@ -27,6 +29,7 @@ from probmetric.evaluation.ood import auroc
 Doubles = NDArray[np.float64]
 Kind = Literal["logistic", "isotonic"]
 PRIOR = 1e-2
+SQUARED_FROM = 500
 FOLDS = 5
 BINS = 15
 
@@ -41,6 +44,9 @@ class PRight:
         centre: (J,) mean of each score where it was fitted.
         scale: (J,) standard deviation.
         weights: (J,) of the logistic map.
+        squares: (J,) of its squares; empty without them.
+        low: (J,) smallest scaled score where it was fitted; below it counts as it. Empty without squares.
+        high: (J,) the largest.
         bias: of the logistic map.
         knots: ((score, probability), ...) of the isotonic map, scores ascending.
         answers: answers it was fitted to.
@@ -54,6 +60,9 @@ class PRight:
     bias: float = 0.0
     knots: tuple[tuple[float, float], ...] = ()
     answers: int = 0
+    squares: tuple[float, ...] = ()
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
 
     def probability(self, scores: Mapping[str, Any]) -> Doubles:
         """P(right) (Q,) of answers with these `scores`, name -> (Q,); others than its own are not read.
@@ -68,7 +77,11 @@ class PRight:
         if self.kind == "isotonic":
             places, heights = zip(*self.knots, strict=True)
             return np.interp(columns[:, 0], places, heights)
-        return _sigmoid(self.bias + (columns - self.centre) / self.scale @ np.array(self.weights))
+        z = (columns - self.centre) / self.scale
+        if not self.squares:
+            return _sigmoid(self.bias + z @ np.array(self.weights))
+        z = np.clip(z, self.low, self.high)
+        return _sigmoid(self.bias + z @ np.array(self.weights) + z**2 @ np.array(self.squares))
 
     def plain(self) -> dict[str, Any]:
         """Its fields as JSON has them; `PRight.of` reads them."""
@@ -78,7 +91,8 @@ class PRight:
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> PRight:
         """The map that `plain` described."""
-        lists = {name: tuple(values[name]) for name in ("scores", "centre", "scale", "weights")}
+        named = ("scores", "centre", "scale", "weights", "squares", "low", "high")
+        lists = {name: tuple(values.get(name, ())) for name in named}
         return cls(**{**values, **lists, "knots": tuple((float(x), float(y)) for x, y in values["knots"])})
 
 
@@ -106,8 +120,16 @@ def fit_p_right(scores: Mapping[str, Any], correct: Any, *, kind: Kind = "logist
     facts = (named, tuple(centre.tolist()), tuple(scale.tolist()))
     if kind == "isotonic":
         return PRight(kind, *facts, knots=_isotonic(named, columns, right), answers=len(right))
-    weights = _logistic((columns - centre) / scale, right)
-    return PRight("logistic", *facts, tuple(weights[1:].tolist()), float(weights[0]), answers=len(right))
+    z = (columns - centre) / scale
+    squared = len(right) >= SQUARED_FROM
+    weights = _logistic(np.hstack([z, z**2]) if squared else z, right).tolist()
+    rest = {
+        "squares": tuple(weights[1 + len(named) :]),
+        "low": tuple(z.min(axis=0).tolist()),
+        "high": tuple(z.max(axis=0).tolist()),
+    }
+    first = tuple(weights[1 : 1 + len(named)])
+    return PRight("logistic", *facts, first, weights[0], answers=len(right), **(rest if squared else {}))
 
 
 def cross_fitted(
