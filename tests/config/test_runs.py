@@ -1,5 +1,6 @@
 """Experiments expand into runs whose folder names say what they are."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,9 @@ import pytest
 from probmetric.config import ConfigError, Experiment, Params, load, parse
 from probmetric.io import FileError
 from probmetric.planning.declared import data_source, stage
-from probmetric.planning.runs import _telling_absent, expand, find_run
+from probmetric.planning.runs import _telling_absent, expand, find_run, origin_run, origins, plan_experiment
+from probmetric.planning.staleness import steps_before
+from probmetric.planning.workflow import WorkflowPlan, weights_of
 from probmetric.run_names import LabelNoise
 
 ROOT = Path(__file__).parents[2]
@@ -141,3 +144,57 @@ def test_a_name_stands_for_a_source_and_options(params):
 @pytest.mark.parametrize("text", ["noise0.2", "nearest0.45", "uniform0.2s1", "nearest0.2s3"])
 def test_label_noise_is_written_as_it_is_read(text):
     assert str(LabelNoise.parse(text)) == text
+
+
+PRETRAINED = "results/digits/softmax/seed4/model.safetensors"
+
+
+def test_a_run_that_starts_from_anothers_weights_waits_for_it(params):
+    found = parse(Experiment, {"title": "t", "runs": [grid("laplace", preset="finetuned")]}, "t")
+    (run,) = expand(params, found)
+    origin = "other_scripts/softmax+training.epochs=20/seed0"
+    assert run.origin == origin
+    assert find_run(params, run.name) == run
+    plan = WorkflowPlan.from_config(params.model_dump() | {"experiments": [], "runs": [run.name]})
+    assert list(plan.runs) == [origin, run.encoder, run.name]
+    assert steps_before(plan.runs[run.encoder], "train") == {"pretrained": (origin, "train")}
+    assert weights_of([run.origin]) == [f"results/{origin}/model.safetensors"]
+
+
+def grid(method, **overrides):
+    return {"datasets": ["glyphs"], "methods": [method], "seeds": [0], "set": overrides}
+
+
+def test_an_experiment_knows_the_runs_its_runs_start_from(params):
+    planned = plan_experiment(params, "finetuned")
+    assert "other_scripts/softmax+training.epochs=20/seed0" in planned.encoders
+
+
+@pytest.mark.parametrize(
+    ("pretrained", "origin"),
+    [
+        (PRETRAINED, "digits/softmax/seed4"),
+        ("weights/resnet.safetensors", None),
+        ("results/digits/softmax/seed4/model_last.safetensors", None),
+        ("results/elsewhere/model.safetensors", None),
+        (True, None),
+        (None, None),
+    ],
+)
+def test_the_weight_file_of_a_run_names_it(pretrained, origin):
+    assert origin_run(pretrained) == origin
+
+
+def test_a_run_cannot_start_from_itself(params):
+    run = find_run(params, "digits/softmax/seed4")
+    itself = replace(run, settings=run.settings.model_copy(update={"pretrained": PRETRAINED}))
+    with pytest.raises(ConfigError, match="run digits/softmax/seed4 would start from its own weights"):
+        origins([itself], lambda _: itself)
+
+
+def test_a_run_that_starts_from_missing_weights_is_refused_before_any_job(params):
+    settings = {"title": "t", "runs": [grid("softmax")]}
+    (run,) = expand(params, parse(Experiment, settings, "t"))
+    lacking = replace(run, settings=run.settings.model_copy(update={"pretrained": "nowhere/model.safetensors"}))
+    with pytest.raises(ConfigError, match="there is no weight file nowhere"):
+        WorkflowPlan(params, {}, {run.name: lacking})._check_weights()

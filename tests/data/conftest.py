@@ -10,7 +10,7 @@ import pytest
 def prepared(prepared_dataset, tmp_path_factory) -> Path:
     """Folder with the embedded datasets, prepared with their defaults."""
     root = tmp_path_factory.mktemp("prepared")
-    for name in ("digits", "digits_open", "glyphs", "glyphs_closed", "symbols", "letters_exact"):
+    for name in ("digits", "digits_open", "glyphs", "glyphs_closed", "other_scripts", "symbols", "letters_exact"):
         shutil.copytree(prepared_dataset(name), root / name)
     return root
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import unicodedata
 
 import numpy as np
 import pytest
@@ -195,3 +196,15 @@ def test_an_unknown_dataset_or_option_is_answered_with_the_nearest(tmp_path):
     with pytest.raises(ValueError, match="did you mean 'per_class'"):
         prepare_dataset("glyphs", tmp_path / "x", progress=False, perclass=3)
     assert not list(tmp_path.iterdir())
+
+
+def test_other_scripts_share_no_character_with_letters_or_symbols(prepared):
+    """What networks are pretrained on is in nobody's training, validation, test or out-of-distribution images."""
+    other, letters, symbols = (load_manifest(prepared / name) for name in ("other_scripts", "glyphs", "symbols"))
+    assert not set(other["character"]) & (set(letters["character"]) | set(symbols["character"]))
+    assert other["label"].nunique() == 200
+    assert other.groupby("label")["split"].nunique().eq(3).all()
+    assert other["path"].is_unique
+    assert {unicodedata.name(c).split()[0] for c in other["character"]} <= {
+        *("HEBREW", "ARABIC", "NKO", "LAO", "TIFINAGH", "CANADIAN")
+    }

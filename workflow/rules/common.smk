@@ -13,7 +13,11 @@ from probmetric.planning.summaries import (
     failure_summary,
     partial_reports,
 )
-from probmetric.planning.workflow import WorkflowPlan, put_environment_on_path
+from probmetric.planning.workflow import (
+    WorkflowPlan,
+    put_environment_on_path,
+    weights_of,
+)
 from snakemake.exceptions import WorkflowError
 
 put_environment_on_path()
@@ -108,6 +112,12 @@ def encoder_file(step, name):
         return judged(paths, PLAN.repeats(wildcards.run, step))
 
     return of_run
+
+
+def origin(wildcards):
+    """Input function: weights the run starts from, where a run of ours makes them."""
+    paths = weights_of([PLAN.run(wildcards.run).origin])
+    return judged(paths, PLAN.repeats(wildcards.run, "train"))
 
 
 def posterior(wildcards):

@@ -9,6 +9,7 @@ SPLITS = ["val", "test", "ood", "last"]
 rule train:
     input:
         again=again("train"),
+        origin=origin,
         digest=train_digest,
     output:
         weights="results/{run}/model.safetensors",
@@ -168,6 +169,9 @@ rule bundle:
     input:
         lambda wildcards: [
             ancient(path) for path in PLAN.bundle_digests(wildcards.bundle)
+        ],
+        lambda wildcards: [
+            ancient(path) for path in PLAN.bundle_origins(wildcards.bundle)
         ],
     output:
         "state/bundles/{bundle}.json",

@@ -11,7 +11,7 @@ from probmetric.config import Params, parse
 from probmetric.planning.bundles import BundlePlan
 from probmetric.planning.plans import PLANS, DataPlan, ReportPlan, RunPlan, read_current
 from probmetric.planning.runs import Run, find_run
-from probmetric.planning.workflow import WorkflowPlan
+from probmetric.planning.workflow import WorkflowPlan, weights_of
 from probmetric.run_folder import Step
 
 
@@ -82,6 +82,10 @@ class JobPlan:
         """Digest files of the prepared datasets the runs of a bundle read."""
         found = [plan.run for plan in BundlePlan.read(self.bundle_file(bundle)).plans()]
         return sorted({f"{run.settings.prepared}/{name}/digest" for run in found for name in run.data})
+
+    def bundle_origins(self, bundle: str) -> list[str]:
+        """Weight files that runs of a bundle start from."""
+        return weights_of({plan.run.origin for plan in BundlePlan.read(self.bundle_file(bundle)).plans()})
 
     def report_file(self, experiment: str) -> str:
         """The file that tells the reporting jobs of an experiment everything."""

@@ -10,7 +10,7 @@ import functools
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,8 @@ from probmetric.planning.experiments import (
     with_selections,
 )
 from probmetric.registry import nearest
-from probmetric.run_names import RunKey, data_name, split_data_name, table_of
+from probmetric.run_folder import RunFolder
+from probmetric.run_names import RESULTS, RunKey, data_name, split_data_name, table_of
 
 _POSTERIOR_KEYS = ("uncertainty", "evaluation")
 
@@ -75,6 +76,11 @@ class Run:
         return encoder_runs(self.encoder, self.settings.uncertainty)
 
     @property
+    def origin(self) -> str | None:
+        """Run whose weights its training starts from, where `pretrained` is the weight file of a run."""
+        return origin_run(self.settings.pretrained)
+
+    @property
     def fits_posterior(self) -> bool:
         """Whether the uncertainty has parameters fitted after training."""
         return bool(uncertainty.REGISTRY.constant(self.settings.uncertainty.name, "fits", False))
@@ -83,6 +89,36 @@ class Run:
     def data(self) -> tuple[str, ...]:
         """Prepared datasets the run reads: its own, then its OOD sets."""
         return (self.settings.data, *self.settings.ood)
+
+
+def origin_run(pretrained: str | bool | None) -> str | None:
+    """Run that writes the weight file `pretrained`; None where it is no run's, or none is named."""
+    path = Path(str(pretrained))
+    if not path.is_relative_to(RESULTS) or path != RunFolder(path.parent).weights_file():
+        return None
+    try:
+        return RunKey.parse(str(path.parent.relative_to(RESULTS))).run
+    except FileError:
+        return None
+
+
+def origins(runs: Iterable[Run], find: Callable[[str], Run]) -> dict[str, Run]:
+    """By name, the runs that `runs` start from, and those these start from.
+
+    Raises:
+        ConfigError: a run starts from itself.
+    """
+    found: dict[str, Run] = {}
+    for run in runs:
+        line = [run.name]
+        while origin := found.get(line[-1], run).origin:
+            if origin in line:
+                raise ConfigError(
+                    f"pretrained: run {origin} would start from its own weights; name another weight file."
+                )
+            found[origin] = found.get(origin) or find(origin)
+            line.append(origin)
+    return found
 
 
 def encoder_runs(encoder: str, chosen: Component) -> tuple[str, ...]:
@@ -109,7 +145,7 @@ class PlannedExperiment:
     Attributes:
         spec: what the file says; with its datasets replaced, if the name asks for that.
         runs: the runs, in the order written, each once.
-        encoders: by name, the runs that train encoders `runs` borrow.
+        encoders: by name, the runs that train encoders `runs` borrow or start from.
         substitution: set where the datasets were replaced.
         left_out: methods that cannot run on the substitute, and why.
         budgets: training runs spent on choosing a method's settings, where any were.
@@ -201,9 +237,11 @@ def _budgets(methods: Mapping[str, Method], runs: Iterable[Run]) -> dict[str, in
 
 
 def _encoders(params: Params, methods: Mapping[str, Method], runs: Iterable[Run]) -> dict[str, Run]:
-    """Runs that train the encoders borrowed by `runs`."""
+    """Runs that train the encoders `runs` borrow, and those that any of them start from."""
+    runs = list(runs)
     names = dict.fromkeys(name for run in runs if not run.trains for name in run.encoders)
-    return {name: _named(params, methods, name) for name in names}
+    found = {name: _named(params, methods, name) for name in names}
+    return origins([*runs, *found.values()], lambda name: _named(params, methods, name)) | found
 
 
 def expand(params: Params, experiment: Experiment) -> list[Run]:

@@ -73,7 +73,7 @@ def step_ingredients(run: Run, step: Step, before: Mapping[str, Made]) -> Ingred
 def steps_before(run: Run, step: Step) -> dict[str, tuple[str, Step]]:
     """The steps whose files `step` reads: name -> (run, step); of several encoders one each."""
     if step == "train":
-        return {}
+        return {PRETRAINED: (run.origin, "train")} if run.origin else {}
     if step == "evaluate":
         return {"embed": (run.name, "embed")}
     encoders: dict[str, tuple[str, Step]] = {
@@ -137,7 +137,7 @@ class Judge:
             return Verdict("stale", "no record says what made it") if there else Verdict("missing")
         if step == "evaluate" and not files_there(run, step):
             return Verdict("missing")
-        before = steps_before(planned, step)
+        before = self._before(planned, step)
         stale = [key for key in before.values() if self.verdict(*key).state == "stale"]
         if stale:
             return Verdict("stale", f"{stale[0][1]} of {stale[0][0]} is stale")
@@ -148,10 +148,15 @@ class Judge:
             return Verdict("stale", f"{gone[0][1]} of {gone[0][0]} is missing, and was another one")
         return self._compare(made, wanted, ignored={name for name in before if name not in finished})
 
+    def _before(self, planned: Run, step: Step) -> dict[str, tuple[str, Step]]:
+        """`steps_before`; a run that weights came from, where it is not ours, is judged by their file alone."""
+        found = steps_before(planned, step)
+        return {name: key for name, key in found.items() if name != PRETRAINED or key[0] in self.runs}
+
     def cohort(self, run: str, step: Step) -> str:
         """Cohort the step would have if it were made now."""
         planned = self.runs[run]
-        before = [self.cohort(*key) for key in steps_before(planned, step).values()]
+        before = [self.cohort(*key) for key in self._before(planned, step).values()]
         return replace(step_ingredients(planned, step, {}), cohorts=tuple(sorted(set(before)))).cohort
 
     def _compare(self, made: Made, wanted: Ingredients, ignored: Set[str]) -> Verdict:

@@ -22,12 +22,12 @@ from probmetric.io import read_yaml, write_json
 from probmetric.planning.bundles import BundlePlan, bundled
 from probmetric.planning.metric_names import check_metrics
 from probmetric.planning.plans import PLANS, DataPlan, ReportPlan, RunPlan, write_current
-from probmetric.planning.runs import PlannedExperiment, Run, find_run, plan_experiment, strangers
+from probmetric.planning.runs import PlannedExperiment, Run, find_run, origins, plan_experiment, strangers
 from probmetric.planning.staleness import Judge, report_state
 from probmetric.privacy import switch_telemetry_off
 from probmetric.reporting.figures import REGISTRY as FIGURES
 from probmetric.reporting.record import signature
-from probmetric.run_folder import Step
+from probmetric.run_folder import RunFolder, Step
 from probmetric.run_names import RESULTS
 from probmetric.source_digest import remember
 
@@ -39,6 +39,11 @@ AGAIN = PLANS / "again"
 def receipt(bundle: str) -> str:
     """The file that says a bundle is made."""
     return f"state/bundles/{bundle}.json"
+
+
+def weights_of(runs: Iterable[str | None]) -> list[str]:
+    """Weight files of runs, of which some may be None."""
+    return sorted(str(RunFolder.named(run).weights_file()) for run in runs if run)
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,7 @@ class WorkflowPlan:
         named = [find_run(params, name) for name in params.runs]
         encoders = {name: run for experiment in planned.values() for name, run in experiment.encoders.items()}
         encoders |= {name: find_run(params, name) for run in named for name in run.encoders}
+        encoders = origins([*named, *encoders.values()], lambda name: find_run(params, name)) | encoders
         runs = encoders | {run.name: run for run in named} | runs
         _check_archives(params, {name for run in runs.values() for name in run.data})
         plan = cls(params, planned, runs)
@@ -108,7 +114,10 @@ class WorkflowPlan:
     @functools.cached_property
     def _bundles(self) -> dict[str, BundlePlan]:
         """By name, the bundles the unfinished runs are made in; empty where every step has a job of its own."""
-        unfinished = [name for name in self.runs if not self.judge.run_verdict(name).usable]
+        started_from = {run.origin for run in self.runs.values()}
+        unfinished = [
+            name for name in self.runs if not self.judge.run_verdict(name).usable and name not in started_from
+        ]
         plans = [self._bundle(names) for names in bundled(self.runs, unfinished)]
         return {plan.path.stem: plan for plan in plans}
 
@@ -128,6 +137,10 @@ class WorkflowPlan:
     def bundle_digests(self, bundle: str) -> list[str]:
         """Digest files of the prepared datasets the runs of a bundle read."""
         return sorted({path for run in self._bundles[bundle].runs for path in self.digests(run)})
+
+    def bundle_origins(self, bundle: str) -> list[str]:
+        """Weight files that runs of a bundle start from; a job of its own makes each."""
+        return weights_of({self.runs[name].origin for name in self._bundles[bundle].runs})
 
     def awaited(self, experiment: str, name: str, *, every: bool) -> list[str]:
         """Files a report waits for: `name` of its runs, or the receipts of the bundles they are made in.
@@ -159,7 +172,7 @@ class WorkflowPlan:
     def _report_plan(self, experiment: str) -> ReportPlan:
         planned = self.planned[experiment]
         shown = self.run_names(experiment)
-        needed = dict.fromkeys([*shown, *(name for run in planned.runs for name in run.encoders)])
+        needed = dict.fromkeys([*shown, *(name for run in planned.runs for name in run.encoders), *planned.encoders])
         report = planned.spec.model_dump(mode="json", include={"title", "description", "metrics", "figures"})
         report["labels"] = {run.settings.method: run.settings.label for run in planned.runs}
         report["prepared"] = self.params.data.prepared
@@ -219,7 +232,11 @@ class WorkflowPlan:
     def _check_weights(self) -> None:
         """Stop if a run that is still to be trained starts from a weight file that is not there."""
         named = {name: run.settings.pretrained for name, run in self.runs.items() if run.trains}
-        files = {name: path for name, path in named.items() if isinstance(path, str) and not Path(path).is_file()}
+        files = {
+            name: path
+            for name, path in named.items()
+            if isinstance(path, str) and self.runs[name].origin not in self.runs and not Path(path).is_file()
+        }
         for name, path in files.items():
             if not self.judge.verdict(name, "train").usable:
                 raise ConfigError(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -98,6 +99,12 @@ def letters(blocks: Iterable[tuple[int, int]], extra: str = "") -> list[str]:
     every = [chr(code) for first, last in blocks for code in range(first, last + 1)] + list(extra)
     kept = {c for c in every if unicodedata.category(c) in ("Lu", "Ll", "Lo") and not unicodedata.decomposition(c)}
     return sorted(kept)
+
+
+def in_faces(glyphs: Iterable[tuple[str, str]], fewest: int) -> list[str]:
+    """The characters that at least `fewest` faces have, in code-point order; `glyphs` are (face, character)."""
+    faces = Counter(character for _, character in glyphs)
+    return sorted(character for character, count in faces.items() if count >= fewest)
 
 
 def alike(glyphs: dict[tuple[str, str], Glyph], characters: Sequence[str]) -> np.ndarray:

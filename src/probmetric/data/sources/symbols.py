@@ -36,10 +36,7 @@ class Symbols(Source):
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Render the symbols; no files are needed."""
         letters, letter_images = letter_glyphs()
-        codes = [chr(code) for first, last in BLOCKS for code in range(first, last + 1)]
-        glyphs = _faces.render([c for c in codes if unicodedata.category(c)[0] == "S"], _faces.TEXT_FACES)
-        count = {c: sum(character == c for _, character in glyphs) for c in {c for _, c in glyphs}}
-        symbols = sorted(c for c, faces in count.items() if faces >= MIN_FACES)
+        symbols, glyphs = symbol_glyphs()
         everything = letters + symbols
         kept = _faces.distinct(everything, _faces.alike(letter_images | glyphs, everything))
         own = [c for c in kept if c not in set(letters)]
@@ -54,3 +51,10 @@ class Symbols(Source):
             "mathematical and technical symbols in matplotlib's DejaVu and STIX faces, 32x32 grey, distorted",
             notes=[f"{len(symbols) - len(own)} of {len(symbols)} symbols look like a letter or another symbol"],
         )
+
+
+def symbol_glyphs() -> tuple[list[str], dict[tuple[str, str], _faces.Glyph]]:
+    """Candidate symbols in code-point order, and the glyphs of all symbols of the blocks."""
+    codes = [chr(code) for first, last in BLOCKS for code in range(first, last + 1)]
+    glyphs = _faces.render([c for c in codes if unicodedata.category(c)[0] == "S"], _faces.TEXT_FACES)
+    return _faces.in_faces(glyphs, MIN_FACES), glyphs
