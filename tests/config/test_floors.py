@@ -29,6 +29,7 @@ FLOORS = (
     ("pipeline", "serving"),
     ("bundle",),
     ("cli", "testing"),
+    ("resident",),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -62,6 +63,15 @@ def call(folder: Path, *command: str, check: bool = True) -> str:
     return done.stdout
 
 
+def command_lines() -> list[str]:
+    """What runs on this machine."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(path.read_text(errors="replace"))
+    return found
+
+
 def results(folder: Path) -> dict[str, bytes]:
     return {name: (folder / "results" / RUN / name).read_bytes() for name in RESULTS}
 
@@ -82,6 +92,10 @@ def test_killed_as_a_whole_then_late_outputs(checkout):
     os.killpg(workflow.pid, signal.SIGKILL)
     workflow.wait()
     assert not (folder / "results" / RUN / "model.safetensors").exists(), "killed too late to show anything"
+    assert list((folder / "state/resident").glob(f"{workflow.pid}/*.log"))
+    while any(f"state/resident/{workflow.pid}" in line for line in command_lines()):
+        assert time.monotonic() < deadline, "the server outlives its workflow"
+        time.sleep(0.02)
 
     locked = call(folder, *SNAKEMAKE, check=False)
     assert "lock" in locked.lower()

@@ -18,6 +18,7 @@ from probmetric.planning.workflow import (
     put_environment_on_path,
     weights_of,
 )
+from probmetric.resident import owner
 from snakemake.exceptions import WorkflowError
 
 put_environment_on_path()
@@ -154,6 +155,8 @@ def start():
     """
     PLAN.start()
     outlast_outages(workflow.executor_settings)
+    if workflow.local_exec and PLAN.params.resident:
+        owner.offer()
     if workflow.local_exec and workflow.scheduler is not None:
         workflow.scheduler.job_rate_limiter = None
 
@@ -164,6 +167,7 @@ def tell(text):
 
 def finish():
     """After a successful run: where to look and what the orchestration cost."""
+    owner.settle()
     if not EXPERIMENTS:
         return
     seconds = time.time() - psutil.Process().create_time()
@@ -173,6 +177,7 @@ def finish():
 
 def stop():
     """After a failure: which jobs failed, where their logs are, and what could not be done without them."""
+    owner.settle()
     scheduler, dag = workflow.scheduler, workflow.dag
     if scheduler is None or not scheduler.failed:
         return

@@ -187,6 +187,11 @@ class Params(Strict):
     evaluation: Evaluation = Evaluation()
     certificates: Certificates = Certificates()
     tracking: Tracking = Tracking()
+    resident: bool = Field(
+        True,
+        description="on this machine, steps are children of one process that has imported everything, not processes "
+        "that start anew",
+    )
     stale: StalePolicy = Field(
         "auto",
         description="results of other code: auto repeats what your own or edited components made and keeps, marked, "

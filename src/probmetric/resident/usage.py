@@ -1,0 +1,61 @@
+"""What commands of the server used, and Snakemake's benchmark rows corrected by it.
+
+Snakemake samples the processes below a job's shell, where the child of a server is not; the kernel's account of the
+child is exact. `s`, the wall time, is right as it is; `max_vms`, `max_uss` and `max_pss` are not known of a child.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from resource import struct_rusage
+from typing import Any
+
+LOGS, ROWS = "logs", "benchmarks/jobs"
+_MEGABYTE, _BLOCK = 1024**2, 512
+_UNKNOWN = ("max_vms", "max_uss", "max_pss")
+
+
+def log_of(output: int, folder: int) -> str:
+    """Path below `logs/` of a command's standard output, given it and its working folder; empty for other files."""
+    path, root = (str(Path(f"/proc/self/fd/{number}").readlink()) for number in (output, folder))
+    start = f"{root}/{LOGS}/"
+    return path.removeprefix(start) if path.startswith(start) else ""
+
+
+def note(folder: Path, log: str, used: struct_rusage, started: float) -> None:
+    """Keep what the command with this log used."""
+    facts = {
+        "log": log,
+        "started": started,
+        "max_rss": used.ru_maxrss * 1024 / _MEGABYTE,
+        "io_in": used.ru_inblock * _BLOCK / _MEGABYTE,
+        "io_out": used.ru_oublock * _BLOCK / _MEGABYTE,
+        "cpu_time": used.ru_utime + used.ru_stime,
+    }
+    with suppress(OSError), (folder / "usage.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(facts) + "\n")
+
+
+def correct_rows(folder: Path) -> int:
+    """Correct the benchmark rows of the commands noted in `folder`; returns how many."""
+    file = folder / "usage.jsonl"
+    if not file.exists():
+        return 0
+    found = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    latest = {facts["log"]: facts for facts in found}
+    return sum(_correct(Path(ROWS, log).with_suffix(".tsv"), facts) for log, facts in latest.items())
+
+
+def _correct(path: Path, facts: Mapping[str, Any]) -> bool:
+    """Correct a row written since the command started."""
+    if not path.exists() or path.stat().st_mtime < facts["started"]:
+        return False
+    names, *_before, last = (line.split("\t") for line in path.read_text(encoding="utf-8").splitlines())
+    row = dict(zip(names, last, strict=True))
+    row |= dict.fromkeys(_UNKNOWN, "NA") | {name: f"{facts[name]:.2f}" for name in row.keys() & facts.keys()}
+    row["mean_load"] = f"{100 * facts['cpu_time'] / max(float(row['s']), 1e-3):.2f}"
+    path.write_text("\t".join(names) + "\n" + "\t".join(row[name] for name in names) + "\n", encoding="utf-8")
+    return True
