@@ -308,7 +308,7 @@ def _search(options: argparse.Namespace) -> None:
     from probmetric.serving.commands import search
 
     load_named(options.plugin)
-    chosen = {name: getattr(options, name) for name in ("risk", "withhold", "strangers")}
+    chosen = {name: getattr(options, name) for name in ("risk", "withhold", "strangers", "any_image")}
     print(search(options.model, options.images, splits=options.splits, k=options.k, as_rows=options.csv, **chosen))
 
 
@@ -556,6 +556,9 @@ def _add_serving(add: Any) -> None:
     )
     command.add_argument("--risk", type=float, help="answer so that at most this share is wrong (needs a certificate)")
     command.add_argument("--strangers", type=float, default=0.0, help="no answer for the farthest, e.g. 0.01")
+    command.add_argument(
+        "--any-image", action="store_true", help="also answer images that look like none of the gallery"
+    )
     command.add_argument("--csv", action="store_true", help="one row per match, for programs")
     certify = add("certify", _certify, "certify how often the answers of a gallery are wrong, from labelled images")
     certify.add_argument("model", help="a model folder, a finished run, or models:/<name>/<version>")

@@ -3,6 +3,7 @@
     gallery.json                  model digest, dimension, the files below
     rows-<digest>.safetensors     mean (n, M), uncertainty (n,): memory-mapped, one file per addition
     entries-<digest>.parquet      path and class of every row
+    looks.safetensors             what a sample of the images looks like (`_look`)
     trust.json, certificate-*     what is known of its answers (`_trust`)
 
 A file is named by its content and never changes; `gallery.json` is written last, so a reader sees the old gallery or
@@ -27,12 +28,14 @@ from probmetric.io import (
     digest_of,
     present,
     read_json,
+    read_tensors,
     write_json,
     write_tensors,
 )
 from probmetric.serving import _trust
 from probmetric.serving._errors import ServingError
 from probmetric.serving._items import items_of
+from probmetric.serving._look import KEPT, World, some
 
 if TYPE_CHECKING:
     from probmetric.evaluation import Neighbours
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
     from probmetric.serving._model import Model, OnError
     from probmetric.serving._trust import Trust
 
-INDEX = "gallery.json"
+INDEX, LOOKS = "gallery.json", "looks.safetensors"
 AGAIN = "make the gallery again (`probmetric index`)"
 VERIFIED_BYTES = 256 * 2**20
 
@@ -62,6 +65,7 @@ class Gallery:
         paths: name of every image (N).
         class_names: class of every image (N), "" where none is known.
         problems: (name, reason) of images that were left out of the latest addition.
+        looks: what a sample of its images looks like (n, L); without rows where nobody saw pixels.
     """
 
     def __init__(self, model: str, dim: int) -> None:
@@ -70,6 +74,7 @@ class Gallery:
         self.paths: list[str] = []
         self.class_names: list[str] = []
         self.problems: list[tuple[str, str]] = []
+        self.looks = np.empty((0, 0), dtype=np.float32)
         self.folder: Path | None = None
         self.certificates: list[Certificate] = []
         self._parts: list[Part] = []
@@ -99,6 +104,7 @@ class Gallery:
         count = sum(len(part.mean) for part in gallery._parts)
         if count != len(gallery.paths):
             raise FileError(f"{folder} has {count} rows and {len(gallery.paths)} names; {AGAIN}.")
+        gallery.looks = _read_looks(folder / LOOKS)
         gallery._trust, gallery.certificates = _trust.read(folder, gallery.digest)
         return gallery
 
@@ -229,7 +235,26 @@ class Gallery:
             [items.paths[number] for number in kept],
             [items.class_names[number] for number in kept],
         )
+        self._sample(found.looks)
         return len(kept)
+
+    def see(self, model: Model, images: Sequence[Any], count: int = 200) -> None:
+        """Look at some of the images that were added by `take`, so that strangers to them are recognised."""
+        chosen = np.random.default_rng(0).permutation(len(images))[:count]
+        self._sample(model.looks([images[int(row)] for row in np.sort(chosen)]))
+
+    def _sample(self, found: np.ndarray) -> None:
+        if not len(self.looks):
+            self.looks = some(found)
+        elif self.looks.shape[1] == found.shape[1]:
+            self.looks = some(np.concatenate([self.looks, found]))
+
+    def unlike(self, looks: np.ndarray) -> list[str]:
+        """Why each image with these `looks` (Q, L) is a stranger to the gallery, "" where it is not; [] if unknown."""
+        world = World.of(self.looks)
+        if world is None or looks.shape[1] != self.looks.shape[1]:
+            return []
+        return [name and f"a stranger: it looks like no image of the gallery ({name})" for name in world.unlike(looks)]
 
     def take(self, mean: np.ndarray, uncertainty: np.ndarray, paths: Sequence[str], class_names: Sequence[str]) -> None:
         """Add embeddings (n, M) and uncertainties (n,) that the gallery's model made, under their names."""
@@ -294,6 +319,7 @@ class Gallery:
         entries = _write_entries(target, self.paths, self.class_names)
         values = {"format": 1, "model": self.model, "dim": self.dim, "rows": names, "entries": entries}
         write_json(target / INDEX, values)
+        _write_looks(target / LOOKS, self.looks)
         _trust.write(target, self.digest, self._trust, self.certificates)
         _remove_others(target, {*names, entries})
         self.folder = target
@@ -400,6 +426,23 @@ def _read_entries(path: Path) -> tuple[list[str], list[str]]:
     if set(table.schema.types) != {pa.string()} or any(column.null_count for column in table.columns):
         raise FileError(f"{path} holds {table.schema.types}; expected names. {AGAIN}.")
     return table.column("path").to_pylist(), table.column("class_name").to_pylist()
+
+
+def _write_looks(path: Path, looks: np.ndarray) -> None:
+    if len(looks):
+        write_tensors(path, {"looks": np.ascontiguousarray(looks)})
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _read_looks(path: Path) -> np.ndarray:
+    """What is known of the images' looks; nothing where the file is missing, as in galleries of earlier versions."""
+    if not present(path):
+        return np.empty((0, 0), dtype=np.float32)
+    found = read_tensors(path, framework="numpy")[0].get("looks")
+    if found is None or found.ndim != 2 or len(found) > KEPT or not np.isfinite(found).all():
+        raise FileError(f"{path} is damaged; {AGAIN}, or delete it: strangers are then not recognised.")
+    return np.asarray(found, dtype=np.float32)
 
 
 def _remove_others(folder: Path, current: set[str]) -> None:

@@ -57,11 +57,13 @@ class Embedded(NamedTuple):
         batch: their distributions (N, ...).
         kept: their numbers among those asked about (N,).
         problems: (name, reason) of the others.
+        looks: what the images look like (N, L), see `_look`.
     """
 
     batch: DirectionalBatch
     kept: np.ndarray
     problems: list[tuple[str, str]]
+    looks: np.ndarray
 
 
 class Model:
@@ -111,20 +113,27 @@ class Model:
         Raises:
             DataError: images that cannot be read; all of them are named.
         """
-        asked = sequence_of(images, self.eye.ndim)
-        if not len(asked):
-            raise DataError("there is no image to embed.")
-        return self.embedded(asked, samples=samples).batch
+        return self.embedded(sequence_of(images, self.eye.ndim), samples=samples).batch
 
     def embedded(self, images: Sequence[Any], *, on_error: OnError = "raise", samples: bool = False) -> Embedded:
         """As `embed`, and which images were read; with `on_error="skip"` the others are left out."""
+        if not len(images):
+            raise DataError("there is no image to embed.")
         kept: list[int] = []
         problems: list[tuple[str, str]] = []
+        seen: list[np.ndarray] = []
         predictor = self._sampling() if samples else self.predictor
-        parts = predictor.represent(self._batches(images, kept, problems))
+        parts = predictor.represent(self._batches(images, kept, problems, seen))
         if problems and (on_error == "raise" or not kept):
             raise problem_list(problems, len(images), "mend or remove them, or leave them out (on_error: skip)")
-        return Embedded(predictor.describe(parts), np.array(kept, dtype=np.int64), problems)
+        return Embedded(predictor.describe(parts), np.array(kept, dtype=np.int64), problems, np.concatenate(seen))
+
+    def looks(self, images: Sequence[Any]) -> np.ndarray:
+        """What images look like (N, L), see `_look`; those that cannot be read are left out."""
+        seen: list[np.ndarray] = []
+        for _ in self._batches(images, [], [], seen):
+            pass
+        return np.concatenate(seen) if seen else np.empty((0, 0), dtype=np.float32)
 
     def _sampling(self) -> Predictor:
         from probmetric.uncertainty import REGISTRY, create_uncertainty
@@ -137,10 +146,15 @@ class Model:
         )
 
     def _batches(
-        self, images: Sequence[Any], kept: list[int], problems: list[tuple[str, str]]
+        self, images: Sequence[Any], kept: list[int], problems: list[tuple[str, str]], seen: list[np.ndarray]
     ) -> Iterator[torch.Tensor]:
-        """Network input, batch by batch; numbers of the images in it are added to `kept`, the others to `problems`."""
+        """Network input, batch by batch.
+
+        Numbers of the images in it are added to `kept`, what they look like to `seen`, the others to `problems`.
+        """
         import torch
+
+        from probmetric.serving._look import looks
 
         device = next(iter(self.predictor.encoder.parameters()), torch.empty(0)).device
         for numbers, found in self._loaded(images, device):
@@ -153,7 +167,9 @@ class Model:
             ]
             if good:
                 kept += [number for number, _ in good]
-                yield self.eye.view.normalise(torch.cat([view for _, view in good]).to(device))
+                batch = self.eye.view.normalise(torch.cat([view for _, view in good]).to(device))
+                seen.append(looks(batch))
+                yield batch
 
     def _loaded(self, images: Sequence[Any], device: torch.device) -> Iterator[tuple[Sequence[int], list[Any]]]:
         """Numbers of the images of a batch, and what was read of them."""
@@ -177,6 +193,7 @@ class Model:
         risk: float | None = None,
         withhold: float = 1.0,
         strangers: float = 0.0,
+        any_image: bool = False,
     ) -> list[Answer]:
         """The nearest gallery images of each image, and how far the answer can be trusted.
 
@@ -189,6 +206,8 @@ class Model:
             withhold: answers are withheld for images less sure than this share of the validation images.
             strangers: answers are withheld for images farther from the gallery than all but this share of its images
                 are from each other, such as 0.01.
+            any_image: also answer images that do not look like any of the gallery's (`_look`); otherwise answers to
+                them are withheld.
 
         Raises:
             ServingError: the gallery is another model's or empty, or an argument is out of range.
@@ -198,7 +217,8 @@ class Model:
         asked = sequence_of(images, self.eye.ndim)
         self._check_search(gallery, k, {"withhold": withhold, "strangers": strangers})
         certificate = None if risk is None else chosen(gallery.certificates, risk, gallery, self)
-        batch = self.embed(asked)
+        embedded = self.embedded(asked)
+        batch = embedded.batch
         mean, uncertainty = batch.mean.numpy(), batch.uncertainty.numpy()
         found = gallery.nearest(mean, k)
         known = _Known(uncertainty, None if self.reference is None else self.reference.doubt(uncertainty))
@@ -210,6 +230,7 @@ class Model:
             _uncertified(certificate, known),
             _where(known.doubt, lambda share: share > withhold, UNSURE.format(100 * withhold)),
             _where(known.lonelier, lambda share: share < strangers, STRANGER),
+            [] if any_image else gallery.unlike(embedded.looks),
         ]
         answers = []
         for number, (rows, cosines) in enumerate(zip(found.indices, found.similarity, strict=True)):

@@ -157,7 +157,7 @@ def search(
         splits: which of the run's images, where there is no gallery.
         k: matches per image.
         as_rows: CSV.
-        chosen: `risk`, `withhold` and `strangers` of `Model.search`.
+        chosen: `risk`, `withhold`, `strangers` and `any_image` of `Model.search`.
     """
     _check_splits(splits)
     stored = (places[0] / INDEX).is_file()
@@ -186,6 +186,7 @@ def run_gallery(model: Model, source: str, splits: Sequence[str]) -> Gallery:
         if split != "train" and present(folder.embeddings_file("val" if split == "val" else "test")):
             found = folder.tensors("val" if split == "val" else "test", "mean", "uncertainty")
             gallery.take(found["mean"], found["uncertainty"], items.paths, items.class_names)
+            gallery.see(model, items.images)
         else:
             gallery.add(model, items.images, paths=items.paths, class_names=items.class_names)
     return gallery

@@ -1,0 +1,94 @@
+"""An image from another world is recognised by its pixels, whatever its embedding says."""
+
+import numpy as np
+import pytest
+from serving_helpers import PLAIN
+
+import probmetric
+from probmetric import cli
+from probmetric.data import load_columns, open_images
+from probmetric.errors import ProbMetricError
+
+WORLDS = {
+    "white": np.full((32, 32), 255, np.uint8),
+    "black": np.zeros((32, 32), np.uint8),
+    "noise": np.random.default_rng(0).integers(0, 256, (32, 32), dtype=np.uint8),
+    "a slope": np.tile(np.arange(0, 256, 8, dtype=np.uint8), (32, 1)),
+    "a photograph": (
+        np.add.outer(np.linspace(90, 160, 300), np.linspace(-40, 60, 200))[..., None] + np.array([30, 0, -20])
+    ).astype(np.uint8),
+}
+
+
+@pytest.fixture(scope="module")
+def rows(project):
+    prepared = project / "data/prepared/digits"
+    store, split = open_images(prepared), load_columns(prepared, ["split"])["split"]
+    return {name: [store[int(row)] for row in np.flatnonzero(split == name)] for name in ("train", "test")}
+
+
+@pytest.fixture(scope="module")
+def gallery(model, rows):
+    return probmetric.Gallery.create(model, rows["train"])
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_images_of_other_worlds_are_strangers(world, model, gallery):
+    answer = model.search(gallery, WORLDS[world])[0]
+    assert answer.withheld
+    assert "a stranger: it looks like no image of the gallery" in answer.reason
+    assert not model.search(gallery, WORLDS[world], any_image=True)[0].withheld
+
+
+def test_images_of_the_same_world_are_answered(model, gallery, rows):
+    """539 test digits against 898 training digits: next to none is taken for a stranger."""
+    withheld = [answer.withheld for answer in model.search(gallery, rows["test"], k=1)]
+    assert np.mean(withheld) < 0.01
+
+
+def test_what_is_known_of_looks_is_stored_and_may_be_missing(model, gallery, tmp_path):
+    gallery.save(tmp_path / "g")
+    opened = probmetric.Gallery.open(tmp_path / "g")
+    assert model.search(opened, WORLDS["white"])[0].withheld
+    (tmp_path / "g/looks.safetensors").unlink()
+    assert not model.search(probmetric.Gallery.open(tmp_path / "g"), WORLDS["white"])[0].withheld
+
+
+def with_looks(gallery, folder, shape):
+    from probmetric.io import write_tensors
+
+    gallery.save(folder)
+    write_tensors(folder / "looks.safetensors", {"looks": np.zeros(shape, np.float32)})
+    return folder
+
+
+@pytest.mark.parametrize("shape", [(2000, 3), (7,)])
+def test_hostile_looks_are_refused(gallery, tmp_path, shape):
+    with pytest.raises(ProbMetricError, match=r"looks\.safetensors is damaged"):
+        probmetric.Gallery.open(with_looks(gallery, tmp_path / "g", shape))
+
+
+def test_looks_of_another_kind_say_nothing(model, gallery, tmp_path):
+    opened = probmetric.Gallery.open(with_looks(gallery, tmp_path / "g", (30, 3)))
+    assert not model.search(opened, WORLDS["white"])[0].withheld
+
+
+def test_a_search_in_a_runs_own_images_knows_strangers_too(project, tmp_path, monkeypatch, capsys):
+    from PIL import Image
+
+    Image.fromarray(WORLDS["white"]).save(tmp_path / "white.png")
+    monkeypatch.chdir(project)
+    assert cli.main(["search", PLAIN, str(tmp_path / "white.png")]) == 0
+    assert "withheld: a stranger" in capsys.readouterr().out
+    assert cli.main(["search", PLAIN, str(tmp_path / "white.png"), "--any-image"]) == 0
+    assert "nearest:" in capsys.readouterr().out
+
+
+def test_a_gallery_of_few_images_or_of_vectors_says_nothing(model):
+    from test_fit import Blobs, train
+
+    few = probmetric.Gallery.create(model, [WORLDS["noise"], WORLDS["a slope"]])
+    assert not model.search(few, WORLDS["white"])[0].withheld
+    vectors = train(epochs=0)
+    gallery = probmetric.Gallery.create(vectors, Blobs(0))
+    assert not vectors.search(gallery, Blobs(1).x[:1] * 100)[0].withheld
