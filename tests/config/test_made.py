@@ -1,0 +1,119 @@
+"""Identity of a step's results, their record, and the files kept beside them."""
+
+import errno
+import json
+import os
+from dataclasses import replace
+
+import pytest
+
+from probmetric import made as made_module
+from probmetric.io import write_json
+from probmetric.made import Ingredients, forget, read_made, record, restore, superseded
+from probmetric.run_folder import RunFolder
+
+RUN = "digits/mine/seed0"
+PLAIN = Ingredients(
+    "evaluate",
+    1,
+    settings={"seed": 0, "loss.margin": 0.3},
+    data={"digits": "aa"},
+    code={"probmetric.losses.arcface": "bb", "probmetric.directional": "cc"},
+    upstream={"embeddings": "dd"},
+    cohorts=("ee",),
+)
+OTHER = {
+    "step": {"step": "embed"},
+    "version": {"version": 2},
+    "setting": {"settings": {"seed": 0, "loss.margin": 0.4}},
+    "data": {"data": {"digits": "ab"}},
+    "dataset": {"data": {"glyphs": "aa"}},
+    "code": {"code": {"probmetric.losses.arcface": "bc", "probmetric.directional": "cc"}},
+}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def finish(ingredients: Ingredients, value: float) -> None:
+    for file in RunFolder.named(RUN).step_files(ingredients.step):
+        write_json(file, {"value": value})
+    record(RUN, ingredients, release="1.0")
+
+
+def value() -> float:
+    return json.loads(RunFolder.named(RUN).metrics_file.read_text())["value"]
+
+
+@pytest.mark.parametrize("change", OTHER)
+def test_whatever_decides_a_result_decides_its_identity_and_cohort(change):
+    other = replace(PLAIN, **OTHER[change])
+    assert other.identity != PLAIN.identity
+    assert other.cohort != PLAIN.cohort
+
+
+def test_seeds_share_a_cohort_not_an_identity():
+    other = replace(PLAIN, settings={"seed": 1, "loss.margin": 0.3}, upstream={"embeddings": "xx"})
+    assert other.identity != PLAIN.identity
+    assert other.cohort == PLAIN.cohort
+    assert replace(PLAIN, upstream={"embeddings": "xx"}).identity != PLAIN.identity
+    assert replace(PLAIN, cohorts=("xx",)).cohort != PLAIN.cohort
+
+
+def test_a_module_that_only_moved_changes_nothing():
+    moved = replace(PLAIN, code={"probmetric.elsewhere": "bb", "probmetric.directional": "cc"})
+    assert moved.identity == PLAIN.identity
+    assert moved.cohort == PLAIN.cohort
+
+
+def test_a_record_is_read_as_it_was_written_and_forgotten():
+    finish(PLAIN, 0.5)
+    found = read_made(RUN, "evaluate")
+    assert found
+    assert (found.ingredients, found.release) == (PLAIN, "1.0")
+    said = json.loads(RunFolder.named(RUN).made_file("evaluate").read_text())
+    assert (said["identity"], said["cohort"]) == (PLAIN.identity, PLAIN.cohort)
+    forget(RUN, "evaluate")
+    assert read_made(RUN, "evaluate") is None
+    forget(RUN, "evaluate")
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_going_back_brings_the_kept_files(links, monkeypatch):
+    def refused(*_arguments):
+        raise OSError(errno.EPERM, "no hard links here")
+
+    if not links:
+        monkeypatch.setattr(os, "link", refused)
+    other = replace(PLAIN, version=2)
+    finish(PLAIN, 0.5)
+    assert not restore(RUN, PLAIN), "the latest: who deletes it wants it computed"
+    finish(other, 0.6)
+    assert [path.name for path in superseded()] == [PLAIN.identity[:16]]
+    assert restore(RUN, PLAIN)
+    assert value() == 0.5
+    found = read_made(RUN, "evaluate")
+    assert found
+    assert found.identity == PLAIN.identity
+    assert [path.name for path in superseded()] == [other.identity[:16]]
+    assert restore(RUN, other)
+    assert value() == 0.6
+
+
+def test_a_half_kept_copy_is_none():
+    finish(PLAIN, 0.5)
+    finish(replace(PLAIN, version=2), 0.6)
+    kept = made_module.KEPT / RUN / "evaluate" / PLAIN.identity[:16]
+    (kept / "complete").unlink()
+    assert not restore(RUN, PLAIN)
+    assert value() == 0.6
+
+
+def test_keeping_again_replaces_what_a_broken_copy_left():
+    kept = made_module.KEPT / RUN / "evaluate" / PLAIN.identity[:16]
+    kept.mkdir(parents=True)
+    (kept / "stray").touch()
+    finish(PLAIN, 0.5)
+    assert not (kept / "stray").exists()
