@@ -167,12 +167,12 @@ def tell(text):
 
 def finish():
     """After a successful run: where to look and what the orchestration cost."""
-    owner.settle()
+    starts = owner.settle()
     if not EXPERIMENTS:
         return
     seconds = time.time() - psutil.Process().create_time()
     cores = workflow.resource_settings.cores or os.cpu_count()
-    tell(closing_summary(PLAN, seconds, cores))
+    tell(closing_summary(PLAN, seconds, cores, starts))
 
 
 def stop():

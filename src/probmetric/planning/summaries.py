@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from probmetric.planning.workflow import WorkflowPlan
@@ -14,24 +14,26 @@ from probmetric.run_folder import RunFolder
 _PLACES = {"report": "index.html", "table": "table.md"}
 
 
-def closing_summary(plan: WorkflowPlan, seconds: float, cores: int) -> str:
+def closing_summary(plan: WorkflowPlan, seconds: float, cores: int, starts: Mapping[str, float]) -> str:
     """Where to look after a finished workflow, and what share of its wall time was orchestration.
 
     Args:
         plan: what was built.
         seconds: wall time since the workflow's process started.
         cores: jobs that could run at once.
+        starts: rule -> seconds its jobs took to start, where known; the others are started once to be measured.
     """
-    from probmetric.reporting.orchestration import measure, start_seconds
+    from probmetric.reporting.orchestration import measure, rules_run, start_seconds
 
     since = time.time() - seconds
+    unknown = rules_run("benchmarks/jobs", since) - (starts.keys() - {"prepare"})
     account = measure(
         "benchmarks/jobs",
         [run.path for run in map(RunFolder.named, plan.runs) if run.history_file.exists()],
         seconds,
         cores=cores,
         since=since,
-        starts=start_seconds(),
+        starts={**starts, **start_seconds(unknown)},
         output="state/orchestration.json",
     )
     places = [f"  {kind:<8} reports/{name}/{file}" for name in plan.experiments for kind, file in _PLACES.items()]

@@ -49,7 +49,7 @@ class Orchestration:
         offered = self.total_seconds * self.cores
         lines = [
             f"Orchestration: {100 * self.share:.0f} % of {self.total_seconds:.0f} s on {self.cores} core(s), "
-            f"{self.jobs} jobs (goal: at most 30 %)."
+            f"{self.jobs} jobs (goal: at most 15 %)."
         ]
         for name in ("computation", "step_overhead", "reporting", "idle"):
             seconds = getattr(self, name)
@@ -123,14 +123,20 @@ _IMPORTS = {
 }
 
 
-def start_seconds() -> dict[str, float]:
+def rules_run(benchmarks: str | Path, since: float) -> set[str]:
+    """Rules with a benchmark file that is not older than `since`."""
+    return set(_by_rule(Path(benchmarks), since))
+
+
+def start_seconds(rules: Iterable[str]) -> dict[str, float]:
     """Rule -> seconds a process of that rule needs before it works, measured now by starting one each."""
+    wanted = {rule: _IMPORTS[rule] for rule in rules if rule in _IMPORTS}
     found = {}
-    for modules in set(_IMPORTS.values()):
+    for modules in set(wanted.values()):
         started = time.perf_counter()
         subprocess.run([sys.executable, "-c", f"import {modules}"], check=True)
         found[modules] = time.perf_counter() - started
-    return {rule: found[modules] for rule, modules in _IMPORTS.items()}
+    return {rule: found[modules] for rule, modules in wanted.items()}
 
 
 def _by_rule(folder: Path, since: float) -> dict[str, dict[str, float]]:

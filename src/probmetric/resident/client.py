@@ -95,6 +95,7 @@ def _send_request(link) -> None:  # type: ignore[no-untyped-def]
     import resource
     import signal
     import socket
+    import time
 
     from probmetric.resident.starting import limited
 
@@ -108,6 +109,7 @@ def _send_request(link) -> None:  # type: ignore[no-untyped-def]
         "umask": umask,
         "limits": {number: resource.getrlimit(number)[0] for number in limited()},
         "ignored": [int(number) for number in ignored],
+        "asked": time.time(),
     }
     body = json.dumps(request).encode()
     folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)

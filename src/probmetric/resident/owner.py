@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from probmetric.resident.starting import FOLDER
-from probmetric.resident.usage import correct_rows
+from probmetric.resident.usage import correct_rows, start_seconds
 
 ROOM = Path("state/resident")
 
@@ -23,10 +23,17 @@ def offer(room: Path = ROOM) -> None:
     os.environ[FOLDER] = str(folder.absolute())
 
 
-def settle() -> None:
-    """Correct the benchmark rows of this process's commands, which have ended."""
-    if folder := os.environ.get(FOLDER):
-        correct_rows(Path(folder))
+def settle() -> dict[str, float]:
+    """Correct the benchmark rows of this process's commands, which have ended.
+
+    Returns:
+        Rule -> mean seconds a server took to start its commands.
+    """
+    folder = os.environ.get(FOLDER)
+    if not folder:
+        return {}
+    correct_rows(Path(folder))
+    return start_seconds(Path(folder))
 
 
 def tidy(room: Path) -> None:

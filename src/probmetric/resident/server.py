@@ -49,6 +49,7 @@ def main() -> None:
         gc.collect()
         gc.freeze()
         Server(listener, owner, path.parent).serve()
+        usage.note_server(path.parent)
     with contextlib.suppress(OSError):
         path.unlink()
 
@@ -72,7 +73,8 @@ class _Command:
         files: descriptors received.
         child: process number, once there is one.
         handle: the child's pidfd.
-        started: when the child was forked, seconds since the epoch.
+        asked: when the client sent its request, seconds since the epoch.
+        started: when the child was forked, likewise.
     """
 
     link: socket.socket | None
@@ -80,6 +82,7 @@ class _Command:
     files: list[int] = field(default_factory=list)
     child: int = 0
     handle: int = -1
+    asked: float = 0.0
     started: float = 0.0
 
     @property
@@ -155,7 +158,7 @@ class Server:
         server = os.getpid()
         request = json.loads(command.said[NUMBER : command.end])
         everything = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        command.started = time.time()
+        command.asked, command.started = request["asked"], time.time()
         command.child = os.fork()
         if not command.child:
             self._leave(command)
@@ -202,7 +205,7 @@ class Server:
         log = usage.log_of(command.files[1], command.files[3])
         _child, status, used = os.wait4(command.child, 0)
         if log:
-            usage.note(self.folder, log, used, command.started)
+            usage.note(self.folder, log, used, command.asked, command.started)
         self.selector.unregister(command.handle)
         os.close(command.handle)
         command.handle = -1

@@ -7,10 +7,11 @@ child is exact. `s`, the wall time, is right as it is; `max_vms`, `max_uss` and 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from resource import struct_rusage
+from resource import RUSAGE_SELF, getrusage, struct_rusage
 from typing import Any
 
 LOGS, ROWS = "logs", "benchmarks/jobs"
@@ -25,27 +26,48 @@ def log_of(output: int, folder: int) -> str:
     return path.removeprefix(start) if path.startswith(start) else ""
 
 
-def note(folder: Path, log: str, used: struct_rusage, started: float) -> None:
-    """Keep what the command with this log used."""
+def note(folder: Path, log: str, used: struct_rusage, asked: float, started: float) -> None:
+    """Keep what the command with this log used, when it was asked for and when it started."""
     facts = {
         "log": log,
+        "asked": asked,
         "started": started,
         "max_rss": used.ru_maxrss * 1024 / _MEGABYTE,
         "io_in": used.ru_inblock * _BLOCK / _MEGABYTE,
         "io_out": used.ru_oublock * _BLOCK / _MEGABYTE,
         "cpu_time": used.ru_utime + used.ru_stime,
     }
-    with suppress(OSError), (folder / "usage.jsonl").open("a", encoding="utf-8") as file:
+    _append(folder / "usage.jsonl", facts)
+
+
+def note_server(folder: Path) -> None:
+    """Keep what this process, a server, used itself."""
+    used = getrusage(RUSAGE_SELF)
+    _append(folder / "servers.jsonl", {"cpu_time": used.ru_utime + used.ru_stime})
+
+
+def _append(path: Path, facts: Mapping[str, Any]) -> None:
+    with suppress(OSError), path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(facts) + "\n")
+
+
+def noted(folder: Path) -> list[dict[str, Any]]:
+    """What was noted of commands, in the order of their ends."""
+    file = folder / "usage.jsonl"
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+
+
+def start_seconds(folder: Path) -> dict[str, float]:
+    """Rule -> mean seconds from asking for a command to its start."""
+    found = defaultdict(list)
+    for facts in noted(folder):
+        found[facts["log"].partition("/")[0]].append(facts["started"] - facts["asked"])
+    return {rule: sum(seconds) / len(seconds) for rule, seconds in found.items()}
 
 
 def correct_rows(folder: Path) -> int:
     """Correct the benchmark rows of the commands noted in `folder`; returns how many."""
-    file = folder / "usage.jsonl"
-    if not file.exists():
-        return 0
-    found = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    latest = {facts["log"]: facts for facts in found}
+    latest = {facts["log"]: facts for facts in noted(folder)}
     return sum(_correct(Path(ROWS, log).with_suffix(".tsv"), facts) for log, facts in latest.items())
 
 
