@@ -21,6 +21,7 @@ FIGURES = (
     "reliability",
     "image_grid",
     "noise_robustness",
+    "severity",
 )
 LABELS = {"proxy_nca": "ProxyNCA++", "laplace": "Laplace (post-hoc)", "raw_pixels": "Raw pixels (floor)"}
 LEVELS = {"contrastive": 0.72, "proxy_nca": 0.78, "arcface": 0.77, "laplace": 0.73, "raw_pixels": 0.31}

@@ -59,8 +59,8 @@ def image_files(place: str | Path) -> list[Path]:
 
 def _lies_in(root: Path, path: Path) -> bool:
     try:
-        return path.resolve().is_relative_to(root)
-    except (OSError, RuntimeError):  # links in a circle
+        return path.resolve(strict=True).is_relative_to(root)
+    except (OSError, RuntimeError):  # links in a circle, or to nothing
         return False
 
 
