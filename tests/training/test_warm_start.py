@@ -25,7 +25,10 @@ BACKBONES = [{"name": "compact"}, {"name": "compact", "dropout": 0.1}, {"name": 
 SCALE_AWARE: dict[str, dict[str, Any]] = {
     "vmf": {"name": "vmf"},
     "el_nivmf": {"name": "el_nivmf", "guidance": "proxy_anchor"},
-    **{distance: {"name": "sample_proxy", "distance": distance} for distance in ("nivmf", "b_vmf", "el_vmf", "kl_vmf")},
+    **{
+        distance: {"name": "sample_proxy", "distance": distance}
+        for distance in ("l2", "nivmf", "b_vmf", "el_vmf", "kl_vmf")
+    },
 }
 
 
