@@ -106,7 +106,7 @@ def trainer_for(options: argparse.Namespace, data: TrainingData, device: torch.d
     checkpoints = Checkpoints(Path(tempfile.gettempdir()) / "unused")
     quiet: dict[str, Any] = {"seed": 0, "device": device, "checkpoints": checkpoints, "identity": ""}
     trainer = Trainer(data.settings, encoder, loss, data, progress_bar=False, checkpoint_steps=1 << 60, **quiet)
-    trainer._freeze_pretrained(frozen=False)
+    trainer.start_epoch()
     return trainer
 
 
@@ -116,7 +116,7 @@ def seconds_per_step(trainer: Trainer, device: torch.device) -> float:
     progress.step_in_epoch, progress.seconds = 0, 0.0
     from tqdm import tqdm
 
-    trainer._train_epoch(tqdm(disable=True))
+    trainer.train_epoch(tqdm(disable=True))
     synchronise(device)
     return progress.seconds / trainer.data.steps_per_epoch
 

@@ -86,6 +86,35 @@ def train(plan: RunPlan, *, threads: int = 1, place: Place = ALONE) -> None:
         )
 
 
+def train_together(plans: Sequence[RunPlan], *, threads: int = 1) -> list[RunPlan]:
+    """Train encoders of runs that differ in their seed only as one stacked model; returns the plans of those finished.
+
+    Each run's files are those of `train`, made from the same.
+    """
+    from probmetric.tracking.live import live_curves
+    from probmetric.training import Ordered, train_seeds
+
+    made = [_ingredients(plan, "train") for plan in plans]
+    for plan in plans:
+        forget(plan.run.name, "train")
+    with contextlib.ExitStack() as shown:
+        orders = [
+            Ordered(
+                settings=plan.run.settings.encoder(),
+                prepared_folder=prepared_folder(plan.run.settings),
+                run_folder=RESULTS / plan.run.name,
+                state_folder=STATE / plan.run.name,
+                on_epoch=shown.enter_context(live_curves(plan.store, plan.run.name)),
+                code=found.code,
+            )
+            for plan, found in zip(plans, made, strict=True)
+        ]
+        done = train_seeds(orders, threads=threads)
+    for n in done:
+        record(plans[n].run.name, made[n], release=__version__)
+    return [plans[n] for n in done]
+
+
 def fit_posterior(plan: RunPlan, *, threads: int = 1) -> None:
     """Fit the run's uncertainty on the training images and write its posterior."""
     import torch

@@ -101,7 +101,7 @@ def test_an_interrupted_training_goes_on(tmp_path, monkeypatch):
     from probmetric.training.loop import Trainer
 
     whole = train(epochs=3)
-    end_epoch = Trainer._end_epoch
+    end_epoch = Trainer.end_epoch
 
     def interrupted(self, bar):
         end_epoch(self, bar)
@@ -109,7 +109,7 @@ def test_an_interrupted_training_goes_on(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_end_epoch", interrupted)
+        patch.setattr(Trainer, "end_epoch", interrupted)
         with pytest.raises(KeyboardInterrupt):
             train(state=tmp_path, epochs=3)
     assert list(tmp_path.glob("step-*"))

@@ -44,9 +44,9 @@ class Watched(FirstGradients):
         self.held: dict[str, Tensor] = {}
         self.used: list[weakref.ref[Tensor]] = []
 
-    def _loss_of(self, outputs: Tensor, labels: Tensor) -> Tensor:
+    def loss_of(self, outputs: Tensor, labels: Tensor, loss: Any = None) -> Tensor:
         self.used = [weakref.ref(parameter) for parameter in self.loss.parameters() if parameter.ndim == 2]
-        return super()._loss_of(outputs, labels)
+        return super().loss_of(outputs, labels, loss)
 
     def _step(self, positions: Tensor, images: Tensor, labels: Tensor) -> tuple[bool, bool]:
         asked = super()._step(positions, images, labels)
@@ -65,27 +65,27 @@ class Watched(FirstGradients):
 class Impatient(FirstGradients):
     """Process 1 alone wants a checkpoint, after the fifth step."""
 
-    def _is_due(self, steps: int = 0) -> bool:
+    def is_due(self, steps: int = 0) -> bool:
         return self.data.processes.rank == 1 and self.progress.step + steps == 5
 
 
 class Poisoned(FirstGradients):
     """In the third step process 1 finds one of its proxies to be NaN."""
 
-    def _loss_of(self, outputs: Tensor, labels: Tensor) -> Tensor:
+    def loss_of(self, outputs: Tensor, labels: Tensor, loss: Any = None) -> Tensor:
         if self.progress.step == 2 and self.data.processes.rank == 1:
             self.loss.proxies.data[-1] = float("nan")
-        return super()._loss_of(outputs, labels)
+        return super().loss_of(outputs, labels, loss)
 
 
 class Exploding(FirstGradients):
     """Process 1 always gets an infinite gradient of one of its proxies."""
 
-    def _loss_of(self, outputs: Tensor, labels: Tensor) -> Tensor:
+    def loss_of(self, outputs: Tensor, labels: Tensor, loss: Any = None) -> Tensor:
         if self.data.processes.rank == 1:
             last = torch.arange(len(self.loss.proxies)) == len(self.loss.proxies) - 1
             self.loss.proxies.register_hook(lambda gradient: gradient.masked_fill(last[:, None], float("inf")))
-        return super()._loss_of(outputs, labels)
+        return super().loss_of(outputs, labels, loss)
 
 
 def train_sharded(name: str, prepared: Path, folder: Path, processes: Processes, **given: Any) -> Watched:

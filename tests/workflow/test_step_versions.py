@@ -49,6 +49,8 @@ def defaults() -> dict[str, dict[str, Any]]:
 
 def plain_defaults(kind: type) -> dict[str, Any]:
     fields = {name: field.default for name, field in kind.model_fields.items() if not field.is_required()}
+    listed = tuple(kind for kinds in DEFAULTS.values() for kind in kinds)  # their fields are here by themselves
+    fields = {name: default for name, default in fields.items() if not isinstance(default, listed)}
     return dict(json.loads(json.dumps(fields, default=str)))
 
 

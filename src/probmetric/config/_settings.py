@@ -20,6 +20,7 @@ from probmetric.config._components import (
 )
 from probmetric.config._params import Evaluation
 from probmetric.config._training import Training
+from probmetric.io import digest_of
 from probmetric.run_names import data_name
 
 
@@ -48,8 +49,8 @@ class EncoderSettings(Strict):
     def plain(self) -> dict[str, Any]:
         """Plain values for YAML and JSON; the class called with them gives equal settings.
 
-        A run without an objective or view of its own, or that leaves the sharding of its proxies to us, is described
-        without that key, as before there were any: it is not repeated.
+        A run without an objective or view of its own, that leaves the sharding of its proxies to us, or that is trained
+        for itself, is described without that key, as before there were any: it is not repeated.
         """
         values = self.model_dump(mode="json")
         for optional in ("objective", "view"):
@@ -57,7 +58,14 @@ class EncoderSettings(Strict):
                 del values[optional]
         if values["training"]["shard_proxies"] == "auto":
             del values["training"]["shard_proxies"]
+        if values["training"]["stack"] == 1:
+            del values["training"]["stack"]
         return values
+
+    @property
+    def but_for_seed(self) -> str:
+        """Digest of everything that decides the encoder but its seed: runs that have it in common can be stacked."""
+        return digest_of({name: value for name, value in self.plain().items() if name not in ("seed", "method")})
 
 
 class RunSettings(EncoderSettings):

@@ -47,6 +47,13 @@ class Training(Strict):
         description="in a run on several processes each keeps only its rows of the loss's matrices; auto: of those "
         "with 16,777,216 entries and more. Changes no result",
     )
+    stack: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="seeds of a run that one job trains as one stacked model; worth it on a GPU, where a small net "
+        "waits for kernels to start. Changes results by rounding only",
+    )
     batch_norm: Literal["train", "frozen"] = "train"
     augment: Literal["none", "standard", "vmf", "lam"] = "standard"
     validate_every: Some = 1

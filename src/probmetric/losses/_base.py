@@ -38,6 +38,9 @@ class Loss(nn.Module):
     """Whether `warm_start` should be called once before training."""
     wants_features: bool = False
     """Whether training should call `from_features` instead of the loss itself."""
+    vectorises: ClassVar[bool] = False
+    """Whether `compute` depends on its arguments and the parameters alone, by operations that `torch.vmap` knows: it
+    draws nothing, notes nothing and decides nothing by values. Seeds then share one call (`training.stack`)."""
 
     def __init__(self, *, num_classes: int, dim: int) -> None:
         super().__init__()
@@ -61,6 +64,14 @@ class Loss(nn.Module):
             LossError: `compute` returned something else than a scalar tensor.
         """
         self._check(embeddings, labels)
+        return self.value(embeddings, labels, generator=generator)
+
+    def value(self, embeddings: Tensor, labels: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """The loss of embeddings (B, M) and labels (B,) that are known to fit, a scalar tensor.
+
+        Raises:
+            LossError: `compute` returned something else than a scalar tensor.
+        """
         with torch.autocast(embeddings.device.type, enabled=False):
             value = self.compute(embeddings.to(self.working_dtype(embeddings)), labels.long(), generator)
             return self._scalar(value) + (embeddings.detach() * 0).sum()
@@ -173,7 +184,7 @@ def cosine_similarities(embeddings: Tensor, proxies: Tensor) -> Tensor:
     The proxies' norms divide the product, not the proxies: no normalised copy of a large proxy matrix is made,
     forward or backward.
     """
-    cosine: Tensor = _Cosines.apply(unit(embeddings), proxies)
+    cosine: Tensor = _Cosines.apply(unit(embeddings), proxies)[0]
     return cosine
 
 
@@ -181,10 +192,16 @@ class _InverseNorm(torch.autograd.Function):
     """d(1/|v|) = -v . dv / |v|^3 in one pass over the vectors."""
 
     @staticmethod
-    def forward(ctx: Any, vectors: Tensor) -> Tensor:
-        inverse = _inverse_norm(vectors)
-        ctx.save_for_backward(vectors, inverse)
-        return inverse
+    def forward(vectors: Tensor) -> Tensor:
+        return _inverse_norm(vectors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0], output)
+
+    @staticmethod
+    def vmap(_info: Any, in_dims: tuple[int], vectors: Tensor) -> tuple[Tensor, int]:
+        return inverse_norm(vectors.movedim(in_dims[0], 0)), 0
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
@@ -199,11 +216,25 @@ class _Cosines(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, directions: Tensor, proxies: Tensor) -> Tensor:
+    def forward(directions: Tensor, proxies: Tensor) -> tuple[Tensor, Tensor]:
         inverse = _inverse_norm(proxies).T
-        cosine = (directions @ proxies.T).mul_(inverse)
-        ctx.save_for_backward(directions, proxies, inverse, cosine)
-        return cosine
+        return (directions @ proxies.T).mul_(inverse), inverse
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+        cosine, inverse = output
+        ctx.mark_non_differentiable(inverse)
+        ctx.save_for_backward(*inputs, inverse, cosine)
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, int | None], directions: Tensor, proxies: Tensor
+    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+        directions, proxies = (
+            in_front(t, place, info) for t, place in zip((directions, proxies), in_dims, strict=True)
+        )
+        inverse = inverse_norm(proxies).mT
+        return ((directions @ proxies.mT) * inverse, inverse), (0, 0)
 
     @staticmethod
     @once_differentiable
@@ -215,6 +246,11 @@ class _Cosines(torch.autograd.Function):
             along = (scaled * cosine).sum(dim=0) * inverse[0]
             for_proxies = (scaled.T @ directions).addcmul_(proxies, along[:, None], value=-1.0)
         return scaled @ proxies if ctx.needs_input_grad[0] else None, for_proxies
+
+
+def in_front(tensor: Tensor, place: int | None, info: Any) -> Tensor:
+    """`tensor` with the dimension that `torch.vmap` adds at `place` (None: nowhere) in front."""
+    return tensor.expand(info.batch_size, *tensor.shape) if place is None else tensor.movedim(place, 0)
 
 
 def _inverse_norm(vectors: Tensor) -> Tensor:

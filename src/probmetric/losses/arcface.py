@@ -24,6 +24,7 @@ from probmetric.registry import Positive
 class ArcFace(CosineSoftmax):
     """ArcFace with `margin` in radians and a learned inverse temperature."""
 
+    vectorises = True
     margin_is_on: Tensor
 
     def __init__(

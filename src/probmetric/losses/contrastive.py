@@ -34,6 +34,7 @@ from probmetric.registry import Positive
 class Contrastive(Loss):
     """Contrastive loss; `margin` bounds repulsion, `mining` selects the triplets whose pairs count."""
 
+    vectorises = True
     wants_groups = 2
 
     def __init__(

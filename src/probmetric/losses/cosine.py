@@ -18,6 +18,8 @@ from probmetric.registry import Positive
 class Cosine(CosineSoftmax):
     """Cross-entropy over scaled cosines; `scale` is the initial inverse temperature."""
 
+    vectorises = True
+
     def __init__(
         self,
         *,

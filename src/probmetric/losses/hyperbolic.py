@@ -25,7 +25,7 @@ here. At c = 1e-5 the geometry is Euclidean in all but name: logit = 4 <x - p, n
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,7 @@ LARGEST_RADIUS = 1.0 - 1e-3
 class Hyperbolic(Loss):
     """Hyperbolic softmax of the given `curvature` c > 0."""
 
+    vectorises = True
     is_classifier = True
 
     def __init__(
@@ -85,10 +86,17 @@ class _ScaleGradient(torch.autograd.Function):
     """Identity whose gradient is multiplied by `factor`."""
 
     @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor, factor: Tensor) -> Tensor:  # (B, M), (B, 1)
-        ctx.save_for_backward(factor)
+    def forward(x: Tensor, factor: Tensor) -> Tensor:  # (B, M), (B, 1)
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0] * ctx.saved_tensors[0], None  # type: ignore[attr-defined]
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def vmap(_info: Any, in_dims: tuple[int, int], x: Tensor, factor: Tensor) -> tuple[Tensor, int]:
+        return _ScaleGradient.apply(x.movedim(in_dims[0], 0), factor.movedim(in_dims[1], 0)), 0
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0] * ctx.saved_tensors[0], None

@@ -29,6 +29,8 @@ from probmetric.registry import Positive
 class ProxyAnchor(ProxyLoss):
     """ProxyAnchor with one proxy per class."""
 
+    vectorises = True
+
     def __init__(
         self,
         *,

@@ -24,6 +24,8 @@ from probmetric.registry import Positive
 class ProxyAnchorNCA(ProxyLoss):
     """NCA-shaped ProxyAnchor: proxies are contrasted per sample."""
 
+    vectorises = True
+
     def __init__(
         self,
         *,

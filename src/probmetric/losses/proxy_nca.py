@@ -21,6 +21,7 @@ from probmetric.registry import Positive
 class ProxyNCA(ProxyLoss):
     """ProxyNCA with one proxy per class."""
 
+    vectorises = True
     is_classifier = True
 
     def __init__(

@@ -25,6 +25,7 @@ from probmetric.registry import Positive
 class ProxyNCAPlusPlus(ProxyLoss):
     """ProxyNCA++ with one proxy per class."""
 
+    vectorises = True
     is_classifier = True
 
     def __init__(

@@ -16,6 +16,8 @@ handful of centres runs along contiguous memory.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -30,6 +32,7 @@ from probmetric.registry import Count, Positive
 class SoftTriple(ProxyLoss):
     """SoftTriple with `proxies_per_class` centres (K) per class; row k C + c of `proxies` is centre k of class c."""
 
+    vectorises = True
     is_classifier = True
 
     def __init__(
@@ -55,7 +58,7 @@ class SoftTriple(ProxyLoss):
         cosine = cosine_similarities(embeddings, self.proxies)
         similarity: Tensor = _SoftAssignment.apply(
             cosine.view(len(embeddings), self.proxies_per_class, self.num_classes), self.gamma
-        )
+        )[0]
         return similarity
 
     def centres(self) -> Tensor:
@@ -69,7 +72,7 @@ class SoftTriple(ProxyLoss):
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
         """Cross-entropy with margin plus the regulariser that merges superfluous centres."""
         similarity = self.similarities(embeddings)
-        margin = torch.zeros_like(similarity).scatter_(1, labels[:, None], self.margin)
+        margin = torch.zeros_like(similarity).scatter(1, labels[:, None], self.margin)
         return F.cross_entropy(self.scale * (similarity - margin), labels) + self.tau * self.spread()
 
     def spread(self) -> Tensor:
@@ -100,15 +103,25 @@ class _SoftAssignment(torch.autograd.Function):
     """S (B, C) = sum_k softmax_k(s / gamma) s for s (B, K, C)."""
 
     @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, similarity: Tensor, gamma: float) -> Tensor:
-        share = (similarity / gamma).softmax(dim=1)
-        total = (share * similarity).sum(dim=1)
-        ctx.save_for_backward(similarity, share, total)
-        ctx.gamma = gamma  # type: ignore[attr-defined]
-        return total
+    def forward(similarity: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
+        share = (similarity / gamma).softmax(dim=-2)
+        return (share * similarity).sum(dim=-2), share
 
     @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: Tensor) -> tuple[Tensor, None]:
-        similarity, share, total = ctx.saved_tensors  # type: ignore[attr-defined]
-        slope = (similarity - total[:, None]).div_(ctx.gamma).add_(1.0)  # type: ignore[attr-defined]
-        return slope.mul_(share).mul_(gradients[0][:, None]), None
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: tuple[Tensor, Tensor]) -> None:
+        total, share = output
+        ctx.mark_non_differentiable(share)
+        ctx.save_for_backward(inputs[0], share, total)
+        ctx.gamma = inputs[1]
+
+    @staticmethod
+    def vmap(
+        _info: Any, in_dims: tuple[int, None], similarity: Tensor, gamma: float
+    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+        return _SoftAssignment.apply(similarity.movedim(in_dims[0], 0), gamma), (0, 0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        similarity, share, total = ctx.saved_tensors
+        slope = (similarity - total.unsqueeze(-2)).div_(ctx.gamma).add_(1.0)
+        return slope.mul_(share).mul_(gradients[0].unsqueeze(-2)), None

@@ -1,13 +1,16 @@
-"""Bundles: many runs made by one job, one after the other, where a job for every step would be too many.
+"""Bundles: many runs made by one job, where a job for every step would be too many or would leave a GPU waiting.
 
 Snakemake weighs every job for milliseconds: tens of thousands are minutes before the first one starts. Above
 `MOST_RUNS` unfinished runs they are put together; each run of a bundle has its own logs, failure and resume, and a
 bundle that is started again goes on with what is not finished. Runs that share an encoder are in one bundle.
+
+With `training.stack` above 1, so many seeds of a run are a bundle, however few there are: its job trains them as one
+stacked model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,19 +45,20 @@ class BundlePlan:
 
 
 def bundled(runs: Mapping[str, Run], unfinished: Iterable[str]) -> list[tuple[str, ...]]:
-    """Names of the runs of every bundle; nothing where there are few enough for a job per step.
+    """Names of the runs of every bundle; nothing where there are few, none to be stacked, and each step has its job.
 
     Args:
         runs: every run of the plan, by name.
         unfinished: those to be made.
     """
     waiting = list(unfinished)
-    if len(waiting) <= MOST_RUNS:
+    stacked = [[run.name for run in seeds] for seeds in stacks(runs[name] for name in waiting)]
+    if len(waiting) <= MOST_RUNS and not stacked:
         return []
-    size = -(-len(waiting) // _BUNDLES)
+    size = -(-len(waiting) // _BUNDLES) if len(waiting) > MOST_RUNS else 1
     found: list[tuple[str, ...]] = []
     current: list[str] = []
-    for group in _groups(runs, waiting):
+    for group in _groups(runs, waiting, stacked):
         current += group
         if len(current) >= size:
             found.append(tuple(current))
@@ -62,8 +66,23 @@ def bundled(runs: Mapping[str, Run], unfinished: Iterable[str]) -> list[tuple[st
     return [*found, tuple(current)] if current else found
 
 
-def _groups(runs: Mapping[str, Run], names: Iterable[str]) -> list[list[str]]:
-    """Runs that rest on common encoders, together; encoders first."""
+def stacks(runs: Iterable[Run]) -> list[list[Run]]:
+    """Of `runs`, those that are to be trained as one: seeds of one run, as many as its `training.stack` at most."""
+    alike: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.trains and run.settings.training.stack > 1:
+            alike.setdefault(run.settings.encoder().but_for_seed, []).append(run)
+    return [
+        seeds[start : start + size]
+        for seeds in alike.values()
+        for size in (seeds[0].settings.training.stack,)
+        for start in range(0, len(seeds), size)
+        if len(seeds[start : start + size]) > 1
+    ]
+
+
+def _groups(runs: Mapping[str, Run], names: Iterable[str], stacked: Iterable[Sequence[str]]) -> list[list[str]]:
+    """Runs that rest on common encoders or are `stacked`, together; encoders first."""
     leader: dict[str, str] = {}
 
     def find(name: str) -> str:
@@ -75,6 +94,9 @@ def _groups(runs: Mapping[str, Run], names: Iterable[str]) -> list[list[str]]:
     for name in wanted:
         for encoder in runs[name].encoders:
             leader[find(name)] = find(encoder)
+    for first, *others in stacked:
+        for name in others:
+            leader[find(name)] = find(first)
     groups: dict[str, list[str]] = {}
     for name in sorted(wanted, key=lambda name: not runs[name].trains):
         groups.setdefault(find(name), []).append(name)

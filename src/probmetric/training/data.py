@@ -102,6 +102,10 @@ class TrainingData:
         if len(rows["train"]) * height * width * self.in_channels <= IN_MEMORY_BYTES:
             self._held = self._store.batch(rows["train"]).to(self.device)
 
+    def share_images(self, other: TrainingData) -> None:
+        """Hold no second copy of the images that `other`, of the same folder and role, holds in memory."""
+        self._held = other._held
+
     def _create_sampler(self, folder: Path) -> Sampler:
         settings = self.settings
         table, _ = read_table(folder, ["index"], optional=COLUMNS)

@@ -22,7 +22,7 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -155,38 +155,42 @@ class Trainer:
         self.progress = Progress()
         self.best: Weights = {}
         self._saved_at = time.monotonic()
-        self._plain = Network(encoder, self.precision, stop_before_head=loss.wants_features)
+        self.plain = Network(encoder, self.precision, stop_before_head=loss.wants_features)
         self._frozen: bool | None = None
-        self.network: nn.Module = self._plain
+        self.network: nn.Module = self.plain
 
     def fit(self) -> Progress:
         """Train to the last epoch or until patience runs out; afterwards `best` holds the selected weights."""
+        self.begin()
+        with progress_bar([self]) as bar, self.team.watched():
+            while not self.progress.finished:
+                self.train_epoch(bar)
+                self.end_epoch(bar)
+            self.team.dissolve()
+        self.conclude()
+        return self.progress
+
+    def begin(self) -> None:
+        """Go on from the newest checkpoint, or start."""
         if not self._restore():
             self._warm_start()
-        progress, steps = self.progress, self.data.steps_per_epoch
-        bar = tqdm(
-            total=self.settings.epochs * steps,
-            initial=progress.step,
-            unit="step",
-            file=sys.stderr,
-            disable=None if self.progress_bar is None else not self.progress_bar,
-        )
-        with bar, self.team.watched():
-            while not progress.finished:
-                self._train_epoch(bar)
-                self._end_epoch(bar)
-            self.team.dissolve()
-        if warning := progress.warning:
-            log.warning("%s; choose another training.selection_metric or more validation images", warning)
-        return progress
 
-    def _train_epoch(self, bar: tqdm) -> None:
-        progress, settings = self.progress, self.settings
-        self.loss.set_epoch(progress.epoch)
-        self._freeze_pretrained(frozen=progress.epoch < settings.warmup_epochs)
+    def conclude(self) -> None:
+        """Say what speaks against the choice of the epoch."""
+        if warning := self.progress.warning:
+            log.warning("%s; choose another training.selection_metric or more validation images", warning)
+
+    def start_epoch(self) -> None:
+        """Get encoder and loss ready for an epoch's steps."""
+        self.loss.set_epoch(self.progress.epoch)
+        self._freeze_pretrained(frozen=self.progress.epoch < self.settings.warmup_epochs)
         self.encoder.train()
         self.loss.train()
-        steps = self.data.steps_per_epoch
+
+    def train_epoch(self, bar: tqdm) -> None:
+        """The steps of an epoch, or what is left of them."""
+        self.start_epoch()
+        progress, steps = self.progress, self.data.steps_per_epoch
         started = time.perf_counter()
         for positions, images, labels in self.data.epoch_batches(progress.epoch, progress.step_in_epoch):
             stop, due = self._step(positions, images, labels)
@@ -197,10 +201,10 @@ class Trainer:
             started = now
             bar.update()
             if stop:
-                self._save()
+                self.save()
                 raise TrainingStoppedError(progress.epoch, progress.step)
             if progress.step_in_epoch < steps and due:
-                self._save()
+                self.save()
 
     def _step(self, positions: Tensor, images: Tensor, labels: Tensor) -> tuple[bool, bool]:
         """One optimiser step; returns whether any process was asked to stop, and whether a checkpoint is due in any.
@@ -210,18 +214,34 @@ class Trainer:
             images: augmented images of this process (b, C, H, W).
             labels: classes of the whole batch (B,).
         """
-        progress, team, clip = self.progress, self.team, self.settings.gradient_clip
-        set_learning_rates(self.optimizer, self._rate_factor())
+        progress, team = self.progress, self.team
+        set_learning_rates(self.optimizer, self.rate_factor())
         torch.manual_seed(derive_seed(self.seed, "layers", progress.step, *team.seed_words))
 
         outputs = team.outputs(self.network(images), len(labels))
         with team.whole_loss():
-            value = self._loss_of(outputs, labels)
+            value = self.loss_of(outputs, labels)
             value.backward()
             value = value.detach()  # lets go of the graph
-        state = team.agreed(self._scalars(value, team.gradient_norm(), self.should_stop(), self._is_due(1)))
+        state = team.agreed(self._scalars(value, team.gradient_norm(), self.should_stop(), self.is_due(1)))
         loss, norm, stop, due = state.tolist()  # the only synchronisation
+        self.update(loss, norm, state[1], positions, outputs)
+        return bool(stop), bool(due)
 
+    def update(self, loss: float, norm: float, measured: Tensor, positions: Tensor, outputs: Tensor) -> None:
+        """Note a step's `loss` and gradients' `norm`, and update the weights unless a gradient is not finite.
+
+        Args:
+            loss: the batch's loss.
+            norm: norm of all gradients.
+            measured: the same as a scalar tensor on the device.
+            positions: places of the batch's images in the training split (B,).
+            outputs: the network's outputs (B, ...).
+
+        Raises:
+            TrainingError: the loss is not finite, or the gradients were not for too many steps.
+        """
+        progress, clip = self.progress, self.settings.gradient_clip
         if not math.isfinite(loss):
             self._give_up(non_finite_loss, loss=loss, index=self.data.index[positions], embeddings=outputs)
         progress.count(loss, norm)
@@ -230,23 +250,21 @@ class Trainer:
         if math.isfinite(norm):
             if clip is not None:
                 parameters = [*self.encoder.parameters(), *self.loss.parameters()]
-                torch.nn.utils.clip_grads_with_norm_(parameters, clip, state[1])
+                torch.nn.utils.clip_grads_with_norm_(parameters, clip, measured)
             update_parameters(self.optimizer)
         self.optimizer.zero_grad()
-        return bool(stop), bool(due)
 
-    def _rate_factor(self) -> float:
+    def rate_factor(self) -> float:
         """Learning rates now, as a multiple of the base rates."""
         progress = self.progress
         passed = progress.step_in_epoch / self.data.steps_per_epoch
         return learning_rate_factor(self.settings, progress.epoch, passed, progress.metrics)
 
-    def _loss_of(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Loss of the whole batch, labels (B,), from the network's outputs, (B, M) or (B, D)."""
+    def loss_of(self, outputs: Tensor, labels: Tensor, loss: Callable[..., Tensor] | None = None) -> Tensor:
+        """The whole batch's loss, labels (B,), of outputs (B, M) or (B, D); `loss` in place of its own."""
         generator = generator_for(self.device, self.seed, "loss", self.progress.step)
         if not self.loss.wants_features:
-            value: Tensor = self.loss(outputs, labels, generator=generator)
-            return value
+            return (loss or self.loss)(outputs, labels, generator=generator)
         if self.encoder.head is None:
             raise TrainingError("an objective perturbs the last layer, but the encoder has none; use another backbone.")
         return self.loss.from_features(outputs, self.encoder.head, labels, generator=generator)
@@ -262,7 +280,7 @@ class Trainer:
         with self.team.whole_loss():
             raise diagnose(epoch=progress.epoch, step=progress.step, modules=modules, **facts)
 
-    def _end_epoch(self, bar: tqdm) -> None:
+    def end_epoch(self, bar: tqdm) -> None:
         """Validate, write the epoch's row, select weights, decide whether to go on, checkpoint."""
         progress, settings = self.progress, self.settings
         last = progress.epoch + 1 == (self.stop_after or settings.epochs)
@@ -273,8 +291,8 @@ class Trainer:
         progress.epoch += 1
         progress.step_in_epoch = progress.skipped = 0
         progress.loss_sum = progress.norm_sum = progress.seconds = 0.0
-        if progress.finished or progress.epoch % settings.checkpoint_every == 0 or self.team.once(self._is_due):
-            self._save()
+        if progress.finished or progress.epoch % settings.checkpoint_every == 0 or self.team.once(self.is_due):
+            self.save()
 
     def _select(self, *, last: bool) -> float | None:
         """Validate if it is time to, and keep the weights if they are the best; returns the metric measured."""
@@ -310,7 +328,7 @@ class Trainer:
             return
         for parameter in self.encoder.pretrained_parameters():
             parameter.requires_grad_(not frozen)
-        self._frozen, self.network = frozen, self.team.network(self._plain)
+        self._frozen, self.network = frozen, self.team.network(self.plain)
         if self.settings.compile:
             self.network = compiled(self.network, self.device)
 
@@ -323,13 +341,13 @@ class Trainer:
                     self.loss.warm_start(embeddings, self.data.labels.to(self.device))
             self.team.align_loss()
 
-    def _is_due(self, steps: int = 0) -> bool:
+    def is_due(self, steps: int = 0) -> bool:
         """Whether a checkpoint is due in this process after so many more steps."""
         if self.checkpoint_steps is not None:
             return (self.progress.step + steps) % self.checkpoint_steps == 0
         return time.monotonic() - self._saved_at > SECONDS_BETWEEN_CHECKPOINTS
 
-    def _save(self) -> None:
+    def save(self) -> None:
         """Write a checkpoint; all processes call this after the same step."""
         self._saved_at = time.monotonic()
         optimizer = self.team.optimizer_state(self.optimizer)
@@ -359,6 +377,18 @@ class Trainer:
         if self.team.first:
             log.info("resumed at epoch %d, step %d", self.progress.epoch, self.progress.step)
         return True
+
+
+def progress_bar(trainers: Sequence[Trainer]) -> tqdm:
+    """A bar over the steps of `trainers`, on stderr."""
+    first = trainers[0]
+    return tqdm(
+        total=sum(trainer.settings.epochs * trainer.data.steps_per_epoch for trainer in trainers),
+        initial=sum(trainer.progress.step for trainer in trainers),
+        unit="step",
+        file=sys.stderr,
+        disable=None if first.progress_bar is None else not first.progress_bar,
+    )
 
 
 def weights_of(encoder: Encoder, loss: Loss | None) -> Weights:
