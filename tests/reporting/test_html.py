@@ -310,7 +310,7 @@ def test_what_is_free_stands_beside_what_the_methods_add(workspace):
     context = context_of(workspace, {"glyphs/own/seed0": own})
     (table,) = [found for found in score_tables(context)["glyphs"] if found.title == "Wrong answers"]
     (row,) = table.rows
-    assert list(table.columns) == ["own", "cosine", "disagreement", "free together", "with the method's"]
+    assert list(table.columns) == ["own", "free together", "with the method's", "cosine", "disagreement"]
     assert row.added == "+0.003 [-0.001, +0.007]"
     assert (row.values["free together"], row.best) == (0.91, "own")
     assert "+0.003 [-0.001, +0.007]" in " ".join(Page(render(context)).words.split())

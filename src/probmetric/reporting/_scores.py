@@ -1,7 +1,7 @@
 """What tells a wrong answer: every method's own uncertainty beside the scores that any search returns for nothing.
 
 One table per question and dataset. Cells are AUROCs, means over seeds; the best of a row is marked. For wrong answers
-the last column says what the method's scores add to the free ones together: the difference of two cross-fitted AUROCs,
+the first column says what the method's scores add to the free ones together: the difference of two cross-fitted AUROCs,
 with its interval over the classes (`trust/added`), averaged over seeds.
 
 A last table asks what answering only the surest is worth, by the method's own uncertainty and by P(right), which is
@@ -81,19 +81,13 @@ def _means(context: ReportContext, data: str, variant: str) -> Means:
 
 def _table(context: ReportContext, title: str, metric: str, means: Mapping[str, Means]) -> ScoreTable:
     errors = metric == "sparsification/error_auroc"
-    named = {"own": metric} | {name.replace("_", " "): f"{metric}_{name}" for name in _ordered()}
-    if errors:
-        named |= {"free together": "trust/free", "with the method's": "trust/both"}
+    together = {"free together": "trust/free", "with the method's": "trust/both"} if errors else {}
+    named = {"own": metric} | together | {name.replace("_", " "): f"{metric}_{name}" for name in _ordered()}
     rows = []
     for variant, mine in means.items():
         values = {column: mine[name] for column, name in named.items() if name in mine}
         if len(values) > 1:
-            alone = {
-                column: value
-                for column, value in values.items()
-                if column not in ("free together", "with the method's")
-            }
-            best = max(alone, key=alone.__getitem__)
+            best = max((column for column in values if column not in together), key=values.__getitem__)
             rows.append(ScoreRow(context.label(variant), values, best, added(mine) if errors else ""))
     columns = [column for column in named if any(column in row.values for row in rows)]
     return ScoreTable(title, columns, rows, adds=errors and any(row.added for row in rows))
