@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from probmetric.data.counter import uniforms
 from probmetric.data.samplers import BalancedSampler, ClassRandomSampler, ShuffledSampler
 from probmetric.data.views import create_view, source_view
-from probmetric.data.views.small import Small
+from probmetric.data.views.small import Small, _affine_grid
 
 IMAGES = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (40, 3, 32, 32), dtype=np.uint8))
 
@@ -186,3 +186,10 @@ def test_impossible_transforms_are_explained():
         Small(mean=(0.5,))
     with pytest.raises(ValueError, match="0 <= scale < 1"):
         Small(scale=1.0)
+
+
+@pytest.mark.parametrize(("height", "width"), [(8, 8), (28, 28), (27, 40)])
+def test_the_grid_of_an_affine_map_is_that_of_pytorch(height, width):
+    matrix = torch.randn(7, 2, 3, generator=torch.Generator().manual_seed(0))
+    expected = torch.nn.functional.affine_grid(matrix, [7, 1, height, width], align_corners=False)
+    torch.testing.assert_close(_affine_grid(matrix, height, width), expected, atol=1e-6, rtol=1e-6)

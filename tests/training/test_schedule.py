@@ -9,6 +9,7 @@ import torch
 
 from probmetric.config import Training
 from probmetric.training.schedule import learning_rate_factor
+from probmetric.training.seeds import derive_seed, seed_layers
 
 
 def factors(settings: Training) -> list[float]:
@@ -61,3 +62,15 @@ def test_plateau_matches_pytorch() -> None:
 def test_cosine_moves_within_an_epoch() -> None:
     settings = Training(epochs=4, schedule="cosine")
     assert learning_rate_factor(settings, 1, 0.5, []) == pytest.approx(0.5 * (1 + math.cos(math.pi * 1.5 / 4)))
+
+
+def test_layers_draw_what_the_step_says_and_nothing_is_piled_up() -> None:
+    """As after `torch.manual_seed`, which notes a call for every accelerator that is not in use, at every step anew."""
+    seed_layers(torch.device("cpu"), 3, 7)
+    found = torch.rand(4)
+    torch.manual_seed(derive_seed(3, "layers", 7))
+    assert torch.equal(found, torch.rand(4))
+    before = len(torch.cuda._queued_calls)
+    for step in range(5):
+        seed_layers(torch.device("cpu"), 3, step)
+    assert len(torch.cuda._queued_calls) == before

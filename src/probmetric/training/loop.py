@@ -41,7 +41,7 @@ from probmetric.training.diagnosis import TrainingError, non_finite_gradients, n
 from probmetric.training.forward import Network, embed_as_trained, resolve_precision
 from probmetric.training.optimizer import create_optimizer, set_learning_rates, update_parameters
 from probmetric.training.schedule import learning_rate_factor
-from probmetric.training.seeds import derive_seed, generator_for
+from probmetric.training.seeds import generator_for, seed_layers
 from probmetric.training.team import team_of
 from probmetric.training.validation import validate
 
@@ -216,7 +216,7 @@ class Trainer:
         """
         progress, team = self.progress, self.team
         set_learning_rates(self.optimizer, self.rate_factor())
-        torch.manual_seed(derive_seed(self.seed, "layers", progress.step, *team.seed_words))
+        seed_layers(self.device, self.seed, progress.step, *team.seed_words)
 
         outputs = team.outputs(self.network(images), len(labels))
         with team.whole_loss():

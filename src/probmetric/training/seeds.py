@@ -20,3 +20,14 @@ def derive_seed(seed: int, purpose: str, *place: int) -> int:
 def generator_for(device: torch.device | str, seed: int, purpose: str, *place: int) -> torch.Generator:
     """Generator on `device` for one use."""
     return torch.Generator(device).manual_seed(derive_seed(seed, purpose, *place))
+
+
+def seed_layers(device: torch.device, seed: int, *place: int) -> None:
+    """Seed the generators that random layers on `device` draw from, for the step at `place`.
+
+    `torch.manual_seed` would also note, for every device that is not in use, a call to be made and where it came from.
+    """
+    derived = derive_seed(seed, "layers", *place)
+    torch.default_generator.manual_seed(derived)
+    if device.type == "cuda":
+        torch.cuda.manual_seed_all(derived)
