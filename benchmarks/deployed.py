@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from certificates import rounded
 from scipy.ndimage import gaussian_filter
 
 import probmetric
@@ -66,7 +67,7 @@ def main() -> None:
             found[run] = judged(seen_by(run, prepared))
             print(run, json.dumps(found[run]), flush=True)
     facts = {"calibration": CALIBRATION, "draws": DRAWS, "clean": CLEAN, "orders": ORDERS, "before": BEFORE}
-    write_json(options.output, facts | {"runs": found})
+    write_json(options.output, rounded(facts | {"runs": found}))
 
 
 def seen_by(run: str, prepared: Path) -> World:

@@ -357,7 +357,11 @@ def _monitor(options: argparse.Namespace) -> None:
     from probmetric.evaluation.monitor import monitored
 
     report = monitored(
-        Certificate.load(options.certificate), options.log, column=options.column, patience=options.patience
+        Certificate.load(options.certificate),
+        options.log,
+        column=options.column,
+        patience=options.patience,
+        ordered=not options.unordered,
     )
     print(report.text)
     if report.expired:
@@ -496,6 +500,11 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("certificate", type=Path, help="certificate.json")
     command.add_argument("log", type=Path, help="CSV of `probmetric search --csv`, in the order of the queries")
     command.add_argument("--column", default="p_right", help="column to watch: p_right, or a doubt (default: p_right)")
+    command.add_argument(
+        "--unordered",
+        action="store_true",
+        help="the log is not in the order of the queries (folders list them by class): shuffle it",
+    )
     command.add_argument(
         "--patience", type=float, default=100_000, help="clean queries to a false alarm, on average at least"
     )

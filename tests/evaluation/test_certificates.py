@@ -127,7 +127,9 @@ def test_the_least_calibration_set_is_the_least():
         ([0.1, 0.2], [1], {}, "correct has 1 entries, expected 2"),
         ([0.1, 0.2], [1, 2], {}, "expected only 0 .wrong. and 1 .right."),
         ([], [], {}, "doubt is empty"),
-        ([0.1], [1], {"risk": 1.5}, "risk is 1.5"),
+        ([0.1], [1], {"risk": 1.5}, "risk is 1.5, confidence is 0.9; both are shares between 0 and 1"),
+        ([0.1], [1], {"confidence": 1.0}, "confidence is 1;"),
+        ([0.1] * 9, [1] * 9, {"groups": [0] * 9}, "calibration has 1 class; a risk of 0.1"),
         ([0.1], [1], {"groups": [1, 2]}, "groups has shape"),
     ],
 )

@@ -237,3 +237,34 @@ def test_uncertainty_is_judged_by_the_wrong_classifications_it_finds(run):
     pairs = doubt[wrong].astype(np.float32)[:, None] - doubt[~wrong].astype(np.float32)[None]
     expected = np.mean((pairs > 0) + 0.5 * (pairs == 0))
     assert evaluate_run(folder)[0]["classification/error_auroc"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kept", [15, 0])
+def test_a_set_of_strangers_without_images_stops_nothing(run, kept):
+    folder, data, outside, _ = run
+    metadata = {"sources": json.dumps(["letters", "symbols"])}
+    rows, source = data["test"][0][:kept], np.zeros(kept, dtype=np.int64)
+    write(folder, "ood", rows, np.full(kept, -1), outside[:kept], metadata, source=source)
+    metrics, _ = evaluate_run(folder)
+    assert ("ood/letters/auroc" in metrics) == (kept > 0)
+    assert not any(name.startswith("ood/symbols/") for name in metrics)
+    assert metrics.get("ood/auroc") == metrics.get("ood/letters/auroc")
+
+
+def test_an_uncertainty_that_is_not_finite_is_named(run):
+    folder, data, _, _ = run
+    rows, labels, doubt = data["test"]
+    write(folder, "test", rows, labels, np.where(np.arange(40) == 3, np.nan, doubt))
+    with pytest.raises(ValueError, match="uncertainty of row 3 is not finite"):
+        evaluate_run(folder)
+
+
+def test_queries_without_positives_are_left_out_of_retrieval_calibration_too():
+    from probmetric.evaluation.sampled import retrieval_reliability
+
+    generator = np.random.default_rng(4)
+    samples = generator.normal(size=(41, 6, 4)) + 3 * generator.normal(size=(8, 4))[np.arange(41) % 8][:, None]
+    labels = np.arange(41) % 8
+    alone = np.where(np.arange(41) == 40, 9, labels)  # one image alone in its class
+    _, diagram = retrieval_reliability(samples, alone)
+    assert diagram.count.sum() == 40

@@ -136,6 +136,9 @@ def test_a_log_says_whether_its_certificate_has_expired(tmp_path):
     assert found.expired
     assert 100 < found.alarm.query < 200
     assert "the doubts rose: alarm at query" in found.text
+    by_class = logged(tmp_path / "sorted.csv", np.sort(generator.random(400)))
+    assert monitored(made, by_class, column="p_right").expired
+    assert not monitored(made, by_class, column="p_right", ordered=False).expired
     with pytest.raises(FileError, match="has no column 'p_right'; it has image, gap, rank"):
         monitored(made, blurred, column="p_right")
     (tmp_path / "log.csv").write_text("p_right\n0.5\n\nmany\n")

@@ -179,8 +179,9 @@ def certify(
         The certificate; its threshold is None where these answers are too often wrong at every threshold.
 
     Raises:
-        CertificateError: too few calibration queries (or groups) for this risk and confidence, whatever they say.
-        ValueError: lengths that differ, numbers that are not finite, a risk or confidence that is no share.
+        CertificateError: too few calibration queries (or groups) for this risk and confidence, whatever they say; a
+            risk or confidence that is no share.
+        ValueError: lengths that differ, numbers that are not finite.
 
     Examples:
         >>> doubt = np.linspace(0, 1, 1000)
@@ -189,7 +190,7 @@ def certify(
         (True, True)
     """
     if not 0 < risk < 1 or not 0 < confidence < 1:
-        raise ValueError(f"risk is {risk}, confidence is {confidence}; both are shares between 0 and 1.")
+        raise CertificateError(f"risk is {risk:g}, confidence is {confidence:g}; both are shares between 0 and 1.")
     values = _arrays.vector(doubt, "doubt")
     wrong = 1.0 - _arrays.booleans(correct, "correct", count=len(values))
     units = _units(groups, len(values))
@@ -362,7 +363,7 @@ def _pilot(units: Ints, seed: int) -> NDArray[np.bool_]:
 def _check_size(tested: int, units: Ints, risk: float, confidence: float, *, grouped: bool) -> None:
     needed, count = least_units(risk, confidence), int(units.max()) + 1
     if count < needed:
-        noun = "classes" if grouped else "labelled queries"
+        noun = ("classes" if count > 1 else "class") if grouped else "labelled queries"
         raise CertificateError(
             f"calibration has {count} {noun}; a risk of {risk:g} at confidence {confidence:g} needs at least {needed}, "
             "even if every answer is right. Label more queries, or ask for a higher risk or a lower confidence."

@@ -77,7 +77,9 @@ class Report:
         )
 
 
-def monitored(certificate: Certificate, log: str | Path, *, column: str, patience: float = PATIENCE) -> Report:
+def monitored(
+    certificate: Certificate, log: str | Path, *, column: str, patience: float = PATIENCE, ordered: bool = True
+) -> Report:
     """Watch a log of queries, a CSV with one row per query or, of `search --csv`, per match.
 
     Args:
@@ -85,6 +87,8 @@ def monitored(certificate: Certificate, log: str | Path, *, column: str, patienc
         log: the file; of rows with a `rank` the first of each query counts.
         column: `p_right`, for a certificate by P(right), or the doubt that the certificate decides by.
         patience: see `Monitor`.
+        ordered: whether the rows stand as the queries came. A folder lists them class by class, which is no order that
+            calibration has; they are then shuffled, and the number of the query at the alarm says nothing.
 
     Raises:
         FileError: the log is damaged, or has no such column or numbers.
@@ -103,6 +107,8 @@ def monitored(certificate: Certificate, log: str | Path, *, column: str, patienc
         raise FileError(
             f"{log}: column {column!r} holds {next(filter(_is_text, asked))!r}; expected numbers."
         ) from None
+    if not ordered:
+        values = np.random.default_rng(0).permutation(values).tolist()
     alarm = monitor.watch(1 - value if column == "p_right" else value for value in values)
     return Report(len(values), monitor.evidence, alarm)
 
