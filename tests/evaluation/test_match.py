@@ -1,4 +1,5 @@
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from probmetric import scores
 from probmetric.directional import VonMisesFisher, log_normalizer
 from probmetric.evaluation import Gallery, evaluate_run
 from probmetric.evaluation.answers import Answers, answers_among_others, p_right_of, run_answers, trust_metrics
-from probmetric.evaluation.match import find_match, match_scores
+from probmetric.evaluation.match import GalleryRows, Match, find_match, match_scores
 from probmetric.evaluation.selective import selective_metrics
 from probmetric.run_folder import Embeddings, RunFolder
 from probmetric.scores import _normalizer, doubts
@@ -142,6 +143,26 @@ def test_moments_of_the_product_are_those_of_draws():
     product, scale = (x * y).sum(1), np.sqrt((x**2).sum(1).mean() * (y**2).sum(1).mean())
     assert 1 - found["expected_cosine"][0] == pytest.approx(product.mean() / scale, abs=3e-3)
     assert found["cosine_spread"][0] == pytest.approx(product.std() / scale, rel=1e-2)
+
+
+def test_scores_are_those_of_each_answer_alone_and_need_little_memory():
+    generator = np.random.default_rng(12)
+    count, dim = 20_000, 64
+    rows = unit(generator, count, dim)
+    record = {"mean": rows, "uncertainty": generator.random(count).astype(np.float32)}
+    record |= {"concentration": 50 + generator.random(count).astype(np.float32), "variance": rows**2}
+    nearest = generator.integers(0, count, (count, 3))
+    classes, cosines = generator.integers(0, 9, (count, 3)), -np.sort(-generator.random((count, 3)), axis=1)
+    match = Match(cosines, nearest, classes, cosines[:, 0], record, GalleryRows(record, nearest[:, 0]))
+    tracemalloc.start()
+    found = doubts(match)
+    used = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert used < 8 * count * dim  # less than one matrix of all queries in double precision
+    some = np.isin(np.arange(count), [0, 5_000, 19_999])
+    for name, values in doubts(match.rows(some)).items():
+        np.testing.assert_allclose(found[name][some], values, rtol=1e-12, err_msg=name)
+    assert {"expected_likelihood", "mutual_likelihood", "cosine"} <= found.keys()
 
 
 def test_a_score_of_ones_own_is_computed_and_checked():

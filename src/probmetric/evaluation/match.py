@@ -31,6 +31,34 @@ Ints = NDArray[np.int64]
 NEAREST = 10
 
 
+class GalleryRows(Mapping[str, NDArray[Any]]):
+    """Some rows (Q,) of a gallery's record, tensor name -> (N, ...); gathered where a tensor is asked for."""
+
+    def __init__(self, record: Mapping[str, Any], index: Ints) -> None:
+        """Take rows `index` (Q,) of the tensors of `record`."""
+        self._record, self._index = record, index
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """The tensor's rows (Q, ...)."""
+        return _arrays.to_numpy(self._record[name])[self._index]
+
+    def __contains__(self, name: object) -> bool:
+        """Whether the record has the tensor; gathers nothing."""
+        return name in self._record
+
+    def __iter__(self) -> Iterator[str]:
+        """Names of the tensors."""
+        return iter(self._record)
+
+    def __len__(self) -> int:
+        """Number of tensors."""
+        return len(self._record)
+
+    def rows(self, kept: NDArray[np.bool_] | slice) -> GalleryRows:
+        """Those of the rows that are `kept`."""
+        return GalleryRows(self._record, self._index[kept])
+
+
 @dataclass(frozen=True)
 class Match:
     """What one search found for Q queries.
@@ -41,7 +69,7 @@ class Match:
         classes: their classes (Q,K).
         gap: (Q,) how much nearer the answer is than the nearest image of another class; None where all are of one.
         query: tensor name -> (Q, ...): the record of the queries, such as uncertainty (Q,).
-        answer: tensor name -> (Q, ...): the record of the answers.
+        answer: tensor name -> (Q, ...): the record of the answers; read from the gallery's where it is asked for.
     """
 
     similarity: Doubles
@@ -55,11 +83,12 @@ class Match:
         """Number of queries Q."""
         return len(self.similarity)
 
-    def rows(self, kept: NDArray[np.bool_]) -> Match:
-        """The same of the queries that are `kept` (Q,)."""
+    def rows(self, kept: NDArray[np.bool_] | slice) -> Match:
+        """The same of the queries that are `kept`: (Q,), or a slice."""
         gap = None if self.gap is None else self.gap[kept]
-        records = ({name: values[kept] for name, values in record.items()} for record in (self.query, self.answer))
-        return Match(self.similarity[kept], self.indices[kept], self.classes[kept], gap, *records)
+        query = {name: values[kept] for name, values in self.query.items()}
+        answer = self.answer if isinstance(self.answer, GalleryRows) else GalleryRows(self.answer, np.arange(len(self)))
+        return Match(self.similarity[kept], self.indices[kept], self.classes[kept], gap, query, answer.rows(kept))
 
     @property
     def record(self) -> dict[str, NDArray[Any]]:
@@ -126,9 +155,9 @@ def find_match(
         raise ValueError(f"the gallery has {len(labels)} image(s); nothing can be found in it but the query itself.")
     similarity, indices = _nearest(asked, gallery, own, k)
     classes = labels[indices]
-    record = {name: _arrays.to_numpy(values)[indices[:, 0]] for name, values in (gallery_record or {}).items()}
+    answer = GalleryRows(gallery_record or {}, indices[:, 0])
     gap = _gap(asked, gallery, labels, own, similarity, classes)
-    return Match(similarity, indices, classes, gap, dict(query or {}), record)
+    return Match(similarity, indices, classes, gap, dict(query or {}), answer)
 
 
 def gallery_labels_of(gallery: Any, labels: Any) -> Ints:

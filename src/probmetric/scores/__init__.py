@@ -10,12 +10,13 @@ others name the tensors of the run's record that they need and exist only where 
         '''Cosine distance to the second nearest.'''
         return 1.0 - match.similarity[:, 1]
 
-in a plugin registers one of your own. `doubts` computes every score whose tensors a match has.
+in a plugin registers one of your own. `doubts` computes every score whose tensors a match has, in blocks of queries: a
+score looks at each answer alone, as a search for a single image does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from probmetric.registry import Registry
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     Doubles = NDArray[np.float64]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+ROWS = 2048
 
 REGISTRY = Registry("score", "probmetric.scores", context=("match",), constants=("free", "needs"))
 list_scores = REGISTRY.names
@@ -59,9 +62,9 @@ def doubts(match: Match, names: list[str] | None = None) -> dict[str, Doubles]:
     for name in names or list_scores():
         function: Any = REGISTRY.get(name)
         if all(tensor in match.query and tensor in match.answer for tensor in function.needs):
-            values = function(match)
-            if values is not None:
-                found[name] = _checked(name, values, len(match))
+            values = [function(part) for part in _blocks(match)]
+            if all(value is not None for value in values):
+                found[name] = _joined(name, values, len(match))
     return found
 
 
@@ -70,10 +73,16 @@ def free_scores() -> list[str]:
     return [name for name in list_scores() if REGISTRY.constant(name, "free", False)]
 
 
-def _checked(name: str, values: Any, count: int) -> Doubles:
+def _blocks(match: Match) -> list[Match]:
+    """The match in parts of at most `ROWS` queries."""
+    return [match.rows(slice(start, start + ROWS)) for start in range(0, max(len(match), 1), ROWS)]
+
+
+def _joined(name: str, values: Sequence[Any], count: int) -> Doubles:
     import numpy as np
 
-    array = np.asarray(values, dtype=np.float64)
+    parts = [np.asarray(value, dtype=np.float64) for value in values]
+    array = np.concatenate(parts) if all(part.ndim == 1 for part in parts) else parts[0]
     if array.shape != (count,) or not np.isfinite(array).all():
         raise ValueError(
             f"score {name!r} gave shape {array.shape} or a number that is none; expected ({count},) numbers."
