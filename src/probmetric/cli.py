@@ -113,6 +113,13 @@ def _data_status(options: argparse.Namespace) -> None:
     print(format_status(status(_params())))
 
 
+def _data_card(options: argparse.Namespace) -> None:
+    from probmetric.data.card import write_card
+
+    for path in write_card(Path(_params().data.prepared) / options.name, options.output, options.license):
+        print(path)
+
+
 def _train(options: argparse.Namespace) -> None:
     plan = _run_plan(options)
     from probmetric.pipeline import already_made, train
@@ -471,6 +478,11 @@ def _parser() -> argparse.ArgumentParser:
     ensure.set_defaults(run_command=_data_ensure)
     status = data.add_parser("status", help="what is present, what is missing, the files expected, the next command")
     status.set_defaults(run_command=_data_status)
+    card = data.add_parser("card", help="write a data card (Markdown) and a Croissant file of a prepared dataset")
+    card.add_argument("name", help="a prepared dataset: letters_exact, glyphs, ...")
+    card.add_argument("--output", type=Path, required=True, help="folder to write README.md and croissant.json to")
+    card.add_argument("--license", default="", help="under what terms the images may be used")
+    card.set_defaults(run_command=_data_card)
 
     _add_run_steps(add)
     _add_report_steps(add)

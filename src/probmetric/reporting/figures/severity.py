@@ -24,19 +24,19 @@ SHOWN = {"wrong": "errors", "unstated": "excess errors", "rank": "rank"}
 
 @register
 def draw(context: ReportContext) -> _style.Drawing:
-    """A panel per dataset, distortion and question; of many methods only all distortions together."""
+    """A panel per dataset, distortion and question; of many methods all distortions together, if known."""
     found = {name: _collected(context, name) for name in _distortions(context)}
     asked = [curves for data in found.values() for kinds in data.values() for curves in kinds.values()]
     drawn = {variant for curves in asked for variant in curves}
     if not drawn:
         return _style.nothing(TITLE, "no dataset of this experiment says how strongly its images were distorted.")
-    names = [name for name in found if len(drawn) <= FEW or name == ALL or ALL not in found]
+    summed = found.get(ALL, {}) if len(drawn) > FEW else {}
     panels = {
         f"{data}, {name}: {words}": curves[kind]
         for kind, words in SHOWN.items()
-        for name in names
+        for name in found
         for data, curves in found[name].items()
-        if curves[kind]
+        if curves[kind] and (name == ALL or data not in summed)
     }
     figure = _lines.line_panels(context, panels, _finish, columns=2)
     caption = (

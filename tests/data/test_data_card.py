@@ -1,0 +1,41 @@
+import json
+
+import pytest
+
+from probmetric.data import DataError, add_noise, load_manifest
+from probmetric.data.card import write_card
+from probmetric.data.digest import read_digest
+
+
+def test_card_and_croissant_say_what_the_folder_holds(prepared_dataset, tmp_path):
+    folder = prepared_dataset("digits")
+    card, machine = write_card(folder, tmp_path)
+    words, found = card.read_text(), json.loads(machine.read_text())
+    frame = load_manifest(folder)
+    for split, rows in frame.groupby("split"):
+        assert f"| {split} | {len(rows)} | {rows.label.nunique()} |" in words
+    (records,) = found["recordSet"]
+    assert [field["name"] for field in records["field"]] == list(frame.columns)
+    assert {each["contentUrl"]: each["sha256"] for each in found["distribution"]} == read_digest(folder)
+    kinds = {field["name"]: field["dataType"] for field in records["field"]}
+    assert (kinds["path"], kinds["label"]) == ("sc:Text", "sc:Integer")
+    assert "CC BY 4.0" in found["license"]
+    assert all(f"| `{name}` |" in words for name in frame.columns)
+
+
+def test_every_column_of_letters_exact_is_explained(prepared_dataset, tmp_path):
+    folder = prepared_dataset("letters_exact")
+    card, machine = write_card(folder, tmp_path, licence="mine")
+    assert "| `entropy` | entropy of P(class" in card.read_text()
+    assert "Noisy letters whose P(class | image) is computed" in card.read_text()
+    found = json.loads(machine.read_text())
+    assert found["license"] == "mine"
+    (records,) = found["recordSet"]
+    assert all(field["description"] != field["name"] for field in records["field"])
+
+
+def test_a_variant_with_wrong_labels_has_no_card_of_its_own(prepared_dataset, tmp_path):
+    (tmp_path / "digits").symlink_to(prepared_dataset("digits"))
+    add_noise(tmp_path / "digits", tmp_path / "digits+noise0.2", rate=0.2, kind="uniform", seed=0)
+    with pytest.raises(DataError, match=r"shares the pixels of another dataset .*describe that one"):
+        write_card(tmp_path / "digits+noise0.2", tmp_path / "card")
