@@ -83,6 +83,21 @@ def test_an_index_that_looks_at_a_part_misses_some_and_gets_no_similarity_wrong(
     assert np.isneginf(narrow.similarity[narrow.indices < 0]).all()
 
 
+def test_an_index_can_be_searched_after_faiss_was_taught_tensors(gallery, data):
+    """`faiss.contrib.torch_utils` replaces `search` by one without parameters and keeps the old one beside it."""
+
+    class Taught:
+        def __init__(self, lists):
+            self.search_numpy, self.nlist = lists.search, lists.nlist
+
+        def search(self, x, k, D=None, I=None): ...  # noqa: E741, N803
+
+    index = GalleryIndex.build(gallery, lists=4, probes=4)
+    expected = index.candidates(data[0][:5], 3)
+    index.lists = Taught(index.lists)
+    np.testing.assert_array_equal(index.candidates(data[0][:5], 3), expected)
+
+
 def test_wrong_files_are_named(tmp_path, gallery):
     with pytest.raises(FileError, match="at least one"):
         Gallery([])

@@ -146,7 +146,9 @@ class GalleryIndex:
 
         parameters: Any = faiss.SearchParametersIVF()
         parameters.nprobe = min(self.probes, self.lists.nlist)
-        _, found = self.lists.search(queries, count, params=parameters)
+        # faiss.contrib.torch_utils, once anything imports it, replaces `search` by one that takes no parameters.
+        search = getattr(self.lists, "search_numpy", self.lists.search)
+        _, found = search(queries, count, params=parameters)
         return found.astype(np.int64)
 
 

@@ -1,7 +1,7 @@
 """What images look like, without any network: a few statistics of the pixels, by which a gallery knows strangers.
 
-An embedding need not tell an image from another world: asked of 600 photographs a white image was answered with P(right)
-1.00. Its contrast is that of none of them. Per image, of the network's input:
+An embedding need not tell an image from another world: a white image asked of 600 photographs was answered, at
+P(right) 1.00. Its contrast is that of none of them. Per image, of the network's input:
 
     brightness     mean
     contrast       log standard deviation
