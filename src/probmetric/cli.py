@@ -337,18 +337,26 @@ def load_named(plugins: Sequence[str]) -> None:
 
 def _tune(options: argparse.Namespace) -> None:
     from probmetric.planning.runs import every_method
-    from probmetric.tuning import load_tuning, report
+    from probmetric.tuning import cost, load_tuning, report
     from probmetric.tuning.search import Search
-    from probmetric.tuning.snakemake import train_runs
+    from probmetric.tuning.snakemake import build_study, train_runs
 
     params = _params()
     search = Search(params, every_method(params), load_tuning(options.search))
+    if options.estimate:
+        print(cost.estimated(search, options.search, cost.Times.recorded()))
+        return
+    if search.spec.study:
+        report.study(search, options.search)  # a mistake in it is said now, not after hours
     search.run(
         lambda runs: train_runs(runs, params.stale, options.snakemake),
         lambda search: report.write_progress(search, options.search),
     )
     print(report.table(search))
     print(f"Tuned methods, to be named in experiments: {report.write_methods(search, options.search)}")
+    if written := report.write_study(search, options.search):
+        print(f"Their experiment: {written}", flush=True)
+        build_study(written.stem, options.snakemake)
 
 
 def _certificate(options: argparse.Namespace) -> None:
@@ -521,6 +529,9 @@ def _parser() -> argparse.ArgumentParser:
         "--patience", type=float, default=100_000, help="clean queries to a false alarm, on average at least"
     )
     command = add("tune", _tune, "search a method's settings on validation data; started again it goes on")
+    command.add_argument(
+        "--estimate", action="store_true", help="only say what processor time it will take (give it before the name)"
+    )
     command.add_argument("search", help="name of a file below workflow/tuning")
     command.add_argument("snakemake", nargs=argparse.REMAINDER, help="options for snakemake, e.g. --profile slurm")
     command = add(

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from canary import with_other_test_images
-from probmetric.config import ConfigError, Params, Tuning, load, parse
+from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, load, parse
 from probmetric.io import read_yaml
 from probmetric.pipeline import train
 from probmetric.planning.plans import RunPlan
-from probmetric.planning.runs import Run, every_method, resolve
+from probmetric.planning.runs import Run, every_method, expand, resolve
 from probmetric.run_folder import RunFolder
-from probmetric.tuning import load_tuning, report, tuning_names
+from probmetric.tuning import cost, load_tuning, report, tuning_names
 from probmetric.tuning.search import Search, TuningError, validation_metric
 
 ROOT = Path(__file__).parents[2]
@@ -194,3 +194,71 @@ def test_every_search_file_is_valid(params):
         Search(params, every_method(params), load_tuning(name))
     with pytest.raises(ConfigError, match="unknown search 'glyph': did you mean 'glyphs'"):
         load_tuning("glyph")
+
+
+STUDY = {
+    "named": "tuned-{method}",
+    "methods": ["contrastive", "cosine"],
+    "posteriors": ["laplace"],
+    "spaces": {"contrastive": {"loss.margin": {"low": 0.3, "high": 1.2}}},
+    "study": {
+        "title": "After",
+        "runs": [{"datasets": ["glyphs"], "methods": ["untrained", "untuned", "tuned"], "seeds": [0]}],
+    },
+}
+
+
+def test_a_search_writes_the_study_of_what_it_chose(params, tmp_path):
+    search, _ = searched(params, tmp_path / "runs", trials=2, batch=2, **STUDY)
+    assert search.ranges["cosine"].keys() == RATES.keys()
+    assert search.ranges["contrastive"].keys() == {"loss.margin", *RATES}
+    written = read_yaml(report.write_methods(search, "t", folder=tmp_path))
+    assert written["tuned-laplace"]["base"] == "tuned-contrastive"
+    path = report.write_study(search, "t", folder=tmp_path)
+    assert path == tmp_path / "tuned-t.yaml"
+    spec = parse(Experiment, read_yaml(path), "t")
+    methods = {name: parse(Method, value, name) for name, value in written.items()}
+    runs = expand(params, spec.model_copy(update={"methods": methods}))
+    assert [run.settings.method for run in runs] == [
+        *("untrained", "contrastive", "cosine", "laplace"),
+        *("tuned-contrastive", "tuned-cosine", "tuned-laplace"),
+    ]
+    assert runs[-1].encoder == runs[4].name
+    assert runs[4].settings.loss.options["margin"] == search.best("contrastive").values["loss.margin"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"posteriors": ["laplace"], "methods": ["cosine"]},
+            "the base of 'laplace' is 'contrastive', which is not tuned",
+        ),
+        ({"spaces": {"arcface": RATES}}, "arcface is not among `methods`"),
+        ({"named": "tuned"}, "gives all methods one name"),
+    ],
+)
+def test_a_wrong_study_stops_before_any_training(params, tmp_path, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        searched(params, tmp_path, **changes)
+
+
+def test_the_cost_is_told_from_recorded_times(params, tmp_path):
+    search, _ = searched(params, tmp_path / "runs", trials=2, batch=2, **STUDY)
+    run = RunFolder.named("glyphs/cosine/seed0", tmp_path / "runs")
+    run.path.mkdir(parents=True)
+    run.history_file.write_text("epoch,seconds\n0,2.0\n1,4.0\n")
+    for step, seconds in {"train": 11.0, "fit_posterior": 1.0, "embed": 2.0, "evaluate": 3.0}.items():
+        job = tmp_path / "jobs" / step / "glyphs/cosine/seed0.tsv"
+        job.parent.mkdir(parents=True)
+        job.write_text(f"s\tcpu_time\n99\t{seconds}\n")
+    times = cost.Times.recorded(tmp_path / "runs", tmp_path / "jobs")
+    (planned,) = search.planned("cosine")
+    assert times.of(planned, ["train"]) == pytest.approx(11.0 - 6.0 + 3.0 * planned.settings.training.epochs)
+    assert times.of(planned, ["embed", "evaluate"]) == 5.0
+    other = resolve(params, params.methods, dataset="digits", method="cosine")
+    assert times.of(other, ["train"]) is None
+    said = cost.estimated(search, "t", times)
+    assert said.splitlines()[0].startswith("search: 2 trials of 2 methods: 4 runs: 0.")
+    assert "study tuned-t: 7 runs" in said
+    assert "no times recorded" in cost.estimated(search, "t", cost.Times({}, {}))

@@ -63,6 +63,26 @@ class Tuning(Strict):
     ranges: dict[str, SearchRange] = Field(
         default_factory=dict, description="settings searched for every method, besides the method's own `search`"
     )
+    spaces: dict[str, dict[str, SearchRange]] = Field(
+        default_factory=dict, description="settings searched for one of the methods: method -> setting -> range"
+    )
+    named: str = Field("{method}-tuned-{search}", description="names of the tuned methods")
+    posteriors: tuple[str, ...] = Field(
+        (), description="methods without training of their own whose `base` is tuned: each gets a tuned one too"
+    )
+    study: dict[str, Any] = Field(
+        default_factory=dict,
+        description="an experiment that is written and built when the search is done, as `tuned-<search>`; among its "
+        "methods `tuned` stands for all tuned ones and `untuned` for the same as they were",
+    )
+
+    @model_validator(mode="after")
+    def _names(self) -> Tuning:
+        if "{method}" not in self.named:
+            raise ValueError(f"named: {self.named!r} gives all methods one name; it needs {{method}}")
+        if strangers := [name for name in self.spaces if name not in self.methods]:
+            raise ValueError(f"spaces: {', '.join(strangers)} is not among `methods`")
+        return self
 
     @property
     def budget(self) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from probmetric import losses
-from probmetric.config import RunSettings
+from probmetric.config import Component, RunSettings
+from probmetric.identity import REGISTRIES
 
 if TYPE_CHECKING:
     import optuna
@@ -39,10 +39,10 @@ def present_values(settings: RunSettings, ranges: Mapping[str, SearchRange]) -> 
 def _present(settings: RunSettings, key: str) -> Any:
     """Value at a dotted key; an option that is not written down has its registered default."""
     part, _, name = key.rpartition(".")
-    if part == "loss" and settings.loss is not None:
-        option = losses.REGISTRY.options(settings.loss.name).get(name)
-        return settings.loss.options.get(name, option.default if option else None)
     holder = getattr(settings, part) if part else settings
+    if isinstance(holder, Component):
+        option = REGISTRIES[part].options(holder.name).get(name)
+        return holder.options.get(name, option.default if option else None)
     return getattr(holder, name, None)
 
 

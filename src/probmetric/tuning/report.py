@@ -1,4 +1,4 @@
-"""What a search leaves: trials.csv, history.png and table.md, and a methods file with the chosen settings."""
+"""What a search leaves: trials.csv, history.png, table.md, a methods file with the chosen settings, and its study."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import csv
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from probmetric.config import Experiment, parse
 from probmetric.io import atomic_path, write_text, write_yaml
+from probmetric.planning.experiments import EXPERIMENTS
 
 if TYPE_CHECKING:
     from probmetric.tuning.search import Search, Trial
@@ -29,10 +32,37 @@ def write_progress(search: Search, name: str, *, reports: Path = REPORTS) -> lis
 
 
 def write_methods(search: Search, name: str, *, folder: Path = METHODS) -> Path:
-    """Write the methods file of a finished search: `<method>-tuned-<name>`, ready to be named in an experiment."""
+    """Write the methods file of a finished search (`tuned_methods`), ready to be named in an experiment."""
     path = folder / f"tuned-{name}.yaml"
     write_yaml(path, tuned_methods(search, name))
     return path
+
+
+def write_study(search: Search, name: str, *, folder: Path = EXPERIMENTS) -> Path | None:
+    """Write the experiment `tuned-<name>` of a finished search; None where its file asks for none.
+
+    Raises:
+        ConfigError: what the search file says under `study` is no experiment.
+    """
+    if not search.spec.study:
+        return None
+    path = folder / f"tuned-{name}.yaml"
+    write_yaml(path, study(search, name))
+    return path
+
+
+def study(search: Search, name: str) -> dict[str, Any]:
+    """The experiment of a search, `tuned` and `untuned` replaced by the methods they stand for."""
+    spec = search.spec
+    tuned = [*spec.methods, *spec.posteriors]
+    names = {"untuned": tuned, "tuned": [_name(search, method, name) for method in tuned]}
+    blocks = [
+        grid | {"methods": [found for method in grid["methods"] for found in names.get(method, [method])]}
+        for grid in spec.study["runs"]
+    ]
+    found = spec.study | {"runs": blocks}
+    parse(Experiment, found, f"{name}: study")
+    return found
 
 
 def tuned_methods(search: Search, name: str) -> dict[str, Any]:
@@ -41,8 +71,22 @@ def tuned_methods(search: Search, name: str) -> dict[str, Any]:
     for method in search.spec.methods:
         best = search.best(method)
         if best is not None:
-            found[f"{method}-tuned-{name}"] = _tuned(search, method, best)
+            found[_name(search, method, name)] = _tuned(search, method, best)
+    for method in search.spec.posteriors:
+        base = _name(search, str(search.methods[method].base), name)
+        if base in found:
+            found[_name(search, method, name)] = _posterior(search, method, base)
     return found
+
+
+def _name(search: Search, method: str, name: str) -> str:
+    return search.spec.named.format(method=method, search=name)
+
+
+def _posterior(search: Search, method: str, base: str) -> dict[str, Any]:
+    """A method without training of its own, on the tuned one of its base."""
+    own = search.methods[method].model_dump(mode="json", exclude_defaults=True)
+    return own | {"base": base, "label": f"{_label(search, method)} (tuned)"}
 
 
 def _tuned(search: Search, method: str, best: Trial) -> dict[str, Any]:
@@ -61,8 +105,8 @@ def table(search: Search) -> str:
         "",
         "Validation metric, not test. The first trial has the method's own settings where they lie in its ranges.",
         "",
-        "| method | budget | failed | first trial | best | at trial | settings |",
-        "|---|---|---|---|---|---|---|",
+        "| method | budget | failed | first trial | best | at trial | median of the trials | training, s | settings |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     lines += [_row(search, method, trials) for method, trials in search.trials.items()]
     return "\n".join([*lines, ""])
@@ -73,11 +117,13 @@ def _row(search: Search, method: str, trials: Sequence[Trial]) -> str:
     failed = sum(trial.objective is None for trial in trials)
     cells = [_label(search, method), str(len(trials) * len(search.spec.seeds)), str(failed)]
     cells.append(_number(trials[0].objective if trials else None))
+    reached = [trial.objective for trial in trials if trial.objective is not None]
+    spent = f"{sum(trial.seconds for trial in trials):.0f}"
     if best is None:
-        cells += ["failed", "", "none"]
+        cells += ["failed", "", "", spent, "none"]
     else:
         settings = ", ".join(f"{key}={value}" for key, value in best.values.items())
-        cells += [_number(best.objective), str(best.number + 1), settings]
+        cells += [_number(best.objective), str(best.number + 1), _number(median(reached)), spent, settings]
     return f"| {' | '.join(cells)} |"
 
 
@@ -89,10 +135,10 @@ def _write_trials(search: Search, path: Path) -> None:
     keys = sorted({key for ranges in search.ranges.values() for key in ranges})
     with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["method", "trial", "objective", *keys, "runs"])
+        writer.writerow(["method", "trial", "objective", "seconds", *keys, "runs"])
         for trial in itertools.chain.from_iterable(search.trials.values()):
             values: Mapping[str, Any] = trial.values
-            row = [trial.method, trial.number + 1, trial.objective, *(values.get(key) for key in keys)]
+            row = [trial.method, trial.number + 1, trial.objective, round(trial.seconds, 2), *map(values.get, keys)]
             writer.writerow([*row, " ".join(trial.runs)])
 
 

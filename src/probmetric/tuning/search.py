@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -32,13 +32,14 @@ class TuningError(ProbMetricError, RuntimeError):
 
 @dataclass(frozen=True)
 class Trial:
-    """Settings tried for a method; `objective` is None where training failed."""
+    """Settings tried for a method; `objective` is None where training failed, `seconds` is what training took."""
 
     method: str
     number: int
     values: Mapping[str, Any]
     runs: tuple[str, ...]
     objective: float | None
+    seconds: float = field(default=0.0, compare=False)
 
 
 class Search:
@@ -61,6 +62,11 @@ class Search:
             raise ConfigError("set: a preset is no setting of the tuned methods; write its settings out instead.")
         self.params, self.methods, self.spec, self.results = params, methods, spec, results
         self.ranges = {name: self._ranges_of(name) for name in spec.methods}
+        for name in spec.posteriors:
+            if methods[name].base not in spec.methods:
+                raise ConfigError(
+                    f"posteriors: the base of {name!r} is {methods[name].base!r}, which is not tuned here."
+                )
         self.trials: dict[str, list[Trial]] = {name: [] for name in spec.methods}
         self._studies: dict[str, optuna.Study] = {}
 
@@ -89,6 +95,10 @@ class Search:
         done = [trial for trial in self.trials[method] if trial.objective is not None]
         return max(done, key=lambda trial: trial.objective or -math.inf, default=None)
 
+    def planned(self, method: str) -> list[Run]:
+        """The runs of a trial, with the method's own settings."""
+        return self._runs(method, {})
+
     def _ranges_of(self, name: str) -> dict[str, SearchRange]:
         settings = self._resolve(name, {}, self.spec.seeds[0]).settings
         method = self.methods[name]
@@ -98,9 +108,11 @@ class Search:
             raise ConfigError(
                 f"method {name!r}: training.selection 'as_published' would let its search see test images."
             )
-        ranges = self.spec.ranges | method.search
+        ranges = self.spec.ranges | method.search | self.spec.spaces.get(name, {})
         if not ranges:
-            raise ConfigError(f"method {name!r} declares no `search` and the search file no `ranges`.")
+            raise ConfigError(
+                f"method {name!r} declares no `search`, the search file no `ranges` and no `spaces` for it."
+            )
         for key, span in ranges.items():
             for value in span.edges:
                 self._resolve(name, {key: value}, self.spec.seeds[0])
@@ -144,12 +156,18 @@ class Search:
         else:
             self._studies[name].tell(trial, objective)
         names = tuple(run.name for run in runs)
-        self.trials[name].append(Trial(name, trial.number, dict(values), names, objective))
+        seconds = sum(training_seconds(RunFolder.named(run.name, self.results)) for run in runs)
+        self.trials[name].append(Trial(name, trial.number, dict(values), names, objective, seconds))
 
     def _require_some_success(self, count: int) -> None:
         if all(trial.objective is None for found in self.trials.values() for trial in found):
             run = next(iter(self.trials.values()))[0].runs[0]
             raise TuningError(f"none of the first {count} trial(s) could be trained; see logs/train/{run}.log.")
+
+
+def training_seconds(run: RunFolder) -> float:
+    """Seconds a run trained, start and validation left out."""
+    return sum(row.get("seconds") or 0.0 for row in run.history)
 
 
 def validation_metric(run: RunFolder) -> float | None:

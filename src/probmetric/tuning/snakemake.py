@@ -14,6 +14,17 @@ from probmetric.run_folder import RunFolder
 from probmetric.tuning.search import TuningError
 
 
+def build_study(name: str, options: Sequence[str] = ()) -> None:
+    """Have Snakemake build experiment `name`, from data to report; called again it goes on.
+
+    Raises:
+        TuningError: some of it could not be made; Snakemake's messages say what.
+    """
+    command = ["snakemake", "--keep-going", *options, "--config", f"experiments=[{name}]"]
+    if subprocess.run(command, check=False).returncode:
+        raise TuningError(f"experiment {name} is not complete; Snakemake's messages are above. Run the command again.")
+
+
 def train_runs(runs: Sequence[Run], stale: StalePolicy = "auto", options: Sequence[str] = ()) -> None:
     """Have Snakemake make `history.csv` of every run; runs that cannot be trained are left out, the others finish.
 
