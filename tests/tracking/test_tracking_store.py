@@ -14,6 +14,7 @@ from mlflow import MlflowClient
 
 from probmetric.io import FileError, sha256_file
 from probmetric.tracking import track, ui_command
+from probmetric.tracking._writer import Writer
 
 STORE = "sqlite:///mlflow.db"
 
@@ -151,11 +152,44 @@ def test_an_interrupted_run_is_written_again(tracked):
     assert content() == before
 
 
-def test_long_histories_fit_several_batches(tracked):
-    write_run(tracked.root, tracked.runs[0], study_metrics("digits", 0.0, "contrastive", 0), epochs=300)
+def test_long_curves_are_thinned(tracked):
+    write_run(tracked.root, tracked.runs[0], study_metrics("digits", 0.0, "contrastive", 0), epochs=301)
     project(tracked, folders=tracked.folders[:1])
     client, found = find_run(tracked.runs[0])
-    assert len(client.get_metric_history(found.info.run_id, "by_epoch/train_loss")) == 300
+    for name in ("by_epoch/train_loss", "by_epoch/val_metric"):
+        steps = [metric.step for metric in client.get_metric_history(found.info.run_id, name)]
+        assert steps == [0, 60, 120, 180, 240, 300]
+    assert found.data.metrics["by_epoch/train_loss"] == float(last_row(tracked.folders[0])["train_loss"])
+
+
+def last_row(folder):
+    with (folder / "history.csv").open() as file:
+        return list(csv.DictReader(file))[-1]
+
+
+def test_of_many_metrics_the_headlines_are_held(tracked):
+    """The others are in the run's artifact; what only the user's own code computes is held too."""
+    held = {"retrieval/recall_at_1": 0.5, "ood/symbols/auroc": 0.6, "own/spread": 0.1, "trust/added": 0.2}
+    left = {"retrieval/recall_at_1000": 0.9, "val/sparsification/aurc": 0.3, "ood/symbols/auroc_gap": 0.4}
+    write_run(tracked.root, tracked.runs[0], held | left)
+    project(tracked, folders=tracked.folders[:1])
+    _client, found = find_run(tracked.runs[0])
+    final = {name for name in found.data.metrics if not name.startswith(("by_epoch", "training"))}
+    assert final == held.keys()
+
+
+def test_rows_written_at_once_say_what_mlflow_s_own_calls_say(tracked, monkeypatch):
+    """A store filled by the calls a tracking server gets holds the same."""
+    project(tracked, folders=tracked.folders[:3])
+    monkeypatch.setattr(Writer, "_create_all", call_by_call)
+    project(tracked, folders=tracked.folders[:3], store="called")
+    assert content("called") == content()
+
+
+def call_by_call(writer, new):
+    for entry, experiment_id, members in new:
+        writer._create(entry, experiment_id, members)
+    return [entry.run for entry, _experiment, _members in new]
 
 
 def test_unfinished_runs_are_left_out(tracked):

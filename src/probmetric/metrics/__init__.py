@@ -23,10 +23,12 @@ from typing import Any, TypeVar
 
 from probmetric.errors import ProbMetricError
 from probmetric.metrics._docs import with_tables, write_tables
+from probmetric.metrics._headlines import HEADLINES
 from probmetric.metrics._records import DIRECTIONS, METRICS, Direction, Metric
 from probmetric.registry import Entry, RegistrationError, Registry, UnknownNameError, nearest, registry_of
 
 __all__ = [
+    "HEADLINES",
     "METRICS",
     "REGISTRY",
     "Direction",
@@ -37,6 +39,7 @@ __all__ = [
     "direction",
     "find",
     "heading",
+    "is_headline",
     "label",
     "metric",
     "metric_names",
@@ -68,6 +71,14 @@ _GROUPS = {
     "p_right": "P(right)",
     "p_right_val": "P(right) fitted on validation classes",
 }
+
+
+def is_headline(name: str) -> bool:
+    """Whether runs are compared by this metric at a glance: one of `HEADLINES`, or a user's own."""
+    group, _, last = name.rpartition("/")
+    if group.startswith("ood/"):
+        return last == "auroc"
+    return name in HEADLINES or group not in {known for record in METRICS for known in record.groups}
 
 
 def metric(

@@ -20,7 +20,7 @@ from typing import Any
 from probmetric.io import FileError
 from probmetric.run_folder import RunFolder, finished_runs
 from probmetric.tracking import _store
-from probmetric.tracking._entries import report_entry, run_entry
+from probmetric.tracking._entries import pending_report, pending_run
 from probmetric.tracking.live import live_curves
 
 __all__ = ["live_curves", "track", "ui_command"]
@@ -49,8 +49,8 @@ def track(
     Raises:
         FileError: the store cannot be written, or another process holds it for too long.
     """
-    entries = [run_entry(run) for run in finished_runs(runs)]
-    report = report_entry(experiment, Path(report_folder))
+    entries = [pending_run(run) for run in finished_runs(runs)]
+    report = pending_report(experiment, Path(report_folder))
     entries += [report] if report else []
     address = _store.absolute(store_uri)
     with _store.opened(address, Path(artifact_root)):

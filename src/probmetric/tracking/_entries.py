@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from probmetric.config import Evaluation, Training
 from probmetric.io import digest_of, read_json, sha256_file
+from probmetric.metrics import is_headline
 from probmetric.run_folder import RunFolder, flatten
 from probmetric.run_names import legal_name
 
@@ -16,6 +18,8 @@ REPORTS = "reports"
 _REPORT_SUFFIXES = {".csv", ".html", ".json", ".md", ".pdf", ".png", ".tex"}
 _ENVIRONMENT = ("versions", "hardware")
 _LONGEST_TEXT = 5000
+_CURVES, _POINTS = ("train_loss", "val_metric"), 6
+_VIEW = 2  # raised when other things are written of the same files
 
 
 @dataclass
@@ -56,8 +60,37 @@ class Entry:
         return {"probmetric.weights": f"sha256:{sha256_file(self.weights)}"} if known and self.weights else {}
 
 
-def run_entry(run: RunFolder) -> Entry:
-    """The run's parameters, curves by epoch, metrics, tags and small files; weights by their digest only."""
+@dataclass(frozen=True)
+class Pending:
+    """What decides whether an entry is written at all: reading the rest of it takes longer.
+
+    Attributes:
+        experiment: as of the entry, like the two that follow.
+        run: what the run is found by again.
+        digest: identity of the files.
+        built: reads the entry.
+    """
+
+    experiment: str
+    run: str
+    digest: str
+    built: Callable[[], Entry]
+
+
+def pending_run(run: RunFolder) -> Pending:
+    """The entry of a run, not yet read."""
+    digest = _digest(run)
+    return Pending(run.key.dataset, run.key.run, digest, lambda: _run_entry(run, digest))
+
+
+def pending_report(experiment: str, folder: Path) -> Pending | None:
+    """The entry of a report; None without a report."""
+    entry = _report_entry(experiment, folder)
+    return Pending(entry.experiment, entry.run, entry.digest, lambda: entry) if entry else None
+
+
+def _run_entry(run: RunFolder, digest: str) -> Entry:
+    """The run's parameters, curves by epoch, headline metrics, tags and small files; weights by their digest only."""
     end = int(run.metrics_file.stat().st_mtime * 1000)
     seconds = [row.get("seconds") or 0.0 for row in run.history]
     start = end - int(1000 * math.fsum(seconds))
@@ -72,10 +105,10 @@ def run_entry(run: RunFolder) -> Entry:
         experiment=key.dataset,
         run=key.run,
         name=f"{key.variant} seed{key.seed}" + (f" noise{key.noise:g}" if key.noise else ""),
-        digest=_digest(run),
+        digest=digest,
         start=start,
         end=end,
-        params=_texts({"noise": f"{key.noise:g}", "overrides": key.overrides} | flatten(chosen)),
+        params=_texts({"noise": f"{key.noise:g}", "overrides": key.overrides} | _chosen(chosen)),
         tags=_texts(
             {f"probmetric.{name}": value for name, value in description.items()}
             | {f"environment.{name}": value for name, value in flatten(around).items()}
@@ -96,25 +129,41 @@ def run_entry(run: RunFolder) -> Entry:
     )
 
 
+def _chosen(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by dotted key, without those of training and evaluation that were left at their defaults."""
+    usual = flatten(
+        {"training": Training().model_dump(mode="json"), "evaluation": Evaluation().model_dump(mode="json")}
+    )
+    return {name: value for name, value in flatten(settings).items() if name not in usual or usual[name] != value}
+
+
 def _run_metrics(run: RunFolder, start: int, end: int) -> list[tuple[str, float, int, int]]:
-    """(name, value, milliseconds, step) of the curves by epoch and of the final metrics."""
+    """(name, value, milliseconds, step) of the curves by epoch, thinned, and of the headlines."""
     found = []
     now = float(start)
-    for row in run.history:
+    shown = _spread(len(run.history))
+    for number, row in enumerate(run.history):
         now += 1000 * (row.get("seconds") or 0.0)
         epoch = int(row.get("epoch") or 0)
-        for name, value in row.items():
-            if name != "epoch" and value is not None and math.isfinite(value):
-                found.append((legal_name(f"by_epoch/{name}"), value, int(now), epoch))
+        for name in _CURVES if number in shown else ():
+            value = row.get(name)
+            if value is not None and math.isfinite(value):
+                found.append((f"by_epoch/{name}", value, int(now), epoch))
     training = run.find("training", default={}) if "settings" in run.record else {}
     numbers = {f"training/{name}": value for name, value in training.items() if isinstance(value, int | float)}
     for name, value in (numbers | run.metrics).items():
-        if value is not None and math.isfinite(value):
+        if value is not None and math.isfinite(value) and is_headline(name):
             found.append((legal_name(name), float(value), end, 0))
     return found
 
 
-def report_entry(experiment: str, folder: Path) -> Entry | None:
+def _spread(epochs: int) -> set[int]:
+    """Numbers of at most `_POINTS` epochs, evenly spread, the first and the last among them."""
+    points = min(epochs, _POINTS)
+    return {round(point * (epochs - 1) / max(1, points - 1)) for point in range(points)}
+
+
+def _report_entry(experiment: str, folder: Path) -> Entry | None:
     """The report's tables, figures and page as one run of the experiment `reports`; None without a report."""
     files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if _is_result(path)}
     if not files:
@@ -142,7 +191,9 @@ def _digest(run: RunFolder) -> str:
     """Digest of a run: text files by content, tensors (they change with the history) by size, and how it is marked."""
     content = {name: sha256_file(path) for name, path in run.text_files.items()}
     sizes = {str(p.relative_to(run.path)): p.stat().st_size for p in sorted(run.path.rglob("*.safetensors"))}
-    return digest_of({"content": content, "sizes": sizes} | ({"made": run.key.made} if run.key.made else {}))
+    return digest_of(
+        {"view": _VIEW, "content": content, "sizes": sizes} | ({"made": run.key.made} if run.key.made else {})
+    )
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probmetric.run_names import legal_name
-from probmetric.tracking._entries import Entry
+from probmetric.tracking._bulk import add_tags, pack, read_tags, write_runs
+from probmetric.tracking._entries import Entry, Pending
 from probmetric.tracking._store import is_local
 from probmetric.tracking.live import LIVE_TAG
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 RUN_TAG, DIGEST_TAG, MEMBER_TAG = "probmetric.run", "probmetric.digest", "probmetric.experiment."
 _KIND = {"mlflow.experimentKind": "custom_model_development"}  # the UI then shows training runs, not chat traces
-_METRICS_PER_BATCH, _PARAMS_PER_BATCH = 1000, 100
+_METRICS_PER_BATCH, _PARAMS_PER_BATCH, _RUNS_PER_BATCH = 1000, 100, 200
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,13 @@ class Writer:
         self.artifact_root = artifact_root
         self.member = MEMBER_TAG + legal_name(experiment)
 
-    def write(self, entries: Sequence[Entry]) -> dict[str, Any]:
+    def write(self, entries: Sequence[Pending]) -> dict[str, Any]:
         """Bring the store up to date with `entries`; returns the names written and how many were unchanged."""
         ids = {name: self._experiment_id(name) for name in sorted({entry.experiment for entry in entries})}
         stored = {name: self._stored(identity) for name, identity in ids.items()}
-        written = []
+        new: list[tuple[Entry, str, frozenset[str]]] = []
+        joining: list[str] = []
+        written: list[str] = []
         for entry in entries:
             known = stored[entry.experiment].pop(entry.run, [])
             current = next((old for old in known if old.digest == entry.digest), None)
@@ -52,14 +56,38 @@ class Writer:
                 if old is not current:
                     self._delete(entry.experiment, old)
             if current is not None:
-                self._join(current)
+                joining += [current.run_id] if self.member not in current.members else []
             else:
                 members = frozenset().union(*(old.members for old in known)) | {self.member}
-                self._create(entry, ids[entry.experiment], members)
-                written.append(entry.run)
+                new.append((entry.built(), ids[entry.experiment], members))
+            if len(new) % _RUNS_PER_BATCH == 0:
+                written += self._create_all(new)
+                new = []
+        written += self._create_all(new)
+        if self.local and len(written) >= _RUNS_PER_BATCH:
+            pack(self.client)
+        self._join(joining)
         for name in stored:
             self._leave(old for olds in stored[name].values() for old in olds)
         return {"written": written, "unchanged": len(entries) - len(written)}
+
+    def _create_all(self, new: Iterable[tuple[Entry, str, frozenset[str]]]) -> list[str]:
+        """Write new runs; returns their names."""
+        if not self.local:
+            for entry, experiment_id, members in new:
+                self._create(entry, experiment_id, members)
+            return [entry.run for entry, _experiment, _members in new]
+        found = []
+        for entry, experiment_id, members in new:
+            run_id = uuid.uuid4().hex
+            self._copy_artifacts(entry, run_id)
+            found.append((entry, experiment_id, run_id, self._tags(entry, members) | {DIGEST_TAG: entry.digest}))
+        write_runs(self.client, found)
+        return [entry.run for entry, *_rest in found]
+
+    @staticmethod
+    def _tags(entry: Entry, members: Iterable[str]) -> dict[str, str]:
+        return entry.tags | entry.weights_tag() | dict.fromkeys(members, "true") | {RUN_TAG: entry.run}
 
     def _experiment_id(self, name: str) -> str:
         from mlflow.exceptions import MlflowException
@@ -81,22 +109,32 @@ class Writer:
     def _stored(self, experiment_id: str) -> dict[str, list[_Stored]]:
         """Name of the run -> what the store holds under it; several after an interruption, or with a live run."""
         found: dict[str, list[_Stored]] = {}
+        for run_id, tags in self._active_tags(experiment_id):
+            members = frozenset(tag for tag in tags if tag.startswith(MEMBER_TAG))
+            if name := tags.get(RUN_TAG) or tags.get(LIVE_TAG):
+                found.setdefault(name, []).append(_Stored(run_id, tags.get(DIGEST_TAG, ""), members))
+        return found
+
+    def _active_tags(self, experiment_id: str) -> Iterator[tuple[str, dict[str, str]]]:
+        """Run id and tags of the runs that are not deleted; of a database only tags of ours."""
+        if self.local:
+            yield from read_tags(self.client, experiment_id, "probmetric.").items()
+            return
         token = None
         while True:
             page = self.client.search_runs([experiment_id], max_results=1000, page_token=token)
             for run in page:
-                tags = run.data.tags
-                members = frozenset(tag for tag in tags if tag.startswith(MEMBER_TAG))
-                if name := tags.get(RUN_TAG) or tags.get(LIVE_TAG):
-                    entry = _Stored(run.info.run_id, tags.get(DIGEST_TAG, ""), members)
-                    found.setdefault(name, []).append(entry)
+                yield run.info.run_id, run.data.tags
             token = page.token
             if not token:
-                return found
+                return
 
-    def _join(self, stored: _Stored) -> None:
-        if self.member not in stored.members:
-            self.client.set_tag(stored.run_id, self.member, "true")
+    def _join(self, run_ids: Sequence[str]) -> None:
+        if self.local:
+            add_tags(self.client, run_ids, self.member, "true")
+            return
+        for run_id in run_ids:
+            self.client.set_tag(run_id, self.member, "true")
 
     def _leave(self, others: Iterable[_Stored]) -> None:
         """Runs that no longer belong to the experiment lose its tag."""
@@ -110,7 +148,7 @@ class Writer:
             shutil.rmtree(self.artifact_root / experiment / stored.run_id, ignore_errors=True)
 
     def _create(self, entry: Entry, experiment_id: str, members: Iterable[str]) -> None:
-        tags = entry.tags | entry.weights_tag() | dict.fromkeys(members, "true") | {RUN_TAG: entry.run}
+        tags = self._tags(entry, members)
         run = self.client.create_run(experiment_id, start_time=entry.start, tags=tags, run_name=entry.name)
         run_id = run.info.run_id
         self._copy_artifacts(entry, run_id)
