@@ -103,21 +103,47 @@ class UncertaintyContract(Contract):
             assert not value.requires_grad
 
     def test_class_probabilities_are_predictive_or_absent(self) -> None:
-        """The classifier's mean over the samples, where samples are kept; none of a classifier nobody trained."""
+        """The trained classifier's: of the embedding itself, or their mean over the draws, which is not the same."""
         encoder, uncertainty, given = self.prepared()
         images = tiny_batches(1)[0][0]
-        if not hasattr(uncertainty, "keep_samples"):
-            return
-        uncertainty.keep_samples = True
+        draws = hasattr(uncertainty, "keep_samples")
+        if draws:
+            uncertainty.keep_samples = True
         batch = uncertainty.bind(encoder, **given, seed=0)(images)
-        if batch.probabilities is None:
+        found = batch.probabilities
+        if found is None:
             return
-        assert torch.allclose(batch.probabilities.sum(1), torch.ones(len(images)), atol=1e-4)
-        samples = batch.samples
-        assert samples is not None
+        assert found.min() >= 0
+        assert torch.allclose(found.sum(1), torch.ones(len(images)), atol=1e-4)
+        encoder.eval()
         with torch.no_grad():  # the classifier of `cosine` reads directions only
+            plain = given["loss"].probabilities(encoder(images))
+            if not draws:
+                order = torch.argsort(plain, dim=1)  # a temperature keeps the order of the classes
+                assert (torch.gather(found, 1, order).diff(dim=1) >= -1e-6).all()
+                return
+            samples = batch.samples
+            assert samples is not None
             each = [given["loss"].probabilities(samples[:, draw]) for draw in range(samples.shape[1])]
-        assert torch.allclose(batch.probabilities, torch.stack(each).mean(0), atol=1e-4)
+        assert torch.allclose(found, torch.stack(each).mean(0), atol=1e-4)
+        assert not torch.allclose(found, plain, atol=1e-6)
+
+    def test_a_loss_without_a_classifier_gives_no_class_probabilities(self) -> None:
+        """Nor does an uncertainty invent them."""
+        uncertainty = create_uncertainty(self.name, **self.options)
+        if type(uncertainty).needs_classifier or uncertainty.trains_encoder or uncertainty.members > 1:
+            return
+        encoder: Any = TinyEncoder()
+        loss = create_loss("contrastive", num_classes=4, dim=4)
+        posterior = None
+        if uncertainty.fits:
+            generator = torch.Generator().manual_seed(0)
+            batches, validation = tiny_batches(), tiny_batches(1)
+            posterior = uncertainty.fit(
+                encoder, batches, loss=loss, generator=generator, device="cpu", validation=validation
+            )
+        batch = uncertainty.bind(encoder, loss=loss, posterior=posterior, seed=0)(tiny_batches(1)[0][0])
+        assert batch.probabilities is None
 
     def test_same_seed_same_record_for_any_batch_size(self) -> None:
         """Draws depend on the seed only."""
