@@ -268,3 +268,16 @@ def test_queries_without_positives_are_left_out_of_retrieval_calibration_too():
     alone = np.where(np.arange(41) == 40, 9, labels)  # one image alone in its class
     _, diagram = retrieval_reliability(samples, alone)
     assert diagram.count.sum() == 40
+
+
+def test_the_calibration_of_votes_has_an_error_over_the_images(tmp_path):
+    generator = np.random.default_rng(6)
+    labels = np.arange(200) % 20
+    centres = generator.normal(size=(20, 6))
+    samples = (centres[labels][:, None] + generator.normal(size=(200, 5, 6))).astype(np.float32)
+    samples /= np.linalg.norm(samples, axis=2, keepdims=True)
+    (tmp_path / "run").mkdir()
+    write(tmp_path / "run", "test", samples[:, 0], labels, generator.random(200), samples=samples)
+    _, curves = evaluate_run(tmp_path / "run")
+    (error,) = curves["image_errors"]["calibration/retrieval_ece"]
+    assert 0.005 < error < 0.1  # a share of 200 answers moves by .035 at most

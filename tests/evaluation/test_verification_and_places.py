@@ -98,7 +98,9 @@ def test_metrics_of_places(street):
         assert 0 <= metrics[name] <= 1
     assert {"retrieval_day_to_night/recall_at_1", "retrieval_night_to_day/recall_at_1"} < metrics.keys()
     assert not any(name.startswith(("clustering", "structure")) for name in metrics)
-    assert curves.keys() == {"sparsification"}
+    assert curves.keys() == {"sparsification", "images/recall_at_1", "images/map_at_r", "image_errors"}
+    assert np.mean(curves["images/recall_at_1"]["value"]) == pytest.approx(metrics["retrieval/recall_at_1"])
+    assert curves["image_errors"].keys() >= {"retrieval/recall_at_1", "retrieval/map_at_r"}
 
 
 def test_a_split_without_images_has_no_metrics(street):

@@ -44,12 +44,19 @@ from probmetric.evaluation.calibration import Reliability, reliability
 from probmetric.evaluation.classification import classification_metrics
 from probmetric.evaluation.clustering import clustering_metrics
 from probmetric.evaluation.correlation import spearman
-from probmetric.evaluation.image_errors import auroc_error, mean_error, resampled
+from probmetric.evaluation.image_errors import (
+    auroc_error,
+    error_of_auroc,
+    image_curves,
+    known_errors,
+    mean_error,
+    resampled,
+)
 from probmetric.evaluation.ood import auroc, ood_metrics, roc_curve
 from probmetric.evaluation.p_right import diagram
 from probmetric.evaluation.places import Places, place_metrics, place_retrieval
 from probmetric.evaluation.retrieval import retrieval_per_query, summarize
-from probmetric.evaluation.sampled import retrieval_reliability, sampled_retrieval_metrics
+from probmetric.evaluation.sampled import retrieval_votes, sampled_retrieval_metrics, vote_reliability
 from probmetric.evaluation.selective import selective_metrics, sparsification
 from probmetric.evaluation.severity import by_severity
 from probmetric.evaluation.structure import structure_metrics
@@ -216,35 +223,37 @@ def evaluate_test(
     per_query = retrieval_per_query(test["mean"], test["label"], ks=tuple(dict.fromkeys((1, *settings.ks))))
     metrics = _prefixed("retrieval", summarize(per_query)) | _other_spaces(test, settings)
     curves: Curves = {}
+    errors: dict[str, float] = {}
     if settings.clustering:
         found = clustering_metrics(test["mean"], test["label"], clusters=settings.clusters, seed=settings.seed)
         metrics |= _prefixed("clustering", found)
     if settings.structure:
         metrics |= _prefixed("structure", structure_metrics(test["mean"], test["label"]))
     if "samples" in test.tensors and np.any(per_query["positives"] > 0):
-        found, votes = retrieval_reliability(test["samples"], test["label"])
+        confidence, correct = retrieval_votes(test["samples"], test["label"])
+        found, votes = vote_reliability(confidence, correct)
         metrics |= _prefixed("calibration", found)
+        errors["calibration/retrieval_ece"] = resampled(
+            lambda rows: vote_reliability(confidence[rows], correct[rows])[1].error("l1"), len(correct)
+        )
         drawn = sampled_retrieval_metrics(test["samples"][:, :SAMPLED_SETS], test["label"], ks=settings.ks)
         metrics |= _prefixed("retrieval_sampled", drawn)
         curves["retrieval_reliability"] = _diagram(votes)
-    errors: dict[str, float] = {}
     if answers is not None and np.any(per_query["positives"] > 0):
         found, curve = _sparsification(test, per_query, answers)
         metrics |= _prefixed("sparsification", found)
         curves["sparsification"] = curve
         asked = per_query["positives"] > 0
-        for name in ("recall_at_1", "map_at_r"):
-            curves[f"images/{name}"] = {"value": per_query[name][asked].round(4).tolist()}
-            errors[f"retrieval/{name}"] = mean_error(per_query[name][asked])
-        wrong = per_query["recall_at_1"][asked] == 0
-        errors["sparsification/error_auroc"] = _error_of_auroc(test["uncertainty"][asked], wrong)
+        kept, errors_of_images = image_curves(per_query, asked, test["uncertainty"])
+        curves |= kept
+        errors |= errors_of_images
     columns = _columns(test)
     if columns is not None:
         found, curve = _classification(test, columns, settings)
         metrics |= found
         curves["reliability"] = curve
         errors |= _classification_errors(test, columns, settings)
-    if known := _known(errors):
+    if known := known_errors(errors):
         curves["image_errors"] = known
     return metrics, curves
 
@@ -278,7 +287,7 @@ def evaluate_ood(
         errors[f"ood/{name}/auroc"] = auroc_error(test["uncertainty"], doubt)
         if "test" in answers and f"ood/{name}" in answers:
             metrics |= _prefixed(f"ood/{name}", stranger_aurocs(answers["test"], answers[f"ood/{name}"]))
-    curves["image_errors"] = _known(errors)
+    curves["image_errors"] = known_errors(errors)
     for kind in ("auroc", "auprc", "fpr_at_95"):
         if names:
             metrics[f"ood/{kind}"] = float(np.mean([metrics[f"ood/{name}/{kind}"] for name in names]))
@@ -325,13 +334,6 @@ def _sparsification(
     return metrics, {"removed": curve.removed.tolist(), "accuracy": curve.accuracy.tolist()}
 
 
-def _error_of_auroc(doubt: NDArray[np.floating], wrong: NDArray[np.bool_]) -> float:
-    """Standard error of the AUROC of telling wrong answers; NaN where all or none are wrong."""
-    if not 0 < np.count_nonzero(wrong) < len(wrong):
-        return math.nan
-    return auroc_error(doubt[~wrong], doubt[wrong])
-
-
 def _classification_errors(
     test: Embeddings, columns: NDArray[np.int64], settings: EvaluationSettings
 ) -> dict[str, float]:
@@ -340,16 +342,11 @@ def _classification_errors(
     correct = test["probabilities"].argmax(axis=1) == columns
     return {
         "classification/accuracy": mean_error(correct),
-        "classification/error_auroc": _error_of_auroc(test["uncertainty"], ~correct),
+        "classification/error_auroc": error_of_auroc(test["uncertainty"], ~correct),
         "calibration/ece": resampled(
             lambda rows: reliability(confidence[rows], correct[rows], bins=settings.bins).error("l1"), len(correct)
         ),
     }
-
-
-def _known(errors: Mapping[str, float]) -> dict[str, list[float]]:
-    """Standard errors that are numbers, as curves hold them."""
-    return {name: [value] for name, value in errors.items() if math.isfinite(value)}
 
 
 def _columns(test: Embeddings) -> NDArray[np.int64] | None:

@@ -2,12 +2,14 @@
 
 mean_error   of a mean over images
 auroc_error  of an AUROC (DeLong et al. 1988)
+image_curves of what a retrieval evaluation keeps of its queries
 resampled    of anything else, by drawing the images again
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,40 @@ from probmetric.evaluation import _arrays
 from probmetric.evaluation._ordering import average_ranks
 
 Doubles = NDArray[np.float64]
+
+
+def image_curves(
+    per_query: Mapping[str, Doubles], asked: NDArray[np.bool_], doubt: Doubles
+) -> tuple[dict[str, dict[str, list[float]]], dict[str, float]]:
+    """What single queries contribute to recall@1 and MAP@R, and standard errors over them.
+
+    Args:
+        per_query: of `retrieval_per_query`, name -> (Q,).
+        asked: (Q,) queries with a positive.
+        doubt: (Q,) uncertainty of each.
+
+    Returns:
+        Curves `images/<name>`, and errors of `retrieval/<name>` and `sparsification/error_auroc`; NaN where all answers
+        are right, or all wrong.
+    """
+    curves, errors = {}, {}
+    for name in ("recall_at_1", "map_at_r"):
+        curves[f"images/{name}"] = {"value": per_query[name][asked].round(4).tolist()}
+        errors[f"retrieval/{name}"] = mean_error(per_query[name][asked])
+    errors["sparsification/error_auroc"] = error_of_auroc(doubt[asked], per_query["recall_at_1"][asked] == 0)
+    return curves, errors
+
+
+def error_of_auroc(doubt: Doubles, wrong: NDArray[np.bool_]) -> float:
+    """Standard error of the AUROC of telling wrong answers (Q,) by `doubt` (Q,); NaN where all or none are wrong."""
+    if not 0 < np.count_nonzero(wrong) < len(wrong):
+        return float("nan")
+    return auroc_error(doubt[~wrong], doubt[wrong])
+
+
+def known_errors(errors: Mapping[str, float]) -> dict[str, list[float]]:
+    """Standard errors that are numbers, as curves hold them."""
+    return {name: [value] for name, value in errors.items() if math.isfinite(value)}
 
 
 def mean_error(values: Any) -> float:

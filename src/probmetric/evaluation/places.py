@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.data.places import RADIUS, Subtask, positives, subtask
+from probmetric.evaluation.image_errors import image_curves, known_errors
 from probmetric.evaluation.neighbours import nearest_neighbours
 from probmetric.evaluation.retrieval import retrieval_per_query, summarize
 from probmetric.evaluation.selective import selective_metrics, sparsification
@@ -87,6 +88,9 @@ def place_metrics(
         found["ausc_as_published"] = sparsification(both, correct, scaling="as_published")[1]
         metrics |= {f"sparsification/{name}": value for name, value in found.items()}
         curves["sparsification"] = {"removed": curve.removed.tolist(), "accuracy": curve.accuracy.tolist()}
+        kept, errors = image_curves(values, asked, doubt[queries])
+        curves |= kept
+        curves["image_errors"] = known_errors(errors)
     for task in SUBTASKS:
         other, _, _ = place_retrieval(mean, places, ks=ks, task=task)
         if other and np.any(other["positives"] > 0):

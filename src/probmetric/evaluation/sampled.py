@@ -21,6 +21,8 @@ from probmetric.evaluation.calibration import Reliability, calibration_error, re
 from probmetric.evaluation.neighbours import nearest_neighbours
 from probmetric.evaluation.retrieval import retrieval_metrics
 
+Doubles = NDArray[np.float64]
+
 BINS = 10
 
 
@@ -55,12 +57,25 @@ def retrieval_calibration(samples: Any, labels: Any) -> dict[str, float]:
 
 def retrieval_reliability(samples: Any, labels: Any) -> tuple[dict[str, float], Reliability]:
     """`retrieval_calibration` and the reliability diagram behind its `retrieval_ece`."""
+    return vote_reliability(*retrieval_votes(samples, labels))
+
+
+def retrieval_votes(samples: Any, labels: Any) -> tuple[Doubles, NDArray[np.bool_]]:
+    """Confidence and correctness (A,) of the votes of the A queries whose class has another image.
+
+    Raises:
+        ValueError: there is no such query.
+    """
     predicted, confidence = neighbour_votes(samples, labels)
     classes = _arrays.to_numpy(labels)
     answerable = np.isin(classes, _repeated(classes))
     if not answerable.any():
         raise ValueError("no class has two images, so that no query has a right answer; nothing can be calibrated.")
-    confidence, correct = confidence[answerable], (predicted == classes)[answerable]
+    return confidence[answerable], (predicted == classes)[answerable]
+
+
+def vote_reliability(confidence: Doubles, correct: NDArray[np.bool_]) -> tuple[dict[str, float], Reliability]:
+    """`retrieval_ece` of votes (A,), as published too, and the reliability diagram behind it."""
     diagram = reliability(confidence, correct, bins=BINS, scheme="equal_width")
     published = float("nan")
     if not np.all(confidence == 1.0):
