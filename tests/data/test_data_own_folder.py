@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -191,3 +192,36 @@ def test_links_out_of_the_folder_are_refused(tmp_path):
     (raw / "class 1" / "x.png").symlink_to("x.png")
     with pytest.raises(DataError, match="or nowhere"):
         prepared(raw, tmp_path / "shop")
+
+
+def test_bad_names_links_and_pipes_are_left_out_when_told_to(tmp_path):
+    raw = photographs(tmp_path / "photos", range(8))
+    place = raw / "class 1"
+    content = next(place.iterdir()).read_bytes()
+    (place / os.fsdecode(b"latin\xe9.png")).write_bytes(content + b"\0")
+    (place / "out.png").symlink_to("/etc/hostname")
+    (place / "loop.png").symlink_to("loop.png")
+    os.mkfifo(place / "pipe.png")
+    with pytest.raises(DataError, match=r"2 link\(s\) lead out"):
+        prepared(raw, tmp_path / "shop")
+    prepared(raw, tmp_path / "shop", on_error="skip")
+    summary = json.loads((tmp_path / "shop/summary.json").read_text())
+    assert any("3 file(s) left out" in note and "latin" in note for note in summary["notes"])
+    assert any("pipe.png" in line for line in summary["left_out"])
+
+
+@pytest.mark.parametrize("size", [(1, 30000), (30000, 1)])
+def test_the_middle_of_a_very_long_image_is_seen_without_blowing_it_up(size):
+    """Its shorter side at 256 would make it 7.7 million pixels long."""
+    from probmetric.data.views import create_view
+
+    pixels = np.zeros((*size, 3), np.uint8)
+    pixels[15000 if size[0] > 1 else 0, 15000 if size[1] > 1 else 0] = 255
+
+    class Store:
+        def __getitem__(self, row):
+            return pixels
+
+    view = create_view("photos", size=24).load_plain(Store(), np.zeros(1, dtype=int))
+    assert view.shape == (1, 3, 24, 24)
+    assert view.max() > 100

@@ -51,7 +51,7 @@ def image_files(place: str | Path) -> list[Path]:
         return [place]
     root = place.resolve()
     listed = sorted(path for path in place.rglob("*") if path.suffix.lower() in IMAGE_FILES)
-    found = [path for path in listed if not path.name.startswith(".") and _lies_in(root, path)]
+    found = [path for path in listed if not path.name.startswith(".") and _lies_in(root, path) and path.is_file()]
     if not found:
         raise DataError(f"{place}: no image files ({', '.join(IMAGE_FILES)}).")
     return found
@@ -77,6 +77,7 @@ def pixels_of(image: Any, mode: Mode, shorter_side: int | None = None) -> np.nda
         DataError: it is none of these, or damaged.
     """
     if isinstance(image, str | os.PathLike):
+        _check_file(Path(image))
         return decode_file(Path(image), mode=mode, shorter_side=shorter_side).pixels
     if isinstance(image, bytes):
         return decode(image, "the image", mode=mode, shorter_side=shorter_side).pixels
@@ -88,6 +89,12 @@ def pixels_of(image: Any, mode: Mode, shorter_side: int | None = None) -> np.nda
         return decoded(image, mode=mode, shorter_side=shorter_side).pixels
     except (Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
         raise DataError(f"the image cannot be read ({error}).") from error
+
+
+def _check_file(path: Path) -> None:
+    """Refuse a pipe or device, from which one could read for ever."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise DataError(f"{path} is no regular file; name image files.")
 
 
 def _bytes_of(image: Any) -> np.ndarray:

@@ -80,8 +80,13 @@ class ImageFiles:
 
 
 def _content(path: str) -> bytes:
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - see above
+    with open(path, "rb", buffering=0, opener=_at_once) as file:
         return file.read()
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open without waiting: a pipe among the images is empty instead of holding everything up."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _shape(pixels: np.ndarray) -> tuple[int, int, int]:

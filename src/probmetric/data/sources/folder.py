@@ -28,6 +28,8 @@ from probmetric.data.sources._files import IMAGE_SUFFIXES, ImageFiles, Store, st
 from probmetric.data.sources._own import CLOSED_SETS, Listed, OnError, Sharing, Split
 from probmetric.registry import Flag
 
+Rows = list[tuple[str, str, str, str]]
+
 
 @register
 class Folder(Source):
@@ -61,10 +63,12 @@ class Folder(Source):
         if files.folder is None or not files.folder.is_dir():
             raise DataError(f"folder: {files.folder or 'no folder'} is no folder; set `raw` to that of your images.")
         root = files.folder
-        if not self.follow_links:
+        if not self.follow_links and self.on_error == "raise":
             check_links(root)
         given = (root / "train").is_dir() and (root / "test").is_dir()
         found = [row for split in SPLITS for row in _images(root, split)] if given else _images(root)
+        if self.on_error == "skip":
+            found = self._usable(root, found, files.notes)
         splits, names, paths, groups = (strings(list(column)) for column in zip(*found, strict=True))
         listed = Listed(paths, names, splits if given else None, groups if self.by_folder else None)
         columns = self.sharing.columns(listed, root, files.notes, seed)
@@ -77,6 +81,25 @@ class Folder(Source):
             parallel=True,
             on_error=self.on_error,
         )
+
+    def _usable(self, root: Path, found: Rows, notes: list[str]) -> Rows:
+        """Rows without links that lead out of the folder and names that are no UTF-8; the notes list those."""
+        real = root.resolve()
+        gone = [row for row in found if not (self.follow_links or _stays(root / row[2], real)) or not _text(row[2])]
+        if gone:
+            shown = ", ".join(ascii(row[2]) for row in gone[:20])
+            notes.append(f"{len(gone)} file(s) left out, links out of the folder or names that are not UTF-8: {shown}")
+        left = set(gone)
+        if len(left) == len(found):
+            raise DataError(f"{root}: nothing is left without links out of the folder and names that are not UTF-8.")
+        return [row for row in found if row not in left]
+
+
+def _text(name: str) -> bool:
+    try:
+        return bool(name.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def check_links(root: Path) -> None:
@@ -100,7 +123,7 @@ def _stays(path: Path, root: Path) -> bool:
         return False
 
 
-def _images(root: Path, split: str = "") -> list[tuple[str, str, str, str]]:
+def _images(root: Path, split: str = "") -> Rows:
     """(split, class, path below `root`, group) of every image in the class folders of `root`, or of its `split`."""
     found = []
     place = root / split

@@ -34,7 +34,7 @@ from probmetric.data.views import register
 from probmetric.data.views._base import View
 
 Normalisation = Literal["backbone", "imagenet", "bn_inception", "unit"]
-ATTEMPTS = 10
+ATTEMPTS, LONGEST = 10, 50
 _CROP_DRAWS = 2 * ATTEMPTS + 2
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _STATISTICS: dict[Normalisation, tuple[tuple[float, ...], tuple[float, ...]]] = {
@@ -164,16 +164,24 @@ class Photos(View):
 
     def _central(self, image: np.ndarray) -> torch.Tensor:
         """Resized and centrally cropped image (C, S, S)."""
-        height, width = image.shape[:2]
         if not self.shorter:
             return _resized(image, self.size, self.size)
         if self.square:
             full = _resized(image, self.shorter, self.shorter)
         else:
+            image = _middle(image)
+            height, width = image.shape[:2]
             scale = self.shorter / min(height, width)
             full = _resized(image, max(self.shorter, int(height * scale)), max(self.shorter, int(width * scale)))
         top, left = (round((side - self.size) / 2) for side in full.shape[1:])
         return full[:, top : top + self.size, left : left + self.size]
+
+
+def _middle(image: np.ndarray) -> np.ndarray:
+    """The middle of an image (H, W, C) that is more than `LONGEST` times as long as wide: the rest is never seen."""
+    height, width = (min(side, LONGEST * min(image.shape[:2])) for side in image.shape[:2])
+    top, left = (image.shape[0] - height) // 2, (image.shape[1] - width) // 2
+    return image[top : top + height, left : left + width]
 
 
 def crop_window(
