@@ -90,7 +90,7 @@ def test_an_index_can_be_searched_after_faiss_was_taught_tensors(gallery, data):
         def __init__(self, lists):
             self.search_numpy, self.nlist = getattr(lists, "search_numpy", lists.search), lists.nlist
 
-        def search(self, x, k, D=None, I=None): ...  # noqa: E741, N803
+        def search(self, x, k, D=None, I=None): ...  # noqa: E741
 
     index = GalleryIndex.build(gallery, lists=4, probes=4)
     expected = index.candidates(data[0][:5], 3)
