@@ -400,6 +400,43 @@ def favours(claim, line):
     return all(sign * (method[0].value - other.value) >= 0 for other in others)
 
 
+def test_no_printed_opponent_that_speaks_against_a_claim_is_left_out():
+    """Online LAM "finds errors best" left out the table of CUB, where post-hoc is better."""
+    numbers = load_published()
+    for claim in claims.load_claims():
+        if claim.kind == "better" and not claim.against_metric and not claim.ours:
+            for line, quoted in printed_numbers(claim, numbers).items():
+                left_out = better_and_left_out(claim, quoted, numbers)
+                assert not left_out, f"{claim.id}, {line}: {left_out}"
+
+
+def better_and_left_out(claim, quoted, numbers):
+    """Opponents in the same place that are not quoted and beat the method by more than both spreads."""
+    mine = next((number for part, number in quoted.items() if part in claim.method), None)
+    if mine is None:
+        return []
+    place = (mine.table, mine.datasets, mine.noise, mine.metric)
+    opponents = {name for names in claim.against for name in names} - set(quoted)
+    sign = 1 if claim.better_is == "higher" else -1
+    return [
+        number.method
+        for number in numbers
+        if (number.table, number.datasets, number.noise, number.metric) == place
+        and number.method in opponents
+        and sign * (number.value - mine.value) > (number.spread or 0) + (mine.spread or 0)
+    ]
+
+
+def test_an_opponent_left_out_is_found():
+    numbers = load_published()
+    (claim,) = [each for each in claims.load_claims() if each.id == "lam-online-finds-strangers"]
+    (line,) = [found for name, found in printed_numbers(claim, numbers).items() if "cub ood/cars" in name]
+    turned = dataclasses.replace(claim, method=("lam-pfe",), against=(("lam-hib",), ("lam-online",)))
+    weak = next(n for n in numbers if (n.method, n.metric, n.table) == ("lam-pfe", "ood/cars/auroc", "lam/table3"))
+    assert better_and_left_out(claim, line, numbers) == []
+    assert better_and_left_out(turned, {"lam-pfe": weak}, numbers) == ["lam-online"]
+
+
 @pytest.mark.parametrize(
     "line",
     [
