@@ -116,6 +116,8 @@ class Embedder:
             parts = [self._nothing()]
         tensors = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
         self.dim = tensors["mean"].shape[1]
+        if name == "ood" or not self._seen(tensors["label"]):
+            tensors.pop("probabilities", None)  # of classes none of the images is of: as wide as there are classes
         if name == "ood":
             sizes = torch.tensor([len(part["label"]) for part in parts[: len(sources)]], dtype=torch.int64)
             tensors["source"] = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
@@ -125,7 +127,7 @@ class Embedder:
             "dataset": self.settings.data,
             "uncertainty": self.settings.uncertainty.name,
             "sources": json.dumps([folder.name for folder, _ in sources]),
-            "classes": json.dumps(self._training_classes()),
+            "classes": json.dumps(self._training_classes),
         }
         curvature = getattr(self.loss, "curvature", None)
         if curvature is not None:
@@ -158,6 +160,11 @@ class Embedder:
 
         return training_view(self.trained, prepared_folder(self.trained)).evaluation()
 
+    def _seen(self, labels: torch.Tensor) -> bool:
+        """Whether every one of the labels (N,) is of a training class."""
+        return set(labels.tolist()) <= set(self._training_classes)
+
+    @functools.cached_property
     def _training_classes(self) -> list[int]:
         """Manifest label of each training class, in the order of the loss's classes (columns of `probabilities`)."""
         import numpy as np

@@ -25,7 +25,7 @@ from probmetric.registry import Registry
 from probmetric.run_folder import Step
 from probmetric.source_digest import module_digests
 
-VERSIONS: dict[Step, int] = {"train": 1, "fit_posterior": 1, "embed": 2, "evaluate": 3}
+VERSIONS: dict[Step, int] = {"train": 1, "fit_posterior": 1, "embed": 3, "evaluate": 3}
 PRETRAINED = "pretrained"
 EVALUATION = "probmetric.evaluation.evaluator"
 

@@ -206,6 +206,15 @@ def test_an_ensembles_record_names_its_members(folder):
     assert read_yaml(run / "run.yaml")["members"] == ["digits/plain/seed1", "digits/plain/seed2"]
 
 
+def test_class_probabilities_are_kept_of_classes_that_have_them(folder):
+    """Not of unseen classes, nor of strangers, whose labels say nothing of the classes trained on."""
+    held = {}
+    for dataset in ("digits", "digits_open"):
+        run = embed(settings("scored", dataset=dataset, loss="cosine", ood=("digits",)))
+        held[dataset] = {split for split in ("val", "test", "ood", "last") if "probabilities" in tensors(run, split)}
+    assert held == {"digits": {"val", "test", "last"}, "digits_open": set()}
+
+
 def test_temperature_minimises_the_validation_likelihood(folder):
     """Against a grid over T, from the run's own files: probabilities of the validation images at T and at 1."""
     import numpy as np
