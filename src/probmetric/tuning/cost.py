@@ -35,7 +35,8 @@ class Times:
     @classmethod
     def recorded(cls, results: Path = RESULTS, jobs: Path = JOBS) -> Times:
         """Medians of what was recorded here."""
-        trained = [RunFolder(path.parent) for path in sorted(results.glob("*/*/seed*/history.csv"))]
+        folders = [RunFolder(path) for path in sorted(results.glob("*/*/seed*"))]
+        trained = [run for run in folders if run.history_file.exists()]
         spent = {run.key.run: training_seconds(run) for run in trained}
         rates: dict[tuple[str, str], list[float]] = {}
         for run in trained:
