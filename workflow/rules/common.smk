@@ -6,6 +6,7 @@ import time
 
 import psutil
 from probmetric.planning.console import linked
+from probmetric.planning.devices import device_count
 from probmetric.planning.jobs import JobPlan
 from probmetric.planning.slurm import outlast_outages
 from probmetric.planning.summaries import (
@@ -31,6 +32,9 @@ except ValueError as error:
 
 if workflow.is_main_process and PLAN.notice():
     print(PLAN.notice(), file=sys.stderr)
+
+if workflow.local_exec and "gpu" not in workflow.global_resources and device_count():
+    workflow.register_resource("gpu", device_count())
 
 EXPERIMENTS = PLAN.experiments
 PREPARED = PLAN.params.data.prepared
