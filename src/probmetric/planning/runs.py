@@ -244,9 +244,9 @@ def _encoders(params: Params, methods: Mapping[str, Method], runs: Iterable[Run]
     return origins([*runs, *found.values()], lambda name: _named(params, methods, name)) | found
 
 
-def expand(params: Params, experiment: Experiment) -> list[Run]:
-    """Runs of an experiment, in the order written, each once."""
-    return _expand(params, methods_with(params, {"<this experiment>": experiment}), experiment)
+def expand(params: Params, experiment: Experiment, methods: Mapping[str, Method] | None = None) -> list[Run]:
+    """Runs of an experiment, in the order written, each once; `methods` in place of all that are defined anywhere."""
+    return _expand(params, methods or methods_with(params, {"<this experiment>": experiment}), experiment)
 
 
 def _expand(

@@ -102,7 +102,7 @@ def _study_runs(search: Search, name: str) -> list[Run]:
     search.trials.update({method: found for method, found in first.items() if not search.trials[method]})
     methods: Methods = parse(Methods, {"methods": report.tuned_methods(search, name)}, "tuned")
     spec: Experiment = parse(Experiment, report.study(search, name), f"{name}: study")
-    return expand(search.params, spec.model_copy(update={"methods": methods.methods}))
+    return expand(search.params, spec, {**search.methods, **methods.methods})
 
 
 def _cpu(path: Path) -> float:
