@@ -13,7 +13,7 @@ from probmetric.made import read_made, record, restore, superseded
 from probmetric.planning import staleness
 from probmetric.planning.plans import ReportPlan, RunPlan
 from probmetric.planning.runs import Run
-from probmetric.planning.staleness import Judge, step_ingredients, steps_before, steps_of
+from probmetric.planning.staleness import Judge, report_state, step_ingredients, steps_before, steps_of
 from probmetric.reporting.aggregate import aggregate_experiment, read_records
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.record import read_report_record
@@ -296,3 +296,49 @@ def test_a_plan_is_read_back_and_an_edited_one_is_refused():
     path.write_text(path.read_text().replace('"epochs": 3', '"epochs": 4'))
     with pytest.raises(Exception, match="was edited: it does not fit its name"):
         RunPlan.read(path)
+
+
+def test_more_than_three_reasons_are_counted():
+    finish(planned())
+    changes = {"training": {"epochs": 4, "batch_size": 6, "momentum": 0.5}}
+    reasons = ", ".join(
+        ["training.batch_size default -> 6", "training.epochs 3 -> 4", "training.momentum default -> 0.5"]
+    )
+    assert why(planned(**changes)) == reasons
+    more = changes["training"] | {"weight_decay": 0.5}
+    assert why(planned(training=more)) == f"{reasons} and 1 more"
+
+
+def test_a_kept_run_is_marked_with_its_release_and_the_cohort_of_its_results(other_code):
+    run = planned()
+    finish(run, release="0.0.9")
+    assert Judge({run.name: run}).mark(run.name) == ""
+    other_code()
+    judge = Judge({run.name: run})
+    results, weights = judge.made(run.name, "evaluate"), judge.made(run.name, "train")
+    assert results.ingredients.cohort[:4] != weights.ingredients.cohort[:4]
+    assert judge.mark(run.name) == f"0.0.9-{results.ingredients.cohort[:4]}"
+    made_module.forget(run.name, "evaluate")
+    assert Judge({run.name: run}).mark(run.name) == f"0.0.9-{weights.ingredients.cohort[:4]}"
+
+
+def test_a_report_is_made_again_where_its_plan_its_results_or_their_verdicts_change(other_code, monkeypatch):
+    runs = [planned(seed) for seed in (0, 1)]
+    plan = experiment(*runs)
+
+    def digest(plan: ReportPlan = plan, policy: str = "auto") -> str:
+        return report_state(plan, Judge({run.name: run for run in runs}, policy))
+
+    missing = digest()
+    for run in runs:
+        finish(run)
+    made = digest()
+    assert digest() == made
+    finish(runs[1], value=0.7)
+    other_results = digest()
+    other_plan = digest(replace(plan, report=plan.report | {"title": "Other"}))
+    finish(runs[0], release="0.0.9")
+    other_code()
+    kept, stale = digest(policy="keep"), digest()
+    monkeypatch.setattr(staleness, "_reporting_code", lambda: "other")
+    assert len({missing, made, other_results, other_plan, kept, stale, digest()}) == 7

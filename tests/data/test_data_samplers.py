@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probmetric.data.counter import uniforms
+from probmetric.data.pairs import EpisodicSampler, PairSampler
 from probmetric.data.samplers import BalancedSampler, ClassRandomSampler, ShuffledSampler
 from probmetric.data.views import create_view, source_view
 from probmetric.data.views.small import Small, _affine_grid
@@ -193,3 +194,71 @@ def test_the_grid_of_an_affine_map_is_that_of_pytorch(height, width):
     matrix = torch.randn(7, 2, 3, generator=torch.Generator().manual_seed(0))
     expected = torch.nn.functional.affine_grid(matrix, [7, 1, height, width], align_corners=False)
     torch.testing.assert_close(_affine_grid(matrix, height, width), expected, atol=1e-6, rtol=1e-6)
+
+
+EPISODES = np.repeat([3, 1, 8, 5], [2, 3, 6, 1])
+
+
+def test_episodes_are_n_classes_of_k_different_images_drawn_anew():
+    labels = np.random.default_rng(1).permutation(EPISODES)
+    sampler = EpisodicSampler(labels, classes=2, per_class=2, episodes=7, seed=4)
+    episodes = [episode for epoch in range(40) for episode in sampler.epoch(epoch)]
+    assert len(sampler) == len(sampler.epoch(0)) == 7
+    for episode in episodes:
+        rows = labels[episode].reshape(2, 2)
+        assert (rows == rows[:, :1]).all()
+        assert len(set(rows[:, 0])) == 2
+        assert len(set(episode)) == 4
+    assert set(np.concatenate(episodes)) == set(np.flatnonzero(labels != 5)), "all but the class of one image"
+
+
+def test_as_many_classes_as_have_k_images_make_an_episode():
+    sampler = EpisodicSampler(EPISODES, classes=2, per_class=3, episodes=1, seed=0)
+    assert set(EPISODES[sampler.epoch(0)[0]]) == {1, 8}
+    with pytest.raises(ValueError, match=r"3 classes x 3 images: only 2 of 4 classes .* at most 2 classes"):
+        EpisodicSampler(EPISODES, classes=3, per_class=3, episodes=1, seed=0)
+
+
+POSITIVES = [np.array([7]), np.array([], dtype=int), np.array([8, 9]), np.array([10, 11, 12]), np.array([13])]
+
+
+def test_every_query_with_a_positive_is_paired_once_with_any_of_them():
+    sampler = PairSampler(np.arange(5) + 20, POSITIVES, pairs_per_batch=2, seed=3)
+    assert len(sampler) == len(sampler.epoch(0)) == 2
+    seen = set()
+    for epoch in range(60):
+        pairs = np.concatenate(sampler.epoch(epoch)).reshape(-1, 2)
+        assert len(set(pairs[:, 0])) == 4
+        seen |= {tuple(pair) for pair in pairs.tolist()}
+    assert seen == {(20 + query, found) for query, near in enumerate(POSITIVES) for found in near.tolist()}
+    orders = {tuple(np.concatenate(sampler.epoch(epoch))[::2]) for epoch in range(10)}
+    assert len(orders) > 5
+
+
+def test_a_last_smaller_batch_of_pairs_is_dropped_unless_it_is_the_only_one():
+    assert [len(batch) for batch in PairSampler(np.arange(5), POSITIVES, 3, seed=0).epoch(0)] == [6]
+    assert [len(batch) for batch in PairSampler(np.arange(5), POSITIVES, 9, seed=0).epoch(0)] == [8]
+    assert [len(batch) for batch in PairSampler(np.arange(5), POSITIVES, 1, seed=0).epoch(0)] == [2] * 4
+    for positives, size, message in (
+        ([[], []], 1, "^0 queries have a positive, 1 pairs"),
+        ([[1], [0]], 0, "^2 .*, 0 "),
+    ):
+        with pytest.raises(ValueError, match=message + ".* per batch: need at least 1"):
+            PairSampler(np.arange(2), [np.array(found) for found in positives], size, seed=0)
+
+
+def test_pairs_of_classes_are_two_images_of_one():
+    labels = np.array([4, 1, 4, 2, 1, 4])
+    sampler = PairSampler.of_classes(labels, 2, seed=0)
+    assert sampler.queries.tolist() == [0, 1, 2, 4, 5]
+    assert [found.tolist() for found in sampler.positives] == [[2, 5], [4], [0, 5], [1], [0, 2]]
+    assert (sampler.pairs_per_batch, sampler.seed) == (2, 0)
+
+
+def test_episodes_and_pairs_depend_on_seed_and_epoch_alone():
+    labels = np.repeat(np.arange(10), 10)
+    for make in (lambda s: EpisodicSampler(labels, 4, 2, 5, s), lambda s: PairSampler.of_classes(labels, 8, s)):
+        sampler = make(1)
+        assert same(sampler.epoch(4), make(1).epoch(4))
+        assert not same(sampler.epoch(4), sampler.epoch(5))
+        assert not same(sampler.epoch(4), make(2).epoch(4))

@@ -15,6 +15,7 @@ from probmetric.evaluation import (
     bootstrap_interval,
     calibration_error,
     classification_metrics,
+    classwise_calibration_error,
     clustering_metrics,
     holm,
     image_variance,
@@ -23,11 +24,15 @@ from probmetric.evaluation import (
     ood_metrics,
     paired_test,
     reliability,
+    risk_coverage,
     roc_curve,
     seeds_needed,
+    selective_metrics,
     sparsification,
     spearman,
 )
+from probmetric.evaluation.selective import augrc, coverage_at
+from probmetric.evaluation.statistics import pairwise_tests, shared_image_variance
 
 coarse = st.integers(-3, 3).map(float)
 scores = hnp.arrays(np.float64, st.integers(1, 40), elements=coarse)
@@ -301,3 +306,223 @@ def test_small_evaluation_loads_no_heavy_package():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (mean_interval, "values"),
+        (bootstrap_interval, "values"),
+        (lambda bad: paired_test(bad, [1.0, 2.0]), "a"),
+        (lambda bad: paired_test([1.0, 2.0], bad), "b"),
+        (lambda bad: reliability(bad, [0, 1]), "confidence"),
+        (lambda bad: sparsification(bad, [0, 1]), "uncertainty"),
+        (lambda bad: risk_coverage(bad, [0, 1]), "uncertainty"),
+        (lambda bad: selective_metrics(bad, [0, 1]), "uncertainty"),
+    ],
+)
+def test_the_argument_with_a_number_that_is_none_is_named(call, name):
+    with pytest.raises(ValueError, match=f"^{name}: entry 1 is not finite"):
+        call([0.5, math.nan])
+
+
+@pytest.mark.parametrize("call", [reliability, sparsification, risk_coverage, selective_metrics])
+def test_answers_are_right_or_wrong_one_for_each_doubt(call):
+    with pytest.raises(ValueError, match=r"^correct: entry 1 is 2.0"):
+        call([0.1, 0.2], [0, 2])
+    for wrong in ([1, 0, 1], [1]):
+        with pytest.raises(ValueError, match=f"^correct has {len(wrong)} entries, expected 2"):
+            call([0.1, 0.2], wrong)
+
+
+def test_classwise_calibration_error_is_the_mean_over_the_columns():
+    generator = np.random.default_rng(11)
+    probabilities, labels = generator.dirichlet(np.ones(3), size=200), generator.integers(0, 3, 200)
+
+    def expected(**options):
+        columns = [calibration_error(probabilities[:, c], labels == c, **options) for c in range(3)]
+        return pytest.approx(np.mean(columns))
+
+    found = classwise_calibration_error(probabilities, labels)
+    assert found == expected(bins=15, scheme="equal_width", norm="l1")
+    options = {"bins": 7, "scheme": "equal_mass", "norm": "l2"}
+    assert classwise_calibration_error(probabilities, labels, **options) == expected(**options)
+    with pytest.raises(ValueError, match=r"^labels has shape \(2,\); expected \(200,\), .* row of probabilities"):
+        classwise_calibration_error(probabilities, labels[:2])
+
+
+def test_a_reliability_diagram_by_hand():
+    sure, right = [1.0, 0.0, 0.4, 0.5, 0.5, 0.9], [1, 0, 1, 1, 0, 0]
+    wide = reliability(sure, right, bins=2, scheme="equal_width")
+    assert (wide.confidence.tolist(), wide.accuracy.tolist()) == (pytest.approx([0.2, 0.725]), [0.5, 0.5])
+    assert wide.count.tolist() == [2.0, 4.0]
+    mass = reliability(sure, right, bins=3)  # the two of confidence .5 share their mean correctness
+    assert mass.confidence.tolist() == pytest.approx([0.2, 0.5, 0.95])
+    assert mass.accuracy.tolist() == [0.5, 0.5, 0.5]
+    open_end = reliability(sure, right, bins=1, scheme="equal_width", last_bin="open")
+    assert (open_end.count.tolist(), open_end.accuracy.tolist()) == ([5.0], [0.4])
+    generator = np.random.default_rng(12)
+    sure, right = generator.random(300), generator.random(300) < 0.5
+    assert calibration_error(sure, right) == reliability(sure, right, bins=15, scheme="equal_mass").error("l1")
+    assert len(reliability(sure, right).count) == len(reliability(sure, right, bins=15).count)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bins": 0}, "^bins is 0; expected at least 1"),
+        ({"scheme": "wide"}, "^scheme is 'wide'; allowed: 'equal_mass', 'equal_width'"),
+        ({"last_bin": "shut"}, "^last_bin is 'shut'; allowed: 'closed', 'open'"),
+        ({"norm": "l3"}, "^norm is 'l3'; allowed: 'l1', 'l2'"),
+        ({"confidence": [0.5, -1e-9]}, "^confidence: entry 1 is -1e-09; expected numbers between 0 and 1"),
+        ({"confidence": [1.00001, 0.5]}, "^confidence: entry 0 is 1.00001; expected"),
+    ],
+)
+def test_calibration_says_what_it_cannot_use(options, message):
+    confidence = options.pop("confidence", [0.5, 0.6])
+    with pytest.raises(ValueError, match=message):
+        calibration_error(confidence, [0, 1], **options)
+    assert calibration_error([1.0000005, 0.0], [1, 0]) == 0.0, "rounding above 1 is 1"
+
+
+def test_selective_metrics_by_hand():
+    """Ten answers, the surest right, the second wrong, ...: accuracies of the k surest by hand."""
+    right = np.array([1, 0, 1, 1, 1, 1, 1, 1, 1, 0])
+    found = selective_metrics(np.arange(10.0), right, coverages=(1, 15, 80, 100))
+    accuracy = np.cumsum(right) / np.arange(1, 11)
+    oracle = np.r_[np.ones(8), 8 / 9, 0.8]
+    assert found["aurc"] == pytest.approx(1 - accuracy.mean())
+    assert found["e_aurc"] == pytest.approx((oracle - accuracy).mean())
+    assert found["risk_at_coverage_80"] == pytest.approx(1 / 8)
+    assert found["coverage_at_risk_5"] == 0.1
+    assert found["error_auroc"] == pytest.approx((1 + 8) / 16)
+    _, area = sparsification(np.arange(10.0), right)
+    assert (found["ausc"], found["ausc_as_published"]) == pytest.approx((area, area * 98 / 99))
+    assert found["ausc_gap_to_oracle"] == pytest.approx(sparsification(1 - right, right)[1] - area)
+    given_and_wrong = np.r_[0.0, np.cumsum(1 - right) / 10]
+    assert found["augrc"] == pytest.approx(np.trapezoid(given_and_wrong, dx=0.1))
+    assert [found[f"accuracy_at_coverage_{c}"] for c in (1, 15, 80, 100)] == pytest.approx([1.0, 0.5, 7 / 8, 0.8])
+    assert selective_metrics(np.arange(9.0), np.arange(9) < 1)["error_auroc"] == 1.0
+    assert math.isnan(selective_metrics(np.arange(9.0), np.ones(9))["error_auroc"])
+
+
+@pytest.mark.parametrize("share", [0, 101, -5])
+def test_a_coverage_is_a_percentage(share):
+    with pytest.raises(ValueError, match=f"^coverages contain {share}; expected percentages above 0 and up to 100"):
+        selective_metrics([0.1, 0.2], [1, 0], coverages=(50, share))
+
+
+def test_the_largest_coverage_at_a_risk_counts_the_risk_itself():
+    assert coverage_at(np.array([1.0, 0.9, 0.95, 0.9]), 0.05) == 0.75
+    assert coverage_at(np.array([0.8, 0.95]), 0.05) == 1.0
+    assert coverage_at(np.array([0.8, 0.9]), 0.05) == 0.0
+    assert augrc(np.array([0.0, 0.0])) == 0.5
+    assert augrc(np.array([0.0, 0.5, 2 / 3])) == pytest.approx((1 / 6 + 1 / 3 + 1 / 3) / 3)
+
+
+def test_two_seeds_and_two_images_by_hand():
+    assert image_variance([[0.0, 2.0]]) == 1.0
+    # Columns' means 0 and 3: 4.5 / 2 images; the rest is +-0.5 with one degree of freedom: 1 / (2 seeds x 2 images)
+    assert image_variance([[0.0, 4.0], [0.0, 2.0]]) == pytest.approx(2.25 - 0.25)
+    draws = np.random.default_rng(13).normal(size=(3, 50)).astype(np.float32)
+    assert image_variance(draws) == image_variance(draws.astype(np.float64))
+    with pytest.raises(ValueError, match=r"^differences has shape \(0, 3\); expected"):
+        image_variance(np.zeros((0, 3)))
+
+
+def test_defaults_of_the_intervals_are_those_documented():
+    values = np.random.default_rng(14).random(30)
+    assert bootstrap_interval(values) == bootstrap_interval(values, confidence=0.95, resamples=2000, seed=0)
+    assert mean_interval(values) == mean_interval(values, 0.95)
+    for wrong in (0.0, 1.0):
+        with pytest.raises(ValueError, match=f"^confidence is {wrong}; expected a share"):
+            mean_interval(values, wrong)
+    mean, half = mean_interval([1.0, 3.0])
+    assert (mean, half) == (2.0, pytest.approx(scipy.stats.t.ppf(0.975, 1)))
+
+
+def t_test(difference, spread, variance=0.0):
+    """Two-sided p-value, from the definition of the t-statistic."""
+    count = len(difference)
+    statistic = np.mean(difference) / math.sqrt(spread**2 / count + variance)
+    return 2 * scipy.stats.t.sf(abs(statistic), count - 1)
+
+
+def test_differences_spread_at_least_a_tenth_of_the_values_and_a_thousandth_of_the_largest():
+    first = np.array([0.5, 0.7, 0.65])
+    own = math.sqrt((first.var(ddof=1) + (2 * first).var(ddof=1)) / 2)
+    for a, b in ((first, 2 * first), (2 * first, first)):
+        found = paired_test(a, b)
+        assert found.p_value == pytest.approx(t_test(a - b, max((a - b).std(ddof=1), own / 10)))
+    equal = paired_test(first, first - 0.1)
+    assert equal.p_value == pytest.approx(t_test([0.1] * 3, first.std(ddof=1) / 10))
+    assert equal.effect_size == pytest.approx(0.1 / (first.std(ddof=1) / 10))
+    steps = np.array([100.0, 100.001, 100.002])
+    for a, b in ((steps, steps - 0.3), (-steps, 0.3 - steps), (steps - 0.3, steps), (0.3 - steps, -steps)):
+        found = paired_test(a, b)
+        largest = max(np.abs(a).max(), np.abs(b).max())
+        assert found.p_value == pytest.approx(t_test(a - b, largest / 1000))
+    wide = paired_test([1.0, 2.0, 4.0], [2.0, 2.0, 2.0], image_variance=0.5)
+    difference = np.array([-1.0, 0.0, 2.0])
+    assert wide.p_value == pytest.approx(t_test(difference, difference.std(ddof=1), 0.5))
+    assert wide.effect_size == pytest.approx(difference.mean() / difference.std(ddof=1))
+    assert (wide.difference, wide.n) == (pytest.approx(1 / 3), 3)
+
+
+def test_what_too_few_or_equal_values_tell():
+    single = paired_test([1.0], [2.0])
+    assert (single.difference, single.n, math.isnan(single.p_value), math.isnan(single.effect_size)) == (-1, 1, 1, 1)
+    assert paired_test([1.0, 1.0], [1.0, 1.0]) == (0.0, 1.0, 0.0, 2)
+    unmoved = paired_test([2.0, 2.0, 2.0], [1.0, 1.0, 1.0])
+    assert (unmoved.difference, unmoved.n) == (1.0, 3)
+    assert math.isnan(unmoved.p_value)
+    assert math.isnan(unmoved.effect_size)
+    assert paired_test([1.0, 2.0], [1.0, 3.0]).p_value == pytest.approx(t_test([0.0, -1.0], math.sqrt(0.5)))
+    assert paired_test([0.0, 1e-3], [1.0, 1.0]).p_value < 0.01, "a small spread is one"
+
+
+def test_all_pairs_are_tested_on_shared_seeds_and_images_and_corrected():
+    generator = np.random.default_rng(15)
+    images = {name: {seed: generator.random(40) for seed in range(4)} for name in "ab"}
+    values = {name: {seed: float(found.mean()) for seed, found in mine.items()} for name, mine in images.items()}
+    values["b"][9] = 7.0
+    values["c"] = {seed: 0.1 * seed for seed in range(3)}
+    values["d"] = {0: 1.0, 1: 2.0}
+    values["e"] = {77: 1.0}
+    found = pairwise_tests(values, images=images)
+    variance = image_variance([images["a"][seed] - images["b"][seed] for seed in range(4)])
+    assert variance > 0
+    plain = {}
+    for a, b in ("ab", "ac", "bc"):
+        shared = sorted(set(values[a]) & set(values[b]))
+        first, second = ([values[name][seed] for seed in shared] for name in (a, b))
+        plain[a, b] = paired_test(first, second, image_variance=variance if (a, b) == ("a", "b") else 0.0)
+    adjusted = holm([result.p_value for result in plain.values()])
+    for (pair, result), p in zip(plain.items(), adjusted, strict=True):
+        assert found[pair] == (pytest.approx(p), pytest.approx(result.difference))
+        assert found[pair[::-1]] == (pytest.approx(p), pytest.approx(-result.difference))
+    assert math.isnan(found["a", "d"][0]), "two shared seeds are not tested"
+    assert found["a", "d"][1] == pytest.approx(np.mean([values["a"][s] - values["d"][s] for s in (0, 1)]))
+    assert all(map(math.isnan, found["a", "e"]))
+    assert not math.isnan(pairwise_tests(values, least=2)["a", "d"][0])
+    assert shared_image_variance(images["a"], images["b"], range(4)) == variance
+    shorter = images["b"] | {2: np.zeros(3)}
+    assert shared_image_variance(images["a"], shorter, range(4)) == 0.0
+    assert shared_image_variance(images["a"], images["b"], range(5)) == 0.0
+    assert shared_image_variance(images["a"] | {4: np.zeros(3)}, images["b"], range(5)) == 0.0
+
+
+def test_holm_takes_probabilities():
+    assert holm([0.0, 1.0, 0.9]).tolist() == [0.0, 1.0, 1.0]
+    assert holm([]).tolist() == []
+    for wrong in (-0.5, 1.5):
+        with pytest.raises(ValueError, match=r"^p_values lie between .*; expected 0 to 1"):
+            holm([0.5, wrong, math.nan])
+    with pytest.raises(ValueError, match=r"^p_values has shape \(1, 2\); expected a vector"):
+        holm([[0.1, 0.2]])
+
+
+def test_the_number_of_seeds_is_between_three_and_a_thousand():
+    assert seeds_needed(50.0) == 3
+    assert (seeds_needed(0.08868), seeds_needed(0.08865), seeds_needed(0.08865, most=1001)) == (1000, None, 1001)
+    assert seeds_needed(0.0, level=0.5, power=0.3) is None

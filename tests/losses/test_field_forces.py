@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from probmetric.losses import _field
+from probmetric.losses import _field, create_loss
 from probmetric.losses._field import Interaction, _PairEnergy
 
 
@@ -46,3 +46,21 @@ def test_energy_and_force_are_those_of_the_definition(
     (3 * wanted).backward()
     torch.testing.assert_close(found.grad, expected.grad)
     assert float(found.grad.abs().max()) > 0.1
+
+
+@pytest.mark.parametrize("dense_share", [0, 10**9], ids=["pair by pair", "whole tiles"])
+def test_pairs_of_force_one_count(monkeypatch: pytest.MonkeyPatch, dense_share: int) -> None:
+    """Attraction -s / 4 has the factor 1 in every pair: E = sum (v_i . v_j - 1) / 2, dE / dv_i = sum over j of v_j."""
+    monkeypatch.setattr(_field, "DENSE_SHARE", dense_share)
+    draws = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    points = torch.nn.functional.normalize(draws, dim=1).requires_grad_()
+    interaction = Interaction(lambda s: (-s / 4, torch.full_like(s, -0.25)), repulsion, 0.5)
+    energy = _PairEnergy.apply(points, torch.zeros(6, dtype=torch.int64), interaction)
+    energy.backward()
+    torch.testing.assert_close(points.grad, points.detach().sum(0) - points.detach())
+    torch.testing.assert_close(energy, ((points @ points.T).sum() - 6) / 2 - 15)
+
+
+def test_owners_of_proxies_are_no_weights() -> None:
+    loss = create_loss("potential_field", num_classes=3, dim=4)
+    assert set(loss.state_dict()) == {name for name, _ in loss.named_parameters()}

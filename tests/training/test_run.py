@@ -15,7 +15,7 @@ from training_helpers import quick_settings
 from canary import with_other_test_images
 from probmetric.config import EncoderSettings
 from probmetric.data import DataError, load_columns
-from probmetric.data.choosing import open_for_choosing
+from probmetric.data.choosing import Role, open_for_choosing
 from probmetric.data.views.photos import Photos
 from probmetric.evaluation import retrieval_metrics
 from probmetric.io import FileError, read_tensors, read_yaml, sha256_file, write_tensors
@@ -204,13 +204,28 @@ def test_test_images_cannot_be_opened_by_what_chooses(digits: Path) -> None:
         data._store.batch(test[:3])
     with pytest.raises(DataError, match="without test images"):
         data._store[int(test[0])]
-    opened = open_for_choosing(digits, "validation")
-    seen = np.concatenate([opened.rows["train"], opened.rows["val"]])
-    assert not set(seen) & set(test)
-    assert len(seen) == (columns["split"] != "test").sum()
-    for use in ("train", "val"):
-        assert set(columns["split"][opened.rows[use]]) == {use}
-        assert np.array_equal(opened.labels[use], columns["label"][opened.rows[use]])
+
+
+@pytest.mark.parametrize(
+    ("role", "train_on", "choose_on", "refused"),
+    [
+        ("validation", ["train"], ["val"], ["test"]),
+        ("pooled", ["train", "val"], [], ["test"]),
+        ("leaking", ["train", "val"], ["test"], []),
+    ],
+)
+def test_a_step_that_chooses_gets_the_splits_of_its_role(
+    digits: Path, role: Role, train_on: list[str], choose_on: list[str], refused: list[str]
+) -> None:
+    opened, columns = open_for_choosing(digits, role), load_columns(digits, ["label", "split"])
+    for use, splits in (("train", train_on), ("val", choose_on)):
+        rows = np.flatnonzero(np.isin(columns["split"], splits))
+        assert np.array_equal(opened.rows[use], rows)
+        assert np.array_equal(opened.labels[use], columns["label"][rows])
+        assert len(opened.store.batch(rows[:3])) == len(rows[:3])
+    for split in refused:
+        with pytest.raises(DataError, match="of a split that this step must not see"):
+            opened.store.batch(np.flatnonzero(columns["split"] == split)[:3])
 
 
 def test_closed_set_accuracy_selects(digits: Path, tmp_path: Path) -> None:
