@@ -6,6 +6,8 @@
 
 Contenders, on the same unit rows, clustered by class:
     probmetric   every metric of probmetric.evaluation.retrieval_metrics, ks 1, 10, 100, 1000
+    match        the match record alone (find_match): each row's nearest among the others, ten that vote, gap
+    both         metrics and match record from one pass (among.asked_among)
     gemm         all-pairs float32 matrix product in 2,048-wide tiles, results thrown away (the floor of a full search)
     gemm_half    the same on and above the diagonal only (the floor of a symmetric one)
     faiss_1001   faiss IndexFlatIP.search with k = 1,001: neighbours only, no metric
@@ -35,7 +37,7 @@ import numpy as np
 SHAPES = {"cub": (5_924, 512, 100), "sop": (60_502, 512, 11_316)}
 SPREADS = {"cub": (2.0, 3.0), "sop": (2.25,)}
 GROWTH = (5_000, 10_000, 20_000, 40_000, 60_000, 120_000)
-CONTENDERS = ("probmetric", "gemm", "gemm_half", "faiss_1001", "pml_r", "pml_1000")
+CONTENDERS = ("probmetric", "match", "both", "gemm", "gemm_half", "faiss_1001", "pml_r", "pml_1000")
 TILE = 2048
 
 
@@ -54,6 +56,22 @@ def run_probmetric(rows: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     from probmetric.evaluation import retrieval_metrics
 
     return retrieval_metrics(rows, labels, ks=(1, 10, 100, 1000))
+
+
+def run_match(rows: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Every row asked among the others."""
+    from probmetric.evaluation.match import find_match
+
+    return {"gap": float(find_match(rows, rows, labels, self_index=np.arange(len(rows))).gap.mean())}
+
+
+def run_both(rows: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """The metrics and the match record."""
+    from probmetric.evaluation import summarize
+    from probmetric.evaluation.among import asked_among
+
+    match, per_query = asked_among({"mean": rows}, labels, ks=(1, 10, 100, 1000))
+    return summarize(per_query) | {"gap": float(match.gap.mean())}
 
 
 def run_gemm(rows: np.ndarray, labels: np.ndarray, half: bool = False) -> dict[str, float]:
@@ -100,6 +118,8 @@ def run_pml_1000(rows: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
 RUNNERS: dict[str, Callable[[np.ndarray, np.ndarray], dict[str, float]]] = {
     "probmetric": run_probmetric,
+    "match": run_match,
+    "both": run_both,
     "gemm": run_gemm,
     "gemm_half": run_gemm_half,
     "faiss_1001": run_faiss,
@@ -110,10 +130,12 @@ RUNNERS: dict[str, Callable[[np.ndarray, np.ndarray], dict[str, float]]] = {
 
 def measure(name: str, rows: np.ndarray, labels: np.ndarray, repeats: int) -> dict[str, object]:
     """Run one contender in this process; a call on a few rows first loads and compiles what it needs."""
-    if name == "probmetric":
+    if name in ("probmetric", "match", "both"):
         from probmetric.evaluation import retrieval_metrics
+        from probmetric.evaluation._nearest_compiled import searched_lists
 
         retrieval_metrics(rows[:200], labels[:200], engine="compiled")
+        searched_lists(rows[:200], labels[:200], 10).nearest()
     RUNNERS[name](rows[:1200], labels[:1200])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")

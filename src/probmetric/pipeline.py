@@ -173,7 +173,7 @@ def _evaluate(planned: Run, plugins: Sequence[str]) -> None:
     run, encoder_run, settings = planned.name, planned.encoder, planned.settings
     folder, chosen = RunFolder.named(run), settings.evaluation
     known = _known(prepared_folder(settings))
-    answers = {} if "places" in known else run_answers(folder)
+    answers = {} if "places" in known else run_answers(folder, chosen.ks)
     metrics, curves = evaluate_run(
         folder.path,
         {"ks": chosen.ks, "clustering": chosen.clustering, "seed": chosen.seed, "bins": chosen.calibration_bins},

@@ -19,7 +19,7 @@ MAP_CUTOFFS = (5, 10, 20, 1000)
 
 def collect(blocks: Iterable[Counts], relation: Relation, ks: tuple[int, ...], ties: Ties) -> dict[str, Doubles]:
     """Every metric for every query (Q,) from the `blocks` of counts, and `positives` (Q,)."""
-    names = _names(ks)
+    names = metric_names(ks)
     result = {name: np.zeros(len(relation.counts)) for name in names}
     for counts in blocks:
         found = _metrics_of_block(counts, ks, ties)
@@ -29,7 +29,8 @@ def collect(blocks: Iterable[Counts], relation: Relation, ks: tuple[int, ...], t
     return result
 
 
-def _names(ks: tuple[int, ...]) -> list[str]:
+def metric_names(ks: tuple[int, ...]) -> list[str]:
+    """Names of the metrics, with recall and precision at the cutoffs `ks`."""
     names = [f"{kind}_at_{k}" for kind in ("recall", "precision") for k in ks]
     names += ["r_precision", "map_at_r", *(f"map_at_{k}" for k in MAP_CUTOFFS)]
     return [*names, "map_at_1000_over_class_size", "map_at_class_size", "mrr"]

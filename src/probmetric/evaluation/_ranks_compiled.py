@@ -4,6 +4,8 @@ Each worker thread multiplies one tile at a time with a single-threaded BLAS and
 the similarity matrix is symmetric and only tiles on and above the diagonal are made, each serving its rows and its
 columns. Counts are integers and are added under a lock, so neither threads nor tile size change them. Memory: a tile
 per thread and about 60 bytes per positive pair; beyond `PAIRS` of those, queries are taken a part at a time.
+
+What else needs every pair of rows reads the same tiles: the lists of `_nearest_compiled`.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +24,9 @@ from probmetric.evaluation import _compiled
 from probmetric.evaluation._keys import BITS, float32_error, on_grid, squared_norms, steps_of
 from probmetric.evaluation._relation import LabelRelation
 from probmetric.evaluation.ranks import Counts, Problem
+
+if TYPE_CHECKING:
+    from probmetric.evaluation._nearest_compiled import Lists
 
 Ints = NDArray[np.int64]
 Doubles = NDArray[np.float64]
@@ -52,19 +57,26 @@ class _Task:
     above: Ints
     tied: Ints
     symmetric: bool
+    start: int
+    lists: Lists | None
 
 
-def compiled_counts(problem: Problem, tile: int | None = None, threads: int | None = None) -> Iterator[Counts]:
-    """Counts of the queries of `problem` (cosine or Euclidean), all at once or some thousands at a time."""
+def compiled_counts(
+    problem: Problem, tile: int | None = None, threads: int | None = None, lists: Lists | None = None
+) -> Iterator[Counts]:
+    """Counts of the queries of `problem` (cosine or Euclidean), all at once or some thousands at a time.
+
+    `lists`, of the same rows by cosine, are offered every tile; they are whole after the last of the counts.
+    """
     size = tile or TILE
     with blas_threads() as (available, limited), ThreadPoolExecutor(threads or available if limited else 1) as pool:
         gallery = _side(problem.gallery, str(problem.distance))
         same = problem.queries is problem.gallery
         queries = gallery if same else _side(problem.queries, str(problem.distance))
         for start, stop in _parts(problem.relation.counts):
-            task = _prepare(problem, (queries, gallery), start, stop, pool)
+            task = _prepare(problem, (queries, gallery), start, stop, pool, lists)
             lock, local = threading.Lock(), threading.local()
-            _run(pool, [(_tile, task, *place, size, lock, local) for place in _grid(task, size)])
+            run_all(pool, [(_tile, task, *place, size, lock, local) for place in _grid(task, size)])
             yield Counts(start, stop, task.offsets, task.above, task.tied)
 
 
@@ -93,9 +105,19 @@ def _parts(positives: Ints) -> Iterator[tuple[int, int]]:
 
 
 def _grid(task: _Task, size: int) -> Iterator[tuple[int, int]]:
+    if task.symmetric:
+        yield from diagonals(len(task.queries), size)
+        return
     for rows in range(0, len(task.queries), size):
-        for cols in range(rows if task.symmetric else 0, len(task.gallery), size):
+        for cols in range(0, len(task.gallery), size):
             yield rows, cols
+
+
+def diagonals(count: int, size: int) -> Iterator[tuple[int, int]]:
+    """Rows and columns at which the tiles on and above the diagonal begin; successive tiles seldom share either."""
+    for gap in range(0, count, size):
+        for start in range(0, count - gap, size):
+            yield start, start + gap
 
 
 @dataclass(frozen=True)
@@ -113,7 +135,14 @@ def _side(rows: Floats, distance: str) -> _Side:
     return _Side(rows, steps, shift)
 
 
-def _prepare(problem: Problem, sides: tuple[_Side, _Side], start: int, stop: int, pool: ThreadPoolExecutor) -> _Task:
+def _prepare(
+    problem: Problem,
+    sides: tuple[_Side, _Side],
+    start: int,
+    stop: int,
+    pool: ThreadPoolExecutor,
+    lists: Lists | None,
+) -> _Task:
     """The task of queries start..stop-1: exact keys of their positives, in order, and empty counts."""
     distance, part = str(problem.distance), slice(start, stop)
     queries, gallery = sides
@@ -121,7 +150,7 @@ def _prepare(problem: Problem, sides: tuple[_Side, _Side], start: int, stop: int
     columns, exact = columns.copy(), np.empty(len(columns))
     search = (queries.rows[part], gallery.rows, queries.steps[part], gallery.steps, gallery.shift)
     spans = np.linspace(0, stop - start, 65).astype(np.int64)
-    _run(
+    run_all(
         pool,
         [(_compiled.exact_thresholds, search, offsets, columns, spans[n], spans[n + 1], exact) for n in range(64)],
     )
@@ -144,6 +173,8 @@ def _prepare(problem: Problem, sides: tuple[_Side, _Side], start: int, stop: int
         above=np.zeros(len(columns), dtype=np.int64),
         tied=np.zeros(len(columns), dtype=np.int64),
         symmetric=whole and queries is gallery and isinstance(problem.relation, LabelRelation),
+        start=start,
+        lists=lists,
     )
 
 
@@ -153,7 +184,7 @@ def _undecided(keys: Doubles, error: float) -> tuple[Floats, Floats]:
     return np.nextafter(low, np.float32(-np.inf)), np.nextafter(high, np.float32(np.inf))
 
 
-def _run(pool: ThreadPoolExecutor, calls: list[tuple[Any, ...]]) -> None:
+def run_all(pool: ThreadPoolExecutor, calls: list[tuple[Any, ...]]) -> None:
     for job in [pool.submit(function, *arguments) for function, *arguments in calls]:
         job.result()
 
@@ -177,12 +208,14 @@ def _tile(task: _Task, rows: int, cols: int, size: int, lock: threading.Lock, lo
     np.matmul(task.queries[rows:bottom], task.gallery[cols:right].T, out=tile)
     if task.factor:
         _compiled.shift_products(tile, rows, cols, task.factor, task.filter_q, task.filter_g)
+    twice = task.symmetric and cols > rows
+    if task.lists is not None:
+        task.lists.offer(tile, task.start + rows, cols, twice)
     _compiled.mask(tile, rows, cols, task.own, task.offsets, task.columns)
     counted = (task.search, task.bounds)
     patience = tile.size // UNDECIDED
     own = _empty_counts(task, rows, bottom)
     decided = _compiled.count_rows(tile, rows, cols, *counted, own, local.space, patience)
-    twice = task.symmetric and cols > rows
     other = _empty_counts(task, cols, right) if twice else own
     if decided and twice:
         decided = _compiled.count_columns(tile, rows, cols, *counted, other, local.space, patience)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from probmetric import scores
 from probmetric.evaluation import _arrays
+from probmetric.evaluation.among import asked_among
 from probmetric.evaluation.match import Match, find_match
 from probmetric.evaluation.ood import auroc
 from probmetric.evaluation.p_right import PRight, added_auroc, cross_fitted, fit_p_right, p_right_metrics
-from probmetric.evaluation.retrieval import retrieval_per_query
 from probmetric.evaluation.selective import selective_metrics
 from probmetric.run_folder import Embeddings, RunFolder
 
@@ -45,6 +45,7 @@ class Answers:
         label: class of each query (Q,), -1 for strangers.
         right: whether the answer is right (Q,); a wrong one exactly as near counts before it.
         asked: whether the query has a positive in the gallery (Q,).
+        retrieval: retrieval metrics of each query, as of `retrieval_per_query`; empty where a gallery was asked.
     """
 
     match: Match
@@ -53,6 +54,7 @@ class Answers:
     label: NDArray[np.int64]
     right: Bools
     asked: Bools
+    retrieval: Mapping[str, Doubles] = field(default_factory=dict)
 
     @property
     def mixed(self) -> bool:
@@ -78,6 +80,7 @@ class Answers:
             self.label[kept],
             self.right[kept],
             self.asked[kept],
+            {name: values[kept] for name, values in self.retrieval.items()},
         )
 
     def tensors(self) -> dict[str, NDArray[Any]]:
@@ -87,17 +90,19 @@ class Answers:
         return {name: np.ascontiguousarray(values) for name, values in found.items()}
 
 
-def answers_among_others(split: Embeddings) -> Answers | None:
-    """Every image of a split asked among the others; None where there are not two."""
-    return among_others(split.tensors, split["label"]) if len(split["mean"]) >= LEAST else None
+def answers_among_others(split: Embeddings, ks: Sequence[int] = ()) -> Answers | None:
+    """Every image of a split asked among the others, `ks` as in `among_others`; None where there are not two."""
+    return among_others(split.tensors, split["label"], ks) if len(split["mean"]) >= LEAST else None
 
 
-def among_others(record: Mapping[str, Any], labels: Any) -> Answers:
-    """Every image of a `record`, name -> (N, ...), asked among the others; `labels` (N,)."""
-    kept, count = _kept(record, slice(None)), len(record["mean"])
-    match = find_match(kept["mean"], kept["mean"], labels, self_index=np.arange(count), query=kept, gallery_record=kept)
-    found = retrieval_per_query(kept["mean"], labels, ks=(1,))
-    return _answers(match, _arrays.to_numpy(labels), found["recall_at_1"] == 1, found["positives"] > 0)
+def among_others(record: Mapping[str, Any], labels: Any, ks: Sequence[int] = ()) -> Answers:
+    """Every image of a `record`, name -> (N, ...), asked among the others; `labels` (N,).
+
+    The retrieval metrics come from the same pass, with recall and precision at 1 and at the cutoffs `ks`.
+    """
+    match, found = asked_among(_kept(record, slice(None)), labels, ks=(1, *ks))
+    answers = _answers(match, _arrays.to_numpy(labels), found["recall_at_1"] == 1, found["positives"] > 0)
+    return replace(answers, retrieval=found)
 
 
 def asked_in(record: Mapping[str, Any], labels: Any, gallery: Mapping[str, Any], gallery_labels: Any) -> Answers:
@@ -130,12 +135,15 @@ def _answers(match: Match, label: NDArray[np.int64], right: Bools, asked: Bools)
     return Answers(match, scores.doubts(match), match.query["uncertainty"].astype(np.float64), label, right, asked)
 
 
-def run_answers(run: RunFolder) -> dict[str, Answers]:
-    """The answers of a run by where they were asked: `test`, `val`, `ood/<name>`; a set without images is left out."""
+def run_answers(run: RunFolder, ks: Sequence[int] = ()) -> dict[str, Answers]:
+    """The answers of a run by where they were asked: `test`, `val`, `ood/<name>`; a set without images is left out.
+
+    `ks` are the cutoffs of the retrieval metrics that come along (see `among_others`).
+    """
     test = run.embeddings("test")
-    found: dict[str, Answers | None] = {"test": answers_among_others(test)}
+    found: dict[str, Answers | None] = {"test": answers_among_others(test, ks)}
     if run.holds("val", "mean"):
-        found["val"] = answers_among_others(run.embeddings("val"))
+        found["val"] = answers_among_others(run.embeddings("val"), ks)
     if run.holds("ood", "mean"):
         strangers = run.embeddings("ood")
         for number, name in enumerate(ood_sets(strangers)):

@@ -31,6 +31,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from probmetric.evaluation._rank_metrics import metric_names
 from probmetric.evaluation.answers import (
     Answers,
     error_aurocs,
@@ -122,7 +123,7 @@ def evaluate_run(
             not known. `distortion` is that of all together.
         pairs: pairs of test images to verify, `verification/...`.
         places: where the images were taken, for street scenes: retrieval and sparsification are then as in `places`.
-        answers: `run_answers` of the run, where they are at hand.
+        answers: `run_answers` of the run, where they are at hand; with the same `ks` their retrieval metrics serve too.
         posterior: manifest rows (n,) of one split -> exact P(class | image) (n, C) and labels (C,), where it is known.
 
     Raises:
@@ -132,7 +133,7 @@ def evaluate_run(
     chosen = EvaluationSettings.of(settings)
     run = RunFolder(folder)
     test = run.embeddings("test")
-    found = {} if places is not None else run_answers(run) if answers is None else answers
+    found = {} if places is not None else run_answers(run, chosen.ks) if answers is None else answers
     if places is None:
         metrics, curves = evaluate_test(test, chosen, found.get("test"))
         trust, stated = trust_metrics(found)
@@ -197,7 +198,9 @@ def _other_splits(
     for split in others:
         if present(run.embeddings_file(split)):
             other = run.embeddings(split)
-            metrics |= _prefixed(f"{split}/retrieval", _retrieval(other, places, settings))
+            metrics |= _prefixed(
+                f"{split}/retrieval", _retrieval(other, places, settings, answers if split == "val" else None)
+            )
             if split == "val":
                 metrics |= _prefixed("val", _selection(other, places, settings, answers))
     return metrics
@@ -210,7 +213,7 @@ def _selection(
     if places is not None:
         found, _ = place_metrics(val["mean"], val["uncertainty"], places.of(val["index"]), ks=settings.ks)
         return {name: value for name, value in found.items() if name.startswith("sparsification/")}
-    per_query = retrieval_per_query(val["mean"], val["label"], ks=(1,))
+    per_query = _per_query(val, (1,), answers)
     if answers is None or not np.any(per_query["positives"] > 0):
         return {}
     return _prefixed("sparsification", _sparsification(val, per_query, answers)[0])
@@ -220,7 +223,7 @@ def evaluate_test(
     test: Embeddings, settings: EvaluationSettings, answers: Answers | None
 ) -> tuple[dict[str, float], Curves]:
     """Retrieval, clustering, sparsification and, where there are probabilities, classification of the test split."""
-    per_query = retrieval_per_query(test["mean"], test["label"], ks=tuple(dict.fromkeys((1, *settings.ks))))
+    per_query = _per_query(test, tuple(dict.fromkeys((1, *settings.ks))), answers)
     metrics = _prefixed("retrieval", summarize(per_query)) | _other_spaces(test, settings)
     curves: Curves = {}
     errors: dict[str, float] = {}
@@ -258,10 +261,21 @@ def evaluate_test(
     return metrics, curves
 
 
-def _retrieval(split: Embeddings, places: Places | None, settings: EvaluationSettings) -> dict[str, float]:
+def _per_query(split: Embeddings, ks: tuple[int, ...], answers: Answers | None) -> dict[str, NDArray[np.float64]]:
+    """Retrieval metrics of each image of a split, read from its answers where these have all cutoffs."""
+    known = {} if answers is None else answers.retrieval
+    names = [*metric_names(ks), "positives"]
+    if all(name in known for name in names):
+        return {name: known[name] for name in names}
+    return retrieval_per_query(split["mean"], split["label"], ks=ks)
+
+
+def _retrieval(
+    split: Embeddings, places: Places | None, settings: EvaluationSettings, answers: Answers | None
+) -> dict[str, float]:
     """Retrieval metrics of a split other than test."""
     if places is None:
-        return summarize(retrieval_per_query(split["mean"], split["label"], ks=settings.ks))
+        return summarize(_per_query(split, settings.ks, answers))
     values, _, _ = place_retrieval(split["mean"], places.of(split["index"]), ks=settings.ks)
     return summarize(values) if values else {}
 

@@ -2,6 +2,7 @@
 
 The answer is the nearest gallery image by cosine, and its class. One exact search finds the K nearest; the nearest of
 another class is among them, or is looked for block by block (no more than a block of rows and one of products is held).
+Where all images of a set are asked among the others, one symmetric pass lists both (see `_nearest_compiled`).
 
     nearest, nearest_class   row and class of the answer
     cosine                   with the answer; higher = surer
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +25,16 @@ from numpy.typing import NDArray
 from probmetric.evaluation import _arrays
 from probmetric.evaluation._keys import keys, on_grid, steps_of
 from probmetric.evaluation.gallery import BLOCK_ROWS, Gallery
-from probmetric.evaluation.neighbours import EXACT_BYTES, nearest_neighbours
+from probmetric.evaluation.neighbours import EXACT_BYTES, FAISS_FROM, by_all_keys, devices, nearest_neighbours
+from probmetric.evaluation.ranks import worth_compiling
+
+if TYPE_CHECKING:
+    from probmetric.evaluation._nearest_compiled import Lists
 
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 NEAREST = 10
+LONGEST_LIST = 64
 
 
 class GalleryRows(Mapping[str, NDArray[Any]]):
@@ -136,6 +142,7 @@ def find_match(
     self_index: Any = None,
     query: Mapping[str, Any] | None = None,
     gallery_record: Mapping[str, Any] | None = None,
+    lists: Lists | None = None,
 ) -> Match:
     """As `match_scores`, with the record of the queries and that of the gallery's images beside it.
 
@@ -147,16 +154,19 @@ def find_match(
         self_index: (Q,) gallery row of each query, -1 for none.
         query: tensor name -> (Q, ...).
         gallery_record: tensor name -> (N, ...); of it the answers' rows are kept.
+        lists: of these queries, labels and k, where each is asked among the others and all pairs were seen already.
     """
     asked = _arrays.matrix(queries, "queries")
     labels = gallery_labels_of(gallery, gallery_labels)
     own = _own(self_index, len(asked), len(labels))
     if len(labels) < 1 + (own is not None):
         raise ValueError(f"the gallery has {len(labels)} image(s); nothing can be found in it but the query itself.")
-    similarity, indices = _nearest(asked, gallery, own, k)
+    if lists is None:
+        lists = _searched(asked, gallery, labels, own, k)
+    similarity, indices = _nearest(asked, gallery, own, k) if lists is None else _settled(asked, lists)
     classes = labels[indices]
     answer = GalleryRows(gallery_record or {}, indices[:, 0])
-    gap = _gap(asked, gallery, labels, own, similarity, classes)
+    gap = _gap(asked, gallery, labels, own, similarity, classes, lists)
     return Match(similarity, indices, classes, gap, dict(query or {}), answer)
 
 
@@ -213,7 +223,7 @@ def _nearest(asked: NDArray[np.float32], gallery: Any, own: Ints | None, k: int)
     """Similarities and rows (Q,k) of the nearest that are not the query itself."""
     if own is None:
         return nearest_neighbours(asked, gallery, k=min(k, len(gallery)))
-    if np.array_equal(own, np.arange(len(gallery))) and np.array_equal(_arrays.to_numpy(gallery), asked):
+    if _among_themselves(asked, gallery, own):
         return nearest_neighbours(asked, k=min(k, len(asked) - 1))
     found = nearest_neighbours(asked, gallery, k=min(k + 1, len(gallery)))
     others = found.indices != own[:, None]
@@ -222,8 +232,42 @@ def _nearest(asked: NDArray[np.float32], gallery: Any, own: Ints | None, k: int)
     return found.similarity[others].reshape(shape), found.indices[others].reshape(shape)
 
 
+def _among_themselves(asked: NDArray[np.float32], gallery: Any, own: Ints | None) -> bool:
+    if own is None or isinstance(gallery, Gallery) or not np.array_equal(own, np.arange(len(gallery))):
+        return False
+    return np.array_equal(_arrays.to_numpy(gallery), asked)
+
+
+def _searched(asked: NDArray[np.float32], gallery: Any, labels: Ints, own: Ints | None, k: int) -> Lists | None:
+    """Lists from a pass of their own, where it is faster than a search for each query."""
+    large = len(asked) >= FAISS_FROM and worth_compiling(len(asked), len(asked), asked.shape[1])
+    if not large or k > LONGEST_LIST or not _among_themselves(asked, gallery, own) or devices():
+        return None
+    try:
+        from probmetric.evaluation._nearest_compiled import searched_lists
+    except (ImportError, RuntimeError):  # not installed, or no folder where numba may keep what it compiles
+        return None
+    _arrays.check_unit_rows(asked, "embeddings")
+    return searched_lists(asked, labels, k)
+
+
+def _settled(asked: NDArray[np.float32], lists: Lists) -> tuple[Doubles, Ints]:
+    """Similarities and rows (Q,k) of the nearest; those that the lists do not prove are searched again."""
+    similarity, indices, sure = lists.nearest()
+    again = np.flatnonzero(~sure)
+    if len(again):
+        similarity[again], indices[again] = by_all_keys(asked, asked, again, similarity.shape[1], own=True)
+    return similarity, indices
+
+
 def _gap(
-    asked: NDArray[np.float32], gallery: Any, labels: Ints, own: Ints | None, similarity: Doubles, classes: Ints
+    asked: NDArray[np.float32],
+    gallery: Any,
+    labels: Ints,
+    own: Ints | None,
+    similarity: Doubles,
+    classes: Ints,
+    lists: Lists | None,
 ) -> Doubles | None:
     """Cosine of the answer minus that of the nearest image of another class (Q,)."""
     if labels.min() == labels.max():
@@ -232,6 +276,11 @@ def _gap(
     first = other.argmax(axis=1)
     second = similarity[np.arange(len(asked)), first]
     far = np.flatnonzero(~other.any(axis=1))
+    if lists is not None and len(far):
+        listed = lists.nearest_of_others()
+        known = listed.sure[far] & (classes[far, 0] == labels[far])
+        second[far[known]] = listed.similarity[far[known], 0]
+        far = far[~known]
     if len(far):
         mine = np.full(len(far), -1) if own is None else own[far]
         second[far] = _nearest_of_others(asked[far], classes[far, 0], mine, gallery, labels)

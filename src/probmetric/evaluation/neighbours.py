@@ -64,7 +64,7 @@ def nearest_neighbours(
     if method not in ("auto", "exact", "faiss"):
         raise ValueError(f"method is {method!r}; allowed: 'auto', 'exact', 'faiss'.")
     if method == "exact" or (method == "auto" and len(searched) < FAISS_FROM):
-        return _exact(queries, searched, np.arange(len(queries)), k, own)
+        return by_all_keys(queries, searched, np.arange(len(queries)), k, own)
     return _by_faiss(queries, searched, k, own)
 
 
@@ -96,9 +96,10 @@ def _rows(values: Any, name: str, normalize: bool) -> NDArray[np.float32]:
     return rows
 
 
-def _exact(
+def by_all_keys(
     queries: NDArray[np.float32], gallery: NDArray[np.float32], which: NDArray[np.int64], k: int, own: bool
 ) -> Neighbours:
+    """Neighbours of the queries numbered `which` from the exact keys of all pairs; with `own` but themselves."""
     grid = on_grid(gallery, steps_of(gallery, "cosine"))
     similarity, index = np.empty((len(which), k)), np.empty((len(which), k), dtype=np.int64)
     step = max(1, EXACT_BYTES // (8 * len(gallery)))
@@ -126,12 +127,19 @@ def _largest(found: NDArray[np.float64], k: int) -> tuple[NDArray[np.float64], N
     return similarity, index
 
 
+def devices() -> int:
+    """Number of GPUs that faiss can search on."""
+    import faiss
+
+    return int(getattr(faiss, "get_num_gpus", int)())
+
+
 def _by_faiss(queries: NDArray[np.float32], gallery: NDArray[np.float32], k: int, own: bool) -> Neighbours:
     import faiss
 
     wide = min(len(gallery), k + own + SPARE)
     index: Any = faiss.IndexFlatIP(gallery.shape[1])
-    if getattr(faiss, "get_num_gpus", int)() > 0 and wide <= GPU_LONGEST_LIST:
+    if devices() > 0 and wide <= GPU_LONGEST_LIST:
         index = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
     index.add(gallery)
     rough, columns = index.search(queries, wide)
@@ -150,7 +158,7 @@ def _by_faiss(queries: NDArray[np.float32], gallery: NDArray[np.float32], k: int
         unsure.append(part.start + np.flatnonzero(similarity[part][:, -1] <= rough[part][:, -1] + error))
     again = np.concatenate(unsure) if wide < len(gallery) else np.array([], dtype=np.int64)
     if again.size:
-        similarity[again], found[again] = _exact(queries, gallery, again, k, own)
+        similarity[again], found[again] = by_all_keys(queries, gallery, again, k, own)
     return Neighbours(similarity, found)
 
 

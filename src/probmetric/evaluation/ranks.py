@@ -89,12 +89,15 @@ def choose_engine(problem: Problem) -> Engine:
         return "streamed"
     if hasattr(problem.gallery, "detach"):
         return "torch"
-    queries, gallery = len(problem.queries), len(problem.gallery)
-    seconds = queries * gallery * (2e-11 * problem.queries.shape[1] + 1.2e-8)
+    queries, dim = problem.queries.shape
     few_positives = problem.relation.counts.sum() <= 512 * queries
-    patience = 0.1 if "numba" in sys.modules else 1.5
-    worth_it = problem.distance in FILTERED_DISTANCES and few_positives and seconds > patience
-    return "compiled" if worth_it else "numpy"
+    suited = problem.distance in FILTERED_DISTANCES and few_positives
+    return "compiled" if suited and worth_compiling(queries, len(problem.gallery), dim) else "numpy"
+
+
+def worth_compiling(queries: int, gallery: int, dim: int) -> bool:
+    """Whether a search takes long enough to load numba for it, which may be loaded already."""
+    return queries * gallery * (2e-11 * dim + 1.2e-8) > (0.1 if "numba" in sys.modules else 1.5)
 
 
 def numpy_counts(problem: Problem, block: int | None = None) -> Iterator[Counts]:

@@ -30,5 +30,5 @@ def measured(model: Model, images: Any, class_names: Sequence[str] | None, ks: t
     about = {"uncertainty": model.record.uncertainty.name, "classes": json.dumps(labels[: len(model.classes)].tolist())}
     test = Embeddings(tensors, about)
     settings = EvaluationSettings(ks=ks, clustering=False, structure=False)
-    metrics, _ = evaluate_test(test, settings, answers_among_others(test))
+    metrics, _ = evaluate_test(test, settings, answers_among_others(test, ks))
     return metrics
