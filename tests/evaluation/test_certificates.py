@@ -1,4 +1,5 @@
 import json
+import math
 
 import numpy as np
 import pytest
@@ -8,7 +9,11 @@ from probmetric.evaluation.certificates import (
     EVERYTHING,
     Certificate,
     CertificateError,
+    _pilot,
+    _sequence,
+    _Test,
     certify,
+    least_tested,
     least_units,
     upper_bound,
 )
@@ -163,3 +168,121 @@ def test_a_damaged_certificate_is_refused(tmp_path, change):
         Certificate.load(path)
     with pytest.raises(FileError, match="missing"):
         Certificate.load(tmp_path / "none.json")
+
+
+def passes_by_definition(test, errors, answers, risk):
+    """The product of the module's docstring over the tested groups, from errors and answers (G,) of all groups."""
+    largest = max(np.bincount(test.units))
+    pilot = [(test.risk * answers[g] - errors[g]) / largest for g in test.pilot]
+    spread = np.var([*pilot, 0.5 * test.risk])
+    tested = [g for g in range(len(answers)) if g not in test.pilot]
+    stake = min(math.sqrt(2 * math.log(1 / test.delta) / (len(tested) * spread)), 1 / (1 - risk))
+    factors = [1 + stake * (risk * answers[g] - errors[g]) / largest for g in tested]
+    return math.prod(max(factor, 1e-12) for factor in factors) >= 1 / test.delta
+
+
+@pytest.mark.parametrize(
+    ("wrong_share", "risk", "delta"), [(0.1, 0.3, 0.1), (0.3, 0.5, 0.2), (0.02, 0.1, 0.05), (0, 0.1, 0.1)]
+)
+@pytest.mark.parametrize("all_wrong", [0, 1])
+def test_groups_are_tested_by_the_betting_of_the_definition(wrong_share, risk, delta, all_wrong):
+    generator = np.random.default_rng(6)
+    units = np.repeat(np.arange(60), generator.integers(3, 9, 60))
+    units = np.r_[units, np.full(9, 60)]
+    wrong = (generator.random(len(units)) < wrong_share).astype(float)
+    answered = generator.random(len(units)) < 0.8
+    if all_wrong:
+        wrong[units == 60], answered[units == 60] = 1.0, True
+    rows = ~np.isin(units, np.arange(0, 60, 5))
+    test = _Test.of(units, rows, risk, delta, grouped=True)
+    assert (test.count, test.largest, test.pilot.tolist()) == (49, 9, list(range(0, 60, 5)))
+    errors = np.bincount(units, wrong * answered)
+    answers = np.bincount(units, answered)
+    spread = test.spread(answered, wrong)
+    assert test.passes(answered, wrong, spread) == passes_by_definition(test, errors, answers, risk)
+    bound = test.bound(answered, wrong, spread)
+    assert passes_by_definition(test, errors, answers, bound + 1e-6)
+    assert not passes_by_definition(test, errors, answers, bound - 1e-6)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("count", [40, 5000])
+def test_thresholds_are_the_pilots_doubts_from_its_surest_half_on(grouped, count):
+    generator = np.random.default_rng(count)
+    doubt = np.round(generator.random(count), 3)
+    wrong = (generator.random(count) < 0.6 * doubt).astype(float)
+    units = np.arange(count) // 2 if grouped else np.arange(count)
+    pilot = units % 5 == 0
+    test = _Test.of(units, ~pilot, 0.2, 0.1, grouped=grouped)
+    own = sorted(set(doubt[pilot]))
+    answers = np.array([(doubt[pilot] <= t).sum() for t in own])
+    errors = np.array([wrong[pilot & (doubt <= t)].sum() for t in own])
+    gain = 0.2 * answers - errors
+    start = np.argmax(gain) if grouped else np.argmax(gain / np.sqrt(answers + 5)) // 2
+    enough = 1.5 * least_tested(0.2, 0.9) / test.count * pilot.sum()
+    while start < len(own) and answers[start] < enough:
+        start += 1
+    start = max(start, 0)
+    found = _sequence(doubt, wrong, pilot, test)
+    assert (found[0], found[-1]) == (own[start] if start < len(own) else EVERYTHING, EVERYTHING)
+    assert len(found) == min(len(own) - start, 100) + 1
+    assert set(found[:-1]) <= set(own[start:])
+    assert (np.diff(found) > 0).all()
+    assert len(found) == 1 or found[-2] == own[-1]
+
+
+def test_the_last_threshold_before_one_fails_is_certified():
+    doubt = np.arange(1000.0)
+    wrong = ((doubt >= 300) & (doubt < 500)).astype(float)  # right again above: nobody gets there
+    found = certify(doubt, 1 - wrong, risk=0.1)
+    assert found.threshold < 400
+    answered = doubt <= found.threshold
+    assert (found.queries, found.answered, found.errors) == (1000, answered.sum(), wrong[answered].sum())
+    assert (found.unit, found.groups, found.risk, found.confidence) == ("query", 0, 0.1, 0.9)
+    assert found.coverage == answered.mean()
+    classes = certify(doubt, np.ones(1000), risk=0.2, confidence=0.8, groups=np.arange(1000) % 40, score="gap")
+    assert (classes.unit, classes.groups, classes.score, classes.confidence) == ("group", 40, "gap", 0.8)
+
+
+def test_the_pilot_is_a_fifth_of_the_units_and_depends_on_the_seed():
+    units = np.repeat(np.arange(25), 3)
+    rows = _pilot(units, 0)
+    assert (rows.sum(), len(np.unique(units[rows]))) == (15, 5)
+    assert np.array_equal(rows, _pilot(units, 0))
+    assert not np.array_equal(rows, _pilot(units, 1))
+    assert _pilot(np.arange(3), 0).sum() == 1
+    for risk, confidence in ((0.05, 0.9), (0.3, 0.5), (0.01, 0.99)):
+        tested = least_tested(risk, confidence)
+        assert (1 - risk) ** tested <= 1 - confidence < (1 - risk) ** (tested - 1)
+        count = least_units(risk, confidence)
+        assert count - max(1, count // 5) >= tested > count - 1 - max(1, (count - 1) // 5)
+
+
+@pytest.mark.parametrize("wrong", [{"risk": 0.0}, {"risk": 1.0}, {"confidence": 0.0}, {"confidence": 1.0}])
+def test_risk_and_confidence_are_shares(wrong):
+    with pytest.raises(CertificateError, match="both are shares between 0 and 1"):
+        certify([0.1], [1], **({"risk": 0.1} | wrong))
+
+
+def test_a_certificate_without_a_threshold_answers_nothing_and_names_what_it_needs():
+    facts = {
+        "risk": 0.1,
+        "confidence": 0.9,
+        "coverage": 0.0,
+        "risk_bound": 1.0,
+        "queries": 9,
+        "answered": 0,
+        "errors": 0,
+    }
+    nothing = Certificate.of(facts | {"threshold": None})
+    assert nothing.reference == ()
+    for doubts in ([], [0.1, 0.2]):
+        assert nothing.answers(doubts).dtype == bool
+    with pytest.raises(ValueError, match=r"^doubt: entry 1 is not finite"):
+        nothing.answers([0.1, np.nan])
+    with pytest.raises(
+        CertificateError, match=r"^the certificate is no certificate: it needs answered, confidence, cov"
+    ):
+        Certificate.of(facts)
+    with pytest.raises(CertificateError, match=r"for gallery \(none named\), here is c{12}: it"):
+        nothing.check(gallery="c" * 64, weights="")

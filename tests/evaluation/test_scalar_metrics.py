@@ -379,9 +379,8 @@ def test_a_reliability_diagram_by_hand():
     ],
 )
 def test_calibration_says_what_it_cannot_use(options, message):
-    confidence = options.pop("confidence", [0.5, 0.6])
     with pytest.raises(ValueError, match=message):
-        calibration_error(confidence, [0, 1], **options)
+        calibration_error(**{"confidence": [0.5, 0.6], "correct": [0, 1]} | options)
     assert calibration_error([1.0000005, 0.0], [1, 0]) == 0.0, "rounding above 1 is 1"
 
 
