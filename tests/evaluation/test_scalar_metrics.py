@@ -68,10 +68,13 @@ def test_thinned_roc_keeps_its_ends_and_its_area():
 def test_sparsification_by_hand():
     curve, area = sparsification(np.arange(100.0), np.r_[np.ones(50), np.zeros(50)])
     kept = 100 - np.arange(99)
+    np.testing.assert_allclose(curve.removed, np.arange(99) / 100)
     np.testing.assert_allclose(curve.accuracy, np.minimum(1.0, 50 / kept))
     assert area == pytest.approx(np.trapezoid(np.minimum(1.0, 50 / kept), dx=1 / 98))
     everything_right = sparsification(np.arange(7.0), np.ones(7))[1]
     assert everything_right == pytest.approx(1.0)
+    with pytest.raises(ValueError, match="^scaling is 'half'; allowed: 'unit', 'as_published'"):
+        sparsification([0.5], [1], scaling="half")
     assert sparsification(np.arange(7.0), np.ones(7), scaling="as_published")[1] == pytest.approx(98 / 99)
 
 
@@ -403,6 +406,11 @@ def test_selective_metrics_by_hand():
     assert [found[f"accuracy_at_coverage_{c}"] for c in (1, 15, 80, 100)] == pytest.approx([1.0, 0.5, 7 / 8, 0.8])
     assert selective_metrics(np.arange(9.0), np.arange(9) < 1)["error_auroc"] == 1.0
     assert math.isnan(selective_metrics(np.arange(9.0), np.ones(9))["error_auroc"])
+    assert selective_metrics([0.1, 0.2], [1, 0], coverages=())["risk_at_coverage_80"] == 0.5
+    assert selective_metrics([0.1], [1])["risk_at_coverage_80"] == 0.0
+    hundred = selective_metrics(np.arange(101.0), np.arange(101) < 51, coverages=(51, 100))
+    assert hundred["accuracy_at_coverage_100"] == pytest.approx(51 / 101)
+    assert hundred["accuracy_at_coverage_51"] == pytest.approx(51 / 52)
 
 
 @pytest.mark.parametrize("share", [0, 101, -5])
@@ -514,8 +522,11 @@ def test_all_pairs_are_tested_on_shared_seeds_and_images_and_corrected():
 def test_holm_takes_probabilities():
     assert holm([0.0, 1.0, 0.9]).tolist() == [0.0, 1.0, 1.0]
     assert holm([]).tolist() == []
+    assert holm(np.float32([0.1, 0.3])).dtype == np.float64
     for wrong in (-0.5, 1.5):
-        with pytest.raises(ValueError, match=r"^p_values lie between .*; expected 0 to 1"):
+        with pytest.raises(
+            ValueError, match=f"^p_values lie between {min(wrong, 0.5)} and {max(wrong, 0.5)}; expected"
+        ):
             holm([0.5, wrong, math.nan])
     with pytest.raises(ValueError, match=r"^p_values has shape \(1, 2\); expected a vector"):
         holm([[0.1, 0.2]])
