@@ -255,6 +255,15 @@ def test_pairs_of_classes_are_two_images_of_one():
     assert (sampler.pairs_per_batch, sampler.seed) == (2, 0)
 
 
+def test_images_of_a_class_stand_in_their_order_so_that_a_seed_means_the_same_everywhere():
+    labels = np.random.default_rng(2).integers(0, 3, 3000)
+    members = [np.flatnonzero(labels == label) for label in range(3)]
+    episodic = EpisodicSampler(labels, 3, 2, 1, seed=0)
+    assert all(np.array_equal(*both) for both in zip(episodic._members, members, strict=True))
+    first = PairSampler.of_classes(labels, 2, seed=0).positives[0]
+    assert np.array_equal(first, members[labels[0]][members[labels[0]] != 0])
+
+
 def test_episodes_and_pairs_depend_on_seed_and_epoch_alone():
     labels = np.repeat(np.arange(10), 10)
     for make in (lambda s: EpisodicSampler(labels, 4, 2, 5, s), lambda s: PairSampler.of_classes(labels, 8, s)):

@@ -166,7 +166,7 @@ def test_a_damaged_certificate_is_refused(tmp_path, change):
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(CertificateError, match=r"certificate\.json"):
         Certificate.load(path)
-    with pytest.raises(FileError, match="missing"):
+    with pytest.raises(FileError, match=r"missing.*certify again"):
         Certificate.load(tmp_path / "none.json")
 
 
@@ -286,3 +286,26 @@ def test_a_certificate_without_a_threshold_answers_nothing_and_names_what_it_nee
         Certificate.of(facts)
     with pytest.raises(CertificateError, match=r"for gallery \(none named\), here is c{12}: it"):
         nothing.check(gallery="c" * 64, weights="")
+
+
+def test_the_bound_of_a_certificate_is_that_of_the_queries_that_tested_it():
+    doubt, right = drawn(np.random.default_rng(8), 600)
+    for seed in (0, 1):
+        found = certify(doubt, right, risk=0.2, seed=seed)
+        given = (doubt <= found.threshold) & ~_pilot(np.arange(600), seed)
+        expected = upper_bound(int((~right)[given].sum()), int(given.sum()), 0.9)
+        assert found.risk_bound == pytest.approx(expected)
+    assert certify(doubt, right, risk=0.2) == certify(doubt, right, risk=0.2, seed=0)
+    assert certify(doubt, np.zeros(600), risk=0.2).risk_bound == 1.0
+    groups = np.arange(600) // 10
+    grouped = certify(doubt, right, risk=0.3, groups=groups)
+    test = _Test.of(groups, ~_pilot(groups, 0), 0.3, 1 - 0.9, grouped=True)
+    answered = doubt <= grouped.threshold
+    assert grouped.risk_bound == test.bound(answered, 1.0 - right, test.spread(answered, 1.0 - right))
+
+
+def test_a_pilots_group_without_an_answer_gains_nothing():
+    units = np.repeat(np.arange(10), 2)
+    test = _Test.of(units, units < 8, 0.2, 0.1, grouped=True)
+    answered = units != 9
+    assert test.spread(answered, np.zeros(20)) == pytest.approx(np.var([0.2, 0.0, 0.1]))

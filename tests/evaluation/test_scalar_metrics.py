@@ -73,7 +73,7 @@ def test_sparsification_by_hand():
     assert area == pytest.approx(np.trapezoid(np.minimum(1.0, 50 / kept), dx=1 / 98))
     everything_right = sparsification(np.arange(7.0), np.ones(7))[1]
     assert everything_right == pytest.approx(1.0)
-    with pytest.raises(ValueError, match="^scaling is 'half'; allowed: 'unit', 'as_published'"):
+    with pytest.raises(ValueError, match=r"^scaling is 'half'"):
         sparsification([0.5], [1], scaling="half")
     assert sparsification(np.arange(7.0), np.ones(7), scaling="as_published")[1] == pytest.approx(98 / 99)
 
@@ -524,9 +524,7 @@ def test_holm_takes_probabilities():
     assert holm([]).tolist() == []
     assert holm(np.float32([0.1, 0.3])).dtype == np.float64
     for wrong in (-0.5, 1.5):
-        with pytest.raises(
-            ValueError, match=f"^p_values lie between {min(wrong, 0.5)} and {max(wrong, 0.5)}; expected"
-        ):
+        with pytest.raises(ValueError, match=f"^p_values lie between {min(wrong, 0.5)} and {max(wrong, 0.5)}"):
             holm([0.5, wrong, math.nan])
     with pytest.raises(ValueError, match=r"^p_values has shape \(1, 2\); expected a vector"):
         holm([[0.1, 0.2]])
