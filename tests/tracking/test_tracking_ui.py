@@ -93,7 +93,7 @@ def check_pages(driver, address: str, report: tuple[str, str], moved: Path) -> N
     wait_for_text(driver, ["retrieval/recall_at_1", "loss.options.scale", "Finished"])
     save(driver, "mlflow_run")
     driver.get(f"{address}/#/experiments/{glyphs}/runs/{run.info.run_id}/model-metrics")
-    wait_for_text(driver, ["by_epoch", "grad_norm", "images_per_second"])
+    wait_for_text(driver, ["by_epoch", "train_loss", "val_metric"])
     save(driver, "mlflow_curves")
     driver.get(f"{address}/#/experiments/{report[0]}/runs/{report[1]}/artifacts/figures/sparsification.png")
     wait_for_text(driver, ["sparsification.png"])
