@@ -144,6 +144,15 @@ def test_bad_options_are_named(option: str, value: float) -> None:
         create_loss("nir", num_classes=C, dim=M, **{option: value})
 
 
+def test_the_base_takes_its_scale_and_margin_and_keeps_its_own_without_them() -> None:
+    given, own = (NIR(num_classes=5, dim=8, **options).base for options in ({"scale": 8.0, "margin": 0.2}, {}))
+    alone = create_loss("proxy_anchor", num_classes=5, dim=8)
+    assert (given.scale, given.margin) == (8.0, 0.2)
+    assert (own.scale, own.margin) == (alone.scale, alone.margin)
+    with pytest.raises(ValueError, match="proxy_nca has no such option"):
+        NIR(num_classes=5, dim=8, base="proxy_nca", scale=8.0)
+
+
 def test_one_dimension_is_refused() -> None:
     with pytest.raises(ValueError, match="dim=1; allowed: at least 2"):
         create_loss("nir", num_classes=C, dim=1)

@@ -19,12 +19,14 @@ synthetic sample psi_s = tau(zeta | rho_y), zeta ~ N(0, I), per image, at the sa
 trainer's. Negative pairs add mean f(-NLL) over one random other class per image; the paper gives no form. Beyond
 an argument of 20 exp is continued by its tangent. The text names 8 blocks; released code, and the default here, has 5
 with sub-networks of 8 linear layers. `proxies_per_class` is SoftTriple's, whose softly
-assigned centre is the condition; the other losses have one proxy per class.
+assigned centre is the condition; the other losses have one proxy per class. `scale` and `margin` are the base's; None
+leaves it its own.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
@@ -53,6 +55,8 @@ class NIR(Loss):
         dim: int,
         base: Literal["proxy_anchor", "proxy_anchor_nca", "proxy_nca", "soft_triple"] = "proxy_anchor",
         proxies_per_class: int = 10,
+        scale: float | None = None,
+        margin: float | None = None,
         pdml_weight: NotNegative = 0.0075,
         proxy_lr: Positive = 0.04,
         flow_lr: Positive = 0.0005,
@@ -75,9 +79,8 @@ class NIR(Loss):
         require(flow_lr > 0, "flow_lr", flow_lr, "a learning rate above 0")
         require(blocks >= 1, "blocks", blocks, "at least 1")
         require(depth >= 2, "depth", depth, "at least 2 linear layers")
-        given = {"fidelity": fidelity, "proxies_per_class": proxies_per_class}
-        options: dict[str, Any] = {name: given[name] for name in given.keys() & REGISTRY.options(base)}
-        self.base = create_loss(base, num_classes=num_classes, dim=dim, proxy_lr=proxy_lr, **options)
+        given = {"fidelity": fidelity, "proxies_per_class": proxies_per_class, "scale": scale, "margin": margin}
+        self.base = create_loss(base, num_classes=num_classes, dim=dim, proxy_lr=proxy_lr, **_options_of(base, given))
         self.flow = ConditionalFlow(dim, blocks=blocks, width=width, depth=depth, condition=condition)
         self.per_sample = fidelity == "as_published"
         divide = nll_norm == "dim" or (nll_norm == "by_fidelity" and not self.per_sample)
@@ -176,3 +179,11 @@ class NIR(Loss):
         """The proxy loss's groups and the flow at its own learning rate."""
         flow = {"params": list(self.flow.parameters()), "lr": self.flow_lr, "weight_decay": 0.0}
         return [*self.base.optimizer_groups(), flow]
+
+
+def _options_of(base: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The given options that the base has; a scale or margin that it lacks is an error."""
+    known = REGISTRY.options(base)
+    for name in ("scale", "margin"):
+        require(given[name] is None or name in known, name, given[name], f"None: {base} has no such option")
+    return {name: value for name, value in given.items() if name in known and value is not None}
