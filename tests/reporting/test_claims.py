@@ -289,6 +289,29 @@ def test_the_first_alternative_that_was_run_counts(tmp_path):
     assert (finding.verdict, finding.opponent) == ("holds", "b")
 
 
+def test_tuned_versions_play_the_part_of_their_method(tmp_path):
+    """Three tuned methods win, lose or are missing; what the untuned ones did beside them does not matter."""
+    values = {"digits/a": LOW, "digits/b": HIGH, "digits/best-a": HIGH, "digits/best-b": LOW}
+    context = study(tmp_path, values)
+    chosen = {"tuned": {"best-a": "a", "best-b": "b"}, "budgets": {"best-a": 12, "best-b": 12}}
+    claim = make(tmp_path, needs=["tuned_or_published"])
+    (untold,) = evaluate_claims(context, [claim])
+    assert untold.unmet == ("settings neither tuned nor published",)
+    (finding,) = evaluate_claims(dataclasses.replace(context, **chosen), [claim])
+    assert (finding.verdict, finding.opponent) == ("holds", "best-b")
+    assert finding.difference == pytest.approx(np.subtract(HIGH, LOW).mean())
+    half = {"tuned": {"best-a": "a"}, "budgets": {"best-a": 12}}
+    (unequal,) = evaluate_claims(dataclasses.replace(context, **half), [claim])
+    assert (unequal.opponent, unequal.unmet) == ("b", ("tuned with unequal budgets",))
+
+
+def test_a_tuned_alternative_comes_before_an_untuned_one_named_earlier(tmp_path):
+    context = study(tmp_path, {"digits/z": LOW, "digits/best-a": HIGH, "digits/b": LOW})
+    chosen = dataclasses.replace(context, tuned={"best-a": "a"}, budgets={"best-a": 12})
+    (finding,) = evaluate_claims(chosen, [make(tmp_path, method=["z", "a"])])
+    assert finding.verdict == "holds"
+
+
 def test_fidelities_are_judged_apart(tmp_path):
     values = {"digits/a": HIGH, "digits/a-as_published": LOW, "digits/b": [0.75, 0.76, 0.74, 0.75], "digits/c": HIGH}
     context = study(tmp_path, values)

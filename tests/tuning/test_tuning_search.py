@@ -13,8 +13,9 @@ from canary import with_other_test_images
 from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, load, parse
 from probmetric.io import read_yaml
 from probmetric.pipeline import train
+from probmetric.planning.experiments import EXPERIMENTS, METHODS
 from probmetric.planning.plans import RunPlan
-from probmetric.planning.runs import Run, every_method, expand, resolve
+from probmetric.planning.runs import Run, every_method, expand, plan_experiment, resolve
 from probmetric.run_folder import RunFolder
 from probmetric.tuning import cost, load_tuning, report, tuning_names
 from probmetric.tuning.search import Search, TuningError, validation_metric
@@ -225,6 +226,17 @@ def test_a_search_writes_the_study_of_what_it_chose(params, tmp_path):
     ]
     assert runs[-1].encoder == runs[4].name
     assert runs[4].settings.loss.options["margin"] == search.best("contrastive").values["loss.margin"]
+
+
+def test_the_plan_says_which_methods_were_tuned_and_what_they_are_versions_of(params, tmp_path, monkeypatch):
+    search, _ = searched(params, tmp_path / "runs", trials=2, batch=2, **STUDY)
+    report.write_methods(search, "t", folder=tmp_path / METHODS)
+    report.write_study(search, "t", folder=tmp_path / EXPERIMENTS)
+    monkeypatch.chdir(tmp_path)
+    planned = plan_experiment(params, "tuned-t")
+    untuned = ("contrastive", "cosine", "laplace")
+    assert planned.tuned == {f"tuned-{method}": method for method in untuned}
+    assert planned.budgets == dict.fromkeys(planned.tuned, 2)
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,7 @@ class PlannedExperiment:
         substitution: set where the datasets were replaced.
         left_out: methods that cannot run on the substitute, and why.
         budgets: training runs spent on choosing a method's settings, where any were.
+        tuned: method with settings a search chose -> the method whose settings they are.
     """
 
     spec: Experiment
@@ -157,6 +158,7 @@ class PlannedExperiment:
     substitution: Substitution | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
     budgets: Mapping[str, int] = field(default_factory=dict)
+    tuned: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan_experiment(params: Params, name: str) -> PlannedExperiment:
@@ -178,7 +180,8 @@ def plan_experiment(params: Params, name: str) -> PlannedExperiment:
         source = with_selections(source, selections_of(name))
         runs = [run for run in _expand(params, methods, source) if _selects(run)]
         spec, encoders = _telling_absent(params, source, runs), _encoders(params, methods, runs)
-        return PlannedExperiment(spec, tuple(runs), encoders, budgets=_budgets(methods, runs))
+        budgets = _budgets(methods, runs)
+        return PlannedExperiment(spec, tuple(runs), encoders, budgets=budgets, tuned=_tuned(methods, budgets))
     spec = substitution.apply(params, source)
     left_out: dict[str, str] = {}
     runs = _expand(params, methods, spec, left_out)
@@ -188,7 +191,7 @@ def plan_experiment(params: Params, name: str) -> PlannedExperiment:
     notes = " ".join(f"Left out: {method} ({reason})" for method, reason in left_out.items())
     spec = _telling_absent(params, _described(spec, notes), runs)
     encoders, budgets = _encoders(params, methods, runs), _budgets(methods, runs)
-    return PlannedExperiment(spec, tuple(runs), encoders, substitution, left_out, budgets)
+    return PlannedExperiment(spec, tuple(runs), encoders, substitution, left_out, budgets, _tuned(methods, budgets))
 
 
 def _selects(run: Run) -> bool:
@@ -234,6 +237,22 @@ def _budgets(methods: Mapping[str, Method], runs: Iterable[Run]) -> dict[str, in
     """Method -> its tuning budget or that of the base it borrows, where there is one."""
     spent = {run.settings.method: methods[run.settings.base or run.settings.method].budget for run in runs}
     return {method: budget for method, budget in spent.items() if budget}
+
+
+def _tuned(methods: Mapping[str, Method], budgets: Iterable[str]) -> dict[str, str]:
+    """Tuned method -> the method it is a tuned version of, where there is one."""
+    found = {name: _untuned(methods, name) for name in budgets}
+    return {name: origin for name, origin in found.items() if origin}
+
+
+def _untuned(methods: Mapping[str, Method], name: str) -> str:
+    """What `name` is `like`; for a posterior, the one with the same definition on the untuned base. Else empty."""
+    method = methods[name]
+    if method.like or not method.base:
+        return method.like or ""
+    wanted = method.model_copy(update={"base": methods[method.base].like, "label": ""})
+    same = (other for other, its in methods.items() if its.model_copy(update={"label": ""}) == wanted)
+    return next(same, "")
 
 
 def _encoders(params: Params, methods: Mapping[str, Method], runs: Iterable[Run]) -> dict[str, Run]:

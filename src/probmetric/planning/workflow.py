@@ -178,6 +178,7 @@ class WorkflowPlan:
         report["prepared"] = self.params.data.prepared
         if planned.budgets:
             report["budgets"] = dict(planned.budgets)
+            report["tuned"] = dict(planned.tuned)
         if planned.substitution:
             report["substituted"] = planned.substitution.source
             report["left_out"] = dict(planned.left_out)

@@ -36,6 +36,7 @@ class ReportContext:
         figures: names of the figures, in the order of the page.
         labels: method -> text shown instead of the method's name.
         budgets: method -> training runs spent on choosing its settings; others had none.
+        tuned: method with settings a search chose -> the method whose settings they are.
         substituted: the experiment whose datasets this one replaces; empty where nothing is replaced.
         left_out: method of that experiment -> why it cannot run on the substitute.
         kept: run -> why, of the runs that code of an earlier release made and that are shown marked.
@@ -53,6 +54,7 @@ class ReportContext:
     figures: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     budgets: Mapping[str, int] = field(default_factory=dict)
+    tuned: Mapping[str, str] = field(default_factory=dict)
     substituted: str = ""
     left_out: Mapping[str, str] = field(default_factory=dict)
     kept: Mapping[str, str] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,8 @@ _Found = Mapping[tuple[str, str], Sequence[Series]]
 def evaluate_claims(context: ReportContext, claims: Iterable[Claim]) -> list[Finding]:
     """Findings of every claim, one per dataset (and fidelity) on which it can be tested; without any, one "not run".
 
-    Where a method was run with several values of an option, the run without that override stands for it.
+    Where a method was run with several values of an option, the run without that override stands for it; where a
+    version with settings chosen by a search was run, that one.
     """
     claims = list(claims)
     found = series(context, {metric for claim in claims for metric in claim.metrics})
@@ -92,11 +94,13 @@ class _Case:
         return self._series(self.claim.against_metric or self.claim.metric, names, (self.fidelity, "corrected"))
 
     def _series(self, metric: str, names: Names, fidelities: Names) -> Series | None:
-        """The first of `names` that was run, in the first of `fidelities` it was run in."""
+        """The first of `names` that was run, tuned if any was, in the first of `fidelities` it was run in."""
         here = self.found.get((self.data, metric), ())
-        for name in names:
-            for fidelity in fidelities:
-                fits = [s for s in here if s.fidelity == fidelity and plays(s.key.method, name)]
+        tuned = self.context.tuned
+        versions = [(item, tuned[item.key.method]) for item in here if item.key.method in tuned]
+        for among in (versions, [(item, item.key.method) for item in here]):
+            for name, fidelity in itertools.product(names, fidelities):
+                fits = [s for s, part in among if s.fidelity == fidelity and plays(part, name)]
                 plain = [s for s in fits if not set(filter(None, s.key.overrides.split("+"))) - self.shared]
                 if len(chosen := plain or fits) == 1:
                     return chosen[0]
