@@ -1,13 +1,17 @@
-"""The mended methods learn: validation recall@1 of rendered letters after two epochs, against their broken settings.
+"""The methods learn: validation recall@1 of rendered letters after a few epochs, against their broken settings.
 
 Every bar lies between what the method reaches and what it reached with the setting that once kept it from learning;
-both are trained. In recall@1 of unseen letters, 2 x 48 steps, seed 0, one thread: EL-nivMF .564, measured in
-evaluation mode .457, with the released temperature .476, with both .403; d_L2 .581 and .446; d_nivMF .500 and .436.
-Margin loss .442, with its weights of a pretrained network .346; NIR .408 and .251; HIB .407, with its published start
-.179; PFML after three epochs .420, with a short reach .298; MultiSimilarity after five .700 and .653.
+both are trained. A network whose loss does nothing has .423. In recall@1 of unseen letters, 48 steps an epoch, seed 0,
+one thread, after two epochs: EL-nivMF .564, measured in evaluation mode .457, with the released temperature .476, with
+both .403; d_L2 .581 and .446; d_nivMF .500 and .436. After five: margin loss .564, with its weights of a pretrained
+network .450; NIR .523 and .251; PFML .477, with a short reach .365; MultiSimilarity .700 and .653; triplet .610, with
+a margin that nearly all triplets meet .558; HIB .578, with its published start .120; CPML, which needs nothing, .572.
+
+The vMF loss is about calibration: ECE on digits after ten epochs .214, with class weights at the network's rate .360.
 
 An uncertainty learns if it tells wrong neighbours: AUROC of the errors after five epochs .611 for a Laplace
 posterior, .542 if its prior drowns the curvature, .520 for isotropic weight noise; .642 for one learnt online.
+PFE does not (.415), and MC dropout stays below the norm at every rate (docs/losses.md): no bar can be set for them.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import torch.nn.functional as F
 from sklearn.metrics import roc_auc_score
 from training_helpers import quick_settings
 
-from probmetric.evaluation import retrieval_metrics
+from probmetric.evaluation import calibration_error, retrieval_metrics
 from probmetric.losses import Loss, create_loss
 from probmetric.models import Encoder, create_encoder
 from probmetric.training.checkpoint import Checkpoints
@@ -45,13 +49,15 @@ BROKEN = [
 
 
 PFML = {"name": "potential_field", "alpha": 0.5, "delta_attraction": 0.5, "delta_repulsion": 1.0}
-# Loss, what keeps a small net from learning, epochs, bar; the settings are those of workflow/methods/losses.yaml.
+# Loss, what keeps a small net from learning, bar; the settings are those of workflow/methods/losses.yaml.
 SMALL_NETS = [
-    ({"name": "margin", "cutoff": 1.2}, {"cutoff": 0.5}, 2, 0.39),
-    ({"name": "nir", "pdml_weight": 1.0, "proxy_lr": 0.02}, {"pdml_weight": 0.0075, "proxy_lr": 0.04}, 2, 0.33),
-    ({"name": "multi_similarity", "beta": 10.0}, {"beta": 40.0}, 5, 0.676),
-    (PFML, {"alpha": 6.0, "delta_attraction": 0.1, "delta_repulsion": 0.1}, 3, 0.36),
+    ({"name": "margin", "cutoff": 1.2}, {"cutoff": 0.5}, 0.5),
+    ({"name": "nir", "pdml_weight": 1.0, "proxy_lr": 0.02}, {"pdml_weight": 0.0075, "proxy_lr": 0.04}, 0.46),
+    ({"name": "multi_similarity", "beta": 10.0}, {"beta": 40.0}, 0.676),
+    (PFML, {"alpha": 6.0, "delta_attraction": 0.1, "delta_repulsion": 0.1}, 0.44),
+    ({"name": "triplet"}, {"margin": 0.01}, 0.585),
 ]
+NOTHING_LEARNT = 0.423
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +73,14 @@ def trained(
     warm_start: str = "training mode",
     epochs: int = 2,
     objective: Uncertainty | None = None,
+    dim: int = 32,
+    steps_per_epoch: int = 48,
 ) -> tuple[TrainingData, Encoder, Loss]:
-    steps = {"batch_size": 96, "images_per_class": 4, "steps_per_epoch": 48, "learning_rate": 0.003}
+    steps = {"batch_size": 96, "images_per_class": 4, "steps_per_epoch": steps_per_epoch, "learning_rate": 0.003}
     data = TrainingData(prepared, quick_settings(epochs=epochs, **steps).training, seed=0, device=CPU)
     torch.manual_seed(0)
-    encoder = create_encoder("compact", dim=32, in_channels=1, image_size=data.image_size)
-    loss = create_loss(num_classes=data.num_classes, dim=32, **options)
+    encoder = create_encoder("compact", dim=dim, in_channels=1, image_size=data.image_size)
+    loss = create_loss(num_classes=data.num_classes, dim=dim, **options)
     if objective is not None:
         loss = objective.objective(encoder, loss, num_images=len(data.labels))
     trainer = Trainer(
@@ -119,19 +127,41 @@ def test_its_broken_variant_stays_below_the_bar(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("options", "broken", "epochs", "bar"), SMALL_NETS, ids=str)
+@pytest.mark.parametrize(("options", "broken", "bar"), SMALL_NETS, ids=str)
 def test_a_small_net_learns_with_settings_of_its_own(
-    glyphs: Path, tmp_path: Path, options: dict[str, Any], broken: dict[str, Any], epochs: int, bar: float
+    glyphs: Path, tmp_path: Path, options: dict[str, Any], broken: dict[str, Any], bar: float
 ) -> None:
-    assert recall_at_1(glyphs, tmp_path / "ours", options, epochs=epochs) > bar
-    assert recall_at_1(glyphs, tmp_path / "broken", options | broken, epochs=epochs) < bar
+    assert recall_at_1(glyphs, tmp_path / "ours", options, epochs=5) > bar
+    assert recall_at_1(glyphs, tmp_path / "broken", options | broken, epochs=5) < bar
+
+
+@pytest.mark.slow
+def test_contrastive_potentials_learn(glyphs: Path, tmp_path: Path) -> None:
+    assert recall_at_1(glyphs, tmp_path, {"name": "contrastive_potential"}, epochs=5) > NOTHING_LEARNT + 0.1
+
+
+@pytest.mark.slow
+def test_the_vmf_loss_is_calibrated_only_if_its_class_weights_learn_at_a_rate_of_their_size(
+    prepared_dataset, tmp_path: Path
+) -> None:
+    def error(**options: float) -> float:
+        prepared, folder = prepared_dataset("digits"), tmp_path / str(options)
+        data, encoder, loss = trained(
+            prepared, folder, {"name": "vmf", **options}, epochs=10, dim=64, steps_per_epoch=11
+        )
+        with torch.no_grad():
+            chances = loss.probabilities(embed_split(encoder, data, "val"), generator=torch.Generator().manual_seed(0))
+        confidence, answer = chances.max(dim=1)
+        return calibration_error(confidence.numpy(), (answer == data.val_labels).numpy())
+
+    assert error() < 0.29 < error(weight_lr_multiplier=1.0)
 
 
 @pytest.mark.slow
 def test_hib_learns_from_its_corrected_start(glyphs: Path, tmp_path: Path) -> None:
-    for fidelity, low, high in (("corrected", 0.35, 1.0), ("as_published", 0.0, 0.28)):
+    for fidelity, low, high in (("corrected", 0.5, 1.0), ("as_published", 0.0, 0.28)):
         objective = create_uncertainty("hib", fidelity=fidelity)
-        found = recall_at_1(glyphs, tmp_path / fidelity, {"name": "contrastive"}, objective=objective)
+        found = recall_at_1(glyphs, tmp_path / fidelity, {"name": "contrastive"}, objective=objective, epochs=5)
         assert low < found < high
 
 
