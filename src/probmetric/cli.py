@@ -395,9 +395,10 @@ def _schema(options: argparse.Namespace) -> None:
     from probmetric.metrics import write_tables
     from probmetric.planning.workflow import write_schemas
     from probmetric.registry import write_catalogue
+    from probmetric.reporting.claims.docs import write_tables as write_claims
 
-    page = Path("docs/evaluation.md")
-    tables = [write_tables(page)] if page.is_file() else []
+    pages = {Path("docs/evaluation.md"): write_tables, Path("docs/claims.md"): write_claims}
+    tables = [write(page) for page, write in pages.items() if page.is_file()]
     for path in [write_catalogue(), *write_schemas(options.output), *tables]:
         print(path)
 

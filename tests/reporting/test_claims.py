@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from probmetric.io import FileError, write_json, write_yaml
 from probmetric.reporting import claims
 from probmetric.reporting.aggregate import aggregate
 from probmetric.reporting.claims import layout
+from probmetric.reporting.claims.docs import with_tables
 from probmetric.reporting.claims.printed import printed_numbers
 from probmetric.reporting.claims.testing import evaluate_claims
 from probmetric.reporting.html import render
@@ -231,12 +233,20 @@ def test_test_images_are_a_sample_too(tmp_path):
         (["tuned_or_published"], {"budgets": {"a": 20, "b": 5}}, "tuned with unequal budgets"),
         (["resnet50"], {"backbone": {"name": "compact"}}, "the backbone is compact, not a ResNet-50"),
         (["closed_set"], {"protocol": "open_set"}, "test classes are no training classes"),
+        (["open_set"], {"protocol": "closed_set"}, "test classes are training classes"),
+        (["open_set"], {"protocol": ""}, "test classes are training classes"),
         (["clean_labels"], {"data": "digits+noise0.2"}, "wrong training labels"),
+        (["noise_as_published"], {"data": "digits+nearest0.2"}, "not 20 % of the labels replaced at random"),
+        (["noise_as_published"], {"data": "digits+noise0.4"}, "not 20 % of the labels replaced at random"),
+        (["noise_as_published"], {"data": "digits"}, "not 20 % of the labels replaced at random"),
+        (["few_samples"], {"samples": 10}, "a draws 10 samples"),
     ],
 )
 def test_outside_its_preconditions_a_claim_is_not_testable(tmp_path, needs, changed, reason):
     given = {"val": [0.1, 0.4, 0.5, 0.5, 0.5, 0.5], "budgets": {"a": 20, "b": 20}, "data": "digits"}
-    given |= {"backbone": {"name": "timm", "options": {"tag": "resnet50.tv_in1k"}}, "protocol": "closed_set"}
+    given |= {"backbone": {"name": "timm", "options": {"tag": "resnet50.tv_in1k"}}, "samples": 5}
+    given |= {"protocol": "open_set" if "open_set" in needs else "closed_set"}
+    given |= {"data": "digits+noise0.2"} if "noise_as_published" in needs else {}
     for name, found in (("unmet", given | changed), ("met", given)):
         data = found["data"]
         context = study(tmp_path / name, {f"{data}/a": LOW, f"{data}/b": HIGH})
@@ -244,7 +254,8 @@ def test_outside_its_preconditions_a_claim_is_not_testable(tmp_path, needs, chan
             history = "\n".join(["epoch,val_metric", *(f"{i},{v}" for i, v in enumerate(found["val"]))]) + "\n"
             folder = context.results / key.run
             folder.joinpath("history.csv").write_text(history)
-            write_yaml(folder / "run.yaml", {"fidelity": "corrected", "settings": {"backbone": found["backbone"]}})
+            settings = {"backbone": found["backbone"], "loss": {"options": {"samples": found["samples"]}}}
+            write_yaml(folder / "run.yaml", {"fidelity": "corrected", "settings": settings})
         write_json(context.prepared / data / "summary.json", {"protocol": found["protocol"]})
         context = dataclasses.replace(context, budgets=found["budgets"])
         (finding,) = evaluate_claims(context, [make(tmp_path / name, needs=needs)])
@@ -479,6 +490,22 @@ def test_shipped_claims_about_uncertainty_do_not_measure_accuracy_with_it():
     assert not [claim.id for claim in claims.load_claims() if re.search("ausc|aurc", claim.metric)]
 
 
+def test_the_documentation_lists_the_shipped_claims():
+    text = (Path(__file__).parents[2] / "docs" / "claims.md").read_text(encoding="utf-8")
+    assert with_tables(text) == text, "run `probmetric schema`"
+    for claim in claims.load_claims():
+        assert f"| {claim.statement} | {claim.source}" in text
+
+
+def test_claims_about_retrieval_of_unseen_classes_are_not_tested_on_known_ones():
+    """The papers of proxies evaluate unseen classes only; the calibration of a classifier needs known ones."""
+    for claim in claims.load_claims():
+        if claim.metric == RECALL and claim.paper in ("nivmf", "nir", "pfml"):
+            assert "open_set" in claim.needs, claim.id
+        if claim.metric.startswith(("classification/", "calibration/")):
+            assert "closed_set" in claim.needs, claim.id
+
+
 def test_shipped_claims_ask_for_metrics_that_exist():
     measured = {number.metric for number in load_published()} | {"ood/auroc", "distortion/spearman"}
     measured |= {"sparsification/error_auroc"}
@@ -515,6 +542,7 @@ def told(tmp_path):
     flat = "epoch,val_metric\n" + "".join(f"{i},0.5\n" for i in range(6))
     for key in context.expected:
         (context.results / key.run / "history.csv").write_text(flat)
+        write_json(context.prepared / key.data / "summary.json", {"protocol": "open_set"})
     return dataclasses.replace(context, budgets=dict.fromkeys(("pfml", "proxy_anchor", "proxy_nca_pp"), 8))
 
 

@@ -148,6 +148,25 @@ def test_the_difference_of_protocols_stands_beside_the_number(tmp_path, selectio
     assert ("These leak, as published" in render(context)) == (selection == "as_published")
 
 
+@pytest.mark.parametrize(
+    ("table", "data", "theirs"),
+    [
+        ("pfml/table1", "cub", "paper: trained on all training classes, how the epoch was chosen is not stated"),
+        ("lam/table2", "cifar10", "paper: last epoch, but the best test epoch where another method's network is used"),
+        ("vmf/table2", "cifar10", ""),
+    ],
+)
+def test_each_papers_own_choice_of_the_epoch_is_told(tmp_path, table, data, theirs):
+    runs = [f"{data}/m/seed{seed}" for seed in range(3)]
+    for run in runs:
+        write_run(tmp_path, run, {"retrieval/recall_at_1": 0.5 + 0.01 * int(run[-1])})
+    context = Workspace(tmp_path, tuple(runs)).context(table, metrics=("retrieval/recall_at_1",), figures=())
+    aggregate([context.results / run for run in runs], context.folder / "runs.csv", context.folder / "metrics.json")
+    (item,) = compare_published(context, [dataclasses.replace(number_of(table), datasets=(data,))])
+    assert item.ours is not None
+    assert (theirs in item.protocol) if theirs else not item.protocol
+
+
 def test_a_substituted_dataset_is_not_compared(context, numbers):
     for name in ("lam/table2@glyphs", "lam/table2@digits"):
         found = compare_published(dataclasses.replace(context, name=name), numbers)

@@ -14,8 +14,8 @@ significantly, and is *undecided* otherwise: an opponent was not run, there are 
 nothing), or the difference is too small for them. Test images count as a sample too where single images were kept.
 
 A paper's claim is about trained models in the paper's setting. Where that is not given (`needs`: clean labels, training
-that had converged, settings tuned at equal budgets or published, a backbone, a closed set) the claim is *not testable
-here*, whatever the numbers say. A claim whose runs do not exist is *not run*.
+that had converged, settings tuned at equal budgets or published, a backbone, a closed or an open set) the claim is
+*not testable here*, whatever the numbers say. A claim whose runs do not exist is *not run*.
 
 Every claim states what it rests on: printed numbers, checked against the transcribed tables, or a sentence of the
 paper. Questions of our own have the source `ours` and are counted apart.
@@ -36,13 +36,22 @@ FOLDER = Path(__file__).parent
 OURS = "ours"
 Kind = Literal["better", "not_worse", "robust", "exceeds"]
 Verdict = Literal["holds", "does not hold", "undecided", "not testable here", "not run"]
-Need = Literal["clean_labels", "converged", "tuned_or_published", "closed_set", "resnet50"]
+Need = Literal[
+    "clean_labels",
+    "noise_as_published",
+    "converged",
+    "tuned_or_published",
+    "closed_set",
+    "open_set",
+    "resnet50",
+    "few_samples",
+]
 Names = tuple[str, ...]
 USUAL_NEEDS: tuple[Need, ...] = ("clean_labels", "converged", "tuned_or_published")
 _REQUIRED = ("id", "source", "statement", "metric", "method")
 _KEYS = (
     *(*_REQUIRED, "against", "against_metric", "kind", "margin", "margin_is", "threshold", "better_is"),
-    *("needs", "printed", "quoted"),
+    *("needs", "printed", "quoted", "differs"),
 )
 
 
@@ -66,7 +75,8 @@ class Claim:
         needs: what must be given before runs say anything about the claim.
         printed: the printed numbers it rests on, `<table> <dataset>[+noise<rate>] [<metric>]: <part>=<value>[±<spread>]
             ...`; the metric only where it is not the claim's.
-        quoted: the paper's own words, where it prints no numbers.
+        quoted: the paper's own words.
+        differs: how our test is not the paper's, and why; empty where it is.
     """
 
     id: str
@@ -84,6 +94,7 @@ class Claim:
     needs: tuple[Need, ...] = USUAL_NEEDS
     printed: Names = ()
     quoted: str = ""
+    differs: str = ""
 
     @property
     def ours(self) -> bool:
@@ -92,8 +103,8 @@ class Claim:
 
     @property
     def rests_on(self) -> str:
-        """The printed numbers, or the paper's words."""
-        return "; ".join(self.printed) or self.quoted
+        """The printed numbers and the paper's words."""
+        return "; ".join([*self.printed, *([f"“{self.quoted}”"] if self.quoted else [])])
 
     @property
     def paper(self) -> str:
@@ -172,6 +183,7 @@ def _claim(entry: Mapping[str, Any], where: str) -> Claim:
         needs=tuple(entry.get("needs", USUAL_NEEDS)),
         printed=tuple(map(str, entry.get("printed", ()))),
         quoted=str(entry.get("quoted", "")),
+        differs=str(entry.get("differs", "")),
     )
 
 

@@ -1,11 +1,14 @@
 """What must be given before runs say anything about a paper's claim, and whether it is.
 
 clean_labels        the training labels are right
+noise_as_published  20 % of the training labels were replaced at random
 converged           training had stopped gaining: its best validation metric of the last fifth of the epochs is at
 most 1 % better than that of the epochs before
 tuned_or_published  settings are the paper's, on its dataset, or were tuned, with as many runs for every method
 closed_set          test classes are training classes
+open_set            no test class was trained on
 resnet50            the backbone is a ResNet-50: what a loss costs is told relative to it
+few_samples         a loss draws at most five samples an image
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from probmetric.io import read_json
 from probmetric.reporting._selection import trained_by
-from probmetric.run_names import split_data_name
+from probmetric.run_names import LabelNoise, split_data_name
 
 if TYPE_CHECKING:
     from probmetric.reporting.claims import Claim, Names
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 PAPERS = ("nivmf", "nir", "vmf", "lam", "pfml")
 GAIN = 0.01
+NOISE = LabelNoise("uniform", 0.2)
+MOST_SAMPLES = 5
 
 
 def unmet(context: ReportContext, claim: Claim, data: str, variants: Sequence[str]) -> Names:
@@ -68,9 +73,31 @@ def _tuned_or_published(context: ReportContext, data: str, variants: Sequence[st
 
 
 def _closed_set(context: ReportContext, data: str, variants: Sequence[str]) -> str:
+    return "" if _protocol(context, data) == "closed_set" else "test classes are no training classes"
+
+
+def _open_set(context: ReportContext, data: str, variants: Sequence[str]) -> str:
+    return "" if _protocol(context, data) == "open_set" else "test classes are training classes"
+
+
+def _protocol(context: ReportContext, data: str) -> str:
     summary = context.prepared / data / "summary.json"
-    protocol = read_json(summary).get("protocol", "") if summary.exists() else ""
-    return "" if protocol == "closed_set" else "test classes are no training classes"
+    return str(read_json(summary).get("protocol", "")) if summary.exists() else ""
+
+
+def _noise_as_published(context: ReportContext, data: str, variants: Sequence[str]) -> str:
+    noise = split_data_name(data)[1]
+    parsed = LabelNoise.parse(noise) if noise else None
+    alike = parsed is not None and (parsed.kind, parsed.rate) == (NOISE.kind, NOISE.rate)
+    return "" if alike else "not 20 % of the labels replaced at random"
+
+
+def _few_samples(context: ReportContext, data: str, variants: Sequence[str]) -> str:
+    for run in _runs(context, data, variants):
+        samples = run.find("settings.loss.options.samples", default=0)
+        if samples > MOST_SAMPLES:
+            return f"{context.label(run.key.variant)} draws {samples} samples"
+    return ""
 
 
 def _resnet50(context: ReportContext, data: str, variants: Sequence[str]) -> str:
@@ -90,6 +117,9 @@ _CHECKS: dict[str, Callable[[ReportContext, str, Sequence[str]], str]] = {
     "clean_labels": _clean_labels,
     "converged": _converged,
     "tuned_or_published": _tuned_or_published,
+    "noise_as_published": _noise_as_published,
     "closed_set": _closed_set,
+    "open_set": _open_set,
     "resnet50": _resnet50,
+    "few_samples": _few_samples,
 }
