@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 
 from probmetric import source_digest
+from probmetric.config import Params, load
+from probmetric.identity import component_code, step_code
+from probmetric.planning.staleness import steps_of
+from probmetric.planning.workflow import WorkflowPlan
 from probmetric.source_digest import closure, module_digests
 
 LOSS = '''"""A loss."""
@@ -108,6 +112,20 @@ def test_what_was_read_is_remembered_and_a_changed_file_is_read_again(lab, tmp_p
     assert (tmp_path / "state/source.json").exists()
     assert lab() == before
     assert lab("parts/helper.py", "2 * x", "2 + x") != before
+
+
+def test_planning_reads_the_sources_once_for_all_jobs(tmp_path, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[2])
+    params = load(Params, "params.yaml")
+    plan = WorkflowPlan.from_config(params.model_dump() | {"experiments": ["smoke"]})
+    monkeypatch.chdir(tmp_path)
+    plan.notice()
+    for cached in (source_digest._facts, source_digest._remembered, component_code):
+        cached.cache_clear()
+    monkeypatch.setattr(source_digest, "_read", lambda path: pytest.fail(f"a job parses {path}"))
+    for run in plan.runs.values():
+        for step in steps_of(run):
+            assert step_code(run.settings, step)
 
 
 def test_our_own_components_rest_on_their_mathematics_only():

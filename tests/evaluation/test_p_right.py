@@ -105,6 +105,25 @@ def test_what_a_score_adds_is_found_and_noise_adds_nothing():
     assert abs(none["added"]) < 0.01
 
 
+def test_the_interval_is_that_of_classes_drawn_again():
+    # few levels, so that there are ties between right and wrong answers
+    scores, right, groups = answers(300)
+    free = {"cosine": np.round(scores["cosine"], 1)}
+    both = {**free, "gap": np.round(scores["gap"], 1)}
+    found = added_auroc(free, {"gap": both["gap"]}, right, groups, resamples=30, seed=4)
+    stated = [cross_fitted(used, right, groups, seed=4) for used in (free, both)]
+    generator, names = np.random.default_rng(4), np.unique(groups)
+    added = []
+    for _ in range(30):
+        chosen = names[generator.integers(0, len(names), len(names))]
+        rows = np.concatenate([np.flatnonzero(groups == name) for name in chosen])
+        alone, together = (roc_auc_score(right[rows], p[rows]) for p in stated)
+        added.append(together - alone)
+    expected = np.percentile(added, [2.5, 97.5])
+    np.testing.assert_allclose([found["added_low"], found["added_high"]], expected, atol=1e-12)
+    assert found["free"] == pytest.approx(roc_auc_score(right, stated[0]), abs=1e-12)
+
+
 def test_a_map_is_read_as_it_was_written_and_asks_for_its_scores():
     scores, right, _ = answers(200)
     for kind, used in (("logistic", scores), ("isotonic", {"cosine": scores["cosine"]})):

@@ -31,6 +31,7 @@ from probmetric.evaluation import (
     sparsification,
     spearman,
 )
+from probmetric.evaluation.calibration import EqualMass
 from probmetric.evaluation.selective import augrc, coverage_at
 from probmetric.evaluation.statistics import pairwise_tests, shared_image_variance
 
@@ -109,6 +110,15 @@ def test_calibration_error_by_definition(seed, bins, norm):
                 total += mine.mean() * (gap if norm == "l1" else gap**2)
         expected = total if norm == "l1" else math.sqrt(total)
         assert calibration_error(sure, right, bins=bins, scheme=scheme, norm=norm) == pytest.approx(expected, abs=1e-12)
+
+
+def test_bins_that_are_made_once_are_those_made_for_each_draw():
+    generator = np.random.default_rng(0)
+    sure, right = generator.integers(0, 40, 300) / 39, generator.integers(0, 2, 300)
+    binned = EqualMass(sure, 15)
+    for _ in range(20):
+        rows = generator.integers(0, 300, 300)
+        assert binned.reliability(right, rows).error("l1") == calibration_error(sure[rows], right[rows])
 
 
 def test_calibration_error_equals_torchmetrics():

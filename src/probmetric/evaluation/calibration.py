@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.evaluation import _arrays
-from probmetric.evaluation._ordering import group_means
 
 Doubles = NDArray[np.float64]
 Scheme = Literal["equal_mass", "equal_width"]
@@ -85,11 +84,31 @@ def reliability(
         if not len(sure):
             raise ValueError("every confidence is exactly 1 and last_bin='open' drops them all; use 'closed'.")
     if scheme == "equal_mass":
-        right = group_means(sure, right)
-        index = np.empty(len(sure), dtype=np.int64)
-        index[np.argsort(sure, kind="stable")] = np.arange(len(sure)) * bins // len(sure)
-    else:
-        index = np.minimum((sure * bins).astype(np.int64), bins - 1)
+        return EqualMass(sure, bins).reliability(right)
+    index = np.minimum((sure * bins).astype(np.int64), bins - 1)
+    return _diagram(index, bins, sure, right)
+
+
+class EqualMass:
+    """Confidences (N,) in bins of equal mass, ranked once for many sets of outcomes or of answers."""
+
+    def __init__(self, confidence: Doubles, bins: int) -> None:
+        self.sure, self.bins = _confidence(confidence), bins
+        values, level = np.unique(self.sure, return_inverse=True)
+        self.level = level.astype(np.uint16 if len(values) <= 1 << 16 else np.int64)  # few bits are sorted faster
+
+    def reliability(self, right: NDArray[Any], rows: NDArray[np.int64] | slice = slice(None)) -> Reliability:
+        """The diagram for outcomes `right` (N,) in {0,1}, of the answers `rows`, which may repeat."""
+        level, sure, outcome = self.level[rows], self.sure[rows], right[rows]
+        alike = np.bincount(level)
+        mean = np.bincount(level, weights=outcome) / np.maximum(alike, 1)
+        index = np.empty(len(level), dtype=np.int64)
+        index[np.argsort(level, kind="stable")] = np.arange(len(level)) * self.bins // len(level)
+        return _diagram(index, self.bins, sure, mean[level])
+
+
+def _diagram(index: NDArray[np.int64], bins: int, sure: Doubles, right: Doubles) -> Reliability:
+    """The diagram of answers that are in the bins `index` (N,)."""
     count = np.bincount(index, minlength=bins).astype(np.float64)
     held = count > 0
     sums = [np.bincount(index, weights=values, minlength=bins)[held] / count[held] for values in (sure, right)]

@@ -41,7 +41,7 @@ from probmetric.evaluation.answers import (
     stranger_aurocs,
     trust_metrics,
 )
-from probmetric.evaluation.calibration import Reliability, reliability
+from probmetric.evaluation.calibration import EqualMass, Reliability, reliability
 from probmetric.evaluation.classification import classification_metrics
 from probmetric.evaluation.clustering import clustering_metrics
 from probmetric.evaluation.correlation import spearman
@@ -352,14 +352,12 @@ def _classification_errors(
     test: Embeddings, columns: NDArray[np.int64], settings: EvaluationSettings
 ) -> dict[str, float]:
     """Standard errors over test images of what `_classification` measures."""
-    confidence = np.minimum(test["probabilities"].max(axis=1), 1.0)
+    binned = EqualMass(np.minimum(test["probabilities"].max(axis=1), 1.0), settings.bins)
     correct = test["probabilities"].argmax(axis=1) == columns
     return {
         "classification/accuracy": mean_error(correct),
         "classification/error_auroc": error_of_auroc(test["uncertainty"], ~correct),
-        "calibration/ece": resampled(
-            lambda rows: reliability(confidence[rows], correct[rows], bins=settings.bins).error("l1"), len(correct)
-        ),
+        "calibration/ece": resampled(lambda rows: binned.reliability(correct, rows).error("l1"), len(correct)),
     }
 
 

@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.evaluation import _arrays
-from probmetric.evaluation.calibration import Reliability, calibration_error, reliability
-from probmetric.evaluation.ood import auroc
+from probmetric.evaluation.calibration import EqualMass, Reliability, calibration_error, reliability
 
 Doubles = NDArray[np.float64]
 Kind = Literal["logistic", "isotonic"]
@@ -184,9 +183,9 @@ def p_right_metrics(probability: Any, correct: Any, *, bins: int = BINS) -> dict
 
 def ece_floor(probability: Doubles, *, bins: int = BINS, draws: int = 50, seed: int = 0) -> float:
     """Mean calibration error of `probability` (N,) against answers drawn with just these probabilities."""
-    generator = np.random.default_rng(seed)
+    generator, binned = np.random.default_rng(seed), EqualMass(_arrays.vector(probability, "probability"), bins)
     drawn = (generator.random(len(probability)) < probability for _ in range(draws))
-    return float(np.mean([calibration_error(probability, right, bins=bins) for right in drawn]))
+    return float(np.mean([binned.reliability(right).error("l1") for right in drawn]))
 
 
 def diagram(probability: Any, correct: Any, *, bins: int = BINS) -> Reliability:
@@ -220,22 +219,14 @@ def added_auroc(
         `free` and `both`, the two AUROCs, `added`, their difference, `added_low` and `added_high`.
     """
     right = _arrays.booleans(correct, "correct")
-    maps = [cross_fitted(scores, right, groups, seed=seed) for scores in (free, {**free, **own})]
-    codes = np.unique(_arrays.to_numpy(groups), return_inverse=True)[1]
-    members = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
+    maps = [_Ranked(cross_fitted(scores, right, groups, seed=seed), right) for scores in (free, {**free, **own})]
+    names, codes = np.unique(_arrays.to_numpy(groups), return_inverse=True)
     generator = np.random.default_rng(seed)
-
-    def difference(rows: NDArray[np.int64]) -> tuple[float, float]:
-        failed = right[rows] == 0
-        if not 0 < failed.sum() < len(failed):
-            return float("nan"), float("nan")
-        first, second = (auroc(-stated[rows][~failed], -stated[rows][failed]) for stated in maps)
-        return first, second
-
-    drawn = (generator.integers(0, len(members), len(members)) for _ in range(resamples))
-    pairs = np.array([difference(np.concatenate([members[c] for c in chosen])) for chosen in drawn])
+    drawn = (generator.integers(0, len(names), len(names)) for _ in range(resamples))
+    times = (np.bincount(chosen, minlength=len(names))[codes] for chosen in drawn)
+    pairs = np.array([[ranked.auroc(weight) for ranked in maps] for weight in times])
     low, high = np.nanpercentile(pairs[:, 1] - pairs[:, 0], [2.5, 97.5])
-    alone, both = difference(np.arange(len(right)))
+    alone, both = (ranked.auroc(np.ones(len(right))) for ranked in maps)
     return {
         "free": alone,
         "both": both,
@@ -243,6 +234,26 @@ def added_auroc(
         "added_low": float(low),
         "added_high": float(high),
     }
+
+
+class _Ranked:
+    """Answers ranked once by their P(right) (N,), to be counted with many weights."""
+
+    def __init__(self, stated: Doubles, right: Doubles) -> None:
+        self.level = np.unique(-stated, return_inverse=True)[1]
+        self.wrong, self.right = np.flatnonzero(right == 0), np.flatnonzero(right == 1)
+
+    def auroc(self, weight: NDArray[Any]) -> float:
+        """P(a wrong answer gets the lower P(right)), ties half, each answer counted `weight` (N,) times; NaN if none.
+
+        Halves of whole numbers are added, so that the result is exact but for its one division.
+        """
+        count = int(self.level.max()) + 1
+        wrong, right = (
+            np.bincount(self.level[rows], weights=weight[rows], minlength=count) for rows in (self.wrong, self.right)
+        )
+        pairs = wrong.sum() * right.sum()
+        return float(wrong @ (np.cumsum(right) - right / 2) / pairs) if pairs else float("nan")
 
 
 def _rows(scores: Mapping[str, Any], kept: NDArray[np.bool_]) -> dict[str, Any]:

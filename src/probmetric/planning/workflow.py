@@ -18,12 +18,13 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, parse
+from probmetric.identity import step_code
 from probmetric.io import read_yaml, write_json
 from probmetric.planning.bundles import BundlePlan, bundled
 from probmetric.planning.metric_names import check_metrics
 from probmetric.planning.plans import PLANS, DataPlan, ReportPlan, RunPlan, write_current
 from probmetric.planning.runs import PlannedExperiment, Run, find_run, origins, plan_experiment, strangers
-from probmetric.planning.staleness import Judge, report_state
+from probmetric.planning.staleness import Judge, report_state, steps_of
 from probmetric.privacy import switch_telemetry_off
 from probmetric.reporting.figures import REGISTRY as FIGURES
 from probmetric.reporting.record import signature
@@ -252,10 +253,17 @@ class WorkflowPlan:
                 "Set `stale: rerun` to make them again, `keep` to use them marked; `probmetric status` lists all."
             )
 
+    def _read_sources(self) -> None:
+        """Read the code of every step once, here: each of the jobs would parse all of it."""
+        for run in {run.settings.method: run for run in self.runs.values()}.values():
+            for step in steps_of(run):
+                step_code(run.settings, step)
+        remember()
+
     def notice(self) -> str:
         """One line on what is stale or kept, for the start of a workflow; empty where all is as planned."""
         states = Counter(self.judge.run_verdict(name).state for name in self.runs)
-        remember()
+        self._read_sources()
         said = []
         if states["stale"]:
             said.append(f"{states['stale']} run(s) are stale and are made again")
