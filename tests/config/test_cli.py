@@ -1,5 +1,7 @@
 """Commands answer with one paragraph, not with a traceback, and tell the workflow by their exit status."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,12 @@ def test_help_names_every_step(capsys):
         "prepare noise doctor data train fit-posterior embed evaluate aggregate tables figure report track experiments"
     )
     assert set(steps.split()) <= listed
+
+
+def test_help_imports_nothing_heavy():
+    heavy = "{'numpy', 'pandas', 'pydantic', 'torch', 'yaml'}"
+    code = f"import sys; import probmetric.cli as c; c._parser.parser(); print(sorted({heavy} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"
 
 
 @pytest.mark.parametrize(

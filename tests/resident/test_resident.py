@@ -119,7 +119,7 @@ def test_its_usage_is_noted_and_corrects_the_benchmark_row(office, monkeypatch):
 def test_edited_code_is_what_the_next_command_runs(doomed):
     assert doomed.run("tables", "nothing")[0] == 2
     before = {server.pid for server in doomed.servers()}
-    cli = doomed.package / "cli.py"
+    cli = doomed.package / "cli/__init__.py"
     cli.write_text(cli.read_text().replace("EXIT_CONFIG = 2", "EXIT_CONFIG = 22"))
     assert doomed.run("tables", "nothing")[0] == 22
     assert {server.pid for server in doomed.servers()} > before

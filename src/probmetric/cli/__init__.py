@@ -1,0 +1,54 @@
+"""`probmetric`: one thin command per step of the workflow. Parses, calls, prints.
+
+    _parser    the whole command line
+    _data      prepared datasets, and how your own become one
+    _runs      the steps of a run, several runs, searches for settings
+    _reports   tables, figures and pages of experiments, MLflow
+    _models    trained models: export, galleries, search, certificates
+    _upkeep    what there is, what is finished, what can go
+
+A command's arguments are declared beside it. What a command needs is imported when it runs: help and mistyped commands
+are answered at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+
+from probmetric.cli._parser import parser
+from probmetric.errors import OUT_OF_MEMORY, ProbMetricError, is_out_of_memory
+from probmetric.io import read_problem
+from probmetric.privacy import switch_telemetry_off
+
+EXIT_CONFIG = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; errors meant for people are printed as one paragraph, not as a traceback."""
+    options = parser().parse_args(arguments)
+    switch_telemetry_off()
+    logging.basicConfig(format="%(message)s", force=True)
+    logging.getLogger("probmetric").setLevel(logging.INFO)
+    try:
+        options.run_command(options)
+    except ProbMetricError as error:
+        print(f"probmetric {options.command}: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        print(f"probmetric {options.command}: {OUT_OF_MEMORY}", file=sys.stderr)
+        return EXIT_CONFIG
+    except BrokenPipeError:
+        sys.stderr.close()
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"probmetric {options.command}: {read_problem(error.filename, error)}", file=sys.stderr)
+        return EXIT_CONFIG
+    except KeyboardInterrupt:
+        print("interrupted; run the same command again to go on.", file=sys.stderr)
+        return 130
+    return 0

@@ -1,0 +1,7 @@
+"""`python -m probmetric.cli`."""
+
+import sys
+
+from probmetric.cli import main
+
+sys.exit(main())

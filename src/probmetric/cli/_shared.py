@@ -1,0 +1,65 @@
+"""What commands of several kinds need: params.yaml, plans, arguments that mean the same everywhere."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from probmetric.io import FileError, present
+
+if TYPE_CHECKING:
+    from probmetric.config import Params
+    from probmetric.planning.plans import ReportPlan, RunPlan
+
+PARAMS = Path("params.yaml")
+# Declares a command: its name, what runs it, one line of help.
+Add = Callable[[str, Callable[[argparse.Namespace], None] | None, str], argparse.ArgumentParser]
+
+
+def params() -> Params:
+    """The project's params.yaml."""
+    from probmetric.config import Params, load
+
+    if not present(PARAMS):
+        raise FileError(
+            f"there is no {PARAMS} in {Path.cwd()}; run this command inside a project folder, the one that holds it."
+        )
+    found: Params = load(Params, PARAMS)
+    return found
+
+
+def run_plan(options: argparse.Namespace) -> RunPlan:
+    """The plan given (as the workflow does); by hand, what params.yaml says of the run now."""
+    from probmetric.planning.plans import RunPlan
+
+    if options.plan is not None:
+        return RunPlan.read(options.plan)
+    from probmetric.planning.runs import find_run
+
+    found = params()
+    return RunPlan.of(find_run(found, options.run), found)
+
+
+def report_plan(options: argparse.Namespace) -> ReportPlan:
+    """The plan given (as the workflow does); by hand, what params.yaml says of the experiment now."""
+    from probmetric.planning.plans import ReportPlan
+
+    if options.plan is not None:
+        return ReportPlan.read(options.plan)
+    from probmetric.planning.workflow import WorkflowPlan
+
+    config = params().model_dump(mode="json") | {"experiments": [options.experiment]}
+    return WorkflowPlan.from_config(config).report_plan(options.experiment)
+
+
+def add_promise(command: argparse.ArgumentParser) -> None:
+    """The arguments of a certificate: risk and confidence."""
+    command.add_argument("--risk", type=float, required=True, help="share of wrong answers allowed, e.g. 0.05")
+    command.add_argument("--confidence", type=float, default=0.9, help="chance that the promise holds (default: 0.9)")
+
+
+def add_on_error(command: argparse.ArgumentParser) -> None:
+    """What is done with images that cannot be read."""
+    command.add_argument("--on-error", choices=["raise", "skip"], default="raise", help="what is done with bad images")
