@@ -1,60 +1,29 @@
 """Galleries: embeddings of images to be searched, stored, grown and shrunk.
 
-    gallery.json                  model digest, dimension, the files below
-    rows-<digest>.safetensors     mean (n, M), uncertainty (n,): memory-mapped, one file per addition
-    entries-<digest>.parquet      path and class of every row
-    looks.safetensors             what a sample of the images looks like (`_look`)
-    trust.json, certificate-*     what is known of its answers (`_trust`)
-
-A file is named by its content and never changes; `gallery.json` is written last, so a reader sees the old gallery or
-the new one. Search is exact: see `evaluation.exact`.
+Search is exact: see `evaluation.exact`. In a gallery's folder are its files (`_gallery_files`) and what is known of its
+answers (`_trust`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probmetric.io import (
-    FileError,
-    atomic_path,
-    digest_of,
-    present,
-    read_json,
-    read_tensors,
-    write_json,
-    write_tensors,
-)
-from probmetric.serving import _trust
+from probmetric.io import FileError, digest_of
+from probmetric.serving import _gallery_files, _trust
 from probmetric.serving._errors import ServingError
+from probmetric.serving._gallery_files import AGAIN, INDEX, Content, Part
 from probmetric.serving._items import items_of
-from probmetric.serving._look import KEPT, World, some
+from probmetric.serving._look import World, some
 
 if TYPE_CHECKING:
     from probmetric.evaluation import Neighbours
     from probmetric.evaluation.certificates import Certificate
     from probmetric.serving._model import Model, OnError
     from probmetric.serving._trust import Trust
-
-INDEX, LOOKS = "gallery.json", "looks.safetensors"
-AGAIN = "make the gallery again (`probmetric index`)"
-VERIFIED_BYTES = 256 * 2**20
-
-
-@dataclass(frozen=True)
-class Part:
-    """Rows that were added together: `mean` (n, M) and `uncertainty` (n,); `file` once they are stored."""
-
-    mean: np.ndarray
-    uncertainty: np.ndarray
-    file: str = ""
 
 
 class Gallery:
@@ -96,15 +65,10 @@ class Gallery:
             FileError: it is missing, damaged, or holds something that cannot be a gallery.
         """
         folder = Path(folder)
-        index = _read_index(folder)
-        gallery = cls(index["model"], index["dim"])
-        gallery.folder = folder
-        gallery._parts = [_open_part(folder / name, index["dim"]) for name in index["rows"]]
-        gallery.paths, gallery.class_names = _read_entries(folder / index["entries"])
-        count = sum(len(part.mean) for part in gallery._parts)
-        if count != len(gallery.paths):
-            raise FileError(f"{folder} has {count} rows and {len(gallery.paths)} names; {AGAIN}.")
-        gallery.looks = _read_looks(folder / LOOKS)
+        found = _gallery_files.read(folder)
+        gallery = cls(found.model, found.dim)
+        gallery.folder, gallery.looks, gallery._parts = folder, found.looks, found.parts
+        gallery.paths, gallery.class_names = found.paths, found.class_names
         gallery._trust, gallery.certificates = _trust.read(folder, gallery.digest)
         return gallery
 
@@ -123,7 +87,7 @@ class Gallery:
     def digest(self) -> str:
         """SHA-256 of the model, the rows and their names: what a certificate for this gallery is about."""
         if not self._digest:
-            names = [part.file or _file_of(part) for part in self._parts]
+            names = [part.name for part in self._parts]
             self._digest = digest_of([self.model, names, self.paths, self.class_names])
         return self._digest
 
@@ -282,7 +246,7 @@ class Gallery:
         self._parts = [
             kept
             for part, start, end in zip(self._parts, ends, ends[1:], strict=False)
-            if len((kept := _taken(part, keep[start:end])).mean)
+            if len((kept := part.where(keep[start:end])).mean)
         ]
         self.paths = [path for path, stays in zip(self.paths, keep, strict=True) if stays]
         self.class_names = [name for name, stays in zip(self.class_names, keep, strict=True) if stays]
@@ -314,140 +278,7 @@ class Gallery:
             raise ServingError("say where to store the gallery: save(folder).")
         if target.exists() and any(target.iterdir()) and not (target / INDEX).is_file():
             raise ServingError(f"{target} exists and is no gallery; name another folder, or remove it.")
-        target.mkdir(parents=True, exist_ok=True)
-        names = [self._stored(part, target) for part in self._parts]
-        entries = _write_entries(target, self.paths, self.class_names)
-        values = {"format": 1, "model": self.model, "dim": self.dim, "rows": names, "entries": entries}
-        write_json(target / INDEX, values)
-        _write_looks(target / LOOKS, self.looks)
+        content = Content(self.model, self.dim, self._parts, self.paths, self.class_names, self.looks)
+        self.folder, self._parts = target, _gallery_files.write(target, content)
         _trust.write(target, self.digest, self._trust, self.certificates)
-        _remove_others(target, {*names, entries})
-        self.folder = target
-        self._parts = [_open_part(target / name, self.dim) for name in names]
         return target
-
-    def _stored(self, part: Part, target: Path) -> str:
-        """Name of the file in `target` that holds `part`; written unless it is there."""
-        name = part.file or _file_of(part)
-        if not (target / name).exists():
-            write_tensors(target / name, {"mean": np.asarray(part.mean), "uncertainty": np.asarray(part.uncertainty)})
-        return name
-
-
-def _taken(part: Part, keep: np.ndarray) -> Part:
-    return part if keep.all() else Part(part.mean[keep], part.uncertainty[keep])
-
-
-def _file_of(part: Part) -> str:
-    """Name of the file of a part: the digest of its rows and uncertainties."""
-    digest = hashlib.sha256(np.ascontiguousarray(part.mean).data)
-    digest.update(np.ascontiguousarray(part.uncertainty).data)
-    return f"rows-{digest.hexdigest()[:16]}.safetensors"
-
-
-_ROWS = re.compile(r"rows-[0-9a-f]{16}\.safetensors")
-_ENTRIES = re.compile(r"entries-[0-9a-f]{16}\.parquet")
-
-
-def _read_index(folder: Path) -> dict[str, Any]:
-    """The checked content of gallery.json: a file name that leads elsewhere is refused."""
-    path = folder / INDEX
-    if not present(path):
-        raise FileError(f"{folder} is no gallery (it has no {INDEX}); make one with `probmetric index`.")
-    if path.stat().st_size > 16 * 2**20:
-        raise FileError(f"{path} is larger than 16 MiB; {AGAIN}.")
-    values = read_json(path, AGAIN)
-    sound = (
-        isinstance(values, dict)
-        and values.get("format") == 1
-        and isinstance(values.get("model"), str)
-        and isinstance(values.get("dim"), int)
-        and 0 <= values["dim"] <= 2**20
-        and isinstance(values.get("rows"), list)
-        and all(isinstance(name, str) and _ROWS.fullmatch(name) for name in values["rows"])
-        and _ENTRIES.fullmatch(str(values.get("entries")))
-    )
-    if not sound:
-        raise FileError(f"{path} is damaged or of a later version; {AGAIN}.")
-    return values
-
-
-def _open_part(path: Path, dim: int) -> Part:
-    """A part whose rows are mapped, not read; small files are compared with their checksum."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="numpy") as file:
-            parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-            shapes = {name: (part.get_shape(), part.get_dtype()) for name, part in parts.items()}
-            uncertainty = file.get_tensor("uncertainty")
-    except (OSError, SafetensorError) as error:
-        raise FileError(f"{path} is damaged or missing ({error}); {AGAIN}.") from error
-    rows = shapes["mean"][0][0] if "mean" in shapes else 0
-    if shapes != {"mean": ([rows, dim], "F32"), "uncertainty": ([rows], "F32")} or not rows:
-        raise FileError(f"{path} holds {shapes}; expected mean (n, {dim}) and uncertainty (n,). {AGAIN}.")
-    part = Part(_mapped(path, rows, dim), uncertainty)
-    if path.stat().st_size <= VERIFIED_BYTES and _file_of(part) != path.name:
-        raise FileError(f"{path} is damaged: its content does not fit its name; {AGAIN}.")
-    return replace(part, file=path.name)
-
-
-def _mapped(path: Path, rows: int, dim: int) -> np.ndarray:
-    """The tensor `mean` as a map of the file."""
-    import json
-
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        start = json.loads(file.read(length))["mean"]["data_offsets"][0]
-    return np.memmap(path, dtype=np.float32, mode="r", offset=8 + length + start, shape=(rows, dim))
-
-
-def _write_entries(folder: Path, paths: list[str], class_names: list[str]) -> str:
-    """Write the names; returns the file's name."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    name = f"entries-{digest_of([paths, class_names])[:16]}.parquet"
-    columns = {"path": pa.array(paths, pa.string()), "class_name": pa.array(class_names, pa.string())}
-    with atomic_path(folder / name) as temporary:
-        pq.write_table(pa.table(columns), temporary)
-    return name
-
-
-def _read_entries(path: Path) -> tuple[list[str], list[str]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(path) as file:  # read_table would import pandas, which takes a second
-            table = file.read(["path", "class_name"])
-    except (OSError, pa.ArrowException, KeyError) as error:
-        raise FileError(f"{path} is damaged or missing ({error}); {AGAIN}.") from error
-    if set(table.schema.types) != {pa.string()} or any(column.null_count for column in table.columns):
-        raise FileError(f"{path} holds {table.schema.types}; expected names. {AGAIN}.")
-    return table.column("path").to_pylist(), table.column("class_name").to_pylist()
-
-
-def _write_looks(path: Path, looks: np.ndarray) -> None:
-    if len(looks):
-        write_tensors(path, {"looks": np.ascontiguousarray(looks)})
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _read_looks(path: Path) -> np.ndarray:
-    """What is known of the images' looks; nothing where the file is missing, as in galleries of earlier versions."""
-    if not present(path):
-        return np.empty((0, 0), dtype=np.float32)
-    found = read_tensors(path, framework="numpy")[0].get("looks")
-    if found is None or found.ndim != 2 or len(found) > KEPT or not np.isfinite(found).all():
-        raise FileError(f"{path} is damaged; {AGAIN}, or delete it: strangers are then not recognised.")
-    return np.asarray(found, dtype=np.float32)
-
-
-def _remove_others(folder: Path, current: set[str]) -> None:
-    """Remove files of earlier states; another process may still have them mapped, which does no harm."""
-    for path in folder.iterdir():
-        if (_ROWS.fullmatch(path.name) or _ENTRIES.fullmatch(path.name)) and path.name not in current:
-            with contextlib.suppress(OSError):
-                path.unlink()

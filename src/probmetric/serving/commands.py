@@ -11,7 +11,8 @@ from probmetric.io import present
 from probmetric.run_folder import RunFolder
 from probmetric.serving._answers import as_csv, as_text
 from probmetric.serving._errors import ServingError
-from probmetric.serving._gallery import INDEX, Gallery
+from probmetric.serving._gallery import Gallery
+from probmetric.serving._gallery_files import INDEX
 from probmetric.serving._images import image_files
 from probmetric.serving._items import Items, items_of, prepared_items
 from probmetric.serving._loading import load

@@ -1,0 +1,216 @@
+"""The files of a gallery: how they are written, read and checked.
+
+    gallery.json                  model digest, dimension, the files below
+    rows-<digest>.safetensors     mean (n, M), uncertainty (n,): memory-mapped, one file per addition
+    entries-<digest>.parquet      path and class of every row
+    looks.safetensors             what a sample of the images looks like (`_look`)
+
+A file is named by its content and never changes; `gallery.json` is written after those it names, so a reader sees the
+old gallery or the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from probmetric.io import (
+    FileError,
+    atomic_path,
+    digest_of,
+    present,
+    read_json,
+    read_tensors,
+    write_json,
+    write_tensors,
+)
+from probmetric.serving._look import KEPT
+
+INDEX, LOOKS = "gallery.json", "looks.safetensors"
+AGAIN = "make the gallery again (`probmetric index`)"
+VERIFIED_BYTES = 256 * 2**20
+_ROWS = re.compile(r"rows-[0-9a-f]{16}\.safetensors")
+_ENTRIES = re.compile(r"entries-[0-9a-f]{16}\.parquet")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows that were added together: `mean` (n, M) and `uncertainty` (n,); `file` once they are stored."""
+
+    mean: np.ndarray
+    uncertainty: np.ndarray
+    file: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name of its file: the digest of its rows and uncertainties."""
+        if self.file:
+            return self.file
+        digest = hashlib.sha256(np.ascontiguousarray(self.mean).data)
+        digest.update(np.ascontiguousarray(self.uncertainty).data)
+        return f"rows-{digest.hexdigest()[:16]}.safetensors"
+
+    def where(self, keep: np.ndarray) -> Part:
+        """The rows for which `keep` (n,) is true."""
+        return self if keep.all() else Part(self.mean[keep], self.uncertainty[keep])
+
+
+@dataclass(frozen=True)
+class Content:
+    """What the files hold: digest of the model, dimension, rows, path and class of each row, looks (n, L)."""
+
+    model: str
+    dim: int
+    parts: list[Part]
+    paths: list[str]
+    class_names: list[str]
+    looks: np.ndarray
+
+
+def read(folder: Path) -> Content:
+    """The gallery in `folder`; its rows stay on disk.
+
+    Raises:
+        FileError: it is missing, damaged, or holds something that cannot be a gallery.
+    """
+    index = _read_index(folder)
+    parts = [_open_part(folder / name, index["dim"]) for name in index["rows"]]
+    paths, class_names = _read_entries(folder / index["entries"])
+    count = sum(len(part.mean) for part in parts)
+    if count != len(paths):
+        raise FileError(f"{folder} has {count} rows and {len(paths)} names; {AGAIN}.")
+    return Content(index["model"], index["dim"], parts, paths, class_names, _read_looks(folder / LOOKS))
+
+
+def write(folder: Path, content: Content) -> list[Part]:
+    """Store `content`, of the rows only those that are not there yet; returns its parts, their rows on disk.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [_stored(part, folder) for part in content.parts]
+    entries = _write_entries(folder, content.paths, content.class_names)
+    values = {"format": 1, "model": content.model, "dim": content.dim, "rows": names, "entries": entries}
+    write_json(folder / INDEX, values)
+    _write_looks(folder / LOOKS, content.looks)
+    _remove_others(folder, {*names, entries})
+    return [_open_part(folder / name, content.dim) for name in names]
+
+
+def _stored(part: Part, folder: Path) -> str:
+    """Name of the file that holds `part`; written unless it is there."""
+    name = part.name
+    if not (folder / name).exists():
+        write_tensors(folder / name, {"mean": np.asarray(part.mean), "uncertainty": np.asarray(part.uncertainty)})
+    return name
+
+
+def _read_index(folder: Path) -> dict[str, Any]:
+    """The checked content of gallery.json: a file name that leads elsewhere is refused."""
+    path = folder / INDEX
+    if not present(path):
+        raise FileError(f"{folder} is no gallery (it has no {INDEX}); make one with `probmetric index`.")
+    if path.stat().st_size > 16 * 2**20:
+        raise FileError(f"{path} is larger than 16 MiB; {AGAIN}.")
+    values = read_json(path, AGAIN)
+    sound = (
+        isinstance(values, dict)
+        and values.get("format") == 1
+        and isinstance(values.get("model"), str)
+        and isinstance(values.get("dim"), int)
+        and 0 <= values["dim"] <= 2**20
+        and isinstance(values.get("rows"), list)
+        and all(isinstance(name, str) and _ROWS.fullmatch(name) for name in values["rows"])
+        and _ENTRIES.fullmatch(str(values.get("entries")))
+    )
+    if not sound:
+        raise FileError(f"{path} is damaged or of a later version; {AGAIN}.")
+    return values
+
+
+def _open_part(path: Path, dim: int) -> Part:
+    """A part whose rows are mapped, not read; small files are compared with their checksum."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            shapes = {name: (part.get_shape(), part.get_dtype()) for name, part in parts.items()}
+            uncertainty = file.get_tensor("uncertainty")
+    except (OSError, SafetensorError) as error:
+        raise FileError(f"{path} is damaged or missing ({error}); {AGAIN}.") from error
+    rows = shapes["mean"][0][0] if "mean" in shapes else 0
+    if shapes != {"mean": ([rows, dim], "F32"), "uncertainty": ([rows], "F32")} or not rows:
+        raise FileError(f"{path} holds {shapes}; expected mean (n, {dim}) and uncertainty (n,). {AGAIN}.")
+    part = Part(_mapped(path, rows, dim), uncertainty)
+    if path.stat().st_size <= VERIFIED_BYTES and part.name != path.name:
+        raise FileError(f"{path} is damaged: its content does not fit its name; {AGAIN}.")
+    return replace(part, file=path.name)
+
+
+def _mapped(path: Path, rows: int, dim: int) -> np.ndarray:
+    """The tensor `mean` as a map of the file."""
+    import json
+
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        start = json.loads(file.read(length))["mean"]["data_offsets"][0]
+    return np.memmap(path, dtype=np.float32, mode="r", offset=8 + length + start, shape=(rows, dim))
+
+
+def _write_entries(folder: Path, paths: list[str], class_names: list[str]) -> str:
+    """Write the names; returns the file's name."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    name = f"entries-{digest_of([paths, class_names])[:16]}.parquet"
+    columns = {"path": pa.array(paths, pa.string()), "class_name": pa.array(class_names, pa.string())}
+    with atomic_path(folder / name) as temporary:
+        pq.write_table(pa.table(columns), temporary)
+    return name
+
+
+def _read_entries(path: Path) -> tuple[list[str], list[str]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:  # read_table would import pandas, which takes a second
+            table = file.read(["path", "class_name"])
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise FileError(f"{path} is damaged or missing ({error}); {AGAIN}.") from error
+    if set(table.schema.types) != {pa.string()} or any(column.null_count for column in table.columns):
+        raise FileError(f"{path} holds {table.schema.types}; expected names. {AGAIN}.")
+    return table.column("path").to_pylist(), table.column("class_name").to_pylist()
+
+
+def _write_looks(path: Path, looks: np.ndarray) -> None:
+    if len(looks):
+        write_tensors(path, {"looks": np.ascontiguousarray(looks)})
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _read_looks(path: Path) -> np.ndarray:
+    """What is known of the images' looks; nothing where the file is missing, as in galleries of earlier versions."""
+    if not present(path):
+        return np.empty((0, 0), dtype=np.float32)
+    found = read_tensors(path, framework="numpy")[0].get("looks")
+    if found is None or found.ndim != 2 or len(found) > KEPT or not np.isfinite(found).all():
+        raise FileError(f"{path} is damaged; {AGAIN}, or delete it: strangers are then not recognised.")
+    return np.asarray(found, dtype=np.float32)
+
+
+def _remove_others(folder: Path, current: set[str]) -> None:
+    """Remove files of earlier states; another process may still have them mapped, which does no harm."""
+    for path in folder.iterdir():
+        if (_ROWS.fullmatch(path.name) or _ENTRIES.fullmatch(path.name)) and path.name not in current:
+            with contextlib.suppress(OSError):
+                path.unlink()
