@@ -7,21 +7,98 @@ an objective                           a backbone with a head, which the objecti
 uncertainty laplace                    a backbone with a head
 a view's normalisation                 a backbone that does not convert another one's statistics
 uncertainty temperature, prior: validation   validation images that were not trained on in the end
+uncertainty temperature, selection by accuracy   data with validation images of the training classes
+an uncertainty learnt while training   the objective of that name
+an ensemble                            a base; over folds, a dataset for each
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from probmetric import losses, models, uncertainty
 from probmetric.config import Component, ConfigError, RunSettings
+from probmetric.data.sources import REGISTRY as DATASETS
 from probmetric.registry import Registry
+from probmetric.run_names import RunKey, split_data_name
+
+if TYPE_CHECKING:
+    from probmetric.config._data import DataSource
 
 
-def check_capabilities(settings: RunSettings, where: str) -> None:
-    """Raise `ConfigError`, beginning with `where`, for what the run's loss, uncertainty or backbone cannot give."""
+class UnsuitableError(ConfigError):
+    """A method cannot work on this kind of data; `reason` says why, without the run's name."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"{where}: {reason}")
+        self.reason = reason
+
+
+def check_run(
+    settings: RunSettings, encoders: Sequence[str], source: DataSource, datasets: Collection[str], where: str
+) -> None:
+    """Raise an error, beginning with `where`, for what a run's components or data cannot give.
+
+    Args:
+        settings: the run's settings.
+        encoders: runs whose encoders it uses.
+        source: where its data comes from.
+        datasets: the datasets that are declared.
+        where: whose mistake it is, for the message.
+
+    Raises:
+        UnsuitableError: the data does not suit the method.
+        ConfigError: the method suits no data.
+    """
+    _check_encoders(settings, encoders, datasets, where)
+    _check_data(settings, source, where)
     for problem in _problems(settings):
         raise ConfigError(f"{where}: {problem}")
+
+
+def _check_encoders(settings: RunSettings, encoders: Sequence[str], datasets: Collection[str], where: str) -> None:
+    """Raise `ConfigError` where the uncertainty needs more than one trained encoder can give."""
+    registry = uncertainty.REGISTRY
+    name, objective = settings.uncertainty.name, settings.objective
+    learnt = registry.constant(name, "trains_encoder", False) and registry.constant(name, "fits", False)
+    if learnt and (objective is None or objective.name != name):
+        raise ConfigError(
+            f"{where}: uncertainty {name!r} is learnt while training; set `objective: {name}` for method "
+            f"{settings.base or settings.method!r}."
+        )
+    if len(encoders) > 1 and settings.base is None:
+        raise ConfigError(
+            f"{where}: uncertainty {name!r} combines the encoders of {len(encoders)} seeds of another method; "
+            "name that method as `base`."
+        )
+    folds = [RunKey.parse(encoder).dataset for encoder in encoders]
+    missing = [fold for fold in folds if split_data_name(fold)[0] not in datasets]
+    if missing:
+        raise UnsuitableError(
+            where,
+            f"uncertainty {name!r} combines encoders over folds, but there is no dataset {missing[0]!r}; use "
+            "it on the first of several numbered ones, such as cub-mlrc1.",
+        )
+
+
+def _check_data(settings: RunSettings, source: DataSource, where: str) -> None:
+    """Raise `UnsuitableError` where a method needs test and validation images of the training classes."""
+    if DATASETS.holds(source.source, "closed_set", source.options):
+        return
+    if uncertainty.REGISTRY.constant(settings.uncertainty.name, "closed_set", False):
+        raise UnsuitableError(
+            where,
+            f"uncertainty {settings.uncertainty.name!r} needs validation images of the training classes; "
+            f"{settings.dataset} holds out whole classes.",
+        )
+    trains = settings.loss is not None and settings.training.epochs > 0
+    if trains and settings.training.selection_metric == "accuracy":
+        raise UnsuitableError(
+            where,
+            f"training.selection_metric 'accuracy' needs validation images of the training classes; "
+            f"{settings.dataset} holds out whole classes. Use recall_at_1 or map_at_r.",
+        )
 
 
 def _problems(settings: RunSettings) -> Iterator[str]:

@@ -9,6 +9,7 @@ makes it, and what of it is there.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from probmetric.io import FileError
 from probmetric.registry import nearest
-from probmetric.run_names import LabelNoise, split_data_name
+from probmetric.run_names import LabelNoise, RunKey, data_name, split_data_name
 
 if TYPE_CHECKING:
     from probmetric.config import Params
@@ -47,6 +48,33 @@ def data_source(params: Params, name: str) -> DataSource:
         known = {*dataset_names(params), *list_datasets()}
         raise FileError(f"unknown dataset {name!r}: {nearest(name, known)}")
     return DataSource(source=name, options=params.data.options.get(name, {}))
+
+
+def strangers(params: Params, dataset: str) -> tuple[str, ...]:
+    """OOD sets declared for a dataset; one that has none of its own has those of its source."""
+    clean = split_data_name(dataset)[0]
+    return params.ood.get(clean, params.ood.get(data_source(params, clean).source, ()))
+
+
+def check_declared(params: Params, dataset: str, noise: float) -> None:
+    """Raise `ConfigError`, with what to declare, unless `dataset` with `noise` is in params.yaml."""
+    from probmetric.config import ConfigError
+    from probmetric.data.sources import list_datasets
+
+    name = data_name(dataset, noise)
+    clean, label_noise = split_data_name(name)
+    if clean not in dataset_names(params):
+        hint = "add it to data.on_request." if clean in list_datasets() else nearest(clean, dataset_names(params))
+        raise ConfigError(f"dataset {clean!r} is not declared in params.yaml: {hint}")
+    if "+" in dataset and RunKey.parse(f"{dataset}/method/seed0").noise:
+        raise ConfigError(f"datasets: write {dataset!r} as dataset {clean!r} with `noise: [{label_noise[5:]}]`.")
+    noisy = (*params.noise.datasets, *params.noise.on_request)
+    if label_noise and (clean not in noisy or label_noise not in params.noise.variants):
+        where = "noise.datasets" if clean in params.datasets else "noise.on_request"
+        raise ConfigError(
+            f"dataset {name!r} is not declared in params.yaml: add {clean!r} to {where} and {label_noise!r} to "
+            f"noise.variants (now {', '.join(noisy)} x {', '.join(params.noise.variants)})."
+        )
 
 
 def stage(params: Params, name: str) -> str:
@@ -134,6 +162,21 @@ def absent(params: Params, names: Iterable[str]) -> list[DatasetStatus]:
     folder = Path(params.data.prepared)
     wanted = {name.partition("+")[0] for name in names if not (folder / name / "digest").exists()}
     return [row for row in status(params, sorted(wanted)) if row.missing] if wanted else []
+
+
+def missing_files(params: Params, name: str) -> str:
+    """What dataset `name` lacks to be prepared, in words; "" if it can be, or is."""
+    raw = data_source(params, split_data_name(name)[0]).raw or params.data.raw
+    changed = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in (Path(raw), Path(params.data.prepared)))
+    return _missing_files(params.model_dump_json(include={"data", "datasets", "noise"}), name, changed)
+
+
+@functools.lru_cache(maxsize=256)
+def _missing_files(values: str, name: str, changed: tuple[int, ...]) -> str:
+    """As `missing_files`; the folders changed last at the times `changed`."""
+    from probmetric.config import Params
+
+    return ", ".join(file for row in absent(Params.model_validate_json(values), [name]) for file in row.missing)
 
 
 def status(params: Params, names: Iterable[str] | None = None) -> list[DatasetStatus]:

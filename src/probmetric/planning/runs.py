@@ -6,7 +6,6 @@ runs (`names`).
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import re
@@ -26,12 +25,10 @@ from probmetric.config import (
     RunSettings,
     parse,
 )
-from probmetric.config._data import DataSource
-from probmetric.data.sources import REGISTRY as DATASETS
 from probmetric.io import FileError
-from probmetric.planning.capabilities import check_capabilities
+from probmetric.planning.capabilities import UnsuitableError, check_run
 from probmetric.planning.composition import apply_preset, composed, override, resolved_view, tell_fidelity
-from probmetric.planning.declared import absent, data_source, dataset_names
+from probmetric.planning.declared import check_declared, data_source, dataset_names, missing_files, strangers
 from probmetric.planning.experiments import (
     PRESET,
     Substitution,
@@ -44,17 +41,9 @@ from probmetric.planning.experiments import (
 )
 from probmetric.registry import nearest
 from probmetric.run_folder import RunFolder
-from probmetric.run_names import RESULTS, RunKey, data_name, split_data_name, table_of
+from probmetric.run_names import RESULTS, RunKey, split_data_name, table_of
 
 _POSTERIOR_KEYS = ("uncertainty", "evaluation")
-
-
-class UnsuitableError(ConfigError):
-    """A method cannot work on this kind of data; `reason` says why, without the run's name."""
-
-    def __init__(self, where: str, reason: str) -> None:
-        super().__init__(f"{where}: {reason}")
-        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -220,19 +209,6 @@ def _telling_absent(params: Params, spec: Experiment, runs: Iterable[Run]) -> Ex
     return _described(spec, " ".join(notes))
 
 
-def missing_files(params: Params, name: str) -> str:
-    """What dataset `name` lacks to be prepared, in words; "" if it can be, or is."""
-    raw = data_source(params, split_data_name(name)[0]).raw or params.data.raw
-    changed = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in (Path(raw), Path(params.data.prepared)))
-    return _missing_files(params.model_dump_json(include={"data", "datasets", "noise"}), name, changed)
-
-
-@functools.lru_cache(maxsize=256)
-def _missing_files(values: str, name: str, changed: tuple[int, ...]) -> str:
-    """As `missing_files`; the folders changed last at the times `changed`."""
-    return ", ".join(file for row in absent(Params.model_validate_json(values), [name]) for file in row.missing)
-
-
 def _budgets(methods: Mapping[str, Method], runs: Iterable[Run]) -> dict[str, int]:
     """Method -> its tuning budget or that of the base it borrows, where there is one."""
     spent = {run.settings.method: methods[run.settings.base or run.settings.method].budget for run in runs}
@@ -326,7 +302,7 @@ def resolve(
             f"method {method!r} cannot name a folder; use letters, digits and _.- only, not - or . at the start. "
             "Its `label` may say anything."
         )
-    _check_data(params, dataset, noise)
+    check_declared(params, dataset, noise)
     own = composed(params, methods, method, dataset)
     base = own["base"] or method
     encoder = composed(params, methods, base, dataset) if own["base"] else own
@@ -357,9 +333,7 @@ def resolve(
         encoder=_name(dataset, noise, base, encoder_overrides if base != method else overrides, seed),
         settings=parse(RunSettings, settings, where),
     )
-    _check_uncertainty(params, run, where)
-    _check_suitable(run, source, where)
-    check_capabilities(run.settings, where)
+    check_run(run.settings, run.encoders, source, dataset_names(params), where)
     return run
 
 
@@ -373,75 +347,6 @@ def _change(params: Params, settings: dict[str, Any], overrides: Mapping[str, An
     for key, value in overrides.items():
         if key != PRESET:
             override(settings, key, value)
-
-
-def _check_uncertainty(params: Params, run: Run, where: str) -> None:
-    """Raise `ConfigError` where the uncertainty needs more than one trained encoder can give."""
-    settings, registry = run.settings, uncertainty.REGISTRY
-    name, objective = settings.uncertainty.name, settings.objective
-    learnt = registry.constant(name, "trains_encoder", False) and registry.constant(name, "fits", False)
-    if learnt and (objective is None or objective.name != name):
-        raise ConfigError(
-            f"{where}: uncertainty {name!r} is learnt while training; set `objective: {name}` for method "
-            f"{settings.base or settings.method!r}."
-        )
-    if len(run.encoders) > 1 and settings.base is None:
-        raise ConfigError(
-            f"{where}: uncertainty {name!r} combines the encoders of {len(run.encoders)} seeds of another method; "
-            "name that method as `base`."
-        )
-    folds = [RunKey.parse(encoder).dataset for encoder in run.encoders]
-    missing = [fold for fold in folds if split_data_name(fold)[0] not in dataset_names(params)]
-    if missing:
-        raise UnsuitableError(
-            where,
-            f"uncertainty {name!r} combines encoders over folds, but there is no dataset {missing[0]!r}; use "
-            "it on the first of several numbered ones, such as cub-mlrc1.",
-        )
-
-
-def _check_suitable(run: Run, source: DataSource, where: str) -> None:
-    """Raise `UnsuitableError` where a method needs test and validation images of the training classes."""
-    settings = run.settings
-    if DATASETS.holds(source.source, "closed_set", source.options):
-        return
-    if uncertainty.REGISTRY.constant(settings.uncertainty.name, "closed_set", False):
-        raise UnsuitableError(
-            where,
-            f"uncertainty {settings.uncertainty.name!r} needs validation images of the training classes; "
-            f"{settings.dataset} holds out whole classes.",
-        )
-    trains = settings.loss is not None and settings.training.epochs > 0
-    if trains and settings.training.selection_metric == "accuracy":
-        raise UnsuitableError(
-            where,
-            f"training.selection_metric 'accuracy' needs validation images of the training classes; "
-            f"{settings.dataset} holds out whole classes. Use recall_at_1 or map_at_r.",
-        )
-
-
-def _check_data(params: Params, dataset: str, noise: float) -> None:
-    name = data_name(dataset, noise)
-    clean, label_noise = split_data_name(name)
-    if clean not in dataset_names(params):
-        known = DATASETS.names()
-        hint = "add it to data.on_request." if clean in known else nearest(clean, dataset_names(params))
-        raise ConfigError(f"dataset {clean!r} is not declared in params.yaml: {hint}")
-    if "+" in dataset and RunKey.parse(f"{dataset}/method/seed0").noise:
-        raise ConfigError(f"datasets: write {dataset!r} as dataset {clean!r} with `noise: [{label_noise[5:]}]`.")
-    noisy = (*params.noise.datasets, *params.noise.on_request)
-    if label_noise and (clean not in noisy or label_noise not in params.noise.variants):
-        where = "noise.datasets" if clean in params.datasets else "noise.on_request"
-        raise ConfigError(
-            f"dataset {name!r} is not declared in params.yaml: add {clean!r} to {where} and {label_noise!r} to "
-            f"noise.variants (now {', '.join(noisy)} x {', '.join(params.noise.variants)})."
-        )
-
-
-def strangers(params: Params, dataset: str) -> tuple[str, ...]:
-    """OOD sets declared for a dataset; one that has none of its own has those of its source."""
-    clean = split_data_name(dataset)[0]
-    return params.ood.get(clean, params.ood.get(data_source(params, clean).source, ()))
 
 
 def _name(dataset: str, noise: float, method: str, overrides: Mapping[str, Any], seed: int) -> str:

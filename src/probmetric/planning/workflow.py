@@ -21,9 +21,10 @@ from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, p
 from probmetric.identity import step_code
 from probmetric.io import read_yaml, write_json
 from probmetric.planning.bundles import BundlePlan, bundled
+from probmetric.planning.declared import absent, strangers
 from probmetric.planning.metric_names import check_metrics
 from probmetric.planning.plans import PLANS, DataPlan, ReportPlan, RunPlan, write_current
-from probmetric.planning.runs import PlannedExperiment, Run, find_run, origins, plan_experiment, strangers
+from probmetric.planning.runs import PlannedExperiment, Run, find_run, origins, plan_experiment
 from probmetric.planning.staleness import Judge, report_state, steps_of
 from probmetric.privacy import switch_telemetry_off
 from probmetric.reporting.figures import REGISTRY as FIGURES
@@ -285,8 +286,6 @@ def _check_stage_names(path: Path) -> None:
 
 def _check_archives(params: Params, names: Iterable[str]) -> None:
     """Stop, saying what to put where, if a dataset is neither prepared nor can be: before the first job, not after."""
-    from probmetric.planning.declared import absent
-
     lines = [
         f"dataset {r.name!r} is {r.state}: {', '.join(r.missing)} not found; {r.next_command}."
         for r in absent(params, names)
