@@ -85,7 +85,7 @@ publish: env ## all pages and the theory figures as a static site, to open from 
 	probmetric publish
 
 benchmark: env ## speed of the hot paths on this machine, against named peers
-	for file in benchmarks/*.py; do python $$file || exit 1; done
+	for file in benchmarks/[!_]*.py; do python $$file || exit 1; done
 
 lock: env ## pin the dependencies of pyproject.toml in requirements.lock, and with hashes in requirements.hashed.lock
 	uv pip compile $(PINS) pyproject.toml -o requirements.lock

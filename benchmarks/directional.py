@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _machine import hardware
 
-from losses import hardware
 from probmetric.directional import PowerSpherical, VonMisesFisher, log_normalizer, mean_resultant_length
 
 IMAGES, DRAWS = 112, 10
@@ -122,7 +122,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     device = torch.device(arguments.device)
-    measured_on = hardware(device)
+    measured_on = hardware("torch", device=device)
     records = {"elementwise": elementwise(arguments, device), "sampling": sampling(arguments, device)}
     suffix = f"{device.type}-{arguments.threads}" if device.type == "cpu" else device.type
     output = arguments.output or Path(__file__).parent / "results" / f"directional-{suffix}.json"

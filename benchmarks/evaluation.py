@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import resource
 import subprocess
 import sys
@@ -33,7 +32,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from _machine import hardware
 
+PACKAGES = ("numpy", "numba", "faiss-gpu", "faiss-cpu", "torch", "pytorch-metric-learning")
 SHAPES = {"cub": (5_924, 512, 100), "sop": (60_502, 512, 11_316)}
 SPREADS = {"cub": (2.0, 3.0), "sop": (2.25,)}
 GROWTH = (5_000, 10_000, 20_000, 40_000, 60_000, 120_000)
@@ -185,21 +186,6 @@ def cold_start() -> dict[str, float]:
     return {"import_and_run_s": round(min(seconds), 3), "median_s": round(float(np.median(seconds)), 3)}
 
 
-def hardware() -> dict[str, object]:
-    """The machine and the versions the numbers belong to."""
-    import importlib.metadata as packages
-
-    model = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    names = ("numpy", "numba", "faiss-gpu", "faiss-cpu", "torch", "pytorch-metric-learning")
-    installed = {dist.metadata["Name"]: dist.version for dist in packages.distributions()}
-    return {
-        "cpu": model[0].split(":")[1].strip() if model else platform.processor(),
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-        "versions": {name: installed[name] for name in names if name in installed},
-    }
-
-
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -214,7 +200,7 @@ def main() -> None:
         name, rows, labels, repeats = options.child
         print(json.dumps(measure(name, np.load(rows), np.load(labels), int(repeats))))
         return
-    report: dict[str, object] = {"hardware": hardware(), "cold_start": cold_start(), "runs": []}
+    report: dict[str, object] = {"hardware": hardware(*PACKAGES), "cold_start": cold_start(), "runs": []}
     pairs = [(shape, spread) for shape in options.shapes for spread in SPREADS[shape]]
     cases = [(shape, *SHAPES[shape], spread, options.contenders) for shape, spread in pairs]
     if options.growth:

@@ -12,10 +12,7 @@ memory: where it holds the files, streaming does not touch the disk.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
-import os
-import platform
 import resource
 import tempfile
 import time
@@ -25,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _machine import hardware, keep, parser
 from safetensors.numpy import save_file
 
 from probmetric.evaluation import Gallery, GalleryIndex, nearest_neighbours, retrieval_metrics
@@ -36,7 +34,7 @@ SPREAD = 2.1
 
 def main() -> None:
     """Write a gallery, measure, print and perhaps keep the report."""
-    options = parser().parse_args()
+    options = parse()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         # In a process of its own, whose memory is not counted.
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
@@ -46,21 +44,18 @@ def main() -> None:
         queries, labels = gallery.rows(chosen), gallery.labels[chosen]
         results = measure(gallery, queries, labels, chosen, options.probes)
     report = {"shape": [options.rows, options.dim], "queries": options.queries, **hardware(), "results": results}
-    print(json.dumps(report, indent=1))
-    if options.output:
-        options.output.write_text(json.dumps(report, indent=1) + "\n")
+    keep(report, options.output)
 
 
-def parser() -> argparse.ArgumentParser:
+def parse() -> argparse.Namespace:
     """Command line."""
-    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found = parser(__doc__)
     found.add_argument("--rows", type=int, default=2_000_000)
     found.add_argument("--dim", type=int, default=512)
     found.add_argument("--queries", type=int, default=1_000)
     found.add_argument("--probes", type=int, nargs="+", default=[32, 128, 512])
     found.add_argument("--folder", help="where the files go (default: the system's temporary folder)")
-    found.add_argument("--output", type=Path, help="JSON file to write")
-    return found
+    return found.parse_args()
 
 
 def write_gallery(folder: Path, rows: int, dim: int) -> list[Path]:
@@ -109,11 +104,6 @@ def measure(
         nearest = [next(row for row in rows if row != own) for rows, own in zip(found.indices, chosen, strict=True)]
         results[-1]["recall_at_1"] = round(float(np.mean(gallery.labels[nearest] == labels)), 4)
     return results
-
-
-def hardware() -> dict[str, Any]:
-    """Machine, cores and load."""
-    return {"machine": platform.processor() or platform.machine(), "cores": os.cpu_count(), "load": os.getloadavg()[0]}
 
 
 def peak_mb() -> float:

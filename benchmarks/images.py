@@ -25,9 +25,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from _machine import hardware
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -53,7 +54,7 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as temporary:
         results = {
-            "hardware": hardware(),
+            "hardware": hardware("torch", "torchvision", "pillow", "numpy"),
             "input": training_input(Path(temporary), options.images, options.rounds),
             "preparation": [
                 preparation(Path(temporary), "cub", "pixels"),
@@ -63,14 +64,6 @@ def main() -> None:
         }
     if options.output:
         options.output.write_text(json.dumps(results, indent=1) + "\n")
-
-
-def hardware() -> dict[str, Any]:
-    """What the numbers were measured on, and how busy it was."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
-    versions = {name: metadata.version(name) for name in ("torch", "torchvision", "pillow", "numpy")}
-    return {"cpu": model, "cores": os.cpu_count(), "load_1_min": os.getloadavg()[0], "versions": versions}
 
 
 def training_input(root: Path, count: int, rounds: int) -> dict[str, Any]:

@@ -20,8 +20,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
-import platform
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -30,6 +28,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from _machine import hardware
 from torch import Tensor, nn
 
 from probmetric.losses import create_loss
@@ -278,20 +277,6 @@ def embedding(arguments: argparse.Namespace, device: torch.device) -> list[dict[
     ]
 
 
-def hardware(device: torch.device) -> dict[str, Any]:
-    """What ran: processor, threads, versions, load."""
-    model = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    return {
-        "cpu": model[0].partition(":")[2].strip() if model else platform.machine(),
-        "cores": os.cpu_count(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "threads": torch.get_num_threads(),
-        "bfloat16_in_hardware": bool(getattr(torch.cpu, "_is_amx_tile_supported", bool)()),
-        "torch": torch.__version__,
-        "load_average_at_start": os.getloadavg(),
-    }
-
-
 def layer(text: str) -> tuple[int, int]:
     """`2048x512` as (inputs, outputs)."""
     inputs, outputs = text.split("x")
@@ -321,7 +306,8 @@ def main() -> None:
     device = torch.device(arguments.device)
     arguments.clock = time.process_time if arguments.cpu_time else time.perf_counter
     results: dict[str, Any] = {
-        "hardware": hardware(device),
+        "hardware": hardware("torch", device=device),
+        "bfloat16_in_hardware": bool(getattr(torch.cpu, "_is_amx_tile_supported", bool)()),
         "clock": "processor time" if arguments.cpu_time else "wall time",
     }
     for name in arguments.only:

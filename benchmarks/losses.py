@@ -22,8 +22,6 @@ import argparse
 import ctypes
 import gc
 import json
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -31,6 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from _machine import hardware
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -212,24 +211,6 @@ def resnet_step_seconds(batch: int, measured: int, device: torch.device, clock: 
     return min(times) * batch / measured
 
 
-def hardware(device: torch.device) -> dict[str, object]:
-    """What the numbers were measured on."""
-    cpu = platform.processor() or platform.machine()
-    information = Path("/proc/cpuinfo")
-    if information.exists():
-        names = [line for line in information.read_text(encoding="utf-8").splitlines() if line.startswith("model name")]
-        cpu = names[0].split(":", 1)[1].strip() if names else cpu
-    return {
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "load_average": list(os.getloadavg()),
-        "accelerator": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
-
-
 def number(value: float | None, width: int, digits: int) -> str:
     """A cell of the table."""
     return " " * (width - 1) + "-" if value is None else f"{value:{width}.{digits}f}"
@@ -296,7 +277,7 @@ def main() -> None:
         raise SystemExit(f"--cpu-time times the processor, not {device}; leave it out or add --device cpu")
     clock = time.process_time if arguments.cpu_time else time.perf_counter
     torch.manual_seed(0)
-    measured_on = hardware(device)
+    measured_on = hardware("torch", device=device)
     step_seconds = None
     if arguments.step_batch:
         step_seconds = resnet_step_seconds(arguments.batch, arguments.step_batch, device, clock)

@@ -10,11 +10,8 @@ orchestration that the workflow's closing summary prints, which depends on how b
 
 from __future__ import annotations
 
-import argparse
-import csv
 import json
 import os
-import platform
 import resource
 import subprocess
 import sys
@@ -24,39 +21,31 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from _machine import hardware, keep, parser
+
+from probmetric.job_times import job_seconds
+
 ROOT = Path(__file__).resolve().parents[1]
 WAYS = {"server": "true", "processes": "false"}
 
 
 def main() -> None:
     """Measure, print and perhaps keep the report."""
-    options = parser().parse_args()
-    report: dict[str, Any] = {"experiment": options.experiment, **hardware(), "load": os.getloadavg()[0]}
+    command = parser(__doc__)
+    command.add_argument("--experiment", default="smoke")
+    options = command.parse_args()
+    report: dict[str, Any] = {"experiment": options.experiment, "commit": commit(), **hardware()}
     for way, resident in WAYS.items():
         with tempfile.TemporaryDirectory() as folder:
             subprocess.run(["git", "clone", "--quiet", str(ROOT), folder], check=True)
             report[way] = measured(Path(folder), options.experiment, resident)
-    print(json.dumps(report, indent=1))
-    if options.output:
-        options.output.write_text(json.dumps(report, indent=1) + "\n")
+    keep(report, options.output)
 
 
-def parser() -> argparse.ArgumentParser:
-    """Command line."""
-    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--experiment", default="smoke")
-    found.add_argument("--output", type=Path, help="write the report there as JSON")
-    return found
-
-
-def hardware() -> dict[str, Any]:
-    """Where this was measured."""
-    commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    return {
-        "machine": platform.processor() or platform.machine(),
-        "cpus": os.cpu_count(),
-        "commit": commit.stdout.strip(),
-    }
+def commit() -> str:
+    """What was measured."""
+    done = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 def measured(folder: Path, experiment: str, resident: str) -> dict[str, Any]:
@@ -109,11 +98,9 @@ def by_rule(folder: Path) -> dict[str, dict[str, float]]:
     """Rule -> number and processor seconds of its jobs, from Snakemake's benchmark files."""
     found: dict[str, dict[str, float]] = defaultdict(lambda: {"jobs": 0, "cpu": 0.0})
     for file in sorted(folder.rglob("*.tsv")):
-        with file.open() as rows:
-            row = list(csv.DictReader(rows, delimiter="\t"))[-1]
         rule = found[file.relative_to(folder).parts[0]]
         rule["jobs"] += 1
-        rule["cpu"] += float(row["cpu_time"].replace("NA", "0"))
+        rule["cpu"] += job_seconds(file, "cpu_time")
     return dict(found)
 
 

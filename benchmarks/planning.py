@@ -9,10 +9,7 @@ with as many seeds as are needed. Reported: wall and processor seconds and the l
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import resource
 import shutil
 import subprocess
@@ -20,9 +17,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import yaml
+from _machine import hardware, keep, parser
 
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
@@ -31,21 +28,13 @@ COPIED = ("Snakefile", "params.yaml", "dvc.yaml", "pyproject.toml", "workflow", 
 
 def main() -> None:
     """Measure, print and perhaps keep the report."""
-    options = parser().parse_args()
+    command = parser(__doc__)
+    command.add_argument("--runs", type=int, default=10_000)
+    options = command.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         runs = prepare(Path(folder), options.runs)
         report = {"runs": runs, **hardware(), "first": plan(folder), "again": plan(folder)}
-    print(json.dumps(report, indent=1))
-    if options.output:
-        options.output.write_text(json.dumps(report, indent=1) + "\n")
-
-
-def parser() -> argparse.ArgumentParser:
-    """Command line."""
-    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--runs", type=int, default=10_000)
-    found.add_argument("--output", type=Path, help="write the report there as JSON")
-    return found
+    keep(report, options.output)
 
 
 def prepare(folder: Path, runs: int) -> int:
@@ -82,15 +71,6 @@ def plan(folder: str) -> dict[str, float]:
     wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return {"wall_s": round(wall, 1), "cpu_s": round(cpu, 1), "peak_mb": round(after.ru_maxrss / 1024)}
-
-
-def hardware() -> dict[str, Any]:
-    """The machine, and how busy it is."""
-    return {
-        "python": platform.python_version(),
-        "cores": len(os.sched_getaffinity(0)),
-        "load": [round(value, 1) for value in os.getloadavg()],
-    }
 
 
 if __name__ == "__main__":

@@ -14,8 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
-import platform
 import resource
 import statistics
 import subprocess
@@ -27,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _machine import hardware
 
 ROOT = Path(__file__).resolve().parents[1]
 REPORT = ROOT / "benchmarks/results/serving.json"
@@ -40,11 +39,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=600)
     parser.add_argument("--rows", type=int, default=100_000)
     options = parser.parse_args()
-    machine = {
-        "machine": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "load": os.getloadavg()[0],
-    }
+    machine = hardware()
     with tempfile.TemporaryDirectory() as folder:
         found = PARTS[options.part](Path(folder), options) | machine
     print(json.dumps(found, indent=1))

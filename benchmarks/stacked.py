@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _machine import hardware
 from tqdm import tqdm
 
-from losses import hardware
 from probmetric.config import Training
 from probmetric.data import prepare_dataset
 from probmetric.losses import create_loss
@@ -99,7 +99,7 @@ def main() -> None:
                 print(f"{name:16}{seeds:>6}{stacked:>12.2f}{each:>12.2f}{one:>8.2f}{ratio:>13.2f}{gain:>7.2f}")
     output = options.output or Path(__file__).parent / "results" / f"stacked-{device.type}.json"
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps({"hardware": hardware(device), "runs": records}, indent=1) + "\n")
+    output.write_text(json.dumps({"hardware": hardware("torch", device=device), "runs": records}, indent=1) + "\n")
     print(f"written: {output}")
 
 

@@ -9,14 +9,14 @@ processor seconds, size of the store, and what `track` takes once more when one 
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from _machine import hardware, keep, parser
 
 from probmetric.config import Evaluation, Training
 from probmetric.io import write_json, write_text, write_yaml
@@ -33,27 +33,19 @@ METHODS = ("arcface", "contrastive", "cosine", "laplace", "proxy_anchor")
 
 def main() -> None:
     """Measure, print and perhaps keep the report."""
-    options = parser().parse_args()
+    command = parser(__doc__)
+    command.add_argument("--runs", type=int, default=3000)
+    options = command.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         runs = [write_run(number) for number in range(options.runs)]
         write_text("reports/study/table.md", "| method |\n")
-        report: dict[str, Any] = {"runs": len(runs), "cpus": os.cpu_count(), "load": os.getloadavg()[0]}
+        report: dict[str, Any] = {"runs": len(runs), **hardware()}
         report["first_seconds"] = seconds(lambda: call(runs))
         report["store_mb"] = round(Path("mlflow.db").stat().st_size / 1e6, 1)
         report["again_seconds"] = seconds(lambda: call(runs))
         report["one_more_seconds"] = seconds(lambda: call([*runs, write_run(options.runs)]))
-    print(json.dumps(report, indent=1))
-    if options.output:
-        options.output.write_text(json.dumps(report, indent=1) + "\n")
-
-
-def parser() -> argparse.ArgumentParser:
-    """Command line."""
-    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--runs", type=int, default=3000)
-    found.add_argument("--output", type=Path, help="write the report there as JSON")
-    return found
+    keep(report, options.output)
 
 
 def call(runs: list[str]) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _machine import hardware
 from images import write_photographs
 from torch import Tensor
 
@@ -204,10 +204,7 @@ def synchronise(device: torch.device) -> None:
 
 def write(options: argparse.Namespace, device: torch.device, found: dict[str, float]) -> None:
     """Name the hardware, with the load it was under, and keep the numbers."""
-    measured_on = {"machine": platform.processor() or platform.machine(), "threads": options.threads}
-    measured_on |= {"load_average": os.getloadavg()[0], "torch": torch.__version__}
-    if device.type == "cuda":
-        measured_on |= {"gpu": torch.cuda.get_device_name(device), "cuda": torch.version.cuda}
+    measured_on = hardware("torch", device=device)
     chosen = {
         name: getattr(options, name) for name in ("batch", "steps", "size", "images", "classes", "tag", "compile")
     }

@@ -12,7 +12,7 @@ ROOT = Path(probmetric.__file__).parent
 FLOORS = (
     ("errors", "lazy"),
     ("io", "privacy"),
-    ("registry", "source_digest"),
+    ("registry", "source_digest", "job_times"),
     ("metrics",),
     ("listing",),
     ("run_names", "directional"),

@@ -12,9 +12,9 @@ from sklearn.metrics import roc_auc_score
 
 from probmetric import scores
 from probmetric.directional import VonMisesFisher, log_normalizer
-from probmetric.evaluation import Gallery, evaluate_run
+from probmetric.evaluation import Gallery, evaluate_run, match_scores
 from probmetric.evaluation.answers import Answers, answers_among_others, p_right_of, run_answers, trust_metrics
-from probmetric.evaluation.match import GalleryRows, Match, find_match, match_scores
+from probmetric.evaluation.match import GalleryRows, Match, find_match
 from probmetric.evaluation.selective import selective_metrics
 from probmetric.run_folder import Embeddings, RunFolder
 from probmetric.scores import _normalizer, doubts

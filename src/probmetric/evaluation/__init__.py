@@ -12,6 +12,7 @@ from probmetric.evaluation.clustering import agreement, clustering_metrics
 from probmetric.evaluation.correlation import spearman
 from probmetric.evaluation.evaluator import EvaluationSettings, evaluate_run
 from probmetric.evaluation.gallery import Gallery, GalleryIndex
+from probmetric.evaluation.match import match_scores
 from probmetric.evaluation.neighbours import Neighbours, nearest_neighbours
 from probmetric.evaluation.ood import auroc, ood_metrics, roc_curve
 from probmetric.evaluation.p_right import PRight, added_auroc, fit_p_right, p_right_metrics
@@ -57,6 +58,7 @@ __all__ = [
     "fit_temperature",
     "holm",
     "image_variance",
+    "match_scores",
     "mean_interval",
     "nearest_neighbours",
     "neighbour_votes",

@@ -196,7 +196,7 @@ def certify(
     units = _units(groups, len(values))
     pilot = _pilot(units, seed)
     test = _Test.of(units, ~pilot, risk, 1 - confidence, grouped=groups is not None)
-    _check_size(test.count, units, risk, confidence, grouped=groups is not None)
+    _check_size(units, risk, confidence, grouped=groups is not None)
     threshold, bound = _search(values, wrong, pilot, test)
     answered = values <= (-np.inf if threshold is None else threshold)
     return Certificate(
@@ -360,7 +360,7 @@ def _pilot(units: Ints, seed: int) -> NDArray[np.bool_]:
     return np.isin(units, chosen)
 
 
-def _check_size(tested: int, units: Ints, risk: float, confidence: float, *, grouped: bool) -> None:
+def _check_size(units: Ints, risk: float, confidence: float, *, grouped: bool) -> None:
     needed, count = least_units(risk, confidence), int(units.max()) + 1
     if count < needed:
         noun = ("classes" if count > 1 else "class") if grouped else "labelled queries"

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from probmetric.config import ConfigError, Params
 from probmetric.data.sources import REGISTRY as DATASETS
-from probmetric.io import FileError, present, read_csv, read_json
+from probmetric.io import present, read_json
+from probmetric.job_times import JOBS, job_seconds
 from probmetric.planning.declared import data_source, status
 from probmetric.planning.experiments import experiment_names
 from probmetric.planning.runs import Run, find_run, plan_experiment
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from probmetric.planning.staleness import State, Verdict
     from probmetric.planning.workflow import WorkflowPlan
 
-JOBS = Path("benchmarks/jobs/train")
 THROUGHPUT = Path("benchmarks/results/throughput.json")
 _LEGEND = (
     "datasets: * not prepared yet, ! archives missing (`probmetric data status`)",
@@ -166,26 +166,17 @@ def recorded_speeds(params: Params) -> dict[str, float]:
     """Images per second by `kind`: measured ones of benchmarks/results, else those of this machine's training jobs."""
     seen: dict[str, float] = defaultdict(float)
     taken: dict[str, float] = defaultdict(float)
-    for path in JOBS.rglob("*.tsv"):
+    for path in (JOBS / "train").rglob("*.tsv"):
         try:
-            run = find_run(params, str(path.relative_to(JOBS).with_suffix("")))
+            run = find_run(params, str(path.relative_to(JOBS / "train").with_suffix("")))
         except ConfigError:
             continue
         images = images_seen(params, run)
         if images:
             seen[kind(params, run)] += images
-            taken[kind(params, run)] += _seconds(path)
+            taken[kind(params, run)] += job_seconds(path, "s")
     speeds = {name: seen[name] / seconds for name, seconds in taken.items() if seconds}
     return speeds | (read_json(THROUGHPUT)["images_per_second"] if present(THROUGHPUT) else {})
-
-
-def _seconds(path: Path) -> float:
-    """Wall time in a Snakemake benchmark file."""
-    fix = "delete it: the next run of its rule writes it again"
-    try:
-        return sum(float(row["s"]) for row in read_csv(path, fix, delimiter="\t")[1])
-    except (KeyError, ValueError) as error:
-        raise FileError(f"{path} is damaged ({error!r}); {fix}.") from error
 
 
 def _training_images(params: Params, dataset: str) -> int | None:

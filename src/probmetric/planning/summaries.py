@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from probmetric.job_times import JOBS
 from probmetric.planning.workflow import WorkflowPlan
 from probmetric.run_folder import RunFolder
 
@@ -26,9 +27,9 @@ def closing_summary(plan: WorkflowPlan, seconds: float, cores: int, starts: Mapp
     from probmetric.reporting.orchestration import measure, rules_run, start_seconds
 
     since = time.time() - seconds
-    unknown = rules_run("benchmarks/jobs", since) - (starts.keys() - {"prepare"})
+    unknown = rules_run(JOBS, since) - (starts.keys() - {"prepare"})
     account = measure(
-        "benchmarks/jobs",
+        JOBS,
         [run.path for run in map(RunFolder.named, plan.runs) if run.history_file.exists()],
         seconds,
         cores=cores,

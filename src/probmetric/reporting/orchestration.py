@@ -22,7 +22,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from probmetric.io import FileError, present, read_csv, write_json
+from probmetric.io import present, write_json
+from probmetric.job_times import job_seconds
 from probmetric.run_folder import RunFolder
 
 TRAINING = ("train",)
@@ -145,17 +146,8 @@ def _by_rule(folder: Path, since: float) -> dict[str, dict[str, float]]:
         if path.stat().st_mtime >= since:
             rule = path.relative_to(folder).parts[0].removesuffix(".tsv")
             found[rule]["jobs"] += 1
-            found[rule]["seconds"] += _benchmark_seconds(path)
+            found[rule]["seconds"] += job_seconds(path, "s")
     return dict(found)
-
-
-def _benchmark_seconds(path: Path) -> float:
-    """Column `s` of the last line of a Snakemake benchmark file."""
-    rows = read_csv(path, "delete it", delimiter="\t")[1]
-    try:
-        return float(rows[-1]["s"])
-    except (IndexError, KeyError, TypeError, ValueError) as error:
-        raise FileError(f"{path} is not a benchmark file of Snakemake; delete it.") from error
 
 
 def _epoch_seconds(run: RunFolder, since: float) -> float:

@@ -14,7 +14,9 @@ from pathlib import Path
 from resource import RUSAGE_SELF, getrusage, struct_rusage
 from typing import Any
 
-LOGS, ROWS = "logs", "benchmarks/jobs"
+from probmetric.job_times import JOBS
+
+LOGS = "logs"
 _MEGABYTE, _BLOCK = 1024**2, 512
 _UNKNOWN = ("max_vms", "max_uss", "max_pss")
 
@@ -68,7 +70,7 @@ def start_seconds(folder: Path) -> dict[str, float]:
 def correct_rows(folder: Path) -> int:
     """Correct the benchmark rows of the commands noted in `folder`; returns how many."""
     latest = {facts["log"]: facts for facts in noted(folder)}
-    return sum(_correct(Path(ROWS, log).with_suffix(".tsv"), facts) for log, facts in latest.items())
+    return sum(_correct((JOBS / log).with_suffix(".tsv"), facts) for log, facts in latest.items())
 
 
 def _correct(path: Path, facts: Mapping[str, Any]) -> bool:

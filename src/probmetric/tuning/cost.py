@@ -14,15 +14,13 @@ from pathlib import Path
 from statistics import median
 
 from probmetric.config import Experiment, Methods, parse
-from probmetric.io import FileError, read_csv
+from probmetric.job_times import JOBS, job_seconds
 from probmetric.planning.runs import Run, expand
 from probmetric.planning.staleness import steps_of
 from probmetric.run_folder import RunFolder, Step
 from probmetric.run_names import RESULTS, RunKey
 from probmetric.tuning import report
 from probmetric.tuning.search import Search, Trial, training_seconds
-
-JOBS = Path("benchmarks/jobs")
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class Times:
             for path in sorted((jobs / step).glob("*/*/seed*.tsv")):
                 name = str(path.relative_to(jobs / step).with_suffix(""))
                 epochs = spent.get(name, 0.0) if step == "train" else 0.0
-                rest.setdefault(step, []).append(max(0.0, _cpu(path) - epochs))
+                rest.setdefault(step, []).append(max(0.0, job_seconds(path, "cpu_time") - epochs))
         return cls({key: median(found) for key, found in rates.items()}, {key: median(rest[key]) for key in rest})
 
     def of(self, run: Run, steps: Iterable[Step]) -> float | None:
@@ -103,12 +101,3 @@ def _study_runs(search: Search, name: str) -> list[Run]:
     methods: Methods = parse(Methods, {"methods": report.tuned_methods(search, name)}, "tuned")
     spec: Experiment = parse(Experiment, report.study(search, name), f"{name}: study")
     return expand(search.params, spec, {**search.methods, **methods.methods})
-
-
-def _cpu(path: Path) -> float:
-    """Processor seconds of a job, by Snakemake's benchmark file."""
-    fix = "delete it: the next run of its rule writes it again"
-    try:
-        return sum(float(row["cpu_time"]) for row in read_csv(path, fix, delimiter="\t")[1])
-    except (KeyError, ValueError) as error:
-        raise FileError(f"{path} is damaged ({error!r}); {fix}.") from error
