@@ -32,6 +32,7 @@ from probmetric.evaluation import (
     spearman,
 )
 from probmetric.evaluation.calibration import EqualMass
+from probmetric.evaluation.image_errors import auroc_error
 from probmetric.evaluation.selective import augrc, coverage_at
 from probmetric.evaluation.statistics import pairwise_tests, shared_image_variance
 
@@ -527,6 +528,29 @@ def test_all_pairs_are_tested_on_shared_seeds_and_images_and_corrected():
     assert shared_image_variance(images["a"], shorter, range(4)) == 0.0
     assert shared_image_variance(images["a"], images["b"], range(5)) == 0.0
     assert shared_image_variance(images["a"] | {4: np.zeros(3)}, images["b"], range(5)) == 0.0
+    errors = dict.fromkeys(range(5), 0.3), dict.fromkeys(range(5), 0.4)
+    assert shared_image_variance(images["a"], images["b"], range(4), errors) == variance, "single images say more"
+    assert shared_image_variance({}, {}, range(5), errors) == pytest.approx(0.3**2 + 0.4**2)
+    assert shared_image_variance({}, {}, range(6), errors) == 0.0
+
+
+def test_equally_good_scores_of_few_images_are_not_told_apart_by_repeating_the_training():
+    """Two scores of equal true AUROC, five seeds, the same 60 images: the seeds agree on what these images are."""
+    generator = np.random.default_rng(8)
+    found = {"seeds": 0, "images": 0}
+    for _ in range(200):
+        values, errors = {"a": {}, "b": {}}, {"a": {}, "b": {}}
+        wrong = np.arange(60) < 12
+        for name in "ab":
+            of_images = generator.normal(size=60) + wrong
+            for seed in range(5):
+                doubt = of_images + 0.3 * generator.normal(size=60)
+                values[name][seed] = float((doubt[wrong][:, None] > doubt[~wrong]).mean())
+                errors[name][seed] = auroc_error(doubt[~wrong], doubt[wrong])
+        found["seeds"] += pairwise_tests(values)["a", "b"][0] < 0.05
+        found["images"] += pairwise_tests(values, image_errors=errors)["a", "b"][0] < 0.05
+    assert found["seeds"] > 0.5 * 200
+    assert found["images"] <= 0.05 * 200
 
 
 def test_holm_takes_probabilities():

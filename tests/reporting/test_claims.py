@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import re
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -222,6 +223,46 @@ def test_test_images_are_a_sample_too(tmp_path):
     assert (both.verdict, both.difference) == ("undecided", seeds_only.difference)
     assert both.half_width > 1.96 * (0.075 * 0.925 / 40) ** 0.5 > seeds_only.half_width
     assert "too few test images" in layout.details(both, str)
+
+
+@pytest.mark.parametrize("metric", ["sparsification/error_auroc", "ood/auroc"])
+def test_the_error_over_test_images_counts_where_single_images_say_nothing(tmp_path, metric):
+    """Error AUROC of .80 and .70, certain over seeds: with an error of .05 over images each, it is not."""
+    values = {"digits/a": HIGH, "digits/b": LOW}
+    claim = make(tmp_path, metric=metric)
+    (seeds_only,) = evaluate_claims(study(tmp_path / "plain", values, metric=metric), [claim])
+    assert (seeds_only.verdict, seeds_only.images_counted) == ("holds", False)
+    assert "test images not counted" in layout.details(seeds_only, str)
+    context = study(tmp_path / "known", values, metric=metric)
+    where = "ood/symbols/auroc" if metric == "ood/auroc" else metric
+    for key in context.expected:
+        write_json(context.results / key.run / "curves.json", {"image_errors": {where: [0.05]}})
+    (both,) = evaluate_claims(context, [claim])
+    assert (both.verdict, both.difference) == ("undecided", seeds_only.difference)
+    assert both.half_width == pytest.approx(np.hypot(seeds_only.half_width, 1.96 * np.sqrt(2) * 0.05), rel=1e-3)
+    assert "test images not counted" not in layout.details(both, str)
+    assert ",yes," in layout.csv_text([both])
+    (above,) = evaluate_claims(context, [dataclasses.replace(claim, kind="exceeds", threshold=0.7, against=())])
+    assert above.half_width < both.half_width
+
+
+def test_what_noise_takes_is_compared_image_by_image(tmp_path):
+    """Noise costs b the same three of forty images in every seed: certain over seeds, luck of three images."""
+    generator = np.random.default_rng(3)
+    images = {place: np.ones((4, 40)) for place in product(("glyphs", "glyphs+noise0.2"), "ab")}
+    for seed in range(4):
+        images["glyphs+noise0.2", "a"][seed, generator.choice(np.arange(10, 40), size=seed, replace=False)] = 0
+        images["glyphs+noise0.2", "b"][seed, generator.choice(np.arange(10, 40), size=seed, replace=False)] = 0
+        images["glyphs", "a"][seed, 10 + seed] = images["glyphs", "b"][seed, 10 + seed] = 0
+    images["glyphs+noise0.2", "b"][:, :3] = 0
+    values = {f"{data}/{name}": list(found.mean(axis=1)) for (data, name), found in images.items()}
+    context = study(tmp_path, values)
+    claim = make(tmp_path, kind="robust")
+    (seeds_only,) = evaluate_claims(context, [claim])
+    assert seeds_only.verdict == "holds"
+    with_images(context, {f"{data}/{name}": found for (data, name), found in images.items()})
+    (both,) = evaluate_claims(dataclasses.replace(context), [claim])
+    assert (both.verdict, both.images_counted) == ("undecided", True)
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,7 @@ def pairwise_tests(
     values: Mapping[str, Mapping[int, float]],
     *,
     images: Mapping[str, Mapping[int, Doubles]] | None = None,
+    image_errors: Mapping[str, Mapping[int, float]] | None = None,
     least: int = LEAST_SEEDS,
 ) -> Pairwise:
     """Tests of all pairs of methods on the seeds they share, Holm-corrected over all pairs that can be tested.
@@ -136,6 +137,8 @@ def pairwise_tests(
         values: method -> seed -> value.
         images: method -> seed -> the values of single test images (N,) whose mean `values` holds; where two methods
             have them, test images count as a sample too.
+        image_errors: method -> seed -> standard error of the value over test images, used where single images are
+            unknown.
         least: a pair with fewer shared seeds is not tested; its p-value is NaN.
 
     Returns:
@@ -148,8 +151,11 @@ def pairwise_tests(
         (0.367, -0.367, (nan, 0.4))
     """
     pairs = list(itertools.combinations(values, 2))
-    given = images or {}
-    results = [_on_shared_seeds((values[a], values[b]), (given.get(a, {}), given.get(b, {})), least) for a, b in pairs]
+    given, errors = images or {}, image_errors or {}
+    results = []
+    for a, b in pairs:
+        known = (given.get(a, {}), given.get(b, {})), (errors.get(a, {}), errors.get(b, {}))
+        results.append(_on_shared_seeds((values[a], values[b]), *known, least))
     adjusted = holm([p for p, _ in results])
     found: Pairwise = {}
     for (a, b), p, (_, difference) in zip(pairs, adjusted.tolist(), results, strict=True):
@@ -160,21 +166,40 @@ def pairwise_tests(
 def _on_shared_seeds(
     values: tuple[Mapping[int, float], Mapping[int, float]],
     images: tuple[Mapping[int, Doubles], Mapping[int, Doubles]],
+    errors: tuple[Mapping[int, float], Mapping[int, float]],
     least: int,
 ) -> tuple[float, float]:
     shared = sorted(set(values[0]) & set(values[1]))
     if not shared:
         return float("nan"), float("nan")
     first, second = ([mine[seed] for seed in shared] for mine in values)
-    result = paired_test(first, second, image_variance=shared_image_variance(*images, shared))
+    result = paired_test(first, second, image_variance=shared_image_variance(*images, shared, errors))
     return result.p_value if len(shared) >= least else float("nan"), result.difference
 
 
-def shared_image_variance(a: Mapping[int, Doubles], b: Mapping[int, Doubles], seeds: Sequence[int]) -> float:
-    """`image_variance` of the differences of two methods' images over `seeds`; 0 where a seed has none to compare."""
-    if not all(seed in a and seed in b and len(a[seed]) == len(b[seed]) for seed in seeds):
-        return 0.0
-    return image_variance([a[seed] - b[seed] for seed in seeds])
+def shared_image_variance(
+    a: Mapping[int, Doubles],
+    b: Mapping[int, Doubles],
+    seeds: Sequence[int],
+    errors: tuple[Mapping[int, float], Mapping[int, float]] = ({}, {}),
+) -> float:
+    """What the choice of the test images adds to the variance of a mean difference of two methods over `seeds`.
+
+    Args:
+        a: seed -> the values of single images (N,); empty where unknown.
+        b: the same of the other method.
+        seeds: the seeds both have.
+        errors: seed -> standard error over the images, of both. Used where single images are unknown: the sum of both
+            variances, which is more than enough for methods that fail on the same images.
+
+    Returns:
+        The variance; 0 where neither is known for every seed.
+    """
+    if all(seed in a and seed in b and len(a[seed]) == len(b[seed]) for seed in seeds):
+        return image_variance([a[seed] - b[seed] for seed in seeds])
+    if all(seed in mine for mine in errors for seed in seeds):
+        return sum(mine[seed] ** 2 for mine in errors for seed in seeds) / len(seeds)
+    return 0.0
 
 
 def seeds_needed(effect_size: float, *, level: float = 0.05, power: float = 0.8, most: int = 1000) -> int | None:

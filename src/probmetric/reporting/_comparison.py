@@ -3,7 +3,7 @@
 Within one dataset and noise rate methods are compared on the seeds they share (paired test), every pair of them, with
 Holm's correction over all pairs: the best is chosen by looking at all methods, so being compared with it is being
 compared with all. Intervals and tests take the test images for a sample too, where the runs say what single images
-contribute.
+contribute or what the standard error over them is.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def compare(
     if direction(metric) == "none" or len(cells) < 2:
         return cells
     best = _best(metric, cells)
-    tests = pairwise_tests(by_method, images=images)
+    tests = pairwise_tests(by_method, images=images, image_errors=errors)
     for method, cell in cells.items():
         if method == best:
             cells[method] = replace(cell, state="best")

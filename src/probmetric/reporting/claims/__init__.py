@@ -137,6 +137,7 @@ class Finding:
         seeds_needed: where undecided: seeds that would decide it with 80 % probability if the difference is as large as
             it looks; None where more than 1,000 would be needed.
         images_decide: where undecided: no number of seeds would do, there are too few test images.
+        images_counted: whether interval and test take the test images for a sample too, or the seeds only.
     """
 
     claim: Claim
@@ -153,6 +154,7 @@ class Finding:
     unmet: Names = ()
     seeds_needed: int | None = None
     images_decide: bool = False
+    images_counted: bool = False
 
 
 def load_claims(folder: Path = FOLDER) -> list[Claim]:

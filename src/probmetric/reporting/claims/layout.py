@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 LEGEND = (
     "Tested seed by seed: paired t-test, 5 % level, Holm-corrected over the opponents of a claim, not over claims; "
-    "at least three seeds. Number: mean difference ± half-width of its 95 % interval (seeds and, where single "
-    "images were kept, test images) to the opponent that decides (the least favourable); positive speaks for the "
-    "claim. d: mean difference / standard deviation of the differences. Undecided: not significant either way, or "
-    "an opponent was not run. Seeds that would decide: with 80 % probability, if the difference is as large as it "
+    "at least three seeds. Number: mean difference ± half-width of its 95 % interval (over seeds, and test images "
+    "unless it says that they are not counted) to the opponent that decides (the least favourable); positive speaks "
+    "for the claim. d: mean difference / standard deviation of the differences. Undecided: not significant either "
+    "way, or an opponent was not run. Seeds that would decide: with 80 % probability, if the difference is as large as it "
     "looks. Not testable here: what the claim presupposes is not given, so the number speaks neither for nor "
     "against the paper."
 )
@@ -118,8 +118,9 @@ def details(finding: Finding, label: Callable[[str], str]) -> str:
     against = f"from {claim.threshold:g}" if claim.kind == "exceeds" else f"to {label(finding.opponent)}"
     effect = "" if finding.effect_size is None else f"d {finding.effect_size:+.1f}"
     seeds = f"{finding.seeds} seed{'s' if finding.seeds != 1 else ''}"
+    sample = "" if finding.images_counted else "test images not counted"
     fidelity = "" if finding.fidelity == "corrected" else finding.fidelity.replace("_", " ")
-    text = ", ".join(filter(None, (against, effect, seeds, fidelity)))
+    text = ", ".join(filter(None, (against, effect, seeds, sample, fidelity)))
     opponents = f"opponent{'s' if len(finding.missing) > 1 else ''} not run: {', '.join(finding.missing)}"
     return "; ".join(filter(None, (text, opponents if finding.missing else "", needed(finding), *finding.unmet)))
 
@@ -159,7 +160,16 @@ def _cell(cell: Sequence[Finding], escape: Callable[[str], str], label: Callable
 
 _CSV_COLUMNS = (
     *("claim", "source", "statement", "kind", "metric", "dataset", "fidelity", "verdict", "opponent", "difference"),
-    *("ci95_half_width", "effect_size", "p_holm", "seeds", "opponents_not_run", "seeds_needed", "not_testable"),
+    *(
+        "ci95_half_width",
+        "effect_size",
+        "p_holm",
+        "seeds",
+        "images_counted",
+        "opponents_not_run",
+        "seeds_needed",
+        "not_testable",
+    ),
     "rests_on",
 )
 
@@ -174,6 +184,9 @@ def csv_text(findings: Sequence[Finding]) -> str:
         values = [item.difference, item.half_width, item.effect_size, item.p_value]
         shown = ["" if value is None else repr(value) for value in values]
         place = [claim.id, claim.source, claim.statement, claim.kind, claim.metric, item.data, item.fidelity]
+        counted = "yes" if item.images_counted else "no"
         open_ = [needed(item), "; ".join(item.unmet), claim.rests_on]
-        writer.writerow([*place, item.verdict, item.opponent, *shown, item.seeds, " ".join(item.missing), *open_])
+        writer.writerow(
+            [*place, item.verdict, item.opponent, *shown, item.seeds, counted, " ".join(item.missing), *open_]
+        )
     return buffer.getvalue()

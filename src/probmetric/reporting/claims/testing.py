@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from probmetric.reporting._comparison import LEVEL
 from probmetric.reporting._measured import AS_PUBLISHED, Series, plays, series
-from probmetric.reporting._per_image import image_values
+from probmetric.reporting._per_image import image_errors, image_values
 from probmetric.reporting.claims import Claim, Finding, Names, Verdict
 from probmetric.reporting.claims.preconditions import unmet
 from probmetric.run_names import split_data_name
@@ -23,6 +23,7 @@ NORMAL = 1.96
 POWERFUL = 2.8
 _Values = Mapping[int, float]
 _Images = Mapping[int, "Doubles"]
+_Errors = Mapping[int, float]
 _Found = Mapping[tuple[str, str], Sequence[Series]]
 
 
@@ -82,13 +83,11 @@ class _Case:
     def _tests(self, method: Series, opponents: Mapping[str, Series]) -> dict[str, _Test]:
         claim = self.claim
         if claim.kind == "exceeds":
-            return {"": _test(claim, method.values, dict.fromkeys(method.values, claim.threshold))}
+            exact = _Sample(dict.fromkeys(method.values, claim.threshold), {}, dict.fromkeys(method.values, 0.0))
+            return {"": _test(claim, self._sample(method, claim.metric), exact)}
         other_metric = claim.against_metric or claim.metric
-        mine, images = self._values(method, claim.metric), self._images(method, claim.metric)
-        return {
-            name: _test(claim, mine, self._values(item, other_metric), (images, self._images(item, other_metric)))
-            for name, item in opponents.items()
-        }
+        mine = self._sample(method, claim.metric)
+        return {name: _test(claim, mine, self._sample(item, other_metric)) for name, item in opponents.items()}
 
     def _opponent(self, names: Names) -> Series | None:
         return self._series(self.claim.against_metric or self.claim.metric, names, (self.fidelity, "corrected"))
@@ -106,19 +105,36 @@ class _Case:
                     return chosen[0]
         return None
 
-    def _values(self, item: Series, metric: str) -> _Values:
-        """Values by seed; for `robust`, what the noise changed."""
+    def _sample(self, item: Series, metric: str) -> _Sample:
+        """What was measured; for `robust`, what the noise changed."""
+        after = self._measured(item, self.data, metric)
         if self.claim.kind != "robust":
-            return item.values
+            return after
         clean = [other for other in self.found.get((self.clean, metric), ()) if other.variant == item.variant]
-        before = clean[0].values if clean else {}
-        return {seed: value - before[seed] for seed, value in item.values.items() if seed in before}
+        return after.minus(self._measured(clean[0], self.clean, metric)) if clean else _Sample({}, {}, {})
 
-    def _images(self, item: Series, metric: str) -> _Images:
-        """What single test images contribute; what noise took from them is not compared image by image."""
-        if self.claim.kind == "robust":
-            return {}
-        return image_values(self.context, self.data, metric).get(item.variant, {})
+    def _measured(self, item: Series, data: str, metric: str) -> _Sample:
+        images = image_values(self.context, data, metric).get(item.variant, {})
+        return _Sample(item.values, images, image_errors(self.context, data, metric).get(item.variant, {}))
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Seed -> a metric's value, the values of single test images and the standard error over them, where known."""
+
+    values: _Values
+    images: _Images
+    errors: _Errors
+
+    def minus(self, other: _Sample) -> _Sample:
+        """Differences seed by seed and image by image; of the standard errors none is known."""
+        both = self.values.keys() & other.values.keys()
+        images = {
+            seed: self.images[seed] - other.images[seed]
+            for seed in both & self.images.keys() & other.images.keys()
+            if len(self.images[seed]) == len(other.images[seed])
+        }
+        return _Sample({seed: self.values[seed] - other.values[seed] for seed in both}, images, {})
 
 
 @dataclass(frozen=True)
@@ -131,6 +147,7 @@ class _Test:
     p_value: float
     shifted: float
     image_variance: float
+    images_counted: bool
     n: int
 
     @property
@@ -138,18 +155,20 @@ class _Test:
         return self.shifted >= 0
 
 
-def _test(claim: Claim, method: _Values, opponent: _Values, images: tuple[_Images, _Images] = ({}, {})) -> _Test:
+def _test(claim: Claim, method: _Sample, opponent: _Sample) -> _Test:
     """Paired test of the differences in favour of the claim, shifted by its margin."""
     from probmetric.evaluation.statistics import LEAST_SEEDS, mean_interval, paired_test, shared_image_variance
 
-    shared = sorted(set(method) & set(opponent))
+    shared = sorted(set(method.values) & set(opponent.values))
     if not shared:
-        return _Test(math.nan, None, None, math.nan, math.nan, 0.0, 0)
+        return _Test(math.nan, None, None, math.nan, math.nan, 0.0, False, 0)
     sign = -1.0 if claim.better_is == "lower" else 1.0
-    first = [sign * method[seed] for seed in shared]
-    second = [sign * opponent[seed] for seed in shared]
-    with_margin = [value + _margin(claim, opponent[seed]) for value, seed in zip(first, shared, strict=True)]
-    of_images = shared_image_variance(*images, shared)
+    first = [sign * method.values[seed] for seed in shared]
+    second = [sign * opponent.values[seed] for seed in shared]
+    margins = [_margin(claim, opponent.values[seed]) for seed in shared]
+    with_margin = [value + margin for value, margin in zip(first, margins, strict=True)]
+    errors = method.errors, opponent.errors
+    of_images = shared_image_variance(method.images, opponent.images, shared, errors)
     plain, shifted = (paired_test(values, second, image_variance=of_images) for values in (first, with_margin))
     _, half_width = mean_interval([a - b for a, b in zip(first, second, strict=True)])
     known = len(shared) > 1
@@ -160,6 +179,9 @@ def _test(claim: Claim, method: _Values, opponent: _Values, images: tuple[_Image
         p_value=shifted.p_value if len(shared) >= LEAST_SEEDS else math.nan,
         shifted=shifted.difference,
         image_variance=of_images,
+        images_counted=all(
+            seed in mine.images or seed in mine.errors for mine in (method, opponent) for seed in shared
+        ),
         n=len(shared),
     )
 
@@ -197,6 +219,7 @@ def _finding(
         unmet=reasons,
         seeds_needed=needed,
         images_decide=images_decide,
+        images_counted=test.images_counted,
     )
 
 
