@@ -20,8 +20,8 @@ LEGEND = (
     "at least three seeds. Number: mean difference ± half-width of its 95 % interval (over seeds, and test images "
     "unless it says that they are not counted) to the opponent that decides (the least favourable); positive speaks "
     "for the claim. d: mean difference / standard deviation of the differences. Undecided: not significant either "
-    "way, or an opponent was not run. Seeds that would decide: with 80 % probability, if the difference is as large as it "
-    "looks. Not testable here: what the claim presupposes is not given, so the number speaks neither for nor "
+    "way, or an opponent was not run. Seeds that would decide: with 80 % probability, if the difference is as large "
+    "as it looks. Not testable here: what the claim presupposes is not given, so the number speaks neither for nor "
     "against the paper."
 )
 _SENTENCE = {
