@@ -1,6 +1,10 @@
 #!/usr/bin/env python3
-"""Prints the tests of what changed: since the branch left main, or, on main itself, since the last commit."""
+"""Prints the tests of what changed: since the branch left main, or, on main itself, since the last commit.
 
+Where only single losses changed, pytest's option `--deselect` leaves out the contract tests of the others.
+"""
+
+import ast
 import re
 import subprocess
 from pathlib import Path
@@ -8,6 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PROSE = ("README.md", "CONTRIBUTING.md", "docs", "reports")
 CONFIGURATION = ("params.yaml", "workflow", "Snakefile")
+# Room whose components are a file each -> its contract tests, a class `Test_<name>` for each component.
+CONTRACTS = {"losses": "tests/losses/test_contract.py"}
 
 
 def git(*arguments):
@@ -49,4 +55,50 @@ def tests_of_source(parts):
     return [str(path.relative_to(ROOT)) for path in own or importing]
 
 
-print(*sorted({test for name in changed() for test in tests_of(name)}))
+def left_out(names):
+    """Options that leave out the contracts of components that no change can reach; none where shared files changed."""
+    for room, contracts in CONTRACTS.items():
+        folder = Path("src/probmetric", room)
+        components = {Path(name).stem for name in names if Path(name).parent == folder and is_component(name)}
+        whole = {contracts, *map(str, Path(contracts).parents)}
+        others = [name for name in names if Path(name).parent != folder or not is_component(name)]
+        if not components or any(test in whole for name in others for test in tests_of(name)):
+            continue
+        for name, reached in sorted(reaching(ROOT / folder).items()):
+            if is_component(name) and not reached & components:
+                yield f"--deselect={contracts}::Test_{name}::"
+
+
+def is_component(name):
+    """Whether a file, by its name, is one component and not what several share."""
+    return not Path(name).name.startswith("_")
+
+
+def reaching(folder):
+    """Module of a folder -> itself and all modules there that it imports or names, directly or not."""
+    paths = {path.stem: path for path in folder.glob("*.py") if path.stem != "__init__"}
+    direct = {name: named(path) & paths.keys() for name, path in paths.items()}
+    found = {}
+    for name in paths:
+        reached, waiting = set(), {name}
+        while waiting:
+            reached |= waiting
+            waiting = {other for each in waiting for other in direct[each]} - reached
+        found[name] = reached
+    return found
+
+
+def named(path):
+    """Names in a module's imports, and its strings: a component may be created by its name."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            words = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+            found.update(part for word in words for part in word.split("."))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(node.value)
+    return found
+
+
+NAMES = changed()
+print(*sorted({test for name in NAMES for test in tests_of(name)}), *left_out(NAMES))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[1] / ".ci/changed.py"
+CONTRACTS = "tests/losses/test_contract.py"
 FILES = {
     "src/probmetric/losses/nir.py": "",
     "src/probmetric/io.py": "",
@@ -72,7 +73,7 @@ def test_what_belongs_to_a_changed_file(repository, name, tests):
 def test_a_new_file_and_a_removed_one(repository):
     (repository / "src/probmetric/losses/new.py").touch()
     (repository / "tests/losses/test_nir.py").unlink()
-    assert changed(repository) == ["tests/losses"]
+    assert changed(repository) == ["tests/losses", f"--deselect={CONTRACTS}::Test_nir::"]
 
 
 def test_a_branch_is_compared_with_where_it_left_main(repository):
@@ -93,3 +94,46 @@ def test_main_is_compared_with_its_last_commit(repository):
     commit(repository)
     (repository / "params.yaml").write_text("changed: true")
     assert changed(repository) == ["tests/config", "tests/test_links.py"]
+
+
+LOSSES = {
+    "_shared.py": "",
+    "arcface.py": "from probmetric.losses._shared import x",
+    "based.py": "def f(base='nir'): create_loss(base)",
+    "importing.py": "from probmetric.losses import based",
+    "nir.py": '"""Other than arcface."""',
+    "nir_more.py": "",
+}
+
+
+@pytest.fixture
+def losses(repository) -> Path:
+    for name, text in LOSSES.items():
+        (repository / "src/probmetric/losses" / name).write_text(text)
+    commit(repository)
+    commit(repository)
+    return repository
+
+
+@pytest.mark.parametrize(
+    ("names", "left_out"),
+    [
+        (["src/probmetric/losses/nir.py"], ["arcface", "nir_more"]),
+        (["src/probmetric/losses/arcface.py"], ["based", "importing", "nir", "nir_more"]),
+        (["src/probmetric/losses/arcface.py", "tests/losses/test_nir.py"], ["based", "importing", "nir", "nir_more"]),
+        (["src/probmetric/losses/arcface.py", "README.md"], ["based", "importing", "nir", "nir_more"]),
+        (["src/probmetric/losses/arcface.py", "src/probmetric/losses/nir_more.py"], ["based", "importing", "nir"]),
+        (["src/probmetric/losses/arcface.py", "src/probmetric/losses/_shared.py"], []),
+        (["src/probmetric/losses/arcface.py", "tests/losses/references.py"], []),
+        (["src/probmetric/losses/arcface.py", CONTRACTS], []),
+        (["README.md"], []),
+    ],
+)
+def test_contracts_that_no_changed_loss_can_reach_are_left_out(losses, names, left_out):
+    """`based` and `importing` depend on `nir`; with shared modules, references and the contract itself none is."""
+    for name in names:
+        (losses / name).write_text("# changed")
+    assert [test for test in changed(losses) if test.startswith("--")] == [
+        f"--deselect={CONTRACTS}::Test_{name}::" for name in left_out
+    ]
+    assert ("tests/losses" in changed(losses)) == (names != ["README.md"])
