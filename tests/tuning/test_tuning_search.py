@@ -198,7 +198,7 @@ def test_every_search_file_is_valid(params):
 
 
 STUDY = {
-    "named": "tuned-{method}",
+    "named": "best-{method}",
     "methods": ["contrastive", "cosine"],
     "posteriors": ["laplace"],
     "spaces": {"contrastive": {"loss.margin": {"low": 0.3, "high": 1.2}}},
@@ -214,7 +214,7 @@ def test_a_search_writes_the_study_of_what_it_chose(params, tmp_path):
     assert search.ranges["cosine"].keys() == RATES.keys()
     assert search.ranges["contrastive"].keys() == {"loss.margin", *RATES}
     written = read_yaml(report.write_methods(search, "t", folder=tmp_path))
-    assert written["tuned-laplace"]["base"] == "tuned-contrastive"
+    assert written["best-laplace"]["base"] == "best-contrastive"
     path = report.write_study(search, "t", folder=tmp_path)
     assert path == tmp_path / "tuned-t.yaml"
     spec = parse(Experiment, read_yaml(path), "t")
@@ -222,7 +222,7 @@ def test_a_search_writes_the_study_of_what_it_chose(params, tmp_path):
     runs = expand(params, spec.model_copy(update={"methods": methods}))
     assert [run.settings.method for run in runs] == [
         *("untrained", "contrastive", "cosine", "laplace"),
-        *("tuned-contrastive", "tuned-cosine", "tuned-laplace"),
+        *("best-contrastive", "best-cosine", "best-laplace"),
     ]
     assert runs[-1].encoder == runs[4].name
     assert runs[4].settings.loss.options["margin"] == search.best("contrastive").values["loss.margin"]
@@ -235,7 +235,7 @@ def test_the_plan_says_which_methods_were_tuned_and_what_they_are_versions_of(pa
     monkeypatch.chdir(tmp_path)
     planned = plan_experiment(params, "tuned-t")
     untuned = ("contrastive", "cosine", "laplace")
-    assert planned.tuned == {f"tuned-{method}": method for method in untuned}
+    assert planned.tuned == {f"best-{method}": method for method in untuned}
     assert planned.budgets == dict.fromkeys(planned.tuned, 2)
 
 
