@@ -1,4 +1,7 @@
-"""Making a bundle: the unfinished steps of several runs, one run after the other, in one process.
+"""Making a bundle: the unfinished steps of several runs, one run after the other, in one job.
+
+Every run has a child of this process to itself, which has imported everything already: one that runs out of memory or
+crashes stops only itself. Its steps write to their own logs and leave their own rows in `benchmarks/jobs`.
 
 Seeds that are to be stacked (`training.stack`) are trained together first. One that fails there, or a stack that is
 refused, is trained in its turn like any other run, whose log then says what is wrong.
@@ -7,15 +10,25 @@ refused, is trained in its turn like any other run, whose log then says what is 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
-from collections.abc import Callable, Iterator
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from probmetric import pipeline
+from probmetric.config import StalePolicy
 from probmetric.errors import ProbMetricError
-from probmetric.io import FileError
+from probmetric.io import FileError, write_text
+from probmetric.job_times import JOBS
+from probmetric.launch import Children
 from probmetric.planning.bundles import BundlePlan, stacks
 from probmetric.planning.plans import RunPlan
+from probmetric.planning.runs import Run
 from probmetric.planning.staleness import Judge, steps_of
 from probmetric.run_folder import Step
 
@@ -27,6 +40,11 @@ _STEPS: dict[Step, Callable[[RunPlan, int], None]] = {
     "embed": lambda plan, threads: pipeline.embed(plan, threads=threads),
     "evaluate": lambda plan, threads: pipeline.evaluate(plan),
 }
+_IMPORTED = ("training", "data.reader", "evaluation.evaluator", "evaluation.answers", "tracking.live")
+
+
+class StoppedError(ProbMetricError, RuntimeError):
+    """A bundle was asked to stop; what is finished stays, the state of a training is saved."""
 
 
 def make(bundle: BundlePlan, *, threads: int = 1) -> None:
@@ -40,46 +58,78 @@ def make(bundle: BundlePlan, *, threads: int = 1) -> None:
 
     Raises:
         FileError: some runs failed; names their logs.
-        TrainingStoppedError: SIGTERM arrived; what is finished stays, the same call goes on.
+        StoppedError: SIGTERM arrived; the same call goes on.
     """
+    for module in _IMPORTED:
+        importlib.import_module(f"probmetric.{module}")
     plans = bundle.plans()
-    runs = {plan.run.name: plan.run for plan in plans}
+    judges = _Judges({plan.run.name: plan.run for plan in plans}, bundle.stale)
+    chosen = {plan.run.name: plan for plan in plans if not judges.usable(plan, "train")}
     failed: list[Path] = []
-    waiting = [plan for plan in plans if not Judge(runs, bundle.stale).verdict(plan.run.name, "train").usable]
-    chosen = {plan.run.name: plan for plan in waiting}
-    for seeds in stacks(plan.run for plan in waiting):
-        _train_together([chosen[run.name] for run in seeds], threads)
-    for number, plan in enumerate(plans, 1):
-        log.info("%d of %d: %s", number, len(plans), plan.run.name)
-        for step in steps_of(plan.run):
-            # Judged anew before every step: the one before it has changed what this one is made from.
-            if Judge(runs, bundle.stale).verdict(plan.run.name, step).usable:
-                continue
-            path = _log_file(plan, step)
-            if not _made(plan, step, threads, path):
-                failed.append(path)
-                break
+    with Children() as children:
+        for seeds in stacks(plan.run for plan in chosen.values()):
+            together = [chosen[run.name] for run in seeds]
+            _status(children, lambda: _train_together(together, threads))  # noqa: B023
+        for number, plan in enumerate(plans, 1):
+            log.info("%d of %d: %s", number, len(plans), plan.run.name)
+            if status := _status(children, lambda: _make_run(plan, judges, threads)):  # noqa: B023
+                failed.append(_explained(plan, judges, status))
     if failed:
         raise FileError(f"{len(failed)} of {len(plans)} runs failed; see {', '.join(map(str, failed[:5]))}.")
 
 
-def _train_together(plans: list[RunPlan], threads: int) -> None:
-    """Train seeds as one stacked model; what does not succeed is left to be trained alone."""
-    from probmetric.training.loop import TrainingStoppedError
+@dataclass(frozen=True)
+class _Judges:
+    """Judges the runs of a bundle anew at every question: the step before it has changed what a step is made from."""
 
+    runs: Mapping[str, Run]
+    stale: StalePolicy
+
+    def usable(self, plan: RunPlan, step: Step) -> bool:
+        """Whether the step is finished and its files may be used."""
+        return Judge(self.runs, self.stale).verdict(plan.run.name, step).usable
+
+
+def _status(children: Children, work: Callable[[], bool]) -> int:
+    """0 if a child did the work, 1 if it failed, negative if a signal killed it."""
+    status = children.status(lambda: 0 if work() else 1)
+    if children.stopped:
+        raise StoppedError("stopped by request; what is finished is kept, the same command goes on.")
+    return status
+
+
+def _make_run(plan: RunPlan, judges: _Judges, threads: int) -> bool:
+    """Make the unfinished steps of a run; False if one failed."""
+    return all(
+        judges.usable(plan, step) or _made(plan, step, threads, _log_file(plan, step)) for step in steps_of(plan.run)
+    )
+
+
+def _explained(plan: RunPlan, judges: _Judges, status: int) -> Path:
+    """The log of the step that failed; what killed it, where a signal did, is written there."""
+    path = _log_file(plan, next(step for step in steps_of(plan.run) if not judges.usable(plan, step)))
+    if status < 0:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"killed by {signal.Signals(-status).name}; SIGKILL is mostly for want of memory.\n")
+    return path
+
+
+def _train_together(plans: list[RunPlan], threads: int) -> bool:
+    """Train seeds as one stacked model; what does not succeed is left to be trained alone."""
     plans = [plan for plan in plans if not pipeline.already_made(plan, "train")]
     if len(plans) < 2:
-        return
+        return True
     with contextlib.ExitStack() as logs:
         for plan in plans:
             logs.enter_context(_logged(_log_file(plan, "train")))
         log.info("%d seeds are trained together: %s", len(plans), ", ".join(plan.run.name for plan in plans))
         try:
             pipeline.train_together(plans, threads=threads)
-        except TrainingStoppedError:
-            raise
         except (ProbMetricError, RuntimeError, ValueError, OSError) as error:
             log.warning("%s", error)
+            return False
+    return True
 
 
 def _log_file(plan: RunPlan, step: Step) -> Path:
@@ -88,18 +138,35 @@ def _log_file(plan: RunPlan, step: Step) -> Path:
 
 def _made(plan: RunPlan, step: Step, threads: int, path: Path) -> bool:
     """Make one step; False if it failed, which its log explains."""
-    from probmetric.training.loop import TrainingStoppedError
-
     with _logged(path):
         try:
             if not pipeline.already_made(plan, step):
-                _STEPS[step](plan, threads)
-        except TrainingStoppedError:
-            raise
+                with _recorded(plan, step):
+                    _STEPS[step](plan, threads)
         except (ProbMetricError, RuntimeError, ValueError, OSError):
             log.exception("%s of %s failed", step, plan.run.name)
             return False
     return True
+
+
+@contextlib.contextmanager
+def _recorded(plan: RunPlan, step: Step) -> Iterator[None]:
+    """Write the row Snakemake writes for a job of its own: of one step, for this process began with another."""
+    started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
+    yield
+    used, seconds = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter() - started
+    cpu = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+    row = {
+        "s": f"{seconds:.2f}",
+        "h:m:s": str(timedelta(seconds=int(seconds))),
+        "max_rss": f"{used.ru_maxrss / 1024:.2f}",
+        **dict.fromkeys(("max_vms", "max_uss", "max_pss"), "NA"),
+        "io_in": f"{(used.ru_inblock - before.ru_inblock) / 2048:.2f}",
+        "io_out": f"{(used.ru_oublock - before.ru_oublock) / 2048:.2f}",
+        "mean_load": f"{100 * cpu / max(seconds, 1e-3):.2f}",
+        "cpu_time": f"{cpu:.2f}",
+    }
+    write_text(JOBS / step / f"{plan.run.name}.tsv", "\t".join(row) + "\n" + "\t".join(row.values()) + "\n")
 
 
 @contextlib.contextmanager

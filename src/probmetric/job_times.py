@@ -1,4 +1,4 @@
-"""How long the workflow's jobs took: Snakemake's benchmark files, `benchmarks/jobs/<rule>/.../<job>.tsv`."""
+"""What the workflow's jobs took: Snakemake's benchmark files, `benchmarks/jobs/<rule>/.../<job>.tsv`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,15 @@ def job_seconds(path: Path, column: Literal["s", "cpu_time"]) -> float:
     Raises:
         FileError: the file is damaged.
     """
+    return _number(path, column)
+
+
+def job_megabytes(path: Path) -> float:
+    """Largest resident memory of a job in MB; 0 and errors as of `job_seconds`."""
+    return _number(path, "max_rss")
+
+
+def _number(path: Path, column: str) -> float:
     rows = read_csv(path, _FIX, delimiter="\t")[1]
     try:
         text = rows[-1][column]

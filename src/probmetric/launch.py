@@ -1,4 +1,4 @@
-"""Starting one command as several processes, and finding out which of them this one is.
+"""Starting one command as several processes, and finding out which of them this one is; work done by children.
 
 `--processes N` either starts N processes on this machine (torchrun), or inside a SLURM allocation of N tasks lets
 `srun` start them on all its nodes; a process that torchrun or srun has started already is one of the N. Importing this
@@ -7,12 +7,18 @@ needs no PyTorch.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import re
 import shutil
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+import traceback
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from probmetric.config import ConfigError
 
@@ -88,6 +94,76 @@ def first_node(nodes: str) -> str:
     """First host of a SLURM node list such as `gpu[03-05,9],cpu1`."""
     prefix, numbers, suffix = re.match(r"([^\[,]+)(?:\[([^\]]+)\])?([^,]*)", nodes).groups()  # type: ignore[union-attr]
     return prefix + (re.split("[-,]", numbers)[0] if numbers else "") + suffix
+
+
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
+
+
+class Children:
+    """Work done by children of this process, one after the other, which begin with all that it has imported.
+
+    While the block runs, SIGTERM is passed on to the child and noted in `stopped`; no further child begins then. The
+    main thread alone may use it, and no other may run.
+    """
+
+    def __init__(self) -> None:
+        self.stopped = False
+        self._child = 0
+
+    def __enter__(self) -> Children:
+        self._before: Any = signal.signal(signal.SIGTERM, self._pass_on)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        signal.signal(signal.SIGTERM, self._before)
+
+    def _pass_on(self, number: int, _frame: object) -> None:
+        self.stopped = True
+        if self._child:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._child, number)
+
+    def status(self, work: Callable[[], int]) -> int:
+        """Exit status of a child that does `work`, which returns it; negative: the signal that killed it."""
+        if self.stopped:
+            return -signal.SIGTERM
+        parent = os.getpid()
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        try:
+            with warnings.catch_warnings():  # of threads, which only BLAS has, and sets up again in the child
+                warnings.simplefilter("ignore", DeprecationWarning)
+                self._child = os.fork()
+            if not self._child:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        if not self._child:
+            _work_and_exit(work, parent)
+        status = os.waitstatus_to_exitcode(os.waitpid(self._child, 0)[1])
+        self._child = 0
+        return status
+
+
+def _work_and_exit(work: Callable[[], int], parent: int) -> NoReturn:
+    status = 1
+    try:
+        die_with(parent)
+        status = work()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(status)
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when its `parent` dies; Linux only, elsewhere it goes on."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
 
 
 def torchrun(processes: int, program: Sequence[str]) -> None:

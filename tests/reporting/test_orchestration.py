@@ -26,6 +26,7 @@ def test_the_wall_time_is_accounted_for(workspace, tmp_path):
         write_benchmark(folder, "evaluate", name, 2.0)
     write_benchmark(folder, "tables", "demo", 1.0)
     write_benchmark(folder, "train", "digits/old/seed0", 500.0, old=True)
+    write_benchmark(folder, "bundle", "of-these-steps", 20.0)
     found = measure(folder, runs, 14.0, cores=2, since=2000.0, output=tmp_path / "orchestration.json")
     assert found.training == pytest.approx(2 * 4 * 1.5)
     assert found.step_overhead == pytest.approx(16 - 12)

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 PROFILE = "workflow/profiles/slurm"
 
 
-def fit_to_one_node(workspace: Workspace, **train: object) -> None:
-    """Change a workspace's profile as its users do: no accounting (`sacct` never answers), four CPUs, little memory."""
+def fit_to_one_node(workspace: Workspace, *, recorded: bool = False, **train: object) -> None:
+    """Change a workspace's profile as its users do: no accounting (`sacct` never answers), four CPUs, little memory.
+
+    With `recorded` jobs ask for the memory their records say, which is little too.
+    """
 
     def change(profile: dict[str, Any]) -> None:
         profile |= {
@@ -30,7 +33,7 @@ def fit_to_one_node(workspace: Workspace, **train: object) -> None:
             "latency-wait": 10,
             "set-threads": {"train": 1},
         }
-        for resources in profile["set-resources"].values():
+        for resources in [] if recorded else profile["set-resources"].values():
             resources["mem_mb"] = "attempt * 2000"
         profile["set-resources"]["train"] |= train
 

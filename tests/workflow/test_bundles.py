@@ -1,20 +1,27 @@
 """Many runs in one job: together they are what they are alone, and one that fails stops only itself."""
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+from slurm_helpers import wait_for
 
 from probmetric import bundle, pipeline
 from probmetric.config import RunSettings
-from probmetric.io import FileError
-from probmetric.planning import bundles
+from probmetric.io import FileError, read_csv
+from probmetric.job_times import JOBS
+from probmetric.planning import bundles, needs
 from probmetric.planning.bundles import BundlePlan, bundled
 from probmetric.planning.plans import RunPlan
 from probmetric.planning.runs import Run
 from probmetric.planning.staleness import Judge
 from probmetric.run_folder import RunFolder
 
+ROW = ("s", "h:m:s", "max_rss", "max_vms", "max_uss", "max_pss", "io_in", "io_out", "mean_load", "cpu_time")
 TRAINING = {"epochs": 1, "steps_per_epoch": 2, "batch_size": 32}
 SPLITS = ("val", "test", "ood", "last")
 
@@ -75,6 +82,70 @@ def test_a_failing_run_stops_only_itself_and_the_next_call_goes_on(place):
     assert made.stat().st_mtime_ns == before, "what is finished is not repeated"
 
 
+def test_a_run_that_is_killed_stops_only_itself(place, monkeypatch):
+    """As the kernel kills a process that wants too much memory."""
+    train = pipeline.train
+
+    def killed(plan, **given):
+        if plan.run.settings.method == "large":
+            os.kill(os.getpid(), signal.SIGKILL)
+        train(plan, **given)
+
+    monkeypatch.setattr(pipeline, "train", killed)
+    with pytest.raises(FileError, match=r"1 of 2 runs failed; see logs/train/digits/large/seed0\.log"):
+        bundle.make(plan_of(run("large"), run("plain")))
+    assert "killed by SIGKILL" in (place / "logs/train/digits/large/seed0.log").read_text()
+    assert RunFolder.named("digits/plain/seed0").finished
+    monkeypatch.setattr(pipeline, "train", train)
+    bundle.make(plan_of(run("large"), run("plain")))
+    assert RunFolder.named("digits/large/seed0").finished
+
+
+def test_every_step_leaves_the_row_of_a_job_of_its_own(place):
+    bundle.make(plan_of(run("plain")))
+    rows = {path.parts[-4]: read_csv(path, "", delimiter="\t")[1] for path in JOBS.rglob("plain/seed0.tsv")}
+    assert set(rows) == {"train", "embed", "evaluate"}
+    for (row,) in rows.values():
+        assert 0 < float(row["cpu_time"]) < 4 * float(row["s"]) + 1
+        assert 50 < float(row["max_rss"]) < 5000
+        assert list(row) == [
+            "s",
+            "h:m:s",
+            "max_rss",
+            "max_vms",
+            "max_uss",
+            "max_pss",
+            "io_in",
+            "io_out",
+            "mean_load",
+            "cpu_time",
+        ]
+    assert needs.Needs().of(run("plain", 1), "train").minutes < needs.UNKNOWN["train"].minutes
+
+
+def test_a_stop_saves_the_training_and_ends_the_bundle(place):
+    """As at a scheduler's time limit: SIGTERM comes to the process that makes the bundle."""
+    long = run("long", training=TRAINING | {"epochs": 500, "steps_per_epoch": 20})
+    plan = plan_of(long, run("plain"))
+    program = "import sys; from probmetric.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, "make", str(plan.path)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        wait_for(lambda: list((place / "state/training" / long.name).glob("step-*")), "a checkpoint", 300)
+        process.terminate()
+        assert "stopped by request" in process.communicate(timeout=300)[1]
+        assert process.returncode == 2
+    assert "the state is saved" in (place / f"logs/train/{long.name}.log").read_text()
+    assert list((place / "state/training" / long.name).glob("step-*"))
+    assert not RunFolder.named("digits/plain/seed0").trained
+
+
+def test_a_user_may_choose_how_many_runs_make_a_job():
+    runs = {each.name: each for seed in range(4) for each in (run("plain", seed), run("late", seed, base="plain"))}
+    assert [len(names) for names in bundled(runs, runs, 4)] == [4, 4]
+    assert [len(names) for names in bundled(runs, runs, 1)] == [2, 2, 2, 2], "what shares an encoder stays together"
+    assert bundled(runs, []) == bundled(runs, [], 4) == []
+
+
 def test_few_runs_have_jobs_of_their_own_and_many_are_bundled(monkeypatch):
     monkeypatch.setattr(bundles, "MOST_RUNS", 5)
     monkeypatch.setattr(bundles, "_BUNDLES", 3)
@@ -90,23 +161,19 @@ def test_few_runs_have_jobs_of_their_own_and_many_are_bundled(monkeypatch):
             assert names.index(encoder) <= names.index(name)
 
 
-def test_seeds_of_a_bundle_are_trained_as_one_and_are_what_they_are_alone(place, monkeypatch, caplog):
+def test_seeds_of_a_bundle_are_trained_as_one_and_are_what_they_are_alone(place, caplog):
     caplog.set_level("INFO", "probmetric")
     stacked = {"training": TRAINING | {"stack": 2}}
     runs = [run("plain", seed, **stacked) for seed in (0, 1, 3)] + [run("late", 1, base="plain", **stacked)]
     plan = plan_of(*runs)
-    together = []
-    monkeypatch.setattr(
-        pipeline,
-        "train_together",
-        lambda plans, train=pipeline.train_together, **given: together.append(train(plans, **given)),
-    )
     bundle.make(plan)
-    assert [[each.run.settings.seed for each in plans] for plans in together] == [[0, 1]]
-    assert "2 seeds are trained together" in (place / "logs/train/digits/plain/seed1.log").read_text()
+    logs = [(place / f"logs/train/digits/plain/seed{seed}.log").read_text() for seed in (0, 1, 3)]
+    assert ["2 seeds are trained together" in text for text in logs] == [True, True, False]
     assert all(RunFolder.named(each.name).finished for each in runs)
+    before = [RunFolder.named(each.name).weights_file().stat().st_mtime_ns for each in runs[:3]]
     bundle.make(plan)
-    assert len(together) == 1, "what is finished is not repeated"
+    after = [RunFolder.named(each.name).weights_file().stat().st_mtime_ns for each in runs[:3]]
+    assert after == before, "what is finished is not repeated"
     found = {each.name: RunFolder.named(each.name).weights("last") for each in runs[:3]}
     alone = {each.name: run("plain", each.settings.seed) for each in runs[:3]}
     runs_alone = {each.name: each for each in alone.values()}

@@ -53,6 +53,32 @@ def plan_file(wildcards):
     return PLAN.plan_file(wildcards.run)
 
 
+def minutes(step):
+    """Resource function: the time to ask a cluster for."""
+
+    def of_job(wildcards, attempt):
+        return PLAN.need(wildcards.run, step, attempt).minutes
+
+    return of_job
+
+
+def megabytes(step):
+    """Resource function: the memory to ask a cluster for."""
+
+    def of_job(wildcards, attempt):
+        return PLAN.need(wildcards.run, step, attempt).megabytes
+
+    return of_job
+
+
+def bundle_minutes(wildcards, attempt):
+    return PLAN.bundle_need(wildcards.bundle, attempt).minutes
+
+
+def bundle_megabytes(wildcards, attempt):
+    return PLAN.bundle_need(wildcards.bundle, attempt).megabytes
+
+
 def report_file(wildcards):
     """Parameter function: the file that tells a reporting job everything."""
     return PLAN.report_file(wildcards.experiment)

@@ -27,8 +27,8 @@ rule train:
     resources:
         gpu=0,
         processes=1,
-        mem_mb=4000,
-        runtime=1440,
+        mem_mb=megabytes("train"),
+        runtime=minutes("train"),
     params:
         plan=plan_file,
     message:
@@ -57,8 +57,8 @@ rule fit_posterior:
     threads: 1
     resources:
         gpu=0,
-        mem_mb=4000,
-        runtime=240,
+        mem_mb=megabytes("fit_posterior"),
+        runtime=minutes("fit_posterior"),
     params:
         plan=plan_file,
     message:
@@ -93,8 +93,8 @@ rule embed:
     resources:
         gpu=0,
         processes=1,
-        mem_mb=4000,
-        runtime=240,
+        mem_mb=megabytes("embed"),
+        runtime=minutes("embed"),
     params:
         plan=plan_file,
     message:
@@ -129,8 +129,8 @@ rule evaluate:
         "../envs/probmetric.yaml"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=120,
+        mem_mb=megabytes("evaluate"),
+        runtime=minutes("evaluate"),
     params:
         plan=plan_file,
     message:
@@ -184,8 +184,8 @@ rule bundle:
     threads: 1
     resources:
         gpu=0,
-        mem_mb=4000,
-        runtime=1440,
+        mem_mb=bundle_megabytes,
+        runtime=bundle_minutes,
     params:
         plan=lambda wildcards: PLAN.bundle_file(wildcards.bundle),
     message:

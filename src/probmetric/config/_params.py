@@ -192,6 +192,12 @@ class Params(Strict):
         description="on this machine, steps are children of one process that has imported everything, not processes "
         "that start anew",
     )
+    runs_per_job: int = Field(
+        0,
+        ge=0,
+        description="runs that one job makes, one after the other, each with its own logs, failure and resume; 0: a "
+        "job for every step, but beyond 1,500 runs, and where `training.stack` is set",
+    )
     stale: StalePolicy = Field(
         "auto",
         description="results of other code: auto repeats what your own or edited components made and keeps, marked, "

@@ -3,6 +3,7 @@
 Snakemake weighs every job for milliseconds: tens of thousands are minutes before the first one starts. Above
 `MOST_RUNS` unfinished runs they are put together; each run of a bundle has its own logs, failure and resume, and a
 bundle that is started again goes on with what is not finished. Runs that share an encoder are in one bundle.
+`runs_per_job` in params.yaml asks for bundles of fewer runs, or where there are fewer.
 
 With `training.stack` above 1, so many seeds of a run are a bundle, however few there are: its job trains them as one
 stacked model.
@@ -44,18 +45,19 @@ class BundlePlan:
         return [RunPlan.read(path) for path in self.runs.values()]
 
 
-def bundled(runs: Mapping[str, Run], unfinished: Iterable[str]) -> list[tuple[str, ...]]:
+def bundled(runs: Mapping[str, Run], unfinished: Iterable[str], per_job: int = 0) -> list[tuple[str, ...]]:
     """Names of the runs of every bundle; nothing where there are few, none to be stacked, and each step has its job.
 
     Args:
         runs: every run of the plan, by name.
         unfinished: those to be made.
+        per_job: how many runs a bundle has, at least; 0: bundles are made where there are many runs only.
     """
     waiting = list(unfinished)
     stacked = [[run.name for run in seeds] for seeds in stacks(runs[name] for name in waiting)]
-    if len(waiting) <= MOST_RUNS and not stacked:
+    if len(waiting) <= MOST_RUNS and not stacked and not per_job:
         return []
-    size = -(-len(waiting) // _BUNDLES) if len(waiting) > MOST_RUNS else 1
+    size = per_job or (-(-len(waiting) // _BUNDLES) if len(waiting) > MOST_RUNS else 1)
     found: list[tuple[str, ...]] = []
     current: list[str] = []
     for group in _groups(runs, waiting, stacked):

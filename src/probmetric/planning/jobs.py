@@ -9,6 +9,7 @@ from typing import Any
 
 from probmetric.config import Params, parse
 from probmetric.planning.bundles import BundlePlan
+from probmetric.planning.needs import UNKNOWN, Need, grown
 from probmetric.planning.plans import PLANS, DataPlan, ReportPlan, RunPlan, read_current
 from probmetric.planning.runs import Run, find_run
 from probmetric.planning.workflow import WorkflowPlan, weights_of
@@ -73,6 +74,14 @@ class JobPlan:
     def awaited(self, experiment: str, name: str, *, every: bool) -> list[str]:
         """Nothing: the workflow that started the job has waited for all."""
         return []
+
+    def need(self, run: str, step: Step, attempt: int) -> Need:
+        """What is asked for without records: the workflow that started the job has asked."""
+        return grown(None, UNKNOWN[step], attempt)
+
+    def bundle_need(self, bundle: str, attempt: int) -> Need:
+        """The same for the job of a bundle."""
+        return grown(None, UNKNOWN["train"], attempt)
 
     def bundle_file(self, bundle: str) -> str:
         """The file that tells the job of a bundle everything."""

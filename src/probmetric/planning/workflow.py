@@ -23,6 +23,7 @@ from probmetric.io import read_yaml, write_json
 from probmetric.planning.bundles import BundlePlan, bundled
 from probmetric.planning.declared import absent, strangers
 from probmetric.planning.metric_names import check_metrics
+from probmetric.planning.needs import Need, Needs
 from probmetric.planning.plans import PLANS, DataPlan, ReportPlan, RunPlan, write_current
 from probmetric.planning.runs import PlannedExperiment, Run, find_run, origins, plan_experiment
 from probmetric.planning.staleness import Judge, report_state, steps_of
@@ -95,6 +96,19 @@ class WorkflowPlan:
         return self.runs[name]
 
     @functools.cached_property
+    def needs(self) -> Needs:
+        """Knows how much time and memory a step takes."""
+        return Needs()
+
+    def need(self, run: str, step: Step, attempt: int) -> Need:
+        """Time and memory that a job of `step` asks for at its attempt 1, 2, ..."""
+        return self.needs.of(self.runs[run], step, attempt)
+
+    def bundle_need(self, bundle: str, attempt: int) -> Need:
+        """Time and memory that the job of a bundle asks for."""
+        return self.needs.of_all([self.runs[run] for run in self._bundles[bundle].runs], attempt)
+
+    @functools.cached_property
     def judge(self) -> Judge:
         """Knows of every step whether it is finished and up to date."""
         return Judge(self.runs, self.params.stale)
@@ -120,7 +134,7 @@ class WorkflowPlan:
         unfinished = [
             name for name in self.runs if not self.judge.run_verdict(name).usable and name not in started_from
         ]
-        plans = [self._bundle(names) for names in bundled(self.runs, unfinished)]
+        plans = [self._bundle(names) for names in bundled(self.runs, unfinished, self.params.runs_per_job)]
         return {plan.path.stem: plan for plan in plans}
 
     def _bundle(self, names: Iterable[str]) -> BundlePlan:

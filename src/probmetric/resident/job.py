@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import os
 import resource
 import signal
@@ -14,7 +13,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
+from probmetric.launch import die_with
 
 
 def run(request: Mapping[str, Any], files: Sequence[int], server: int) -> NoReturn:
@@ -27,7 +26,7 @@ def run(request: Mapping[str, Any], files: Sequence[int], server: int) -> NoRetu
     """
     status = 1
     try:
-        _die_with(server)
+        die_with(server)
         _take_place(request, files)
         from probmetric.cli import main
 
@@ -35,12 +34,6 @@ def run(request: Mapping[str, Any], files: Sequence[int], server: int) -> NoRetu
         _finish()
     finally:
         _exit(status)
-
-
-def _die_with(server: int) -> None:
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-    if os.getppid() != server:
-        os._exit(1)
 
 
 def _take_place(request: Mapping[str, Any], files: Sequence[int]) -> None:
