@@ -182,7 +182,7 @@ class RunFolder:
     @functools.cached_property
     def encoder(self) -> dict[str, Any]:
         """How the encoder was trained (`encoder.yaml`)."""
-        return read_yaml(self.encoder_file) or {}
+        return _whole(read_yaml(self.encoder_file), self.encoder_file, "settings", "encoder", "training")
 
     def weights(self, which: Which = "selected") -> dict[str, torch.Tensor]:
         """Weights by name, `encoder.*` and `loss.*`."""
@@ -193,7 +193,8 @@ class RunFolder:
         """Rows of `history.csv` as numbers; empty for a run without training of its own."""
         if not present(self.history_file):
             return []
-        rows = read_csv(self.history_file, RERUN)[1]
+        names, rows = read_csv(self.history_file, RERUN)
+        _whole(dict.fromkeys(names), self.history_file, "epoch")
         return [{name: _number(text, self.history_file) for name, text in row.items()} for row in rows]
 
     def write_training(
@@ -289,7 +290,7 @@ class RunFolder:
     @functools.cached_property
     def metrics(self) -> dict[str, float | None]:
         """Metric name -> value; None where the metric is not defined for this run."""
-        values = read_json(self.metrics_file, fix=RERUN)
+        values = _whole(read_json(self.metrics_file, fix=RERUN), self.metrics_file)
         wrong = [name for name, value in values.items() if not isinstance(value, int | float | None)]
         if wrong:
             raise FileError(f"{self.metrics_file}: {', '.join(wrong)} must be a number or null; {RERUN}.")
@@ -298,12 +299,12 @@ class RunFolder:
     @functools.cached_property
     def curves(self) -> dict[str, Any]:
         """Curves of the evaluation by name; empty where none were written."""
-        return read_json(self.curves_file, fix=RERUN) if present(self.curves_file) else {}
+        return _whole(read_json(self.curves_file, fix=RERUN), self.curves_file) if present(self.curves_file) else {}
 
     @functools.cached_property
     def record(self) -> dict[str, Any]:
         """The resolved configuration with versions, hardware and data digest (`run.yaml`)."""
-        return read_yaml(self.record_file) or {}
+        return _whole(read_yaml(self.record_file), self.record_file, "run", "settings")
 
     def matches(self) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, str]]:
         """The match record, where the queries were asked (`test`, `val`, `ood/<set>`) -> name -> (Q,), and metadata.
@@ -343,7 +344,9 @@ class RunFolder:
             found["training/epoch_seconds"] = fmean(seconds[1:] or seconds)
             found["training/seconds"] = sum(seconds)
             found["training/epochs"] = float(len(seconds))
-        return found | (read_json(self.timing_file, fix=RERUN) if present(self.timing_file) else {})
+        if present(self.timing_file):
+            found |= _whole(read_json(self.timing_file, fix=RERUN), self.timing_file)
+        return found
 
     def find(self, *names: str, default: Any = None) -> Any:
         """First entry of the record found under one of the dotted `names`."""
@@ -378,6 +381,16 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[name] = item
     return flat
+
+
+def _whole(values: Any, path: Path, *names: str) -> dict[str, Any]:
+    """`values` of a file, which must hold entries `names`: YAML and CSV that were cut short are often still valid."""
+    if not isinstance(values, dict):
+        raise FileError(f"{path} is damaged (expected names with values, found {type(values).__name__}); {RERUN}.")
+    missing = [name for name in names if name not in values]
+    if missing:
+        raise FileError(f"{path} is damaged or cut short (it lacks {', '.join(missing)}); {RERUN}.")
+    return values
 
 
 def _check_embeddings(path: Path, tensors: Mapping[str, np.ndarray]) -> None:

@@ -28,6 +28,33 @@ def test_every_file_registers_a_component_whose_options_can_be_read(registry):
         assert all(option.default is not REQUIRED for option in options.values()), name
 
 
+NUMBERS = [
+    pytest.param(registry, name, option, id=f"{name}.{option.name}")
+    for registry in all_registries()
+    for name in registry.names()
+    for option in registry.options(name).values()
+    if option.is_number
+]
+
+
+@pytest.mark.parametrize(("registry", "name", "option"), NUMBERS)
+def test_numbers_no_option_of_ours_can_mean_are_refused_by_name(registry, name, option):
+    """`samples: 0`, `proxies_per_class: -3`, `proxy_lr: 1e30`, `test_fraction: 7` are answered while planning."""
+    for value in (math.inf, -math.inf, math.nan, 1e30, -1e30, 10**30, -(10**30)):
+        if isinstance(value, int) or "float" in option.types:
+            with pytest.raises(
+                OptionValueError, match=rf"'{option.name}' is .*; allowed: a number .*(least|most|above|below)"
+            ):
+                registry.check_options(name, {option.name: value})
+
+
+@pytest.mark.parametrize("value", [[math.nan], [0.1, [math.inf]], (1e30,)])
+def test_numbers_in_a_list_are_finite_too(value):
+    option = next(option for option in registry_of("view").options("photos").values() if option.name == "jitter")
+    with pytest.raises(OptionValueError, match="allowed: a number between"):
+        option.check("view 'photos': option 'jitter'", value)
+
+
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """A package with one component file, `flat`, and one component folder, `deep`."""
@@ -145,10 +172,10 @@ def test_a_damaged_note_is_made_again(package: Registry, project):
     [
         ("loss", "arcface", "scale", -5.0, "above 0"),
         ("loss", "arcface", "scale", math.nan, "above 0"),
-        ("loss", "arcface", "margin", math.inf, "between -1e.30 and 1e.30"),
-        ("loss", "arcface", "margin", 1e31, "between -1e.30 and 1e.30"),
+        ("loss", "arcface", "margin", math.inf, "at least -1000000000, at most"),
+        ("loss", "arcface", "margin", 1e31, "at least -1000000000, at most"),
         ("loss", "proxy_anchor", "proxy_lr", 0, "above 0"),
-        ("loss", "vmf", "samples", 0, "at least 1, at most 2.14748e.09"),
+        ("loss", "vmf", "samples", 0, "at least 1, at most 1000000"),
         ("loss", "vmf", "samples", 10**30, "at least 1, at most"),
         ("backbone", "compact", "width", 0, "at least 1"),
         ("backbone", "compact", "width", -3, "at least 1"),

@@ -394,7 +394,7 @@ def test_training_reduces_the_loss(distance: str) -> None:
 
 
 def test_options_are_checked() -> None:
-    with pytest.raises(ValueError, match=r"resultant=1\.5; allowed: above 0 and below 1"):
+    with pytest.raises(ValueError, match=r"\'resultant\' is 1\.5; allowed: a number above 0, below 1"):
         create_loss("vmf", num_classes=3, dim=6, resultant=1.5)
     with pytest.raises(ValueError, match=r"'elvmf'; allowed: 'cos', 'l2'"):
         create_loss("sample_proxy", num_classes=3, dim=6, distance="elvmf")

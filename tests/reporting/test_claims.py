@@ -45,7 +45,10 @@ def study(tmp_path, values: dict[str, list[float]], metric: str = RECALL):
             runs.append(f"{place}/seed{seed}")
             folder = write_run(tmp_path, runs[-1], {RECALL: 0.5})
             write_json(folder / "metrics.json", {metric: value})
-            write_yaml(folder / "run.yaml", {"fidelity": "as_published" if "as_published" in place else "corrected"})
+            write_yaml(
+                folder / "run.yaml",
+                {"run": place, "settings": {}, "fidelity": "as_published" if "as_published" in place else "corrected"},
+            )
     context = Workspace(tmp_path, tuple(runs)).context(metrics=(RECALL,), figures=(), labels={})
     folders = [context.results / run for run in runs]
     aggregate(folders, context.folder / "runs.csv", context.folder / "metrics.json")
@@ -297,7 +300,7 @@ def test_outside_its_preconditions_a_claim_is_not_testable(tmp_path, needs, chan
             folder = context.results / key.run
             folder.joinpath("history.csv").write_text(history)
             settings = {"backbone": found["backbone"], "loss": {"options": {"samples": found["samples"]}}}
-            write_yaml(folder / "run.yaml", {"fidelity": "corrected", "settings": settings})
+            write_yaml(folder / "run.yaml", {"run": key.run, "fidelity": "corrected", "settings": settings})
         write_json(context.prepared / data / "summary.json", {"protocol": found["protocol"]})
         context = dataclasses.replace(context, budgets=found["budgets"])
         (finding,) = evaluate_claims(context, [make(tmp_path / name, needs=needs)])
@@ -336,7 +339,10 @@ def test_a_posterior_has_converged_if_its_encoder_has(tmp_path):
         folder.joinpath("history.csv").write_text(flat)
         if key.method == "a":
             folder.joinpath("history.csv").unlink()
-            write_yaml(folder / "run.yaml", {"fidelity": "corrected", "encoder": f"digits/base/seed{key.seed}"})
+            write_yaml(
+                folder / "run.yaml",
+                {"run": key.run, "settings": {}, "fidelity": "corrected", "encoder": f"digits/base/seed{key.seed}"},
+            )
     (finding,) = evaluate_claims(context, [make(tmp_path, needs=["converged"])])
     assert finding.verdict == "holds"
 

@@ -94,7 +94,7 @@ def _enrich(folder, other):
 
 def _sweep(folder, value):
     loss = {"name": "potential_field", "options": {}}
-    write_yaml(folder / "run.yaml", {"settings": {"loss": loss, "dim": 64}})
+    write_yaml(folder / "run.yaml", {"run": "r", "settings": {"loss": loss, "dim": 64}})
     write_json(folder / "metrics.json", {"retrieval/recall_at_1": value})
 
 
@@ -269,7 +269,7 @@ def _swept_by(workspace, overrides: dict[str, float], loss: str) -> ReportContex
     """Runs of proxy_nca on digits with the given overrides, and their metric."""
     for text, value in overrides.items():
         folder = workspace.root / "results" / f"digits/proxy_nca{text}/seed0"
-        write_yaml(folder / "run.yaml", {"settings": {"loss": {"name": loss, "options": {}}}})
+        write_yaml(folder / "run.yaml", {"run": "r", "settings": {"loss": {"name": loss, "options": {}}}})
         write_json(folder / "metrics.json", {"retrieval/recall_at_1": value})
     runs = [f"digits/proxy_nca{text}/seed0" for text in overrides]
     context = workspace.context("swept", runs=runs)
@@ -301,7 +301,9 @@ def test_every_dataset_is_drawn_by_the_first_metric_it_has(workspace):
     runs = [f"{data}/proxy_nca{text}/seed0" for data in DATA for text in ("", "+loss.scale=4.0")]
     for run in runs:
         folder = workspace.root / "results" / run
-        write_yaml(folder / "run.yaml", {"settings": {"loss": {"name": "cosine", "options": {"scale": 8.0}}}})
+        write_yaml(
+            folder / "run.yaml", {"run": "r", "settings": {"loss": {"name": "cosine", "options": {"scale": 8.0}}}}
+        )
         accuracy = 0.5 if run.startswith("digits") else None
         write_json(folder / "metrics.json", {"classification/accuracy": accuracy, "retrieval/recall_at_1": 0.25})
     metrics = ("classification/accuracy", "retrieval/recall_at_1")

@@ -137,7 +137,7 @@ def test_the_difference_of_protocols_stands_beside_the_number(tmp_path, selectio
     runs = [f"cub/m/seed{seed}" for seed in range(3)]
     for run in runs:
         folder = write_run(tmp_path, run, {"retrieval/recall_at_1": 0.5 + 0.01 * int(run[-1])})
-        write_yaml(folder / "run.yaml", {"settings": {"training": {"selection": selection}}})
+        write_yaml(folder / "run.yaml", {"run": "r", "settings": {"training": {"selection": selection}}})
     context = Workspace(tmp_path, tuple(runs)).context("nir/table1", metrics=("retrieval/recall_at_1",), figures=())
     aggregate([context.results / run for run in runs], context.folder / "runs.csv", context.folder / "metrics.json")
     (item,) = compare_published(context, [number_of()])
@@ -178,7 +178,7 @@ def test_a_dataset_cut_to_some_of_its_images_is_not_compared(context, numbers, t
     write_json(context.prepared / "digits" / "summary.json", {"options": {"subset": True}})
     assert {item.verdict for item in compare_published(context, numbers)} == {"not run"}
     folder = context.results / context.expected[0].run
-    write_yaml(folder / "run.yaml", {"settings": {"prepared": str(tmp_path / "elsewhere")}})
+    write_yaml(folder / "run.yaml", {"run": "r", "settings": {"prepared": str(tmp_path / "elsewhere")}})
     again = dataclasses.replace(context)
     assert compare_published(again, numbers)[0].verdict == "inside"
     write_json(tmp_path / "elsewhere" / "digits" / "summary.json", {"options": {"subset": True}})
@@ -226,7 +226,7 @@ def test_a_change_is_compared_seed_by_seed(tmp_path):
         level = {"a": 3.0, "b": 2.0, "b-as_published": 9.0}[run.split("/")[1]] * (1 + int(run[-1]))
         values = dict.fromkeys(("structure/density", "structure/richness_kl", "structure/uniformity"), level)
         write_json(tmp_path / "results" / run / "metrics.json", values)
-        settings = {"settings": {"fidelity": "as_published" if "published" in run else "corrected"}}
+        settings = {"run": run, "settings": {"fidelity": "as_published" if "published" in run else "corrected"}}
         write_yaml(tmp_path / "results" / run / "run.yaml", settings)
     context = aggregated(Workspace(tmp_path, tuple(runs)).context("lam/table5", figures=()))
     found = compare_published(context, numbers)

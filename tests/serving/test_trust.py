@@ -137,3 +137,17 @@ def test_damaged_trust_is_refused(certified, tmp_path, file, change):
     (folder / file).write_text(json.dumps(values | change))
     with pytest.raises(ProbMetricError):
         probmetric.Gallery.open(folder)
+
+
+@pytest.mark.parametrize("file", ["trust.json", "gallery.json"])
+def test_a_file_of_a_gallery_that_cannot_be_read_is_named(certified, photos, exported, tmp_path, capsys, file):
+    """Neither left out in silence nor taken for a folder of photographs."""
+    from probmetric import cli
+
+    place = certified.save(tmp_path / "g") / file
+    asked = ["search", str(exported["digits/arcface/seed0"]), str(tmp_path / "g"), next(iter(photos[1]))]
+    for spoil in (lambda: place.symlink_to("/nowhere/at/all"), place.mkdir):
+        place.unlink()
+        spoil()
+        assert cli.main(asked) == 2
+        assert file in capsys.readouterr().err

@@ -96,7 +96,7 @@ def test_errors_name_the_remedy():
         create_uncertainty("temperature").fit(encoder, [], **options)
     with pytest.raises(ValueError, match="closed-set"):
         create_uncertainty("temperature").fit(encoder, [], validation=[(images(), torch.full((16,), 9))], **options)
-    with pytest.raises(ValueError, match="temperature is 0"):
+    with pytest.raises(ValueError, match="'temperature' is 0"):
         create_uncertainty("softmax", temperature=0)
 
 

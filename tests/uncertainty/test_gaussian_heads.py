@@ -215,5 +215,5 @@ def test_errors_name_the_remedy():
         fit_pfe(TinyEncoder(), [(torch.randn(4, 3, 2, 2), torch.arange(4))])
     with pytest.raises(ValueError, match="epochs=0"):
         create_uncertainty("pfe", epochs=0)
-    with pytest.raises(ValueError, match="kl_weight=-1"):
+    with pytest.raises(ValueError, match="'kl_weight' is -1"):
         create_uncertainty("hib", kl_weight=-1.0)

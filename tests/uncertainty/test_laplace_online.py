@@ -147,9 +147,9 @@ def test_errors_name_the_remedy():
     encoder = TinyEncoder()
     with pytest.raises(ValueError, match="objective: laplace_online"):
         create_uncertainty("laplace_online").fit(encoder, [], generator=torch.Generator(), device="cpu")
-    with pytest.raises(ValueError, match="memory is 0"):
+    with pytest.raises(ValueError, match=r"'memory' is 0\.0; allowed: a number above 0, at most 1"):
         create_uncertainty("laplace_online", memory=0.0)
-    with pytest.raises(ValueError, match="train_samples is -1"):
+    with pytest.raises(ValueError, match="'train_samples' is -1; allowed: a number at least 0"):
         create_uncertainty("laplace_online", train_samples=-1)
 
 

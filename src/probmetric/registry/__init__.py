@@ -19,10 +19,11 @@ read from a catalogue (`probmetric schema` writes it); a component that is newer
 
 from __future__ import annotations
 
-from probmetric.registry._entries import REQUIRED, Count, Entry, Flag, NotNegative, Option, Positive, Range, Share
+from probmetric.registry._entries import REQUIRED, Count, Entry, Flag, NotNegative, Option, Positive, Share
 from probmetric.registry._kinds import all_registries, registry_of, write_catalogue
 from probmetric.registry._names import OptionValueError, RegistrationError, UnknownNameError, nearest
 from probmetric.registry._plugins import PluginError, load_plugins
+from probmetric.registry._ranges import Range
 from probmetric.registry._registry import Registry
 
 __all__ = [

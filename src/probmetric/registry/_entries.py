@@ -10,10 +10,11 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from probmetric.registry._names import OptionValueError, RegistrationError
+from probmetric.registry._ranges import ANY, LARGEST, Range, range_of
 
 Flag = bool | Mapping[str, Any]
 """A class constant that says yes or no or, where that depends on options, names the options that make it yes."""
@@ -28,46 +29,14 @@ _CHECKED: dict[str, tuple[type, ...]] = {
     "dict": (dict,),
     "None": (type(None),),
 }
-_FARTHEST = 1e30
+_FARTHEST = 1e15
 _ALIASES = {"tuple": "list", "Sequence": "list", "Mapping": "dict", "NoneType": "None"}
-
-
-@dataclass(frozen=True)
-class Range:
-    """Numbers an option takes, written `Annotated[float, Range(above=0)]`; a bound that is None is none.
-
-    Attributes:
-        above: smaller than any allowed number.
-        low: the smallest allowed number.
-        high: the largest allowed number.
-        below: larger than any allowed number.
-    """
-
-    above: float | None = None
-    low: float | None = None
-    high: float | None = None
-    below: float | None = None
-
-    def __contains__(self, number: float) -> bool:
-        return (
-            (self.above is None or number > self.above)
-            and (self.low is None or number >= self.low)
-            and (self.high is None or number <= self.high)
-            and (self.below is None or number < self.below)
-        )
-
-    def __str__(self) -> str:
-        words = {"above": self.above, "at least": self.low, "at most": self.high, "below": self.below}
-        return (
-            ", ".join(f"{word} {bound:g}" for word, bound in words.items() if bound is not None)
-            or f"between {-_FARTHEST:g} and {_FARTHEST:g}"
-        )
 
 
 Positive = Annotated[float, Range(above=0)]
 NotNegative = Annotated[float, Range(low=0)]
 Share = Annotated[float, Range(low=0, below=1)]
-Count = Annotated[int, Range(low=1, high=2**31 - 1)]
+Count = Annotated[int, Range(low=1, high=LARGEST)]
 
 
 @dataclass(frozen=True)
@@ -79,19 +48,24 @@ class Option:
         default: its default; `REQUIRED` where it has none.
         types: names of the types it takes (float, int, bool, str, list, dict, None); empty where nobody says.
         choices: the only values it takes, of a `Literal`.
-        range: the numbers it takes; none is larger than 1e30.
+        range: the numbers it takes; none is larger than 1e15.
     """
 
     name: str
     default: Any
     types: tuple[str, ...] = ()
     choices: tuple[Any, ...] = ()
-    range: Range = Range()
+    range: Range = ANY
 
     @property
     def allowed(self) -> str:
         """What it takes, for people: `float or None`, `'a', 'b'`."""
         return ", ".join(map(repr, self.choices)) if self.choices else " or ".join(self.types) or "anything"
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it takes numbers."""
+        return bool({"float", "int"} & set(self.types))
 
     def check(self, where: str, value: Any) -> None:
         """Raise `OptionValueError`, beginning with `where`, for a value it does not take."""
@@ -99,8 +73,10 @@ class Option:
             raise OptionValueError(f"{where} is {value!r}; allowed: {self.allowed}.")
         if self.types and not any(_is(value, name) for name in self.types):
             raise OptionValueError(f"{where} is {value!r} ({type(value).__name__}); expected {self.allowed}.")
-        if _is_number(value) and not (-_FARTHEST < value < _FARTHEST and value in self.range):
-            raise OptionValueError(f"{where} is {value!r}; allowed: a number {self.range}.")
+        wrong = [number for number in _numbers(value) if not (-_FARTHEST < number < _FARTHEST and number in self.range)]
+        if wrong:
+            allowed = str(self.range) or f"between {-_FARTHEST:g} and {_FARTHEST:g}"
+            raise OptionValueError(f"{where} is {value!r}; allowed: a number {allowed}.")
 
     def plain(self) -> dict[str, Any]:
         """As JSON values."""
@@ -118,8 +94,11 @@ class Option:
         return cls(name, default, tuple(plain.get("types", ())), tuple(plain.get("choices", ())), bounds)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _numbers(value: Any) -> list[float]:
+    """The number, or those of a list."""
+    if isinstance(value, list | tuple):
+        return [number for part in value for number in _numbers(part)]
+    return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
 
 
 def _is(value: Any, name: str) -> bool:
@@ -139,6 +118,14 @@ class Entry:
         """As JSON values."""
         options = {name: option.plain() for name, option in self.options.items()}
         return {"module": self.module, "doc": self.doc, "constants": self.constants, "options": options}
+
+    def ranged(self, kind: str) -> Entry:
+        """The entry of a component of the package, with the ranges its options' names stand for."""
+        options = {
+            name: replace(option, range=range_of(kind, name, option.range)) if option.is_number else option
+            for name, option in self.options.items()
+        }
+        return replace(self, options=options)
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Entry:
@@ -223,7 +210,7 @@ def _allowed(annotation: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
 def _range(annotation: Any) -> Range:
     """The range written into an annotation."""
     marks = (mark for part in _parts(annotation) for mark in getattr(part, "__metadata__", ()))
-    return next((mark for mark in marks if isinstance(mark, Range)), Range())
+    return next((mark for mark in marks if isinstance(mark, Range)), ANY)
 
 
 def _parts(annotation: Any) -> tuple[Any, ...]:

@@ -135,7 +135,7 @@ class Registry:
     def entry(self, name: str) -> Entry:
         """What is known of component `name`: from the catalogue, or by importing it where that is older."""
         if self.check(name) not in self._entries:
-            self._entries[name] = self._own_entry(name)
+            self._entries[name] = self._own_entry(name).ranged(self.kind)
         return self._entries[name]
 
     def _own_entry(self, name: str) -> Entry:

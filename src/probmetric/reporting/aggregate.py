@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from probmetric.io import FileError, atomic_path, read_csv, write_json
+from probmetric.io import FileError, atomic_path, present, read_csv, write_json
 from probmetric.reporting.record import REPORTS, write_report_record
-from probmetric.run_folder import RunFolder, finished_runs
+from probmetric.run_folder import STEPS, RunFolder, finished_runs
 from probmetric.run_names import RESULTS, RunKey, legal_name
 
 if TYPE_CHECKING:
@@ -43,9 +43,17 @@ def aggregate_experiment(plan: ReportPlan) -> None:
         name: {"made": judge.mark(name), "why": verdict.why} for name, verdict in verdicts.items() if verdict.usable
     }
     left_out = {name: verdict.why for name, verdict in verdicts.items() if verdict.state == "stale"}
+    for name in (name for name, verdict in verdicts.items() if verdict.state == "missing"):
+        _check_links(found_run(name))
     folder, runs = REPORTS / plan.experiment, [found_run(name, mark["made"]) for name, mark in shown.items()]
     aggregate(runs, folder / "runs.csv", folder / "metrics.json", metrics=plan.report["metrics"])
     write_report_record(plan.experiment, shown, left_out)
+
+
+def _check_links(run: RunFolder) -> None:
+    """Raise `FileError` where a file of the run is a link that leads nowhere: such a run is not just unfinished."""
+    for file in (file for step in STEPS for file in run.step_files(step)):
+        present(file)
 
 
 def found_run(name: str, made: str = "") -> RunFolder:

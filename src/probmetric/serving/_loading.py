@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from probmetric.errors import ProbMetricError
+from probmetric.io import present
 from probmetric.run_folder import RunFolder
 from probmetric.run_names import RESULTS, RunKey
 from probmetric.serving._errors import ServingError
@@ -39,7 +40,7 @@ def parts_of(source: str | Path) -> Parts:
     if text.startswith("models:/"):
         return Parts.read(_downloaded(text))
     path = Path(source)
-    if (path / RECORD).is_file():
+    if present(path / RECORD):
         return Parts.read(path)
     run = path if RunFolder(path).trained or RunFolder(path).finished else RESULTS / path
     if _is_run(run) and (RunFolder(run).trained or RunFolder(run).finished):

@@ -253,7 +253,7 @@ def shorter_side_of(data: Path) -> int:
     from probmetric.data.sources import REGISTRY
 
     source = load_metadata(data)["dataset"]
-    summary = read_json(data / SUMMARY) if (data / SUMMARY).is_file() else {}
+    summary = read_json(data / SUMMARY) if present(data / SUMMARY) else {}
     given = summary.get("options", {})
     chosen = {name: given.get(name, option.default) for name, option in REGISTRY.options(source).items()}
     return 0 if chosen.get("store") == "files" else int(chosen.get("shorter_side") or 0)
@@ -272,7 +272,7 @@ def _training_classes(data: Path) -> list[str]:
 def _provenance(folder: RunFolder, data: Path) -> dict[str, Any]:
     from probmetric.data.manifest import SUMMARY
 
-    summary = read_json(data / SUMMARY) if (data / SUMMARY).is_file() else {}
+    summary = read_json(data / SUMMARY) if present(data / SUMMARY) else {}
     about = {
         name: summary[name] for name in ("description", "protocol", "images", "classes", "splits") if name in summary
     }

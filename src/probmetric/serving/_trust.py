@@ -17,7 +17,7 @@ import numpy as np
 
 from probmetric.evaluation.certificates import Certificate, CertificateError
 from probmetric.evaluation.p_right import PRight
-from probmetric.io import FileError, read_json, write_json
+from probmetric.io import FileError, present, read_json, write_json
 
 if TYPE_CHECKING:
     from probmetric.serving._gallery import Gallery
@@ -177,7 +177,7 @@ def read(folder: Path, digest: str) -> tuple[Trust | None, list[Certificate]]:
         CertificateError: a certificate is none.
     """
     certificates = [Certificate.load(path) for path in sorted(folder.glob("certificate-*.json"))]
-    if not (folder / TRUST).is_file():
+    if not present(folder / TRUST):
         return None, certificates
     values = read_json(folder / TRUST, "delete it")
     try:

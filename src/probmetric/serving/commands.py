@@ -60,7 +60,7 @@ def index(
         remove: names to remove.
     """
     _check_splits(splits)
-    exists = (folder / INDEX).is_file()
+    exists = present(folder / INDEX)
     if not exists and not places:
         raise ServingError(f"{folder} is no gallery yet; name images to make it of.")
     model = load(source) if places else None
@@ -161,7 +161,7 @@ def search(
         chosen: `risk`, `withhold`, `strangers` and `any_image` of `Model.search`.
     """
     _check_splits(splits)
-    stored = (places[0] / INDEX).is_file()
+    stored = present(places[0] / INDEX)
     if stored and len(places) < 2:
         raise ServingError(f"{places[0]} is a gallery; name images to search for after it.")
     images = [file for place in places[stored:] for file in image_files(place)]

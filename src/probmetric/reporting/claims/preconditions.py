@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from probmetric.io import read_json
+from probmetric.io import present, read_json
 from probmetric.reporting._selection import trained_by
 from probmetric.run_names import LabelNoise, split_data_name
 
@@ -90,7 +90,7 @@ def _open_set(context: ReportContext, data: str, variants: Sequence[str]) -> str
 
 def _protocol(context: ReportContext, data: str) -> str:
     summary = context.prepared / data / "summary.json"
-    return str(read_json(summary).get("protocol", "")) if summary.exists() else ""
+    return str(read_json(summary).get("protocol", "")) if present(summary) else ""
 
 
 def _noise_as_published(context: ReportContext, data: str, variants: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
-from probmetric.io import read_json
+from probmetric.io import present, read_json
 from probmetric.reporting._comparison import Cell, summarise
 from probmetric.reporting._measured import Series, plays, series
 from probmetric.reporting.published import PublishedNumber
@@ -101,7 +101,7 @@ def _is_subset(context: ReportContext, data: str) -> bool:
     run = next((run for run in context.runs if run.key.data == data), None)
     prepared = context.prepared if run is None else Path(run.find("settings.prepared", default=context.prepared))
     folders = (prepared / name for name in {data, split_data_name(data)[0]})
-    summaries = [read_json(folder / "summary.json") for folder in folders if (folder / "summary.json").exists()]
+    summaries = [read_json(folder / "summary.json") for folder in folders if present(folder / "summary.json")]
     return any(summary.get("options", {}).get("subset") for summary in summaries)
 
 

@@ -1,0 +1,52 @@
+"""What a step or command reads is a folder, a dangling link, empty or cut short: one sentence that names the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fault_helpers import ENCODER, PREPARED, RUN, Tiny
+
+pytestmark = pytest.mark.slow
+
+# step -> what it reads. YAML and CSV that were cut short are often still valid.
+READ = {
+    "train": [f"{PREPARED}/digest", f"{PREPARED}/manifest.parquet", f"{PREPARED}/images.bin"],
+    "fit_posterior": [f"results/{ENCODER}/encoder.yaml", f"results/{ENCODER}/model.safetensors"],
+    "embed": [f"results/{ENCODER}/model_last.safetensors", f"results/{RUN}/posterior.safetensors"],
+    "evaluate": [
+        f"results/{ENCODER}/encoder.yaml",
+        *(f"results/{RUN}/embeddings/{split}.safetensors" for split in ("val", "test", "ood", "last")),
+    ],
+    "aggregate": [f"results/{RUN}/metrics.json", f"results/{RUN}/embeddings/timing.json"],
+    "tables": ["reports/tiny/runs.csv"],
+    "report": [f"results/{ENCODER}/history.csv", f"results/{RUN}/curves.json", f"results/{RUN}/run.yaml"],
+    "track": [f"results/{RUN}/metrics.json"],
+}
+CASES = [(step, name) for step, names in READ.items() for name in names]
+
+
+def spoil(path: Path, how: str) -> None:
+    content = path.read_bytes()
+    path.unlink()
+    if how == "folder":
+        path.mkdir()
+    elif how == "dangling link":
+        path.symlink_to("/nowhere/at/all")
+    else:
+        path.write_bytes(content[: len(content) // 2] if how == "cut short" else b"")
+
+
+@pytest.mark.parametrize(("step", "name"), CASES, ids=lambda value: Path(value).name)
+def test_a_step_names_what_it_cannot_read(step: str, name: str, tiny: Tiny):
+    tiny.remove_outputs(step)
+    for how in ("folder", "dangling link", "empty", "cut short"):
+        whole = (tiny.folder / name).read_bytes()
+        spoil(tiny.folder / name, how)
+        outcome = tiny.run(step)
+        assert "Traceback" not in outcome.output, how
+        assert outcome.status == 2, f"{how}: {outcome.output[-1000:]}"
+        assert Path(name).name in outcome.output, how
+        path = tiny.folder / name
+        path.rmdir() if path.is_dir() else path.unlink()
+        path.write_bytes(whole)
