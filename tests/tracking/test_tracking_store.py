@@ -13,7 +13,7 @@ from fabricated_runs import study_metrics, write_run
 from mlflow import MlflowClient
 
 from probmetric.io import FileError, sha256_file
-from probmetric.tracking import track, ui_command
+from probmetric.tracking import track, ui_addresses, ui_command
 from probmetric.tracking._writer import Writer
 
 STORE = "sqlite:///mlflow.db"
@@ -257,6 +257,26 @@ def test_the_ui_is_for_this_machine_only(tracked):
     assert command[command.index("--backend-store-uri") + 1] == STORE
     with pytest.raises(FileError, match="open that address"):
         ui_command("http://127.0.0.1:5000", 5001)
+
+
+def test_every_dataset_has_a_view_with_the_metrics_that_matter(tracked):
+    """Kept by the store, told by `probmetric ui`; a description somebody wrote stays."""
+    client = MlflowClient(tracking_uri=STORE)
+    track("study", tracked.folders, "reports/study", store_uri=STORE, artifact_root="mlartifacts")
+    digits = client.get_experiment_by_name("digits")
+    client.set_experiment_tag(digits.experiment_id, "mlflow.note.content", "Ours.")
+    track("study", tracked.folders, "reports/study", store_uri=STORE, artifact_root="mlartifacts")
+    tags = client.get_experiment_by_name("digits").tags
+    columns = json.loads(tags["mlflow.sharedViewState.probmetric"])["selectedColumns"]
+    logged = {name for run in client.search_runs([digits.experiment_id]) for name in run.data.metrics}
+    assert columns[0] == "metrics.`retrieval/recall_at_1`"
+    assert "retrieval/recall_at_1" in logged
+    assert tags["mlflow.note.content"] == "Ours."
+    assert "viewStateShareKey=probmetric" in client.get_experiment_by_name("glyphs").tags["mlflow.note.content"]
+    found = "\n".join(ui_addresses(STORE, 5001))
+    assert f"  runs on digits: http://127.0.0.1:5001/#/experiments/{digits.experiment_id}/runs?" in found
+    assert "runs on reports" not in found
+    assert len(ui_addresses("sqlite:///nothing.db", 5001)) == 1
 
 
 def test_mlflow_is_imported_by_tracking_alone():

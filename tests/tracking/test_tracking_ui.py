@@ -13,6 +13,7 @@ from fabricated_runs import study_metrics, write_run
 from mlflow import MlflowClient
 
 from probmetric.tracking import live_curves, track
+from probmetric.tracking._view import address as view_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
@@ -88,6 +89,10 @@ def check_pages(driver, address: str, report: tuple[str, str], moved: Path) -> N
     driver.get(f"{address}/#/experiments/{glyphs}/runs?workflowType=machine_learning")
     wait_for_text(driver, ["glyphs", "proxy_nca seed1 noise0.2", "laplace seed0"])
     save(driver, "mlflow_runs")
+    driver.get(f"{address}/{view_of(glyphs)}")
+    driver.refresh()
+    wait_for_text(driver, ["Sort: retrieval/recall_at_1", "retrieval/map_at_r", "laplace seed0"])
+    save(driver, "mlflow_view")
     run = next(run for run in runs if run.info.run_name == "laplace seed0")
     driver.get(f"{address}/#/experiments/{glyphs}/runs/{run.info.run_id}?workflowType=machine_learning")
     wait_for_text(driver, ["retrieval/recall_at_1", "loss.options.scale", "Finished"])

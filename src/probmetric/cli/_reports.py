@@ -101,12 +101,11 @@ def publish(options: argparse.Namespace) -> None:
 
 def ui(options: argparse.Namespace) -> None:
     """`probmetric ui`."""
-    from probmetric.tracking import ui_command
+    from probmetric.tracking import ui_addresses, ui_command
 
     tracking = params().tracking
     command = ui_command(tracking.store, options.port, tracking.artifacts)
-    address = f"http://127.0.0.1:{options.port}/#/experiments?workflowType=machine_learning"
-    print(f"MLflow UI: {address} (Ctrl-C stops it)", file=sys.stderr)
+    print("\n".join(ui_addresses(tracking.store, options.port)), file=sys.stderr)
     os.execvp(command[0], command)  # the server takes this process over
 
 

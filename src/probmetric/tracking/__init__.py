@@ -23,7 +23,7 @@ from probmetric.tracking import _store
 from probmetric.tracking._entries import pending_report, pending_run
 from probmetric.tracking.live import live_curves
 
-__all__ = ["live_curves", "track", "ui_command"]
+__all__ = ["live_curves", "track", "ui_addresses", "ui_command"]
 
 
 def track(
@@ -72,3 +72,18 @@ def ui_command(store_uri: str, port: int, artifact_root: str | Path = "mlartifac
     server += ["--allowed-hosts", f"127.0.0.1:{port},localhost:{port}"]  # refuses pages that reach it by other names
     store = ["--backend-store-uri", store_uri, "--artifacts-destination", str(artifact_root)]
     return ["env", *settings, *server, *store]
+
+
+def ui_addresses(store_uri: str, port: int) -> list[str]:
+    """Lines that say where the UI shows what: all experiments, and each dataset's runs with the metrics that matter."""
+    root = f"http://127.0.0.1:{port}/"
+    lines = [f"MLflow UI: {root}#/experiments?workflowType=machine_learning (Ctrl-C stops it)"]
+    if not _store.is_database(store_uri):
+        return lines
+    with _store.quiet_mlflow():
+        from mlflow import MlflowClient
+
+        from probmetric.tracking._view import views
+
+        found = views(MlflowClient(tracking_uri=store_uri))
+    return lines + [f"  runs on {name}: {root}{address}" for name, address in sorted(found.items())]

@@ -27,6 +27,11 @@ def is_local(store_uri: str) -> bool:
     return not store_uri.startswith(("http://", "https://", "databricks"))
 
 
+def is_database(store_uri: str) -> bool:
+    """Whether the store is a SQLite file that is there."""
+    return store_uri.startswith("sqlite:///") and Path(store_uri.removeprefix("sqlite:///")).is_file()
+
+
 def absolute(store_uri: str) -> str:
     """The same store whatever the current folder becomes: MLflow keeps open stores by the text of their address."""
     path = store_uri.removeprefix("sqlite:///")

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from probmetric.run_names import legal_name
 from probmetric.tracking._bulk import add_tags, pack, read_tags, write_runs
-from probmetric.tracking._entries import Entry, Pending
+from probmetric.tracking._entries import REPORTS, Entry, Pending
 from probmetric.tracking._store import is_local
+from probmetric.tracking._view import keep_view
 from probmetric.tracking.live import LIVE_TAG
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ class Writer:
     def write(self, entries: Sequence[Pending]) -> dict[str, Any]:
         """Bring the store up to date with `entries`; returns the names written and how many were unchanged."""
         ids = {name: self._experiment_id(name) for name in sorted({entry.experiment for entry in entries})}
+        for name, identity in ids.items():
+            if name != REPORTS:
+                keep_view(self.client, identity)
         stored = {name: self._stored(identity) for name, identity in ids.items()}
         new: list[tuple[Entry, str, frozenset[str]]] = []
         joining: list[str] = []
