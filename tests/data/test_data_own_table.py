@@ -73,7 +73,11 @@ def test_named_splits_and_groups_are_kept(tmp_path):
         ("path,label\na/0.png,\n", "row 1 has no label"),
         ('path,label\n"a/0.png,x\n', "no readable CSV"),
         ("path,label,split\na/0.png,x,train\na/1.png,x,train\na/2.png,y,exam\na/3.png,y,test", "split 'exam'"),
-        ("path,label\na/0.png,x\na/0.png,x\na/0.png,x\na/1.png,y\na/2.png,y\na/3.png,y", "listed twice"),
+        (
+            "path,label\na/0.png,x\na/0.png,x\na/1.png,x\na/2.png,x\na/3.png,y\na/4.png,y\na/3.png,y",
+            "listed twice",
+        ),
+        ("path,label\na/0.png,x\na/1.png,x\na/2.png,y\na/3.png,y\na/4.png,y", "no image to validate on"),
         ("path,label\na/0.png,x\na/1.png,x", "too few"),
     ],
 )

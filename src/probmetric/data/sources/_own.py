@@ -87,6 +87,11 @@ class Sharing:
                 f"{where} has {len(classes)} class(es): too few to train on two and to validate and test on others. "
                 "Add classes, lower test_fraction, or set split: by_image."
             )
+        if not np.any(splits == "val"):
+            raise DataError(
+                f"{where} leaves no image to validate on: with test_fraction {self.test_fraction:g} every class keeps "
+                "one image to train on. Add images, lower test_fraction, or set split: by_class."
+            )
         columns = {"path": listed.paths, "label": labels, "class_name": strings(classes[labels].tolist())}
         groups = {} if listed.groups is None else {"group": listed.groups}
         return columns | {"split": splits} | groups | listed.extra
