@@ -80,7 +80,16 @@ def card(options: argparse.Namespace) -> None:
 def init(options: argparse.Namespace) -> None:
     """`probmetric init`."""
     from probmetric.planning.own_data import init
+    from probmetric.planning.template import start
 
+    if (options.data is None) != (options.name is None):
+        raise FileError("name both the data and what to call it: `probmetric init photos/ --name shop`.")
+    written = start(Path())
+    if written:
+        print(f"Started a project in {Path.cwd()}: {', '.join(written)}.")
+    if options.data is None:
+        print("Next: snakemake --cores all --config experiments=smoke, or probmetric init photos/ --name shop")
+        return
     params()
     print(init(options.data, options.name, split=options.split, options={"on_error": options.on_error}))
 
@@ -103,9 +112,11 @@ def declare(add: Add) -> None:
 
     _declare_data(add("data", None, "prepared data"))
 
-    command = add("init", init, "declare your own images, table or vectors as a dataset, with an experiment")
-    command.add_argument("data", type=Path, help="folder with one folder per class; CSV, TSV, Parquet; file of vectors")
-    command.add_argument("--name", required=True, help="what dataset and experiment are called")
+    command = add("init", init, "start a project here; declare your own images, table or vectors as a dataset")
+    command.add_argument(
+        "data", type=Path, nargs="?", help="folder with one folder per class; CSV, TSV, Parquet; file of vectors"
+    )
+    command.add_argument("--name", help="what dataset and experiment are called")
     command.add_argument("--split", choices=["by_class", "by_image", "by_group"], default="", help="default: by number")
     add_on_error(command)
 

@@ -88,6 +88,7 @@ def ensure(params: Params, name: str) -> None:
     """Bring prepared dataset `name` up to date: through DVC, unless `params` say otherwise than params.yaml.
 
     DVC reads params.yaml; what `--config` changed about data it cannot know, nor where a plugin's source is defined.
+    A project without stages for it (`planning.template`) does not use DVC.
     Whoever else asks for data goes first.
 
     Inside a DVC stage what is in `datasets` is up to date already (DVC locks it meanwhile): only its digest is
@@ -99,7 +100,7 @@ def ensure(params: Params, name: str) -> None:
     from probmetric.data.digest import write_digest
     from probmetric.data.handover import repro
 
-    if not _as_in_file(params) or _is_a_plugins(params, name):
+    if not Path(ON_REQUEST).exists() or not _as_in_file(params) or _is_a_plugins(params, name):
         _make(params, name)
         return
     if "DVC_STAGE" in os.environ and split_data_name(name)[0] in params.datasets:

@@ -170,7 +170,7 @@ def _write_entries(folder: Path, paths: list[str], class_names: list[str]) -> st
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    name = f"entries-{digest_of([paths, class_names])[:16]}.parquet"
+    name = _entries_file(paths, class_names)
     columns = {"path": pa.array(paths, pa.string()), "class_name": pa.array(class_names, pa.string())}
     with atomic_path(folder / name) as temporary:
         pq.write_table(pa.table(columns), temporary)
@@ -185,10 +185,17 @@ def _read_entries(path: Path) -> tuple[list[str], list[str]]:
         with pq.ParquetFile(path) as file:  # read_table would import pandas, which takes a second
             table = file.read(["path", "class_name"])
     except (OSError, pa.ArrowException, KeyError) as error:
-        raise FileError(f"{path} is damaged or missing ({error}); {AGAIN}.") from error
+        raise FileError(f"{path} is damaged or missing ({' '.join(str(error).split())}); {AGAIN}.") from error
     if set(table.schema.types) != {pa.string()} or any(column.null_count for column in table.columns):
         raise FileError(f"{path} holds {table.schema.types}; expected names. {AGAIN}.")
-    return table.column("path").to_pylist(), table.column("class_name").to_pylist()
+    paths, class_names = table.column("path").to_pylist(), table.column("class_name").to_pylist()
+    if path.stat().st_size <= VERIFIED_BYTES and _entries_file(paths, class_names) != path.name:
+        raise FileError(f"{path} is damaged: its content does not fit its name; {AGAIN}.")
+    return paths, class_names
+
+
+def _entries_file(paths: list[str], class_names: list[str]) -> str:
+    return f"entries-{digest_of([paths, class_names])[:16]}.parquet"
 
 
 def _write_looks(path: Path, looks: np.ndarray) -> None:

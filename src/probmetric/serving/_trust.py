@@ -17,7 +17,7 @@ import numpy as np
 
 from probmetric.evaluation.certificates import Certificate, CertificateError
 from probmetric.evaluation.p_right import PRight
-from probmetric.io import FileError, present, read_json, write_json
+from probmetric.io import FileError, digest_of, present, read_json, write_json
 
 if TYPE_CHECKING:
     from probmetric.serving._gallery import Gallery
@@ -166,7 +166,8 @@ def write(folder: Path, digest: str, trust: Trust | None, certificates: Sequence
     (folder / TRUST).unlink(missing_ok=True)
     if trust is not None:
         p_right = None if trust.p_right is None else trust.p_right.plain()
-        write_json(folder / TRUST, {"gallery": digest, "p_right": p_right, "apart": trust.apart.tolist()})
+        values = {"gallery": digest, "p_right": p_right, "apart": trust.apart.tolist()}
+        write_json(folder / TRUST, values | {"digest": digest_of(values)})
 
 
 def read(folder: Path, digest: str) -> tuple[Trust | None, list[Certificate]]:
@@ -181,9 +182,11 @@ def read(folder: Path, digest: str) -> tuple[Trust | None, list[Certificate]]:
         return None, certificates
     values = read_json(folder / TRUST, "delete it")
     try:
+        if values.pop("digest", None) not in (None, digest_of(values)):  # None: of an earlier version
+            raise ValueError("its digest is another one")
         if values["gallery"] != digest:
             return None, certificates
         p_right = None if values["p_right"] is None else PRight.of(values["p_right"])
         return Trust(p_right, np.sort(np.array(values["apart"], dtype=np.float64))), certificates
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise FileError(f"{folder / TRUST} is damaged ({error!r}); delete it.") from error

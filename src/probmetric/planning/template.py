@@ -1,0 +1,49 @@
+"""`probmetric init` in an empty folder: the workflow's own files, from the wheel or from the checkout.
+
+Such a project has no dvc.yaml, whose stages name files of the checkout: its data is prepared without DVC.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import probmetric
+from probmetric.config import ConfigError
+from probmetric.planning.declared import PARAMS
+
+FILES = ("Snakefile", ".gitignore", "workflow", "params.yaml")  # the last one says that the project is whole
+PACKAGE = Path(probmetric.__file__).parent
+
+
+def start(folder: Path) -> list[str]:
+    """Write the workflow into `folder` unless it is a project already; names of what was written.
+
+    Raises:
+        ConfigError: files of those names are there, or this installation has no workflow to copy.
+    """
+    if (folder / PARAMS).exists():
+        return []
+    taken = [name for name in FILES if (folder / name).exists() and name != ".gitignore"]
+    if taken:
+        raise ConfigError(
+            f"{folder.resolve()} has no {PARAMS} but {', '.join(taken)}: it is no project and none can be started in "
+            "it. Run this in another folder, or move them away."
+        )
+    source = _source()
+    written = [name for name in FILES if not (folder / name).exists()]
+    for name in written:
+        place = source / name
+        if place.is_dir():
+            shutil.copytree(place, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copyfile(place, folder / name)
+    return written
+
+
+def _source() -> Path:
+    places = (PACKAGE / "template", PACKAGE.parents[1])
+    found = next((place for place in places if all((place / name).exists() for name in FILES)), None)
+    if found is None:
+        raise ConfigError(f"the installation in {PACKAGE} holds no workflow to start a project from; install the wheel.")
+    return found
