@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import probmetric
+from probmetric.planning.template import FILES
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src/probmetric"
@@ -22,8 +23,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes]
 def wheel(tmp_path_factory) -> Path:
     """Built from a copy, so that nothing is left in the checkout."""
     copy = tmp_path_factory.mktemp("source")
-    for name in ("pyproject.toml", "README.md", "LICENSE", "src"):
-        (copy / name).symlink_to(ROOT / name) if name != "src" else (copy / name).mkdir()
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", *FILES):
+        (copy / name).symlink_to(ROOT / name)
+    (copy / "src").mkdir()
     (copy / "src/probmetric").symlink_to(SOURCE)
     script = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
     built = subprocess.run(
@@ -53,6 +55,8 @@ def test_the_wheel_holds_every_file_of_the_package(wheel):
     missing = {str(path.relative_to(SOURCE.parent)) for path in files} - names
     assert not missing
     assert f"probmetric-{probmetric.__version__}.dist-info/licenses/LICENSE" in names
+    tracked = subprocess.run(["git", "ls-files", *FILES], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert not {f"probmetric/template/{name}" for name in tracked.split()} - names
 
 
 def test_the_library_and_the_command_work_in_an_empty_folder(installed, tmp_path):
@@ -66,6 +70,18 @@ def test_the_library_and_the_command_work_in_an_empty_folder(installed, tmp_path
     assert Path(done.stdout.strip()).is_relative_to(installed)
     assert "search" in run(installed, tmp_path, "-m", "probmetric.cli", "--help").stdout
     assert "vmf" in run(installed, tmp_path, "-m", "probmetric.cli", "list", "losses").stdout
+
+
+def test_init_starts_a_project(installed, tmp_path):
+    done = run(installed, tmp_path, "-m", "probmetric.cli", "init")
+    assert done.returncode == 0, done.stderr
+    assert f"Started a project in {tmp_path}" in done.stdout
+    assert (tmp_path / "workflow/rules/runs.smk").is_file()
+    assert "smoke" in run(installed, tmp_path, "-m", "probmetric.cli", "experiments").stdout
+    (tmp_path / "params.yaml").unlink()
+    done = run(installed, tmp_path, "-m", "probmetric.cli", "init")
+    assert done.returncode == 2
+    assert "has no params.yaml but Snakefile, workflow" in done.stderr
 
 
 def test_what_needs_a_project_says_so(installed, tmp_path):

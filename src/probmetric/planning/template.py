@@ -45,5 +45,5 @@ def _source() -> Path:
     places = (PACKAGE / "template", PACKAGE.parents[1])
     found = next((place for place in places if all((place / name).exists() for name in FILES)), None)
     if found is None:
-        raise ConfigError(f"the installation in {PACKAGE} holds no workflow to start a project from; install the wheel.")
+        raise ConfigError(f"the installation in {PACKAGE} holds no workflow to start from; install the wheel.")
     return found

@@ -184,11 +184,11 @@ def _read_entries(path: Path) -> tuple[list[str], list[str]]:
     try:
         with pq.ParquetFile(path) as file:  # read_table would import pandas, which takes a second
             table = file.read(["path", "class_name"])
-    except (OSError, pa.ArrowException, KeyError) as error:
+        paths, class_names = (table.column(name).to_pylist() for name in ("path", "class_name"))
+    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
         raise FileError(f"{path} is damaged or missing ({' '.join(str(error).split())}); {AGAIN}.") from error
     if set(table.schema.types) != {pa.string()} or any(column.null_count for column in table.columns):
         raise FileError(f"{path} holds {table.schema.types}; expected names. {AGAIN}.")
-    paths, class_names = table.column("path").to_pylist(), table.column("class_name").to_pylist()
     if path.stat().st_size <= VERIFIED_BYTES and _entries_file(paths, class_names) != path.name:
         raise FileError(f"{path} is damaged: its content does not fit its name; {AGAIN}.")
     return paths, class_names
