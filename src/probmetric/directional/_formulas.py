@@ -150,9 +150,12 @@ def _polynomial(x: Tensor, coefficients: tuple[Number, ...], out: Tensor | None)
     return result
 
 
-@torch.compiler.assume_constant_result
 def _series(dim: int, single: bool) -> RatioSeries:
     return ratio_series(dim, single)
+
+
+# What torch.compiler.assume_constant_result does, without importing torch._dynamo for it: seconds in every process.
+vars(_series)["_dynamo_marked_constant"] = True
 
 
 @functools.lru_cache(maxsize=256)
