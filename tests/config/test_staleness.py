@@ -46,7 +46,7 @@ def finish(run: Run, *, value: float = 0.5, release: str = staleness.__version__
             if file.suffix == ".safetensors":
                 write_tensors(file, {"x": np.full(1, value + len(step))})
             elif file.suffix == ".yaml":
-                write_yaml(file, {"settings": run.settings.plain()})
+                write_yaml(file, {"run": run.name, "settings": run.settings.plain()})
             else:
                 write_json(file, {"retrieval/recall_at_1": value} if file.name == "metrics.json" else {})
         folder.history_file.write_text("epoch,seconds\n")
