@@ -91,7 +91,7 @@ def check_pages(driver, address: str, report: tuple[str, str], moved: Path) -> N
     save(driver, "mlflow_runs")
     driver.get(f"{address}/{view_of(glyphs)}")
     driver.refresh()
-    wait_for_text(driver, ["Sort: retrieval/recall_at_1", "retrieval/map_at_r", "laplace seed0"])
+    wait_for_text(driver, ["Sort: retrieval/recall_at_1", "Best runs first", "laplace seed0"])
     save(driver, "mlflow_view")
     run = next(run for run in runs if run.info.run_name == "laplace seed0")
     driver.get(f"{address}/#/experiments/{glyphs}/runs/{run.info.run_id}?workflowType=machine_learning")

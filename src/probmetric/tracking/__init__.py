@@ -75,7 +75,7 @@ def ui_command(store_uri: str, port: int, artifact_root: str | Path = "mlartifac
 
 
 def ui_addresses(store_uri: str, port: int) -> list[str]:
-    """Lines that say where the UI shows what: all experiments, and each dataset's runs with the metrics that matter."""
+    """Lines that say where the UI shows what: all experiments, and each dataset's runs, best first."""
     root = f"http://127.0.0.1:{port}/"
     lines = [f"MLflow UI: {root}#/experiments?workflowType=machine_learning (Ctrl-C stops it)"]
     if not _store.is_database(store_uri):

@@ -38,7 +38,7 @@ def keep_view(client: MlflowClient, experiment_id: str) -> None:
         client.set_experiment_tag(experiment_id, TAG, state)
     if NOTE not in found:
         note = (
-            f"[Best runs first, with the metrics that matter]({address(experiment_id)}). Search by method, dataset "
+            f"[Best runs first]({address(experiment_id)}). Search by method, dataset "
             "and noise: ``tags.`probmetric.method` = 'arcface' and params.noise = '0.2'``."
         )
         client.set_experiment_tag(experiment_id, NOTE, note)
