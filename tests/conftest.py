@@ -40,14 +40,18 @@ def built_once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return BuiltOnce(config.cache.mkdir("built") if hasattr(config, "cache") else tmp_path_factory.mktemp("built"))
 
 
+# Of datasets whose preparation with their defaults takes tens of seconds: all that is left out is training images.
+SMALLER = {"letters_exact": {"train_per_class": 24}}
+
+
 @pytest.fixture(scope="session")
 def prepared_dataset(built_once: BuiltOnce):
-    """Gives the prepared folder of an embedded dataset with its defaults. Never change it: copy it."""
+    """Gives the prepared folder of an embedded dataset with its defaults (but `SMALLER`). Never change it: copy it."""
     from probmetric.data import prepare_dataset
 
     def prepare(name: str) -> Path:
         def make(folder: Path) -> None:
-            prepare_dataset(name, folder / name, progress=False)
+            prepare_dataset(name, folder / name, progress=False, **SMALLER.get(name, {}))
 
         return built_once.folder(f"prepared-{name}", make, package_files()) / name
 

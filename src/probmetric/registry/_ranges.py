@@ -107,6 +107,8 @@ RANGES: Mapping[str, Mapping[str, Range]] = {
         "per_class": _SPREAD,
         "shorter_side": _NONE_OR_MANY,
         "test_fraction": _SHARE,
+        "test_letters": _SPREAD,
+        "train_per_class": _SPREAD,
         "val_fraction": _SHARE,
         "worst": Range(above=0, high=1),
     },

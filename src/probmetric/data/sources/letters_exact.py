@@ -1,8 +1,9 @@
 """Noisy letters whose P(class | image) is computed, not guessed; zero-shot as `glyphs`.
 
 Latin, Greek and Cyrillic letters that look like no other, in twelve faces and nine shifts, 16x16 pixels of ink or
-paper, with Gaussian noise of one of four strengths: see `probmetric.data.exact`. Extra columns say what can be known of
-an image, with the classes of its split as alternatives:
+paper, with Gaussian noise of one of four strengths: see `probmetric.data.exact`. Training classes have ten times the
+images of the others: with few, networks learn the noise by heart. Extra columns say what can be known of an image, with
+the classes of its split as alternatives:
 
     noise              standard deviation of the noise, in units of ink
     true_probability   P(its class | image)
@@ -16,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from probmetric.data.exact import FACES, LEVELS, Templates, drawn
+from probmetric.data.exact import FACES, LEVELS, SIDE, Templates, drawn
 from probmetric.data.raw import RawFiles
 from probmetric.data.sources import _faces, register
 from probmetric.data.sources._base import Source, Table
@@ -32,44 +33,53 @@ class LettersExact(Source):
 
     view: ClassVar[dict[str, Any]] = {"name": "small"}
 
-    def __init__(self, *, letters: int = 80, per_class: int = 48, val_fraction: float = 0.25) -> None:
+    def __init__(
+        self,
+        *,
+        letters: int = 110,
+        test_letters: int = 40,
+        per_class: int = 48,
+        train_per_class: int = 480,
+        val_fraction: float = 0.25,
+    ) -> None:
         self.letters = letters
+        self.test_letters = test_letters
         self.per_class = per_class
+        self.train_per_class = train_per_class
         self.val_fraction = val_fraction
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Draw the images; no files are needed."""
         letters = common_letters()[: self.letters]
-        letters = letters[0::2] + letters[1::2]
-        half = len(letters) // 2
-        val = hold_out_classes(np.arange(half), self.val_fraction, np.random.default_rng(seed))
-        split = np.array(
-            ["val" if c in set(val.tolist()) else "train" if c < half else "test" for c in range(len(letters))]
-        )
-        images = np.empty((len(letters) * self.per_class, 16, 16, 1), dtype=np.uint8)
+        test = np.round((np.arange(self.test_letters) + 0.5) * len(letters) / self.test_letters).astype(int) - 1
+        seen = np.setdiff1d(np.arange(len(letters)), test)
+        letters = [letters[c] for c in (*seen, *test)]
+        split = np.repeat(["train", "test"], [len(seen), len(test)])
+        split[hold_out_classes(np.arange(len(seen)), self.val_fraction, np.random.default_rng(seed))] = "val"
         columns = self._columns(letters, split)
+        images = np.empty((len(columns["label"]), SIDE, SIDE, 1), dtype=np.uint8)
         for part in ("train", "val", "test"):
             mine = np.flatnonzero(split == part)
             templates = Templates.of([letters[c] for c in mine])
-            for place, c in enumerate(mine):
-                for number in range(self.per_class):
-                    rng = np.random.default_rng([seed, ord(letters[c]), number])
-                    row = c * self.per_class + number
-                    images[row] = drawn(templates, place, columns["noise"][row], rng)
             rows = np.flatnonzero(columns["split"] == part)
-            posterior = templates.posterior(images[rows])
             own = np.searchsorted(mine, columns["label"][rows])
+            for row, place in zip(rows.tolist(), own.tolist(), strict=True):
+                rng = np.random.default_rng([seed, ord(letters[mine[place]]), columns["number"][row]])
+                images[row] = drawn(templates, place, columns["noise"][row], rng)
+            posterior = templates.posterior(images[rows])
             columns["true_probability"][rows] = posterior[np.arange(len(rows)), own]
             columns["bayes_probability"][rows] = posterior.max(axis=1)
             columns["entropy"][rows] = -(posterior * np.log(np.maximum(posterior, 1e-300))).sum(axis=1)
+        del columns["number"]
         description = (
             f"letters, 16x16 pixels of ink or paper, Gaussian noise of {LEVELS} times the ink; exact posterior"
         )
         return Table(columns, images.__getitem__, "open_set", description)
 
     def _columns(self, letters: list[str], split: np.ndarray) -> dict[str, np.ndarray]:
-        label = np.repeat(np.arange(len(letters)), self.per_class)
-        number = np.tile(np.arange(self.per_class), len(letters))
+        counts = np.where(split == "train", self.train_per_class, self.per_class)
+        label = np.repeat(np.arange(len(letters)), counts)
+        number = np.concatenate([np.arange(count) for count in counts])
         names = [f"U+{ord(letters[c]):04X}/{n:03d}.png" for c, n in zip(label.tolist(), number.tolist(), strict=True)]
         blank = {name: np.zeros(len(label)) for name in ("true_probability", "bayes_probability", "entropy")}
         return {
@@ -79,6 +89,7 @@ class LettersExact(Source):
             "split": split[label],
             "character": np.array([letters[c] for c in label.tolist()]),
             "noise": np.array(LEVELS)[number % len(LEVELS)],
+            "number": number,
             **blank,
         }
 
