@@ -198,3 +198,11 @@ def test_a_run_that_starts_from_missing_weights_is_refused_before_any_job(params
     lacking = replace(run, settings=run.settings.model_copy(update={"pretrained": "nowhere/model.safetensors"}))
     with pytest.raises(ConfigError, match="there is no weight file nowhere"):
         WorkflowPlan(params, {}, {run.name: lacking})._check_weights()
+
+
+def test_a_target_that_no_planned_experiment_has_is_told_with_the_way_to_it(params):
+    plan = WorkflowPlan.from_config(params.model_dump() | {"experiments": [], "runs": ["digits/arcface/seed0"]})
+    with pytest.raises(
+        ConfigError, match=r"glyphs/arcface/seed7 is in none .* --config 'runs=\[glyphs/arcface/seed7\]'"
+    ):
+        plan.run("glyphs/arcface/seed7")

@@ -92,7 +92,16 @@ class WorkflowPlan:
         return tuple(run.name for run in self.planned[experiment].runs)
 
     def run(self, name: str) -> Run:
-        """A run of the plan."""
+        """A run of the plan.
+
+        Raises:
+            ConfigError: no planned experiment has it.
+        """
+        if name not in self.runs:
+            raise ConfigError(
+                f"run {name} is in none of the experiments planned ({', '.join(self.planned) or 'none'}). "
+                f"Add it to one, name its experiment, or ask for it alone: --config 'runs=[{name}]'"
+            )
         return self.runs[name]
 
     @functools.cached_property
