@@ -281,3 +281,15 @@ def test_the_calibration_of_votes_has_an_error_over_the_images(tmp_path):
     _, curves = evaluate_run(tmp_path / "run")
     (error,) = curves["image_errors"]["calibration/retrieval_ece"]
     assert 0.005 < error < 0.1  # a share of 200 answers moves by .035 at most
+
+
+def test_an_empty_set_of_strangers_is_left_out(run):
+    folder, data, outside, _ = run
+    metadata = {"sources": json.dumps(["letters", "nothing", "symbols"])}
+    rows, source = data["test"][0][:30], np.repeat([0, 2], 15)
+    write(folder, "ood", rows, np.full(30, -1), outside, metadata, source=source)
+    metrics, _ = evaluate_run(folder, {"ks": [1]})
+    assert not any(name.startswith("ood/nothing") for name in metrics)
+    assert metrics["ood/auroc"] == np.mean([metrics["ood/letters/auroc"], metrics["ood/symbols/auroc"]])
+    write(folder, "ood", rows[:0], np.full(0, -1), outside[:0], metadata, source=source[:0])
+    assert not any(name.startswith("ood/") for name in evaluate_run(folder, {"ks": [1]})[0])
