@@ -108,7 +108,7 @@ def test_a_failing_job_stops_only_its_own_branch_and_is_named(workspace):
     workspace.edit_yaml("params.yaml", lambda params: params["methods"].update(broken=broken))
     workspace.edit_smoke(methods=["broken", "cosine"], seeds=[7])
     fit_to_one_node(workspace)
-    output = workspace.snakemake("--workflow-profile", PROFILE, "--jobs", "3", "--retries", "0", check=False)
+    output = workspace.snakemake("--workflow-profile", PROFILE, "--jobs", "3", "--retries", "1", check=False)
     whole = workspace.folder / "results/digits/cosine+training.epochs=2/seed7"
     assert (whole / "metrics.json").exists(), output[-8000:]
     assert not (workspace.folder / "results/digits/broken+training.epochs=2/seed7/model.safetensors").exists()
