@@ -14,6 +14,7 @@ from mlflow import MlflowClient
 
 from probmetric.io import FileError, sha256_file
 from probmetric.tracking import track, ui_addresses, ui_command
+from probmetric.tracking._parents import CHILD_OF
 from probmetric.tracking._writer import Writer
 
 STORE = "sqlite:///mlflow.db"
@@ -35,17 +36,20 @@ def content(store: str = "mlflow") -> dict[str, object]:
     client = connect(store)
     found = {}
     for experiment in client.search_experiments():
-        for run in client.search_runs([experiment.experiment_id]):
+        runs = client.search_runs([experiment.experiment_id])
+        names = {run.info.run_id: name_of(run) for run in runs}
+        for run in runs:
             metrics = {
                 name: sorted((m.step, m.timestamp, m.value) for m in client.get_metric_history(run.info.run_id, name))
                 for name in run.data.metrics
             }
             artifacts = Path(f"{store}-artifacts") / experiment.name / run.info.run_id / "artifacts"
-            found[experiment.name, run.data.tags["probmetric.run"]] = {
+            above = {name: names[value] for name, value in run.data.tags.items() if name == "mlflow.parentRunId"}
+            found[experiment.name, name_of(run)] = {
                 "name": run.info.run_name,
                 "times": (run.info.start_time, run.info.end_time, run.info.status),
                 "params": run.data.params,
-                "tags": run.data.tags,
+                "tags": run.data.tags | above,
                 "metrics": metrics,
                 "datasets": [(d.dataset.name, d.dataset.digest) for d in run.inputs.dataset_inputs],
                 "artifacts": {
@@ -53,6 +57,19 @@ def content(store: str = "mlflow") -> dict[str, object]:
                 },
             }
     return found
+
+
+def name_of(run) -> str:
+    tags = run.data.tags
+    return tags["probmetric.parent" if tags.get("probmetric.kind") == "method" else "probmetric.run"]
+
+
+def dataset_of(run: str) -> str:
+    return run.partition("/")[0].partition("+")[0]
+
+
+def parent_of(run: str) -> str:
+    return run.rpartition("/")[0]
 
 
 def find_run(name: str):
@@ -69,11 +86,14 @@ def test_the_store_says_what_the_files_say(tracked):
     assert receipt["unchanged"] == 0
     found = content()
     assert sorted(found) == sorted(
-        [(run.partition("/")[0].partition("+")[0], run) for run in tracked.runs] + [("reports", "reports/study")]
+        [(dataset_of(run), run) for run in tracked.runs]
+        + [(dataset_of(run), parent_of(run)) for run in tracked.runs if run.endswith("seed0")]
+        + [("reports", "reports/study")]
     )
     for folder in tracked.folders:
         run = "/".join(folder.parts[-3:])
-        entry = found[run.partition("/")[0].partition("+")[0], run]
+        entry = found[dataset_of(run), run]
+        assert entry["tags"]["mlflow.parentRunId"] == parent_of(run)
         metrics = {name: value for name, value in json.loads((folder / "metrics.json").read_text()).items() if value}
         last = {name: rows[-1][2] for name, rows in entry["metrics"].items() if not name.startswith("by_epoch/")}
         assert last == metrics | {"training/selected_epoch": 3}
@@ -101,6 +121,71 @@ def test_the_store_says_what_the_files_say(tracked):
     assert report["artifacts"]["index.html"] == sha256_file("reports/study/index.html")
     summary = json.loads(Path("reports/study/metrics.json").read_text())
     assert {name: rows[-1][2] for name, rows in report["metrics"].items()} == summary
+
+
+def test_a_parent_has_the_means_over_its_seeds(tracked):
+    (tracked.folders[1] / "metrics.json").unlink()
+    write_run(tracked.root, tracked.runs[1], study_metrics("digits", 0.0, "contrastive", 1) | {"own/spread": 0.3})
+    project(tracked)
+    found = content()
+    seeds = [found["digits", f"digits/contrastive/seed{seed}"] for seed in (0, 1)]
+    parent = found["digits", "digits/contrastive"]
+    assert parent["name"] == "contrastive (2 seeds)"
+    assert parent["params"] == {"noise": "0.0", "seeds": "0, 1"}
+    assert parent["tags"]["probmetric.method"] == "contrastive"
+    assert parent["tags"]["probmetric.experiment.study"] == "true"
+    assert parent["times"][0] == min(seed["times"][0] for seed in seeds)
+    assert parent["times"][1] == max(seed["times"][1] for seed in seeds)
+    values = {name: [seed["metrics"][name][-1][2] for seed in seeds] for name in seeds[0]["metrics"]}
+    means = {name: sum(pair) / 2 for name, pair in values.items() if not name.startswith("by_epoch/")}
+    assert "own/spread" in seeds[1]["metrics"]
+    assert {name: rows[0][2] for name, rows in parent["metrics"].items()} == pytest.approx(means)
+    assert found["glyphs", "glyphs+noise0.2/laplace"]["name"] == "laplace noise0.2 (2 seeds)"
+
+
+def test_one_more_seed_renews_its_own_parent_alone(tracked):
+    project(tracked)
+    client, old = find_run(tracked.runs[0])
+    parents = parent_ids(client)
+    run = "digits/contrastive/seed7"
+    write_run(tracked.root, run, study_metrics("digits", 0.0, "contrastive", 7))
+    assert project(tracked, folders=[*tracked.folders, tracked.root / "results" / run])["written"] == [run]
+    after = parent_ids(client)
+    assert {name for name in after if after[name] != parents[name]} == {"digits/contrastive"}
+    assert find_run(tracked.runs[0])[1].info.run_id == old.info.run_id
+    children = client.search_runs([old.info.experiment_id], f"tags.`{CHILD_OF}` = '{after['digits/contrastive']}'")
+    assert {child.data.tags["probmetric.run"] for child in children} == {*tracked.runs[:2], run}
+    assert content()["digits", "digits/contrastive"]["params"]["seeds"] == "0, 1, 7"
+
+
+def parent_ids(client) -> dict[str, str]:
+    ids = [experiment.experiment_id for experiment in client.search_experiments()]
+    found = client.search_runs(ids, "tags.`probmetric.kind` = 'method'")
+    assert len({name_of(run) for run in found}) == len(found)
+    return {name_of(run): run.info.run_id for run in found}
+
+
+def test_a_shared_run_has_one_parent_with_the_tags_of_all_reports(tracked):
+    project(tracked)
+    project(tracked, "other", tracked.folders[:1])
+    tags = content()["digits", "digits/contrastive"]["tags"]
+    assert {"probmetric.experiment.study", "probmetric.experiment.other"} <= tags.keys()
+    project(tracked, "other", tracked.folders[2:3])
+    assert "probmetric.experiment.other" not in content()["digits", "digits/contrastive"]["tags"]
+    assert content()["digits", "digits/contrastive"]["params"]["seeds"] == "0, 1"
+
+
+@pytest.mark.parametrize("lost", ["tag", "parent"])
+def test_children_that_lost_their_parent_get_it_back(tracked, lost):
+    project(tracked)
+    before = content()
+    client, child = find_run(tracked.runs[0])
+    if lost == "tag":
+        client.delete_tag(child.info.run_id, CHILD_OF)
+    else:
+        client.delete_run(child.data.tags[CHILD_OF])
+    assert project(tracked)["written"] == []
+    assert content() == before
 
 
 def test_a_second_call_writes_nothing(tracked):
@@ -131,7 +216,8 @@ def test_a_changed_run_replaces_its_old_self_and_stays_a_member(tracked):
     assert found.data.metrics["clustering/nmi"] == 0.123
     assert found.data.tags["probmetric.experiment.other"] == "true"
     folders = {path.name for path in Path("mlflow-artifacts/digits").iterdir()}
-    assert folders == {run.info.run_id for run in client.search_runs([found.info.experiment_id])}
+    runs = client.search_runs([found.info.experiment_id], "tags.`probmetric.run` LIKE '%'")
+    assert folders == {run.info.run_id for run in runs}
 
 
 def test_membership_follows_the_experiment(tracked):
@@ -139,7 +225,7 @@ def test_membership_follows_the_experiment(tracked):
     project(tracked, "other", tracked.folders[:2])
     project(tracked, "other", tracked.folders[1:3])
     members = {run for (_, run), entry in content().items() if "probmetric.experiment.other" in entry["tags"]}
-    assert members == set(tracked.runs[1:3])
+    assert members == {*tracked.runs[1:3], parent_of(tracked.runs[1]), parent_of(tracked.runs[2])}
 
 
 @pytest.mark.slow
@@ -187,9 +273,7 @@ def test_rows_written_at_once_say_what_mlflow_s_own_calls_say(tracked, monkeypat
 
 
 def call_by_call(writer, new):
-    for entry, experiment_id, members in new:
-        writer._create(entry, experiment_id, members)
-    return [entry.run for entry, _experiment, _members in new]
+    return [writer._create(*item) for item in new]
 
 
 def test_unfinished_runs_are_left_out(tracked):
@@ -225,12 +309,13 @@ def test_eight_writers_at_once_fill_an_empty_store(tracked):
     errors = [writer.communicate(timeout=300)[1] for writer in writers]
     assert [writer.returncode for writer in writers] == [0] * 8, errors
     found = content()
-    assert {run for _, run in found} == {*tracked.runs, *(f"reports/study{number}" for number in range(4))}
+    parents = {parent_of(run) for run in tracked.runs}
+    assert {run for _, run in found} == {*tracked.runs, *parents, *(f"reports/study{number}" for number in range(4))}
     for (experiment, run), entry in found.items():
         assert entry["times"][2] == "FINISHED"
         if experiment == "reports":
             continue
-        assert experiment == run.partition("/")[0].partition("+")[0]
+        assert experiment == dataset_of(run)
         assert {f"probmetric.experiment.study{number}" for number in range(4)} <= set(entry["tags"])
     client = connect()
     assert sorted(e.name for e in client.search_experiments()) == ["Default", "digits", "glyphs", "reports"]

@@ -13,6 +13,7 @@ from fabricated_runs import study_metrics, write_run
 from mlflow import MlflowClient
 
 from probmetric.tracking import live_curves, track
+from probmetric.tracking._view import NAME, RUNS
 from probmetric.tracking._view import address as view_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
@@ -76,6 +77,11 @@ def check_writing_through_the_server(address: str, moved: Path, runs: tuple[str,
     digits = client.get_experiment_by_name("digits").experiment_id
     (run,) = client.search_runs([digits], "tags.`probmetric.run` = 'digits/proxy_nca/seed9'")
     assert client.search_runs([digits], "tags.`probmetric.live` = 'digits/proxy_nca/seed9'") == []
+    (parent,) = client.search_runs([digits], "tags.`probmetric.parent` = 'digits/proxy_nca'")
+    children = client.search_runs([digits], f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'")
+    assert sorted(child.info.run_name for child in children) == [f"proxy_nca seed{seed}" for seed in (0, 1, 9)]
+    recalls = [child.data.metrics["retrieval/recall_at_1"] for child in children]
+    assert parent.data.metrics["retrieval/recall_at_1"] == pytest.approx(sum(recalls) / 3)
     names = {item.path for item in client.list_artifacts(run.info.run_id)}
     assert names == {"run.yaml", "metrics.json", "curves.json", "history.csv"}
     assert not (moved / "unused").exists()
@@ -84,15 +90,9 @@ def check_writing_through_the_server(address: str, moved: Path, runs: tuple[str,
 def check_pages(driver, address: str, report: tuple[str, str], moved: Path) -> None:
     client = MlflowClient(tracking_uri=address)
     glyphs = client.get_experiment_by_name("glyphs").experiment_id
-    runs = client.search_runs([glyphs])
+    runs = client.search_runs([glyphs], "tags.`probmetric.run` LIKE '%'")
     assert len(runs) == 12
-    driver.get(f"{address}/#/experiments/{glyphs}/runs?workflowType=machine_learning")
-    wait_for_text(driver, ["glyphs", "proxy_nca seed1 noise0.2", "laplace seed0"])
-    save(driver, "mlflow_runs")
-    driver.get(f"{address}/{view_of(glyphs)}")
-    driver.refresh()
-    wait_for_text(driver, ["Sort: retrieval/recall_at_1", "Best runs first", "laplace seed0"])
-    save(driver, "mlflow_view")
+    check_views(driver, address, glyphs)
     run = next(run for run in runs if run.info.run_name == "laplace seed0")
     driver.get(f"{address}/#/experiments/{glyphs}/runs/{run.info.run_id}?workflowType=machine_learning")
     wait_for_text(driver, ["retrieval/recall_at_1", "loss.options.scale", "Finished"])
@@ -105,6 +105,29 @@ def check_pages(driver, address: str, report: tuple[str, str], moved: Path) -> N
     save(driver, "mlflow_figure")
     errors = [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
     assert not [entry for entry in errors if address in entry["message"] and "get-artifact" in entry["message"]], errors
+
+
+def check_views(driver, address: str, experiment: str) -> None:
+    """Methods by their means, runs by their own numbers, in the columns that matter; runs folded below their method."""
+    columns = ("map_at_r", "recall_at_1", "noise")
+    for view, shown, hidden in (
+        (NAME, "proxy_nca noise0.2 (2 seeds)", "laplace seed0"),
+        (RUNS, "laplace seed0", "(2 seeds)"),
+    ):
+        driver.get("about:blank")  # an address that differs behind its # alone is not loaded again
+        driver.get(f"{address}/{view_of(experiment, view)}")
+        text = wait_for_text(driver, ["Sort: retrieval/recall_at_1", "Best methods", shown])
+        heads = [cell.text for cell in driver.find_elements("css selector", "[role=columnheader]")]
+        assert all(any(name in head for head in heads) for name in columns), heads
+        assert hidden not in text
+        save(driver, f"mlflow_{view}")
+    driver.get("about:blank")
+    driver.get(f"{address}/#/experiments/{experiment}/runs?workflowType=machine_learning")
+    assert "laplace seed0" not in wait_for_text(driver, ["glyphs", "laplace (2 seeds)"])
+    for button in driver.find_elements("css selector", "button[data-component-id*=runnamecell]"):
+        driver.execute_script("arguments[0].click()", button)
+    wait_for_text(driver, ["laplace seed0", "proxy_nca seed1 noise0.2"])
+    save(driver, "mlflow_folded")
 
 
 def wait_for_text(driver, words: list[str], seconds: int = 90) -> str:

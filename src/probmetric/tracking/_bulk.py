@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from probmetric.tracking._entries import Entry
@@ -57,16 +57,16 @@ def write_runs(client: MlflowClient, new: Iterable[tuple[Entry, str, str, Mappin
                 session.execute(insert(table), rows[name][start : start + _SMALL])
 
 
-def read_tags(client: MlflowClient, experiment_id: str, prefix: str) -> dict[str, dict[str, str]]:
-    """Run id -> those of its tags that start with `prefix`, of the runs of an experiment that are not deleted."""
+def read_tags(client: MlflowClient, experiment_id: str, prefixes: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Run id -> those of its tags that start so, of the runs of an experiment that are not deleted."""
     from mlflow.store.tracking.dbmodels.models import SqlRun, SqlTag
-    from sqlalchemy import select
+    from sqlalchemy import or_, select
 
     wanted = (
         select(SqlTag.run_uuid, SqlTag.key, SqlTag.value)
         .join(SqlRun, SqlRun.run_uuid == SqlTag.run_uuid)
         .where(SqlRun.experiment_id == int(experiment_id), SqlRun.lifecycle_stage == "active")
-        .where(SqlTag.key.startswith(prefix))
+        .where(or_(*(SqlTag.key.startswith(prefix) for prefix in prefixes)))
     )
     found: dict[str, dict[str, str]] = defaultdict(dict)
     store: Any = client._tracking_client.store
@@ -76,16 +76,37 @@ def read_tags(client: MlflowClient, experiment_id: str, prefix: str) -> dict[str
     return found
 
 
-def add_tags(client: MlflowClient, run_ids: Sequence[str], key: str, value: str) -> None:
-    """Give runs a tag they do not have."""
-    from mlflow.store.tracking.dbmodels.models import SqlTag
-    from sqlalchemy import insert
+def read_results(client: MlflowClient, run_ids: Sequence[str]) -> Iterator[tuple[int, int, dict[str, float]]]:
+    """Start, end (milliseconds) and the last value of every metric, of each run."""
+    from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlRun
+    from sqlalchemy import select
 
     store: Any = client._tracking_client.store
-    with store.ManagedSessionMaker(read_only=False) as session:
+    times = (SqlRun.run_uuid, SqlRun.start_time, SqlRun.end_time)
+    metrics = (SqlLatestMetric.run_uuid, SqlLatestMetric.key, SqlLatestMetric.value)
+    with store.ManagedSessionMaker(read_only=True) as session:
         for start in range(0, len(run_ids), _SMALL):
-            rows = [{"key": key, "value": value, "run_uuid": run_id} for run_id in run_ids[start : start + _SMALL]]
-            session.execute(insert(SqlTag), rows)
+            some = run_ids[start : start + _SMALL]
+            values: dict[str, dict[str, float]] = defaultdict(dict)
+            for run_id, key, value in session.execute(select(*metrics).where(SqlLatestMetric.run_uuid.in_(some))):
+                values[run_id][key] = value
+            for run_id, started, ended in session.execute(select(*times).where(SqlRun.run_uuid.in_(some))):
+                yield started, ended, values[run_id]
+
+
+def set_tags(client: MlflowClient, key: str, values: Mapping[str, str]) -> None:
+    """Give runs a tag, in place of the one they may have: run id -> value."""
+    from mlflow.store.tracking.dbmodels.models import SqlTag
+    from sqlalchemy import delete, insert
+
+    rows = [{"key": key, "value": value, "run_uuid": run_id} for run_id, value in values.items()]
+    store: Any = client._tracking_client.store
+    with store.ManagedSessionMaker(read_only=False) as session:
+        for start in range(0, len(rows), _SMALL):
+            some = rows[start : start + _SMALL]
+            old = SqlTag.run_uuid.in_([row["run_uuid"] for row in some])
+            session.execute(delete(SqlTag).where(SqlTag.key == key, old))
+            session.execute(insert(SqlTag), some)
 
 
 def pack(client: MlflowClient) -> None:

@@ -39,6 +39,7 @@ class Entry:
         artifacts: name -> small file to copy.
         dataset: (name, digest) of the prepared data.
         weights: file whose digest becomes a tag.
+        found_by: the tag that holds `run`.
     """
 
     experiment: str
@@ -53,6 +54,7 @@ class Entry:
     artifacts: dict[str, Path] = field(default_factory=dict)
     dataset: tuple[str, str] | None = None
     weights: Path | None = None
+    found_by: str = "probmetric.run"
 
     def weights_tag(self) -> dict[str, str]:
         """Digest of the weights, computed when asked for: they may be large."""
@@ -108,8 +110,8 @@ def _run_entry(run: RunFolder, digest: str) -> Entry:
         digest=digest,
         start=start,
         end=end,
-        params=_texts({"noise": f"{key.noise:g}", "overrides": key.overrides} | _chosen(chosen)),
-        tags=_texts(
+        params=legal_texts({"noise": f"{key.noise:g}", "overrides": key.overrides} | _chosen(chosen)),
+        tags=legal_texts(
             {f"probmetric.{name}": value for name, value in description.items()}
             | {f"environment.{name}": value for name, value in flatten(around).items()}
             | {
@@ -196,6 +198,6 @@ def _digest(run: RunFolder) -> str:
     )
 
 
-def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+def legal_texts(values: Mapping[str, Any]) -> dict[str, str]:
     """Values as text of bounded length under legal names; empty ones are left out."""
     return {legal_name(k): str(v)[:_LONGEST_TEXT] for k, v in values.items() if v is not None and v not in ("", [], {})}

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probmetric.run_names import legal_name
-from probmetric.tracking._bulk import add_tags, pack, read_tags, write_runs
+from probmetric.tracking._bulk import pack, read_results, read_tags, set_tags, write_runs
 from probmetric.tracking._entries import REPORTS, Entry, Pending
+from probmetric.tracking._parents import CHILD_OF, PARENT_TAG, Child, families
 from probmetric.tracking._store import is_local
-from probmetric.tracking._view import keep_view
+from probmetric.tracking._view import keep_views
 from probmetric.tracking.live import LIVE_TAG
 
 if TYPE_CHECKING:
@@ -46,10 +48,18 @@ class Writer:
     def write(self, entries: Sequence[Pending]) -> dict[str, Any]:
         """Bring the store up to date with `entries`; returns the names written and how many were unchanged."""
         ids = {name: self._experiment_id(name) for name in sorted({entry.experiment for entry in entries})}
+        written = self._write_entries(entries, ids)
         for name, identity in ids.items():
             if name != REPORTS:
-                keep_view(self.client, identity)
-        stored = {name: self._stored(identity) for name, identity in ids.items()}
+                self._keep_parents(name, identity)
+                keep_views(self.client, identity)
+        if self.local and len(written) >= _RUNS_PER_BATCH:
+            pack(self.client)
+        return {"written": written, "unchanged": len(entries) - len(written)}
+
+    def _write_entries(self, entries: Sequence[Pending], ids: Mapping[str, str]) -> list[str]:
+        """The names of those that were not there; `ids` are MLflow's of the experiments."""
+        stored = {name: _stored(self._active_tags(identity), RUN_TAG, LIVE_TAG) for name, identity in ids.items()}
         new: list[tuple[Entry, str, frozenset[str]]] = []
         joining: list[str] = []
         written: list[str] = []
@@ -64,34 +74,61 @@ class Writer:
             else:
                 members = frozenset().union(*(old.members for old in known)) | {self.member}
                 new.append((entry.built(), ids[entry.experiment], members))
-            if len(new) % _RUNS_PER_BATCH == 0:
-                written += self._create_all(new)
+                written.append(entry.run)
+            if len(new) == _RUNS_PER_BATCH:
+                self._create_all(new)
                 new = []
-        written += self._create_all(new)
-        if self.local and len(written) >= _RUNS_PER_BATCH:
-            pack(self.client)
-        self._join(joining)
-        for name in stored:
-            self._leave(old for olds in stored[name].values() for old in olds)
-        return {"written": written, "unchanged": len(entries) - len(written)}
+        self._create_all(new)
+        self._set_tags(self.member, dict.fromkeys(joining, "true"))
+        self._leave(old for of_one in stored.values() for olds in of_one.values() for old in olds)
+        return written
 
     def _create_all(self, new: Iterable[tuple[Entry, str, frozenset[str]]]) -> list[str]:
-        """Write new runs; returns their names."""
+        """Write new runs; returns their ids."""
         if not self.local:
-            for entry, experiment_id, members in new:
-                self._create(entry, experiment_id, members)
-            return [entry.run for entry, _experiment, _members in new]
+            return [self._create(*item) for item in new]
         found = []
         for entry, experiment_id, members in new:
             run_id = uuid.uuid4().hex
             self._copy_artifacts(entry, run_id)
             found.append((entry, experiment_id, run_id, self._tags(entry, members) | {DIGEST_TAG: entry.digest}))
         write_runs(self.client, found)
-        return [entry.run for entry, *_rest in found]
+        return [run_id for _entry, _experiment, run_id, _tags in found]
+
+    def _keep_parents(self, experiment: str, experiment_id: str) -> None:
+        """Every finished run below a parent that shows it as it is; parents of something else go."""
+        tags = dict(self._active_tags(experiment_id))
+        found = families(_children(tags))
+        known = _stored(tags.items(), PARENT_TAG)
+        parents = {(old.digest, name): old.run_id for name, olds in known.items() for old in olds}
+        new = [family for family in found if (family.digest, family.name) not in parents]
+        entries = [family.entry(*self._summary(family.children)) for family in new]
+        written = self._create_all((entry, experiment_id, frozenset()) for entry in entries)
+        parents |= {(family.digest, family.name): run_id for family, run_id in zip(new, written, strict=True)}
+        wanted = {family: parents[family.digest, family.name] for family in found}
+        places = {child: parent for family, parent in wanted.items() for child in family.children}
+        self._set_tags(CHILD_OF, {child.run_id: up for child, up in places.items() if child.parent != up})
+        for old in (old for olds in known.values() for old in olds):
+            if old.run_id not in wanted.values():
+                self._delete(experiment, old)
+
+    def _summary(self, children: Sequence[Child]) -> tuple[tuple[int, int], dict[str, float]]:
+        """First start and last end, and the means of the metrics that all of them have."""
+        ids = [child.run_id for child in children]
+        results: list[tuple[int, int, dict[str, float]]]
+        if self.local:
+            results = list(read_results(self.client, ids))
+        else:
+            runs = [self.client.get_run(run_id) for run_id in ids]
+            results = [(run.info.start_time, run.info.end_time, run.data.metrics) for run in runs]
+        starts, ends, metrics = zip(*results, strict=True)
+        shared = set.intersection(*({name for name in each if not name.startswith("by_epoch/")} for each in metrics))
+        means = {name: math.fsum(each[name] for each in metrics) / len(metrics) for name in shared}
+        return (min(starts), max(ends)), means
 
     @staticmethod
     def _tags(entry: Entry, members: Iterable[str]) -> dict[str, str]:
-        return entry.tags | entry.weights_tag() | dict.fromkeys(members, "true") | {RUN_TAG: entry.run}
+        return entry.tags | entry.weights_tag() | dict.fromkeys(members, "true") | {entry.found_by: entry.run}
 
     def _experiment_id(self, name: str) -> str:
         from mlflow.exceptions import MlflowException
@@ -110,19 +147,10 @@ class Writer:
             self.client.restore_experiment(found.experiment_id)
         return str(found.experiment_id)
 
-    def _stored(self, experiment_id: str) -> dict[str, list[_Stored]]:
-        """Name of the run -> what the store holds under it; several after an interruption, or with a live run."""
-        found: dict[str, list[_Stored]] = {}
-        for run_id, tags in self._active_tags(experiment_id):
-            members = frozenset(tag for tag in tags if tag.startswith(MEMBER_TAG))
-            if name := tags.get(RUN_TAG) or tags.get(LIVE_TAG):
-                found.setdefault(name, []).append(_Stored(run_id, tags.get(DIGEST_TAG, ""), members))
-        return found
-
     def _active_tags(self, experiment_id: str) -> Iterator[tuple[str, dict[str, str]]]:
         """Run id and tags of the runs that are not deleted; of a database only tags of ours."""
         if self.local:
-            yield from read_tags(self.client, experiment_id, "probmetric.").items()
+            yield from read_tags(self.client, experiment_id, ("probmetric.", CHILD_OF)).items()
             return
         token = None
         while True:
@@ -133,12 +161,13 @@ class Writer:
             if not token:
                 return
 
-    def _join(self, run_ids: Sequence[str]) -> None:
+    def _set_tags(self, key: str, values: Mapping[str, str]) -> None:
+        """Run id -> value of the tag."""
         if self.local:
-            add_tags(self.client, run_ids, self.member, "true")
+            set_tags(self.client, key, values)
             return
-        for run_id in run_ids:
-            self.client.set_tag(run_id, self.member, "true")
+        for run_id, value in values.items():
+            self.client.set_tag(run_id, key, value)
 
     def _leave(self, others: Iterable[_Stored]) -> None:
         """Runs that no longer belong to the experiment lose its tag."""
@@ -151,16 +180,17 @@ class Writer:
         if self.local:
             shutil.rmtree(self.artifact_root / experiment / stored.run_id, ignore_errors=True)
 
-    def _create(self, entry: Entry, experiment_id: str, members: Iterable[str]) -> None:
+    def _create(self, entry: Entry, experiment_id: str, members: Iterable[str]) -> str:
         tags = self._tags(entry, members)
         run = self.client.create_run(experiment_id, start_time=entry.start, tags=tags, run_name=entry.name)
-        run_id = run.info.run_id
+        run_id = str(run.info.run_id)
         self._copy_artifacts(entry, run_id)
         self._log(entry, run_id)
         if entry.dataset:
             self._log_dataset(run_id, *entry.dataset)
         self.client.set_terminated(run_id, end_time=entry.end)
         self.client.set_tag(run_id, DIGEST_TAG, entry.digest)
+        return run_id
 
     def _log(self, entry: Entry, run_id: str) -> None:
         from mlflow.entities import Param
@@ -192,6 +222,29 @@ class Writer:
             else:
                 parent = str(Path(name).parent)
                 self.client.log_artifact(run_id, str(path), artifact_path=None if parent == "." else parent)
+
+
+def _stored(active: Iterable[tuple[str, Mapping[str, str]]], *name_tags: str) -> dict[str, list[_Stored]]:
+    """Name of the run -> what the store holds under it; several after an interruption, or with a live run."""
+    found: dict[str, list[_Stored]] = {}
+    for run_id, tags in active:
+        if name := next((tags[tag] for tag in name_tags if tags.get(tag)), ""):
+            found.setdefault(name, []).append(_Stored(run_id, tags.get(DIGEST_TAG, ""), _members(tags)))
+    return found
+
+
+def _children(active: Mapping[str, Mapping[str, str]]) -> list[Child]:
+    """The finished runs among those of an MLflow experiment, wherever they are reported."""
+    found = []
+    for run_id, tags in active.items():
+        if RUN_TAG in tags and DIGEST_TAG in tags:
+            made, parent = tags.get("probmetric.made", ""), tags.get(CHILD_OF, "")
+            found.append(Child(tags[RUN_TAG], run_id, tags[DIGEST_TAG], made, _members(tags), parent))
+    return found
+
+
+def _members(tags: Iterable[str]) -> frozenset[str]:
+    return frozenset(tag for tag in tags if tag.startswith(MEMBER_TAG))
 
 
 def _metric(name: str, value: float, timestamp: int, step: int) -> Metric:
