@@ -10,6 +10,8 @@ from PIL import Image
 
 from probmetric import cli
 from probmetric.config import Params, load
+from probmetric.data.manifest import DataError, load_manifest
+from probmetric.planning.declared import ensure, outdated
 from probmetric.planning.runs import plan_experiment
 
 ROOT = Path(__file__).parents[2]
@@ -84,3 +86,68 @@ def test_params_that_cannot_be_extended_are_left_alone(project, capsys):
     (project / "params.yaml").write_text("datasets: [digits]\n")
     assert cli.main(["init", "photos", "--name", "shop"]) == 2
     assert "add it by hand:\ndata:\n  on_request:\n    shop: {source: folder" in capsys.readouterr().err
+
+
+def shop(project) -> Params:
+    """What params.yaml says of classes of 6 photos that are prepared, clean and with a fifth of the labels wrong."""
+    photos(project / "photos", count=6)
+    assert cli.main(["init", "photos", "--name", "shop"]) == 0
+    params = load(Params, "params.yaml")
+    ensure(params, "shop+noise0.2")
+    return params
+
+
+def test_what_is_prepared_is_prepared_again_after_a_change_of_its_photos_or_options(project):
+    params = shop(project)
+    prepared = project / "data/prepared"
+    before = {name: (prepared / name / "digest").read_bytes() for name in ("shop", "shop+noise0.2")}
+    assert outdated(params, "shop") == outdated(params, "shop+noise0.2") == ""
+    (project / "photos/kind 0/0.png").unlink()
+    assert "the content of photos has changed" in outdated(params, "shop+noise0.2")
+    ensure(params, "shop+noise0.2")
+    after = {name: (prepared / name / "digest").read_bytes() for name in before}
+    assert not set(before.values()) & set(after.values())
+    assert len(load_manifest(prepared / "shop+noise0.2")) == 35
+    assert outdated(params, "shop+noise0.2") == ""
+    ensure(with_options(params, test_fraction=0.3), "shop")
+    assert outdated(with_options(params, test_fraction=0.3), "shop+noise0.2") == "dataset shop was prepared again"
+    assert outdated(params, "shop") == "test_fraction 0.3 -> 0.5"
+
+
+def with_options(params: Params, **options) -> Params:
+    """The configuration with these options of `shop`."""
+    plain = params.model_dump()
+    plain["data"]["on_request"]["shop"]["options"] |= options
+    return Params.model_validate(plain)
+
+
+def test_a_changed_table_and_changed_vectors_are_seen(project):
+    photos(project / "photos", count=6)
+    lines = ["path,label", *(f"photos/kind {n}/{image}.png,{n}" for n in range(6) for image in range(6))]
+    (project / "list.csv").write_text("\n".join(lines))
+    np.save(project / "v.npy", np.random.default_rng(0).standard_normal((60, 8)))
+    (project / "v.csv").write_text("\n".join(["label", *(str(row % 6) for row in range(60))]))
+    for file, name in (("list.csv", "listed"), ("v.npy", "vectors")):
+        assert cli.main(["init", file, "--name", name]) == 0
+    params = load(Params, "params.yaml")
+    for name in ("listed", "vectors"):
+        ensure(params, name)
+        assert outdated(params, name) == ""
+    (project / "photos/kind 3/2.png").write_bytes((project / "photos/kind 3/1.png").read_bytes())
+    (project / "v.csv").write_text("\n".join(["label", *(str(row % 5) for row in range(60))]))
+    assert "list.csv has changed" in outdated(params, "listed")
+    assert "v.npy has changed" in outdated(params, "vectors")
+    (project / "list.csv").write_text("nonsense")
+    assert "list.csv" in outdated(params, "listed")
+
+
+def test_skipping_what_cannot_be_read_is_no_other_data_but_not_skipping_it_any_more_is(project):
+    params = shop(project)
+    assert outdated(with_options(params, on_error="skip"), "shop") == ""
+    (project / "photos/kind 1/0.png").write_bytes(b"no image")
+    skipping = with_options(params, on_error="skip")
+    ensure(skipping, "shop")
+    assert outdated(skipping, "shop") == ""
+    assert outdated(params, "shop") == "on_error skip -> raise"
+    with pytest.raises(DataError, match=r"0\.png is no image"):
+        ensure(params, "shop")

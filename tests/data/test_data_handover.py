@@ -56,6 +56,16 @@ def asked(name: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=-1, stderr=-2, text=True, start_new_session=True)
 
 
+def test_what_dvc_thinks_up_to_date_is_made_again_where_that_is_asked_for(
+    project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made = []
+    for force in (False, False, True):
+        assert repro("quick", force=force) == 0
+        made.append("Running stage 'quick'" in capfd.readouterr().out)
+    assert made == [True, False, True]
+
+
 @pytest.mark.parametrize("reads", [False, True])
 def test_a_number_that_another_process_was_given_blocks_nobody(project: Path, stranger: int, reads: bool) -> None:
     owned_by(project, stranger, reads=reads)

@@ -40,6 +40,7 @@ class Workspace:
     """A checkout with its own data, results and tool state."""
 
     folder: Path
+    experiment: str = "smoke"
 
     def command(self, *arguments: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
         env = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "DVC_NO_ANALYTICS": "1"} | environment
@@ -57,7 +58,7 @@ class Workspace:
         return result
 
     def snakemake(self, *arguments: str, check: bool = True, **environment: str) -> str:
-        command = ("snakemake", "--cores", "2", "--config", "experiments=smoke", *arguments)
+        command = ("snakemake", "--cores", "2", "--config", f"experiments={self.experiment}", *arguments)
         return self.command(*command, check=check, **environment).stdout
 
     def planned(self, *arguments: str) -> dict[str, set[str]]:
@@ -136,3 +137,9 @@ def workspace(pristine, used) -> Workspace:
 def fresh(tmp_path) -> Workspace:
     """A workspace in which nothing has run."""
     return checkout(tmp_path / "fresh")
+
+
+@pytest.fixture(scope="session")
+def in_folder():
+    """Makes a workspace of a project that is there, and the name of an experiment of it."""
+    return Workspace

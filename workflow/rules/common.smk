@@ -89,13 +89,9 @@ def urgency(wildcards):
     return PLAN.urgency(wildcards.data) if workflow.is_main_process else 0
 
 
-def run_digests(wildcards):
-    """Digest files of the prepared datasets a run reads; what they say is part of the run's identity, not their age."""
-    return [ancient(path) for path in PLAN.digests(wildcards.run)]
-
-
-def train_digest(wildcards):
-    return ancient(PLAN.digests(wildcards.run)[0])
+def data_again(wildcards):
+    """Input function: a file newer than any result where the dataset has to be prepared again, else nothing."""
+    return [local(PLAN.again)] if wildcards.data in PLAN.outdated_data else []
 
 
 def forced():
@@ -109,6 +105,21 @@ def judged(paths, again):
     Identities decide what is made again (probmetric.planning.staleness), times and Snakemake's metadata do not.
     """
     return paths if again or forced() else [ancient(path) for path in paths]
+
+
+def run_digests(step):
+    """Input function: digest files of the prepared datasets `step` reads; what they say counts, not their age."""
+
+    def of_run(wildcards):
+        paths = PLAN.digests(wildcards.run)
+        needed = paths[:1] if step in ("train", "fit_posterior") else paths
+        return judged(needed, PLAN.repeats(wildcards.run, step))
+
+    return of_run
+
+
+def bundle_digests(wildcards):
+    return judged(PLAN.bundle_digests(wildcards.bundle), bool(PLAN.outdated_data))
 
 
 def again(step):

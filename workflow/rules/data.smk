@@ -2,6 +2,8 @@
 
 
 rule prepare:
+    input:
+        again=data_again,
     output:
         f"{PREPARED}/{{data}}/digest",
     log:

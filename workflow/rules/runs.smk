@@ -10,7 +10,7 @@ rule train:
     input:
         again=again("train"),
         origin=origin,
-        digest=train_digest,
+        digest=run_digests("train"),
     output:
         weights="results/{run}/model.safetensors",
         last="results/{run}/model_last.safetensors",
@@ -43,7 +43,7 @@ rule fit_posterior:
         again=again("fit_posterior"),
         weights=encoder_file("fit_posterior", "model.safetensors"),
         record=encoder_file("fit_posterior", "encoder.yaml"),
-        digest=train_digest,
+        digest=run_digests("fit_posterior"),
     output:
         "results/{run}/posterior.safetensors",
         made="results/{run}/made/fit_posterior.json",
@@ -74,7 +74,7 @@ rule embed:
         last=encoder_file("embed", "model_last.safetensors"),
         record=encoder_file("embed", "encoder.yaml"),
         posterior=posterior,
-        digest=run_digests,
+        digest=run_digests("embed"),
     output:
         collect(
             "results/{{run}}/embeddings/{split}.safetensors",
@@ -113,7 +113,7 @@ rule evaluate:
             "embeddings/timing.json",
         ),
         record=encoder_file("evaluate", "encoder.yaml"),
-        digest=run_digests,
+        digest=run_digests("evaluate"),
     output:
         metrics="results/{run}/metrics.json",
         curves="results/{run}/curves.json",
@@ -167,9 +167,7 @@ rule certify:
 rule bundle:
     """Many runs, one after the other, where a job for every step would be too many (probmetric.planning.bundles)."""
     input:
-        lambda wildcards: [
-            ancient(path) for path in PLAN.bundle_digests(wildcards.bundle)
-        ],
+        bundle_digests,
         lambda wildcards: [
             ancient(path) for path in PLAN.bundle_origins(wildcards.bundle)
         ],

@@ -24,14 +24,15 @@ log = logging.getLogger(__name__)
 DVC = Path(".dvc") / "tmp"
 
 
-def repro(address: str) -> int:
-    """`dvc repro address` in the working folder; returns its exit status.
+def repro(address: str, *, force: bool = False) -> int:
+    """`dvc repro address` in the working folder, with `force` also of what DVC thinks up to date; its exit status.
 
     Waits while another process is here, and forgets those that were killed.
     """
     with alone():
         forget_the_dead()
-        return subprocess.run(["dvc", "repro", address], check=False).returncode
+        options = ["--force", "--single-item"] if force else []
+        return subprocess.run(["dvc", "repro", *options, address], check=False).returncode
 
 
 @contextlib.contextmanager

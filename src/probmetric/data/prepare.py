@@ -17,6 +17,7 @@ from probmetric.data.image_file import TOO_MANY, Placed, build_images, forget_un
 from probmetric.data.manifest import IMAGES, MANIFEST, SPLITS, SUMMARY, DataError, text, write_manifest
 from probmetric.data.near import alike
 from probmetric.data.raw import RawFiles
+from probmetric.data.raw_content import raw_content
 from probmetric.data.sources import REGISTRY, Table
 from probmetric.data.sources._listing import check_table
 from probmetric.io import write_json
@@ -62,15 +63,16 @@ def prepare_dataset(
             progress=progress,
             homes=source.homes,
         )
-        request = {"seed": seed, "options": options}
         table = source.read(files, seed=seed)
         check_table(name, table)
+        request = {"seed": seed, "options": options}
+        made_from = {"source": name, "raw_content": digest} if (digest := raw_content(source, files, target)) else {}
         content = _stored(work, table, files, request, workers)
         folder = work / "folder"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         write_manifest(folder / MANIFEST, content.columns, {"dataset": name, **content.metadata})
-        write_json(folder / SUMMARY, content.summary)
+        write_json(folder / SUMMARY, content.summary | made_from)
         (work / IMAGES).rename(folder / IMAGES)
         write_digest(folder, [MANIFEST, IMAGES], {IMAGES: content.sha256})
         replace_folder(folder, target)

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probmetric.io import FileError
+from probmetric.io import FileError, digest_of, read_json
 from probmetric.registry import nearest
 from probmetric.run_names import LabelNoise, RunKey, data_name, split_data_name
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from probmetric.config import Params
     from probmetric.config._data import DataSource
     from probmetric.data.status import DatasetStatus
+    from probmetric.registry import Option
 
 ON_REQUEST = "data/dvc.yaml"
 PARAMS = Path("params.yaml")
@@ -103,12 +104,15 @@ def ensure(params: Params, name: str) -> None:
     if not Path(ON_REQUEST).exists() or not _as_in_file(params) or _is_a_plugins(params, name):
         _make(params, name)
         return
-    if "DVC_STAGE" in os.environ and split_data_name(name)[0] in params.datasets:
+    clean = split_data_name(name)[0]
+    if "DVC_STAGE" in os.environ and clean in params.datasets:
         write_digest(Path(params.data.prepared) / name)
         return
-    address = stage(params, name)
-    if repro(address):
-        raise FileError(f"`dvc repro {address}` failed; its message is above.")
+    # DVC sees other options, but not other files of the user's own
+    again = [(stage(params, clean), True)] if outdated(params, clean) else []
+    for address, force in [*again, (stage(params, name), False)]:
+        if repro(address, force=force):
+            raise FileError(f"`dvc repro {address}` failed; its message is above.")
 
 
 def _is_a_plugins(params: Params, name: str) -> bool:
@@ -127,11 +131,11 @@ def _as_in_file(params: Params) -> bool:
 
 
 def _make(params: Params, name: str) -> None:
-    """Prepare a dataset, or its noisy variant, without DVC; what is there and whole is left as it is."""
+    """Prepare a dataset, or its noisy variant, without DVC; what is there, whole and up to date is left as it is."""
     from probmetric.data import add_noise, verify_digest
 
     folder, (clean, noise) = Path(params.data.prepared), split_data_name(name)
-    if (folder / name / "digest").exists():
+    if (folder / name / "digest").exists() and not outdated(params, name):
         verify_digest(folder / name)
         return
     if not noise:
@@ -140,6 +144,62 @@ def _make(params: Params, name: str) -> None:
     _make(params, clean)
     found = LabelNoise.parse(noise)
     add_noise(folder / clean, folder / name, rate=found.rate, kind=found.kind, seed=found.seed)
+
+
+def outdated(params: Params, name: str) -> str:
+    """What has changed since dataset `name` was prepared: its source, seed, options, or the user's own files.
+
+    "" where nothing has, where it is not prepared, and where nobody can tell: its raw files are elsewhere.
+    """
+    from probmetric.data.manifest import SUMMARY
+
+    clean, noise = split_data_name(name)
+    folder = Path(params.data.prepared) / name
+    if not (folder / SUMMARY).exists():  # not the digest: a job that makes it again finds it deleted
+        return ""
+    try:
+        summary = read_json(folder / SUMMARY)
+    except FileError as error:
+        return str(error)
+    if noise and (changed := outdated(params, clean)):
+        return changed
+    if noise and {**summary, "noise": None} != {**read_json(folder.with_name(clean) / SUMMARY), "noise": None}:
+        return f"dataset {clean} was prepared again"
+    return _differing(params, clean, folder.with_name(clean), summary)
+
+
+def _differing(params: Params, name: str, folder: Path, made: dict[str, Any]) -> str:
+    """What of the dataset's declaration or of its raw files is other than when it was prepared, as `made` says."""
+    from probmetric.data.manifest import DataError
+    from probmetric.data.raw import RawFiles
+    from probmetric.data.raw_content import raw_content
+    from probmetric.data.sources import REGISTRY
+
+    found = data_source(params, name)
+    had = {name: made[name] for name in ("source", "seed") if name in made} | made.get("options", {})
+    has = {"source": found.source, "seed": params.data.seed} | found.options
+    ignored = set() if "left_out" in made else {"on_error"}  # it decides about files that cannot be read
+    if changed := _changed(had, has, REGISTRY.options(found.source), ignored):
+        return changed
+    raw = Path(found.raw or params.data.raw)
+    if "raw_content" not in made or not raw.exists():
+        return ""
+    try:
+        source = REGISTRY.create(found.source, **found.options)
+        same = raw_content(source, RawFiles(found.source, raw, folder, homes=source.homes), folder)
+    except DataError as error:
+        return str(error)
+    return "" if same == made["raw_content"] else f"the content of {raw} has changed"
+
+
+def _changed(had: Mapping[str, Any], has: Mapping[str, Any], known: Mapping[str, Option], ignored: Set[str]) -> str:
+    """The first value that differs, as `shorter_side 256 -> 128`; a `known` option not named has its default."""
+    defaults = {"source": has["source"]} | {name: option.default for name, option in known.items()}
+    for name in sorted({*had, *has} - ignored):
+        before, now = (values.get(name, defaults.get(name)) for values in (had, has))
+        if digest_of(before) != digest_of(now):  # a tuple is a list in JSON
+            return f"{name} {before} -> {now}"
+    return ""
 
 
 def prepare(params: Params, name: str, *, output: Path | None = None, raw: Path | None = None, progress: bool) -> Path:

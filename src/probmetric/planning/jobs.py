@@ -105,6 +105,11 @@ class JobPlan:
         """The file that tells the data jobs where data lies and how it is made."""
         return self._current.get("data") or str(DataPlan.of(self.params).write())
 
+    @property
+    def outdated_data(self) -> dict[str, str]:
+        """Nothing: the workflow that started the job has decided."""
+        return {}
+
     def repeats(self, run: str, step: Step) -> bool:
         """False: the workflow that started the job has decided."""
         return False

@@ -87,9 +87,17 @@ def steps_before(run: Run, step: Step) -> dict[str, tuple[str, Step]]:
 class Judge:
     """Judges the steps of many runs; every record is read once."""
 
-    def __init__(self, runs: Mapping[str, Run], policy: StalePolicy = "auto") -> None:
-        """Judge `runs`, which hold every run whose encoder another one borrows."""
-        self.runs, self.policy = runs, policy
+    def __init__(
+        self, runs: Mapping[str, Run], policy: StalePolicy = "auto", outdated: Mapping[str, str] | None = None
+    ) -> None:
+        """Judge `runs`, which hold every run whose encoder another one borrows.
+
+        Args:
+            runs: the planned runs by name.
+            policy: what is done about changed code.
+            outdated: prepared datasets that are about to be prepared again, and why.
+        """
+        self.runs, self.policy, self.outdated = runs, policy, outdated or {}
         self._made: dict[tuple[str, Step], Made | None] = {}
         self._verdicts: dict[tuple[str, Step], Verdict] = {}
 
@@ -167,6 +175,7 @@ class Judge:
         decisive = [
             *_settings(had.settings, wanted.settings),
             *_data(had.data, wanted.data),
+            *(f"dataset {name}: {self.outdated[name]}" for name in sorted(had.data) if name in self.outdated),
             *(f"{name} was made anew" for name in anew),
         ]
         if decisive:

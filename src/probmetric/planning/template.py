@@ -5,6 +5,7 @@ Such a project has no dvc.yaml, whose stages name files of the checkout: its dat
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from probmetric.config import ConfigError
 from probmetric.planning.declared import PARAMS
 
 FILES = ("Snakefile", ".gitignore", "workflow", "params.yaml")  # the last one says that the project is whole
+LINK, LINKED = "profiles", "workflow/profiles"  # where Snakemake looks for the default profile
 PACKAGE = Path(probmetric.__file__).parent
 
 
@@ -24,13 +26,14 @@ def start(folder: Path) -> list[str]:
     """
     if (folder / PARAMS).exists():
         return []
-    taken = [name for name in FILES if (folder / name).exists() and name != ".gitignore"]
+    taken = [name for name in (LINK, *FILES) if os.path.lexists(folder / name) and name != ".gitignore"]
     if taken:
         raise ConfigError(
             f"{folder.resolve()} has no {PARAMS} but {', '.join(taken)}: it is no project and none can be started in "
             "it. Run this in another folder, or move them away."
         )
     source = _source()
+    (folder / LINK).symlink_to(LINKED)
     written = [name for name in FILES if not (folder / name).exists()]
     for name in written:
         place = source / name
@@ -38,7 +41,7 @@ def start(folder: Path) -> list[str]:
             shutil.copytree(place, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copyfile(place, folder / name)
-    return written
+    return [*written, LINK]
 
 
 def _source() -> Path:

@@ -21,7 +21,7 @@ from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, p
 from probmetric.identity import step_code
 from probmetric.io import read_yaml, write_json
 from probmetric.planning.bundles import BundlePlan, bundled
-from probmetric.planning.declared import absent, strangers
+from probmetric.planning.declared import absent, outdated, strangers
 from probmetric.planning.metric_names import check_metrics
 from probmetric.planning.needs import Need, Needs
 from probmetric.planning.plans import PLANS, DataPlan, ReportPlan, RunPlan, write_current
@@ -120,7 +120,13 @@ class WorkflowPlan:
     @functools.cached_property
     def judge(self) -> Judge:
         """Knows of every step whether it is finished and up to date."""
-        return Judge(self.runs, self.params.stale)
+        return Judge(self.runs, self.params.stale, self.outdated_data)
+
+    @functools.cached_property
+    def outdated_data(self) -> dict[str, str]:
+        """Prepared datasets of the plan that are to be prepared again, and why."""
+        found = {name: outdated(self.params, name) for name in self._data}
+        return {name: why for name, why in found.items() if why}
 
     def repeats(self, run: str, step: Step) -> bool:
         """Whether a step is not finished, or its files are of other settings, data or code."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -87,6 +88,13 @@ class Source(ABC):
             files: access to what the user supplied.
             seed: seed of the validation split and of anything generated.
         """
+
+    def raw_files(self, files: RawFiles) -> tuple[Path, Sequence[Path]]:
+        """The folder of the user's own files it reads, and these: when they change it is prepared again.
+
+        None for published archives, which have digests of their own (`data.raw`), and for what is generated.
+        """
+        return Path(), ()
 
 
 def _plain_too(name: str) -> str:

@@ -61,9 +61,7 @@ class Embeddings(Source):
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Read vectors and labels."""
-        file = files.folder
-        if file is None or file.suffix.lower() not in FILES or not file.is_file():
-            raise DataError(f"embeddings: {file or 'no file'} is no {', '.join(FILES)} file; set `raw` to yours.")
+        file = _file(files)
         vectors, listed = self._read(file)
         # where each row of the manifest, some of which are left out, lies among the vectors
         listed = replace(listed, extra={"source_row": np.arange(len(vectors))} | listed.extra)
@@ -75,6 +73,11 @@ class Embeddings(Source):
             f"vectors of {vectors.shape[1]} dimensions from {file.name}",
             facts={"dimensions": int(vectors.shape[1])},
         )
+
+    def raw_files(self, files: RawFiles) -> tuple[Path, list[Path]]:
+        """The file, and the one beside it that says what its rows are."""
+        file = _file(files)
+        return file.parent, [file, file.with_suffix(".csv")] if file.suffix.lower() == ".npy" else [file]
 
     def _read(self, file: Path) -> tuple[np.ndarray, Listed]:
         """Vectors (N, M) float32, finite, and what is said of each."""
@@ -96,6 +99,13 @@ class Embeddings(Source):
         if self.names["path"] not in columns:
             columns[self.names["path"]] = strings([f"{file.stem}/{row:07}" for row in range(len(vectors))])
         return vectors, listed_in(file, self.names, columns)
+
+
+def _file(files: RawFiles) -> Path:
+    file = files.folder
+    if file is None or file.suffix.lower() not in FILES or not file.is_file():
+        raise DataError(f"embeddings: {file or 'no file'} is no {', '.join(FILES)} file; set `raw` to yours.")
+    return file
 
 
 class _Padded:

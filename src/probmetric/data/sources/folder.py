@@ -60,13 +60,10 @@ class Folder(Source):
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """List the images by class and file name."""
-        if files.folder is None or not files.folder.is_dir():
-            raise DataError(f"folder: {files.folder or 'no folder'} is no folder; set `raw` to that of your images.")
-        root = files.folder
+        root = _root(files)
         if not self.follow_links and self.on_error == "raise":
             check_links(root)
-        given = (root / "train").is_dir() and (root / "test").is_dir()
-        found = [row for split in SPLITS for row in _images(root, split)] if given else _images(root)
+        given, found = _listed(root)
         if self.on_error == "skip":
             found = self._usable(root, found, files.notes)
         splits, names, paths, groups = (strings(list(column)) for column in zip(*found, strict=True))
@@ -82,6 +79,11 @@ class Folder(Source):
             on_error=self.on_error,
         )
 
+    def raw_files(self, files: RawFiles) -> tuple[Path, list[Path]]:
+        """The images."""
+        root = _root(files)
+        return root, [root / row[2] for row in _listed(root)[1]]
+
     def _usable(self, root: Path, found: Rows, notes: list[str]) -> Rows:
         """Rows without links that lead out of the folder and names that are no UTF-8; the notes list those."""
         real = root.resolve()
@@ -93,6 +95,18 @@ class Folder(Source):
         if len(left) == len(found):
             raise DataError(f"{root}: nothing is left without links out of the folder and names that are not UTF-8.")
         return [row for row in found if row not in left]
+
+
+def _root(files: RawFiles) -> Path:
+    if files.folder is None or not files.folder.is_dir():
+        raise DataError(f"folder: {files.folder or 'no folder'} is no folder; set `raw` to that of your images.")
+    return files.folder
+
+
+def _listed(root: Path) -> tuple[bool, Rows]:
+    """Whether the folder names its splits, and its images."""
+    given = (root / "train").is_dir() and (root / "test").is_dir()
+    return given, [row for split in SPLITS for row in _images(root, split)] if given else _images(root)
 
 
 def _text(name: str) -> bool:

@@ -60,11 +60,7 @@ class TableOfImages(Source):
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Read the table; the images are read later."""
-        if files.folder is None or files.folder.suffix.lower() not in FILES or not files.folder.is_file():
-            raise DataError(f"table: {files.folder or 'no file'} is no {', '.join(FILES)} file; set `raw` to yours.")
-        file = files.folder
-        listed = listed_in(file, self.names, columns_of(file))
-        root = Path(self.images) if self.images else file.parent
+        file, root, listed = self._listed(files)
         outside = [str(path) for path in listed.paths if not _listing.stays_inside(str(path))]
         if outside:
             raise DataError(f"{file}: {len(outside)} path(s) leave the folder {root} ({outside[0]!a}); mend the lines.")
@@ -77,6 +73,18 @@ class TableOfImages(Source):
             parallel=True,
             on_error=self.on_error,
         )
+
+    def raw_files(self, files: RawFiles) -> tuple[Path, list[Path]]:
+        """The table and the images it lists."""
+        file, root, listed = self._listed(files)
+        return root, [file, *(root / str(path) for path in listed.paths)]
+
+    def _listed(self, files: RawFiles) -> tuple[Path, Path, Listed]:
+        """The table, the folder its paths are below, and what it lists."""
+        if files.folder is None or files.folder.suffix.lower() not in FILES or not files.folder.is_file():
+            raise DataError(f"table: {files.folder or 'no file'} is no {', '.join(FILES)} file; set `raw` to yours.")
+        file = files.folder
+        return file, Path(self.images) if self.images else file.parent, listed_in(file, self.names, columns_of(file))
 
 
 def columns_of(file: Path) -> dict[str, np.ndarray]:
