@@ -1,19 +1,28 @@
 #!/usr/bin/env python3
-"""Prints the tests of what changed: since the branch left main, or, on main itself, since the last commit.
+"""Prints pytest's arguments for the tests of what changed: since the branch left main, or, on main, in the last commit.
 
-Where only single losses changed, pytest's option `--deselect` leaves out the contract tests of the others.
+Of a room's tests those are left out that cannot reach what changed: no import leads there, and neither they nor a
+component of the room name it. Where only single components changed, `--components` leaves out the others' cases.
 """
 
-import ast
+import functools
 import re
 import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGE, TESTS = ROOT / "src/probmetric", ROOT / "tests"
 PROSE = ("README.md", "CONTRIBUTING.md", "docs", "reports")
 CONFIGURATION = ("params.yaml", "workflow", "Snakefile")
-# Room whose components are a file each -> its contract tests, a class `Test_<name>` for each component.
-CONTRACTS = {"losses": "tests/losses/test_contract.py"}
+# Folders whose modules are components, each found by its name.
+COMPONENTS = tuple(PACKAGE / room for room in ("losses", "uncertainty", "models", "scores", "data/sources"))
+IMPORT = re.compile(r"^(\s*)(?:from\s+([\w.]+)\s+import\s+(\([^)]*\)|.*)|import\s+([\w.]+))", re.MULTILINE)
+# What a test's imports do not tell: it starts processes or reads sources.
+READS = re.compile(r"subprocess|sys\.executable|src/probmetric|[\"']probmetric[\"']")
+# Goes through all components of a room.
+LISTS = re.compile(r"\blist_\w+|\.(own_)?names\(\)")
+# A process of pytest's needs seconds to start: these many test files are sooner done in one.
+FEW = 25
 
 
 def git(*arguments):
@@ -31,74 +40,133 @@ def changed():
 
 
 def tests_of(name):
-    """Test files and folders of one changed file."""
+    """Test files of one changed file."""
     first, *rest = Path(name).parts
     if first == "tests":
-        in_room = len(rest) > 1 and not rest[-1].startswith("test_")
-        return [str(Path(name).parent)] if in_room else [name] if rest[-1].startswith("test_") else []
+        if rest[-1].startswith("test_"):
+            return {ROOT / name}
+        return set((ROOT / name).parent.rglob("test_*.py")) if len(rest) > 1 else set()
     if first in PROSE:
-        return ["tests/test_links.py"]
+        return {TESTS / "test_links.py"}
     if first in CONFIGURATION:
-        return ["tests/config"]
-    return tests_of_source(rest[1:]) if first == "src" and len(rest) > 1 else []
+        return set((TESTS / "config").glob("test_*.py"))
+    return tests_of_source(ROOT / name) if first == "src" and len(rest) > 1 else set()
 
 
-def tests_of_source(parts):
-    """A room's own tests; of a single module the test of its name or, where there is none, the tests that import it."""
-    module = parts[0].removesuffix(".py")
-    if (ROOT / "tests" / module).is_dir():
-        return [f"tests/{module}"]
-    named = re.compile(rf"probmetric\.{module}\b|from probmetric import .*\b{module}\b")
-    paths = sorted((ROOT / "tests").rglob("test_*.py"))
-    own = [path for path in paths if path.stem == f"test_{module}"]
-    importing = [path for path in paths if named.search(path.read_text(encoding="utf-8"))]
-    return [str(path.relative_to(ROOT)) for path in own or importing]
+def tests_of_source(path):
+    """Those of its room's tests that reach a file of the package; of a single module the test of its name.
+
+    Where there is neither, the tests that import it by name.
+    """
+    room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if (TESTS / room).is_dir():
+        tests = set((TESTS / room).rglob("test_*.py"))
+        followed = path.suffix == ".py" and path.name != "__init__.py"
+        return {test for test in tests if path in reached(test) or READS.search(text_of(test))} if followed else tests
+    named = re.compile(rf"probmetric\.{room}\b|from probmetric import .*\b{room}\b")
+    paths = set(TESTS.rglob("test_*.py"))
+    own = {path for path in paths if path.stem == f"test_{room}"}
+    return own or {path for path in paths if named.search(text_of(path))}
 
 
-def left_out(names):
-    """Options that leave out the contracts of components that no change can reach; none where shared files changed."""
-    for room, contracts in CONTRACTS.items():
-        folder = Path("src/probmetric", room)
-        components = {Path(name).stem for name in names if Path(name).parent == folder and is_component(name)}
-        whole = {contracts, *map(str, Path(contracts).parents)}
-        others = [name for name in names if Path(name).parent != folder or not is_component(name)]
-        if not components or any(test in whole for name in others for test in tests_of(name)):
-            continue
-        for name, reached in sorted(reaching(ROOT / folder).items()):
-            if is_component(name) and not reached & components:
-                yield f"--deselect={contracts}::Test_{name}::"
-
-
-def is_component(name):
-    """Whether a file, by its name, is one component and not what several share."""
-    return not Path(name).name.startswith("_")
-
-
-def reaching(folder):
-    """Module of a folder -> itself and all modules there that it imports or names, directly or not."""
-    paths = {path.stem: path for path in folder.glob("*.py") if path.stem != "__init__"}
-    direct = {name: named(path) & paths.keys() for name, path in paths.items()}
-    found = {}
-    for name in paths:
-        reached, waiting = set(), {name}
-        while waiting:
-            reached |= waiting
-            waiting = {other for each in waiting for other in direct[each]} - reached
-        found[name] = reached
+def reached(path):
+    """`path` and every file it leads to, directly or not."""
+    found, waiting = set(), {path}
+    while waiting:
+        found |= waiting
+        waiting = {other for each in waiting for other in direct(each)} - found
     return found
 
 
-def named(path):
-    """Names in a module's imports, and its strings: a component may be created by its name."""
+@functools.cache
+def text_of(path):
+    """What a file says; nothing where it is not there."""
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+@functools.cache
+def direct(path):
+    """Files a module imports; of tests also what pytest loads beside them and the components they name or go through.
+
+    A package passes names on: of its imports only those count that run whenever it is imported.
+    """
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            words = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
-            found.update(part for word in words for part in word.split("."))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found.add(node.value)
-    return found
+    for indent, source, names, plain in IMPORT.findall(text_of(path)):
+        if not (indent and path.name == "__init__.py"):
+            for name in words(names) or [""]:
+                found |= homes(path, source or plain, name)
+    if TESTS in path.parents:
+        found |= {file for folder in path.parents if uses(path, file := folder / "conftest.py")}
+    return found | named_components(path)
+
+
+def uses(test, conftest):
+    """Whether a test asks for something that a file of fixtures defines, or has no choice."""
+    fixtures = re.findall(r"def (\w+)\(", text_of(conftest))
+    return "autouse" in text_of(conftest) or not set(fixtures).isdisjoint(words(text_of(test)))
+
+
+def homes(path, module, name):
+    """The file that defines `name` of `module`; none outside this repository."""
+    top, *inner = module.split(".")
+    if top != "probmetric":
+        beside = path.parent / f"{top}.py" if not inner else TESTS
+        return {helper for helper in (beside, TESTS / f"{top}.py") if helper.is_file()}
+    place = PACKAGE.joinpath(*inner)
+    package = place / "__init__.py"
+    if not package.is_file():
+        return {place.with_suffix(".py")}
+    submodule = [place / name / "__init__.py", place / f"{name}.py"] if name else []
+    found = next((file for file in submodule if file.is_file()), None) or exports(package).get(name, package)
+    return {found}
+
+
+@functools.cache
+def exports(package):
+    """Name -> file, of all names a package passes on from its own modules."""
+    inside = ".".join(["probmetric", *package.parent.relative_to(PACKAGE).parts])
+    return {
+        name: PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
+        for _, module, names, _ in IMPORT.findall(text_of(package))
+        for name in words(names)
+        if module.startswith(f"{inside}.")
+    }
+
+
+def words(text):
+    """Names in a piece of source."""
+    return re.findall(r"\w+", text)
+
+
+def named_components(path):
+    """Components that a test, or another component of their room, names as a string; all, where it lists them."""
+    found, text = set(), text_of(path)
+    strings = set(re.findall(r"[\"'](\w+)[\"']", text))
+    for folder in COMPONENTS:
+        if folder == path.parent or TESTS in path.parents:
+            room = ".".join(["probmetric", folder.relative_to(PACKAGE).parts[0]])
+            every = TESTS in path.parents and room in text and LISTS.search(text)
+            found |= {file for file in components(folder) if every or file.stem in strings}
+    return found - {path}
+
+
+def components(folder):
+    """The components' files in a folder."""
+    return sorted(file for file in folder.glob("*.py") if not file.name.startswith("_"))
+
+
+def only(names):
+    """`--components room=one,another` for each room in which nothing but components changed; with tests of it, none."""
+    for folder in COMPONENTS:
+        every = set(components(folder))
+        mine = {ROOT / name for name in names if folder in (ROOT / name).parents}
+        room = TESTS / folder.relative_to(PACKAGE).parts[0]
+        if mine and mine <= every and not any(room in (ROOT / name).parents for name in names):
+            reaching = sorted(file.stem for file in every if reached(file) & mine)
+            yield f"--components={folder.relative_to(PACKAGE)}={','.join(reaching)}"
 
 
 NAMES = changed()
-print(*sorted({test for name in NAMES for test in tests_of(name)}), *left_out(NAMES))
+FOUND = sorted({str(test.relative_to(ROOT)) for name in NAMES for test in tests_of(name)})
+if FOUND:
+    print(*FOUND, *only(NAMES), *(["-n0"] if len(FOUND) <= FEW else []))

@@ -20,7 +20,11 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from probmetric.source_digest import closure
+
 ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src/probmetric"
+PREPARING = ("__init__.py", "data", "errors.py", "io.py", "lazy.py", "registry")  # all that `data` imports
 KEPT = 3  # states of the source whose folders are kept: going back to one is free
 
 
@@ -62,8 +66,16 @@ def installed() -> str:
 
 
 def package_files() -> list[Path]:
-    """Every file of the package: what prepared data depend on."""
-    return [path for path in (ROOT / "src/probmetric").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    """Every file of the package."""
+    return [path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+
+
+def preparing_files(dataset: str) -> list[Path]:
+    """The files prepared data depend on: the room `data` without the other sources, and what it stands on."""
+    sources = PACKAGE / "data/sources"
+    used = {name.rpartition(".")[2] for name in closure(f"probmetric.data.sources.{dataset}")}
+    found = [path for place in PREPARING for path in sorted((PACKAGE / place).rglob("*.py")) or [PACKAGE / place]]
+    return [path for path in found if path.parent != sources or path.name.startswith("_") or path.stem in used]
 
 
 @contextmanager

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from built_once import BuiltOnce, package_files
+from built_once import ROOT, BuiltOnce, preparing_files
 
 TESTS = Path(__file__).parent
 # Fixture of a session or module that takes long -> the worker all its tests go to (`--dist loadgroup`).
 GROUPS = {"whole": "faults", "embedded": "tables of the papers"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--components",
+        action="append",
+        default=[],
+        metavar="ROOM=NAME,NAME",
+        help="of the tests that have a case for each component of a room, these cases only (.ci/changed.py says which)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -21,8 +32,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests below tests/faults are marked by where they lie; those of one workspace stay with one worker."""
+    for option in config.getoption("--components"):
+        leave_out(items, config, *option.split("="))
     for item in items:
         if TESTS / "faults" in item.path.parents:
             item.add_marker("faults")
@@ -31,6 +44,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(GROUPS[fixture]))
         if "pristine" in fixtures and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(1800))  # the first one runs a whole workflow, the others wait for it
+
+
+def leave_out(items: list[pytest.Item], config: pytest.Config, room: str, names: str) -> None:
+    """Deselect the cases of the room's other components."""
+    tests, folder = TESTS / Path(room).parts[0], ROOT / "src/probmetric" / room
+    others = {path.stem for path in folder.glob("[!_]*.py")} - set(names.split(","))
+    out = [item for item in items if tests in item.path.parents and component_of(item) in others]
+    config.hook.pytest_deselected(items=out)
+    items[:] = [item for item in items if item not in set(out)]
+
+
+def component_of(item: pytest.Item) -> str | None:
+    """Name of the component a test is a case of: its class's, or that of its parameter `name` or `case`."""
+    given = getattr(getattr(item, "callspec", None), "params", {})
+    case = given.get("name", given.get("case", getattr(item, "cls", None)))
+    return getattr(case, "name", case if isinstance(case, str) else None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """The plugin imports Hypothesis, for a second, to report what it found: nothing where no test has imported it."""
+    manager = session.config.pluginmanager
+    if "hypothesis" not in sys.modules and manager.hasplugin("hypothesispytest"):
+        manager.unregister(name="hypothesispytest")
 
 
 @pytest.fixture(scope="session")
@@ -53,6 +90,6 @@ def prepared_dataset(built_once: BuiltOnce):
         def make(folder: Path) -> None:
             prepare_dataset(name, folder / name, progress=False, **SMALLER.get(name, {}))
 
-        return built_once.folder(f"prepared-{name}", make, package_files()) / name
+        return built_once.folder(f"prepared-{name}", make, preparing_files(name)) / name
 
     return prepare

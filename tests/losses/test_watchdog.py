@@ -28,7 +28,7 @@ def has_fidelity(name: str) -> bool:
 
 def stepped(name: str, options: dict[str, str], value: float, *, everywhere: bool) -> tuple[float, Tensor]:
     """Loss of a batch with `value` in one place or in all, and the gradient of its embeddings."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     loss = create_loss(name, num_classes=C, dim=M, **options)
     z = torch.randn(len(LABELS), M)
     z[(...,) if everywhere else (3, 2)] = value
@@ -64,7 +64,7 @@ def test_extreme_embeddings_end(name: str, options: dict[str, str], everywhere: 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(("name", "options"), forms())
 def test_class_probabilities_end(name: str, options: dict[str, str]) -> None:
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     loss = create_loss(name, num_classes=C, dim=M, **options)
     for value in (math.nan, math.inf, 1e20, 1e30, 0.0, 1e-40):
         loss.probabilities(torch.full((3, M), value), generator=torch.Generator().manual_seed(1))

@@ -32,7 +32,7 @@ def create_optimizer(settings: Training, encoder: Encoder, loss: Loss) -> torch.
     Raises:
         ConfigError: there is nothing to train.
     """
-    _spare_compiler_import()
+    spare_compiler_import()
     options, groups = _options(settings), []
     encoder_groups = [{"weight_decay": settings.weight_decay, **group} for group in encoder.optimizer_groups()]
     if settings.weight_decay_on == "matrices":
@@ -75,7 +75,7 @@ def _options(settings: Training) -> dict[str, Any]:
     return options | {"fused": True}
 
 
-def _spare_compiler_import() -> None:
+def spare_compiler_import() -> None:
     """Keep PyTorch from importing its compiler, one to two seconds per process, to manage an optimiser.
 
     The first call of these methods imports `torch._dynamo` for the one purpose of exempting them from compilation.
