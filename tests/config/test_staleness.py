@@ -7,12 +7,13 @@ import pytest
 
 from probmetric import identity
 from probmetric import made as made_module
-from probmetric.config import RunSettings
+from probmetric.cli import main
+from probmetric.config import Params, RunSettings, load
 from probmetric.io import write_json, write_tensors, write_yaml
 from probmetric.made import read_made, record, restore, superseded
 from probmetric.planning import staleness
 from probmetric.planning.plans import ReportPlan, RunPlan
-from probmetric.planning.runs import Run
+from probmetric.planning.runs import Run, plan_experiment
 from probmetric.planning.staleness import Judge, report_state, step_ingredients, steps_before, steps_of
 from probmetric.reporting.aggregate import aggregate_experiment, read_records
 from probmetric.reporting.experiment import ReportContext
@@ -342,3 +343,20 @@ def test_a_report_is_made_again_where_its_plan_its_results_or_their_verdicts_cha
     kept, stale = digest(policy="keep"), digest()
     monkeypatch.setattr(staleness, "_reporting_code", lambda: "other")
     assert len({missing, made, other_results, other_plan, kept, stale, digest()}) == 7
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [("auto", "1 stale"), ("rerun", "1 stale"), ("error", "1 stale"), ("keep", "1 finished by earlier code (kept)")],
+)
+def test_status_judges_by_the_rule_of_the_project(place, other_code, capsys, policy, said):
+    (place / "workflow/experiments").mkdir(parents=True)
+    grid = {"datasets": ["digits"], "methods": ["mine"], "seeds": [0]}
+    write_yaml(place / "workflow/experiments/mine.yaml", {"title": "Mine", "runs": [grid]})
+    method = {"loss": {"name": "arcface"}, "training": {"epochs": 3}}
+    params = {"datasets": ["digits"], "experiments": ["mine"], "methods": {"mine": method}, "stale": policy}
+    write_yaml(place / "params.yaml", params)
+    finish(plan_experiment(load(Params, "params.yaml"), "mine").runs[0])
+    other_code()
+    main(["status"])
+    assert f"mine: 1 runs: {said}" in capsys.readouterr().out

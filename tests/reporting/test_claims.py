@@ -371,6 +371,11 @@ def test_tuned_versions_play_the_part_of_their_method(tmp_path):
     (finding,) = evaluate_claims(dataclasses.replace(context, **chosen), [claim])
     assert (finding.verdict, finding.opponent) == ("holds", "best-b")
     assert finding.difference == pytest.approx(np.subtract(HIGH, LOW).mean())
+    assert "tuned on" not in layout.details(finding, str)
+    places = {"best-a": "digits", "best-b": "glyphs", "a": "symbols"}
+    (elsewhere,) = evaluate_claims(dataclasses.replace(context, **chosen, tuned_on=places), [claim])
+    assert (elsewhere.verdict, elsewhere.tuned_on) == ("holds", ("glyphs",))
+    assert "settings tuned on glyphs" in layout.details(elsewhere, str)
     half = {"tuned": {"best-a": "a"}, "budgets": {"best-a": 12}}
     (unequal,) = evaluate_claims(dataclasses.replace(context, **half), [claim])
     assert (unequal.opponent, unequal.unmet) == ("b", ("tuned with unequal budgets",))

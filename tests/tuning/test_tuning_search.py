@@ -169,6 +169,7 @@ def test_the_tuned_methods_can_be_run_as_they_are_written(params, tmp_path):
     assert tuned.training.epochs == 3
     assert tuned.training.learning_rate == search.best("cosine").values["training.learning_rate"]
     assert methods["cosine-tuned-t"].budget == 16
+    assert methods["cosine-tuned-t"].tuned_on == "glyphs"
 
 
 def test_progress_files_hold_every_trial(params, tmp_path):
@@ -237,6 +238,7 @@ def test_the_plan_says_which_methods_were_tuned_and_what_they_are_versions_of(pa
     untuned = ("contrastive", "cosine", "laplace")
     assert planned.tuned == {f"best-{method}": method for method in untuned}
     assert planned.budgets == dict.fromkeys(planned.tuned, 2)
+    assert planned.tuned_on == dict.fromkeys(planned.tuned, "glyphs")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,9 @@ def status(options: argparse.Namespace) -> None:
 
     project = params()
     names = [options.experiment] if options.experiment else list(project.experiments)
-    config = project.model_dump(mode="json") | {"experiments": names, "stale": "auto"}
+    # `error` would stop before anything is listed; `rerun` calls the same results stale
+    stale = "rerun" if project.stale == "error" else project.stale
+    config = project.model_dump(mode="json") | {"experiments": names, "stale": stale}
     print(status_text(WorkflowPlan.from_config(config), every=options.all))
 
 

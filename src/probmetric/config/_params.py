@@ -99,6 +99,7 @@ class Method(Strict):
         default_factory=dict, description="settings `probmetric tune` searches: dotted key (loss.scale) -> range"
     )
     budget: int = Field(0, ge=0, description="training runs spent on choosing these settings; tables show it")
+    tuned_on: str = Field("", description="dataset these settings were chosen on; claims tested on another one say so")
 
     @model_validator(mode="after")
     def _one_origin(self) -> Method:

@@ -139,6 +139,7 @@ class PlannedExperiment:
         left_out: methods that cannot run on the substitute, and why.
         budgets: training runs spent on choosing a method's settings, where any were.
         tuned: method with settings a search chose -> the method whose settings they are.
+        tuned_on: method with settings a search chose -> the dataset it chose them on, where that is known.
     """
 
     spec: Experiment
@@ -148,6 +149,7 @@ class PlannedExperiment:
     left_out: Mapping[str, str] = field(default_factory=dict)
     budgets: Mapping[str, int] = field(default_factory=dict)
     tuned: Mapping[str, str] = field(default_factory=dict)
+    tuned_on: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan_experiment(params: Params, name: str) -> PlannedExperiment:
@@ -169,8 +171,7 @@ def plan_experiment(params: Params, name: str) -> PlannedExperiment:
         source = with_selections(source, selections_of(name))
         runs = [run for run in _expand(params, methods, source) if _selects(run)]
         spec, encoders = _telling_absent(params, source, runs), _encoders(params, methods, runs)
-        budgets = _budgets(methods, runs)
-        return PlannedExperiment(spec, tuple(runs), encoders, budgets=budgets, tuned=_tuned(methods, budgets))
+        return PlannedExperiment(spec, tuple(runs), encoders, **_searched(methods, runs))
     spec = substitution.apply(params, source)
     left_out: dict[str, str] = {}
     runs = _expand(params, methods, spec, left_out)
@@ -179,8 +180,8 @@ def plan_experiment(params: Params, name: str) -> PlannedExperiment:
         raise ConfigError(f"experiment {name}: nothing of it can run on {substitution.dataset}. {reasons}")
     notes = " ".join(f"Left out: {method} ({reason})" for method, reason in left_out.items())
     spec = _telling_absent(params, _described(spec, notes), runs)
-    encoders, budgets = _encoders(params, methods, runs), _budgets(methods, runs)
-    return PlannedExperiment(spec, tuple(runs), encoders, substitution, left_out, budgets, _tuned(methods, budgets))
+    encoders = _encoders(params, methods, runs)
+    return PlannedExperiment(spec, tuple(runs), encoders, substitution, left_out, **_searched(methods, runs))
 
 
 def _selects(run: Run) -> bool:
@@ -209,10 +210,12 @@ def _telling_absent(params: Params, spec: Experiment, runs: Iterable[Run]) -> Ex
     return _described(spec, " ".join(notes))
 
 
-def _budgets(methods: Mapping[str, Method], runs: Iterable[Run]) -> dict[str, int]:
-    """Method -> its tuning budget or that of the base it borrows, where there is one."""
-    spent = {run.settings.method: methods[run.settings.base or run.settings.method].budget for run in runs}
-    return {method: budget for method, budget in spent.items() if budget}
+def _searched(methods: Mapping[str, Method], runs: Iterable[Run]) -> dict[str, Any]:
+    """`budgets`, `tuned` and `tuned_on` of a planned experiment; those of its base count for a method too."""
+    origins = {run.settings.method: methods[run.settings.base or run.settings.method] for run in runs}
+    budgets = {method: origin.budget for method, origin in origins.items() if origin.budget}
+    places = {method: origin.tuned_on for method, origin in origins.items() if origin.tuned_on}
+    return {"budgets": budgets, "tuned": _tuned(methods, budgets), "tuned_on": places}
 
 
 def _tuned(methods: Mapping[str, Method], budgets: Iterable[str]) -> dict[str, str]:

@@ -210,6 +210,7 @@ class WorkflowPlan:
         if planned.budgets:
             report["budgets"] = dict(planned.budgets)
             report["tuned"] = dict(planned.tuned)
+            report["tuned_on"] = dict(planned.tuned_on)
         if planned.substitution:
             report["substituted"] = planned.substitution.source
             report["left_out"] = dict(planned.left_out)

@@ -37,6 +37,7 @@ class ReportContext:
         labels: method -> text shown instead of the method's name.
         budgets: method -> training runs spent on choosing its settings; others had none.
         tuned: method with settings a search chose -> the method whose settings they are.
+        tuned_on: method with settings a search chose -> the dataset it chose them on.
         substituted: the experiment whose datasets this one replaces; empty where nothing is replaced.
         left_out: method of that experiment -> why it cannot run on the substitute.
         kept: run -> why, of the runs that code of an earlier release made and that are shown marked.
@@ -55,6 +56,7 @@ class ReportContext:
     labels: Mapping[str, str] = field(default_factory=dict)
     budgets: Mapping[str, int] = field(default_factory=dict)
     tuned: Mapping[str, str] = field(default_factory=dict)
+    tuned_on: Mapping[str, str] = field(default_factory=dict)
     substituted: str = ""
     left_out: Mapping[str, str] = field(default_factory=dict)
     kept: Mapping[str, str] = field(default_factory=dict)

@@ -95,6 +95,7 @@ def _tuned(search: Search, method: str, best: Trial) -> dict[str, Any]:
         "label": f"{_label(search, method)} (tuned)",
         "change": search.spec.set | dict(best.values),
         "budget": search.spec.budget,
+        "tuned_on": search.spec.dataset,
     }
 
 

@@ -134,6 +134,7 @@ class Finding:
         seeds: shared seeds.
         missing: opponents that were not run there.
         unmet: why the claim is not testable here, one reason each.
+        tuned_on: other datasets the settings of some of the methods were tuned on.
         seeds_needed: where undecided: seeds that would decide it with 80 % probability if the difference is as large as
             it looks; None where more than 1,000 would be needed.
         images_decide: where undecided: no number of seeds would do, there are too few test images.
@@ -152,6 +153,7 @@ class Finding:
     seeds: int = 0
     missing: Names = ()
     unmet: Names = ()
+    tuned_on: Names = ()
     seeds_needed: int | None = None
     images_decide: bool = False
     images_counted: bool = False

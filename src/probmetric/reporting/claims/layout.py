@@ -122,7 +122,8 @@ def details(finding: Finding, label: Callable[[str], str]) -> str:
     fidelity = "" if finding.fidelity == "corrected" else finding.fidelity.replace("_", " ")
     text = ", ".join(filter(None, (against, effect, seeds, sample, fidelity)))
     opponents = f"opponent{'s' if len(finding.missing) > 1 else ''} not run: {', '.join(finding.missing)}"
-    return "; ".join(filter(None, (text, opponents if finding.missing else "", needed(finding), *finding.unmet)))
+    tuned = f"settings tuned on {' and '.join(finding.tuned_on)}" if finding.tuned_on else ""
+    return "; ".join(filter(None, (text, tuned, opponents if finding.missing else "", needed(finding), *finding.unmet)))
 
 
 def needed(finding: Finding) -> str:

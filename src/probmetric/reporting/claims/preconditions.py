@@ -5,7 +5,8 @@ noise_as_published  20 % of the training labels were replaced at random
 converged           training had stopped gaining: the best validation metric of the last fifth of the epochs is at
 most 1 % better than that of the epochs before, on average over a method's runs (that of one run is noisy), and in none
 of them more than 10 % worse: training that falls apart has not converged
-tuned_or_published  settings are the paper's, on its dataset, or were tuned, with as many runs for every method
+tuned_or_published  settings are the paper's, on its dataset, or were tuned, with as many runs for every method; where
+they were tuned on another dataset, that is said beside the verdict (`tuned_elsewhere`)
 closed_set          test classes are training classes
 open_set            no test class was trained on
 resnet50            the backbone is a ResNet-50: what a loss costs is told relative to it
@@ -39,6 +40,12 @@ def unmet(context: ReportContext, claim: Claim, data: str, variants: Sequence[st
     """Why the runs of `variants` on `data` say nothing about `claim`; empty where they do. One reason per need."""
     reasons = (_CHECKS[need](context, data, variants) for need in claim.needs)
     return tuple(reason for reason in reasons if reason)
+
+
+def tuned_elsewhere(context: ReportContext, data: str, variants: Sequence[str]) -> Names:
+    """Datasets other than that of `data` the settings of `variants` were tuned on."""
+    places = {context.tuned_on.get(variant.partition("+")[0], "") for variant in variants}
+    return tuple(sorted(places - {"", split_data_name(data)[0]}))
 
 
 def late_gain(history: Sequence[dict[str, float | None]]) -> float | None:

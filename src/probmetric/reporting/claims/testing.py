@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from probmetric.reporting._comparison import LEVEL
 from probmetric.reporting._measured import AS_PUBLISHED, Series, plays, series
 from probmetric.reporting._per_image import image_errors, image_values
 from probmetric.reporting.claims import Claim, Finding, Names, Verdict
-from probmetric.reporting.claims.preconditions import unmet
+from probmetric.reporting.claims.preconditions import tuned_elsewhere, unmet
 from probmetric.run_names import split_data_name
 
 if TYPE_CHECKING:
@@ -77,8 +77,10 @@ class _Case:
         if not tests:
             return None
         missing = tuple(name for name, item in opponents.items() if item is None)
-        reasons = unmet(self.context, claim, self.data, [method.variant, *present])
-        return _finding(claim, self.data, self.fidelity, tests, missing, reasons)
+        variants = [method.variant, *present]
+        reasons = unmet(self.context, claim, self.data, variants)
+        found = _finding(claim, self.data, self.fidelity, tests, missing, reasons)
+        return replace(found, tuned_on=tuned_elsewhere(self.context, self.data, variants))
 
     def _tests(self, method: Series, opponents: Mapping[str, Series]) -> dict[str, _Test]:
         claim = self.claim
