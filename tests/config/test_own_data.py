@@ -11,6 +11,7 @@ from PIL import Image
 from probmetric import cli
 from probmetric.config import Params, load
 from probmetric.data.manifest import DataError, load_manifest
+from probmetric.io import read_yaml
 from probmetric.planning.declared import ensure, outdated
 from probmetric.planning.runs import plan_experiment
 
@@ -151,3 +152,14 @@ def test_skipping_what_cannot_be_read_is_no_other_data_but_not_skipping_it_any_m
     assert outdated(params, "shop") == "on_error skip -> raise"
     with pytest.raises(DataError, match=r"0\.png is no image"):
         ensure(params, "shop")
+
+
+@pytest.mark.parametrize(("rows", "seeds", "tested"), [(18_000, [0, 1, 2], 9_000), (50_000, [0], 10_000)])
+def test_of_very_many_vectors_a_part_is_tested_and_the_report_says_so(project, capsys, rows, seeds, tested):
+    np.savez(project / "v.npz", vectors=np.ones((rows, 2), np.float32), label=np.arange(rows) % 100)
+    assert cli.main(["init", "v.npz", "--name", "vectors"]) == 0
+    assert f"{tested} test), split by_class" in capsys.readouterr().out
+    spec = read_yaml("workflow/experiments/vectors.yaml")
+    assert spec["runs"][0]["seeds"] == seeds
+    assert ("10,000 of 50,000 vectors are tested, with one seed" in spec["description"]) == (rows == 50_000)
+    assert ("val_fraction: 0.1" in (project / "params.yaml").read_text()) == (rows == 50_000)

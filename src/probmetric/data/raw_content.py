@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,10 +29,10 @@ def raw_content(source: Source, files: RawFiles, prepared: Path) -> str:
     Raises:
         DataError: the source cannot list its files.
     """
-    root, paths = source.raw_files(files)
-    if not paths:
+    root, names = source.raw_files(files)
+    if not names:
         return ""
-    listing = sorted((os.path.relpath(path, root), *_state(path)) for path in paths)
+    listing = [(name, *_state(root / name)) for name in sorted(names)]
     listed, seen = digest_of(listing), _seen_file(prepared)
     known = _known(seen)
     if known.get("listing") != listed:

@@ -20,6 +20,7 @@ from probmetric.planning.experiments import EXPERIMENTS
 
 TABLES, VECTORS = (".csv", ".tsv"), (".npy", ".npz", ".safetensors")
 MANY_CLASSES = 20
+MOST_TESTED = 10_000  # vectors that evaluation compares with each other by default: its time grows with the square
 ON_PIXELS = ("arcface", "contrastive", "laplace")
 ON_VECTORS = {
     "vectors_arcface": {
@@ -100,7 +101,15 @@ def _read(place: Path, source: str, split: str, options: dict[str, Any]) -> tupl
     if not split and len(set(table.columns["label"].tolist())) >= MANY_CLASSES:
         first = "by_class"
         table = _listed(place, source, options | {"split": first})
+    if source == "embeddings" and _count(table, "test") > MOST_TESTED:
+        tested = float(f"{MOST_TESTED / len(table.columns['split']):.1g}")
+        options = {"test_fraction": tested, "val_fraction": tested / 2} | options
+        table = _listed(place, source, options | {"split": first})
     return table, {"split": first, **options}
+
+
+def _count(table: Table, split: str) -> int:
+    return int((table.columns["split"] == split).sum())
 
 
 def _listed(place: Path, source: str, options: dict[str, Any]) -> Table:
@@ -136,10 +145,11 @@ def _experiment(name: str, source: str, table: Table) -> str:
 
     methods = list(ON_VECTORS) if source == "embeddings" else list(ON_PIXELS)
     closed = ["classification/accuracy", "calibration/ece"] if table.protocol == "closed_set" else []
+    many = source == "embeddings" and len(table.columns["split"]) > 2 * MOST_TESTED
     values: dict[str, Any] = {
         "title": f"{name}: which method, and how sure",
-        "description": f"Written by `probmetric init`: {table.description}.",
-        "runs": [{"datasets": [name], "methods": methods, "seeds": [0, 1, 2]}],
+        "description": f"Written by `probmetric init`: {table.description}.{_of_many(table) if many else ''}",
+        "runs": [{"datasets": [name], "methods": methods, "seeds": [0] if many else [0, 1, 2]}],
     }
     if source == "embeddings":
         values["methods"] = ON_VECTORS
@@ -147,3 +157,12 @@ def _experiment(name: str, source: str, table: Table) -> str:
     values["figures"] = ["metric_per_method", "learning_curves", "sparsification"]
     head = "# yaml-language-server: $schema=../schemas/experiment.schema.json\n"
     return head + yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110)
+
+
+def _of_many(table: Table) -> str:
+    """What the report of very many vectors leaves out, and how to have it."""
+    tested, count = _count(table, "test"), len(table.columns["split"])
+    return (
+        f" To be quick, {tested:,} of {count:,} vectors are tested, with one seed, which says nothing about the spread "
+        "over seeds; a larger test_fraction in params.yaml and more seeds here say more."
+    )

@@ -89,8 +89,8 @@ class Source(ABC):
             seed: seed of the validation split and of anything generated.
         """
 
-    def raw_files(self, files: RawFiles) -> tuple[Path, Sequence[Path]]:
-        """The folder of the user's own files it reads, and these: when they change it is prepared again.
+    def raw_files(self, files: RawFiles) -> tuple[Path, Sequence[str]]:
+        """The folder of the user's own files it reads, and their paths below it: when they change it is prepared again.
 
         None for published archives, which have digests of their own (`data.raw`), and for what is generated.
         """

@@ -74,10 +74,11 @@ class Embeddings(Source):
             facts={"dimensions": int(vectors.shape[1])},
         )
 
-    def raw_files(self, files: RawFiles) -> tuple[Path, list[Path]]:
+    def raw_files(self, files: RawFiles) -> tuple[Path, list[str]]:
         """The file, and the one beside it that says what its rows are."""
         file = _file(files)
-        return file.parent, [file, file.with_suffix(".csv")] if file.suffix.lower() == ".npy" else [file]
+        beside = [file.with_suffix(".csv").name] if file.suffix.lower() == ".npy" else []
+        return file.parent, [file.name, *beside]
 
     def _read(self, file: Path) -> tuple[np.ndarray, Listed]:
         """Vectors (N, M) float32, finite, and what is said of each."""

@@ -79,10 +79,10 @@ class Folder(Source):
             on_error=self.on_error,
         )
 
-    def raw_files(self, files: RawFiles) -> tuple[Path, list[Path]]:
+    def raw_files(self, files: RawFiles) -> tuple[Path, list[str]]:
         """The images."""
         root = _root(files)
-        return root, [root / row[2] for row in _listed(root)[1]]
+        return root, [row[2] for row in _listed(root)[1]]
 
     def _usable(self, root: Path, found: Rows, notes: list[str]) -> Rows:
         """Rows without links that lead out of the folder and names that are no UTF-8; the notes list those."""
@@ -143,11 +143,11 @@ def _images(root: Path, split: str = "") -> Rows:
     place = root / split
     for folder, inner, names in os.walk(place) if place.is_dir() else ():
         inner[:] = sorted(name for name in inner if not name.startswith("."))
-        for name in sorted(names):
-            parts = Path(folder, name).relative_to(place).parts
-            if len(parts) > 1 and Path(name).suffix.lower() in IMAGE_SUFFIXES and not name.startswith("."):
-                path = Path(folder, name).relative_to(root).as_posix()
-                found.append((split or "train", parts[0], path, "/".join(parts[:2])))
+        parts = Path(folder).relative_to(place).parts
+        below = "/".join((split, *parts) if split else parts)
+        for name in sorted(names) if parts else ():
+            if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith("."):
+                found.append((split or "train", parts[0], f"{below}/{name}", "/".join((*parts, name)[:2])))
     if not found and split in ("", "train", "test"):
         raise DataError(
             f"{place} holds no folder with images ({', '.join(IMAGE_SUFFIXES)}); one folder per class is expected."

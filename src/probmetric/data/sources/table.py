@@ -11,6 +11,7 @@ Columns, which options may name otherwise: path, label and, where they are there
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -74,10 +75,10 @@ class TableOfImages(Source):
             on_error=self.on_error,
         )
 
-    def raw_files(self, files: RawFiles) -> tuple[Path, list[Path]]:
+    def raw_files(self, files: RawFiles) -> tuple[Path, list[str]]:
         """The table and the images it lists."""
         file, root, listed = self._listed(files)
-        return root, [file, *(root / str(path) for path in listed.paths)]
+        return root, [os.path.relpath(file, root), *listed.paths.tolist()]
 
     def _listed(self, files: RawFiles) -> tuple[Path, Path, Listed]:
         """The table, the folder its paths are below, and what it lists."""
