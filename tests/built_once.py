@@ -24,7 +24,7 @@ from probmetric.source_digest import closure
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src/probmetric"
-PREPARING = ("__init__.py", "data", "errors.py", "io.py", "lazy.py", "registry")  # all that `data` imports
+PREPARING = ("__init__.py", "data", "errors.py", "io", "lazy.py", "registry")  # all that `data` imports
 KEPT = 3  # states of the source whose folders are kept: going back to one is free
 
 

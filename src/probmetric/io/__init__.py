@@ -1,0 +1,44 @@
+"""Files: written whole or not at all, read with errors that say what to do, identified by digest.
+
+A file system that hangs (a lost network mount) is noticed when a file is opened: after PROBMETRIC_READ_TIMEOUT
+seconds (120) the read ends in an error that names the file, instead of never.
+"""
+
+from __future__ import annotations
+
+from probmetric.io._reading import (
+    FileError,
+    check_responds,
+    digest_of,
+    present,
+    read_csv,
+    read_json,
+    read_problem,
+    read_text,
+    read_yaml,
+    sha256_file,
+)
+from probmetric.io._tensors import content_digest, read_tensors, tensors_digest, write_tensors
+from probmetric.io._writing import atomic_path, remove, write_json, write_text, write_yaml
+
+__all__ = [
+    "FileError",
+    "atomic_path",
+    "check_responds",
+    "content_digest",
+    "digest_of",
+    "present",
+    "read_csv",
+    "read_json",
+    "read_problem",
+    "read_tensors",
+    "read_text",
+    "read_yaml",
+    "remove",
+    "sha256_file",
+    "tensors_digest",
+    "write_json",
+    "write_tensors",
+    "write_text",
+    "write_yaml",
+]
