@@ -12,7 +12,6 @@ is as good as the original. Going back to earlier settings brings the kept files
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from probmetric.io import atomic_path, content_digest, digest_of, remove, write_json, write_text
+from probmetric.io import atomic_path, content_digest, digest_of, remembered_json, remove, write_json, write_text
 from probmetric.run_folder import STEPS, RunFolder, Step
 
 KEPT = Path("state/kept")
@@ -91,11 +90,11 @@ class Made:
 def read_made(run: str, step: Step) -> Made | None:
     """The record of a step; None where it was never finished, or its record is damaged."""
     try:
-        values = json.loads(RunFolder.named(run).made_file(step).read_bytes())
+        values = remembered_json(RunFolder.named(run).made_file(step))
         known = {name: values["ingredients"][name] for name in Ingredients.__dataclass_fields__}
         known["cohorts"] = tuple(known["cohorts"])
         return Made(Ingredients(**known), values["release"], values["output"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return None
 
 

@@ -13,12 +13,11 @@ import contextlib
 import functools
 import hashlib
 import importlib.util
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from probmetric.io import FileError, write_json
+from probmetric.io import FileError, remembered_json, write_json
 
 MEMORY = Path("state/source.json")
 
@@ -124,10 +123,7 @@ def _facts(path: Path) -> _Facts:
 
 @functools.cache
 def _remembered() -> dict[str, Any]:
-    try:
-        known = json.loads(MEMORY.read_bytes())
-    except (OSError, ValueError):
-        return {}
+    known = remembered_json(MEMORY)
     return known if isinstance(known, dict) else {}
 
 

@@ -45,6 +45,9 @@ def test_help_imports_nothing_heavy():
         (["tables", "dmo"], "did you mean 'demo'"),
         (["prepare", "digit"], "did you mean 'digits'"),
         (["doctor", "no/such/folder"], "no/such/folder"),
+        (["doctor", "not\udcffutf8"], "not\\udcffutf8"),
+        (["status", ""], "an argument is empty"),
+        (["search", "digits/cosine/seed0", " "], "an argument is empty"),
     ],
 )
 def test_errors_are_one_paragraph_and_exit_two(capsys, arguments, expected):

@@ -23,6 +23,7 @@ from probmetric.io import (
     read_tensors,
     read_text,
     read_yaml,
+    remembered_json,
     sha256_file,
     write_json,
     write_tensors,
@@ -327,3 +328,16 @@ def test_the_record_of_a_training_stands_only_where_its_weights_do(tmp_path, mon
     run.write_training(weights, weights, [{"epoch": 0}], record, ["epoch"])
     assert written[-1] == "encoder.yaml"
     assert sorted(written[:-1]) == ["history.csv", "model.safetensors", "model_last.safetensors"]
+
+
+@pytest.mark.parametrize("content", [None, b"", b'{"a": 1', b"\xff\xfe", b"[" * 100_000, b"1" * 10_000], ids=range(6))
+def test_what_only_saves_work_is_nothing_when_damaged(tmp_path, content):
+    path = tmp_path / "memory.json"
+    if content is None:
+        path.symlink_to("nowhere")
+    else:
+        path.write_bytes(content)
+    assert remembered_json(path) is None
+    assert remembered_json(tmp_path) is None
+    write_json(tmp_path / "sound.json", {"a": 1})
+    assert remembered_json(tmp_path / "sound.json") == {"a": 1}

@@ -68,6 +68,8 @@ def test_a_table_and_vectors_become_runs(project, capsys):
         (["gone", "--name", "shop"], "gone is nothing to start from"),
         (["photos", "--name", "cub"], "the name 'cub' is taken"),
         (["photos", "--name", "My Shop"], "My Shop"),
+        *((["photos", "--name", name], "cannot name a dataset") for name in ("*", "a\nb", "%s{}", "1", "ä", "a+b")),
+        (["photos", "--name", "null"], "null"),
         (["photos", "--name", "../x"], "x"),
         (["empty", "--name", "shop"], "holds no folder with images"),
     ],

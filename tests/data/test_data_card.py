@@ -23,6 +23,15 @@ def test_card_and_croissant_say_what_the_folder_holds(prepared_dataset, tmp_path
     assert all(f"| `{name}` |" in words for name in frame.columns)
 
 
+def test_another_readme_is_left_alone(prepared_dataset, tmp_path):
+    (tmp_path / "README.md").write_text("ours")
+    with pytest.raises(DataError, match=r"README\.md is there and no data card"):
+        write_card(prepared_dataset("digits"), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
+    write_card(prepared_dataset("digits"), tmp_path / "new")
+    write_card(prepared_dataset("digits"), tmp_path / "new")
+
+
 def test_every_column_of_letters_exact_is_explained(prepared_dataset, tmp_path):
     folder = prepared_dataset("letters_exact")
     card, machine = write_card(folder, tmp_path, licence="mine")

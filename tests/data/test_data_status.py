@@ -59,3 +59,13 @@ def test_files_of_the_same_name_are_told_apart_by_their_folder(tmp_path):
     for name in ("mnist", "fashion_mnist"):
         prepare_dataset(name, tmp_path / name, raw=tmp_path / "raw", workers=1, subset=True, progress=False)
     assert (tmp_path / "mnist" / "images.bin").read_bytes() != (tmp_path / "fashion_mnist" / "images.bin").read_bytes()
+
+
+@pytest.mark.parametrize("content", ["", "null", "[1]", '{"images": "many"}', "[" * 100_000], ids=range(5))
+def test_a_damaged_summary_is_said(tmp_path, content):
+    folder = tmp_path / "digits"
+    folder.mkdir()
+    (folder / "manifest.parquet").write_bytes(b"")
+    (folder / "summary.json").write_text(content)
+    (row,) = data_status(tmp_path, tmp_path, ["digits"])
+    assert (row.state, row.next_command) == ("damaged", f"probmetric doctor {folder}")

@@ -131,7 +131,7 @@ def test_a_log_says_whether_its_certificate_has_expired(tmp_path):
     fine = monitored(made, logged(tmp_path / "log.csv", generator.random(300)), column="p_right")
     assert (fine.expired, fine.queries) == (False, 300)
     assert "300 queries, no change found" in fine.text
-    blurred = logged(tmp_path / "log.csv", np.r_[generator.random(100), 0.6 + 0.4 * generator.random(200)], "gap")
+    blurred = logged(tmp_path / "gap.csv", np.r_[generator.random(100), 0.6 + 0.4 * generator.random(200)], "gap")
     found = monitored(made, blurred, column="gap")
     assert found.expired
     assert 100 < found.alarm.query < 200
@@ -144,6 +144,14 @@ def test_a_log_says_whether_its_certificate_has_expired(tmp_path):
     (tmp_path / "log.csv").write_text("p_right\n0.5\n\nmany\n")
     with pytest.raises(FileError, match="holds 'many'; expected numbers"):
         monitored(made, tmp_path / "log.csv", column="p_right")
+    (tmp_path / "nan.csv").write_text("p_right\n0.5\nnan\n")
+    with pytest.raises(FileError, match="column 'p_right' holds nan; expected numbers"):
+        monitored(made, tmp_path / "nan.csv", column="p_right")
+    for patience in (np.nan, np.inf, 0, -1):
+        with pytest.raises(CertificateError, match="patience is"):
+            monitored(made, blurred, column="gap", patience=patience)
+    with pytest.raises(CertificateError, match="reference has 2 doubts"):
+        monitored(dataclasses.replace(made, reference=(0.1, 0.2)), blurred, column="gap")
     with pytest.raises(CertificateError, match="no calibration doubts"):
         monitored(dataclasses.replace(made, reference=()), blurred, column="gap")
 

@@ -102,6 +102,13 @@ def test_vectors_are_those_of_the_run(shop, project, capsys):
     assert set(table["label"].to_pylist()) == {f"digit {number}" for number in range(10)}
 
 
+def test_vectors_do_not_replace_a_file_of_another_kind(shop, project, capsys):
+    Path("notes.txt").write_text("ours")
+    assert cli.main(["vectors", PLAIN, "digits", "notes.txt"]) == 2
+    assert "call it notes.parquet" in capsys.readouterr().err
+    assert Path("notes.txt").read_text() == "ours"
+
+
 def test_vectors_of_a_folder_leave_out_bad_images_when_told_to(shop, photos, tmp_path, capsys):
     import shutil
 

@@ -69,6 +69,12 @@ def test_a_risk_without_a_certificate_is_refused(certified, model, asked):
         model.search(certified, asked[0][:1], risk=0.01)
 
 
+@pytest.mark.parametrize("risk", [-1, 0, 1, 1.5, float("inf"), float("nan")])
+def test_a_risk_is_a_share(certified, model, asked, risk):
+    with pytest.raises(ProbMetricError, match=r"risk is .*between 0 and 1"):
+        model.search(certified, asked[0][:1], risk=risk)
+
+
 def test_a_gallery_that_changed_is_not_the_one_certified(gallery, certified, model, asked, tmp_path):
     changed = probmetric.Gallery.open(gallery.folder)
     changed.remove(["train/0"])

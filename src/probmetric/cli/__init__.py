@@ -25,13 +25,19 @@ from probmetric.privacy import switch_telemetry_off
 EXIT_CONFIG = 2
 
 
+class ArgumentError(ProbMetricError):
+    """An argument that no command can mean."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; errors meant for people are printed as one paragraph, not as a traceback."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     options = parser().parse_args(arguments)
     switch_telemetry_off()
     logging.basicConfig(format="%(message)s", force=True)
     logging.getLogger("probmetric").setLevel(logging.INFO)
     try:
+        _check_given(arguments)
         options.run_command(options)
     except ProbMetricError as error:
         print(f"probmetric {options.command}: {error}", file=sys.stderr)
@@ -48,7 +54,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"probmetric {options.command}: {read_problem(error.filename, error)}", file=sys.stderr)
         return EXIT_CONFIG
+    except UnicodeEncodeError as error:
+        if not str(error.object).isascii() and error.reason == "surrogates not allowed":
+            name = error.object.encode(errors="backslashreplace").decode()
+            print(
+                f"probmetric {options.command}: {name} is not UTF-8 and cannot be stored; rename it.", file=sys.stderr
+            )
+            return EXIT_CONFIG
+        raise
     except KeyboardInterrupt:
         print("interrupted; run the same command again to go on.", file=sys.stderr)
         return 130
     return 0
+
+
+def _check_given(arguments: Sequence[str]) -> None:
+    """Refuse empty arguments: as a path each would be the current folder, as a name all there are.
+
+    Raises:
+        ArgumentError: one is empty.
+    """
+    if any(not argument.strip() for argument in arguments):
+        raise ArgumentError("an argument is empty; is a variable of the shell not set? Name a file, a folder or a run.")

@@ -15,7 +15,7 @@ from probmetric.data.digest import read_digest, verify_digest
 from probmetric.data.manifest import IMAGES, MANIFEST, SUMMARY, DataError, load_metadata, read_table
 from probmetric.data.sources import REGISTRY
 from probmetric.data.version import FORMAT
-from probmetric.io import read_json, write_json, write_text
+from probmetric.io import present, read_json, write_json, write_text
 
 FONTS = "DejaVu (Bitstream Vera), STIX (SIL OFL 1.1) and Computer Modern (AMS), as matplotlib ships them"
 LICENCES = {
@@ -72,9 +72,12 @@ def write_card(folder: str | Path, output: str | Path, licence: str = "") -> lis
         licence: under what terms the images may be used; known for the embedded datasets.
 
     Raises:
-        DataError: the folder is no prepared dataset, is damaged, or shares another's pixels (wrong labels).
+        DataError: the folder is no prepared dataset, is damaged, or shares another's pixels (wrong labels); or the
+            output holds a README.md that is no data card.
     """
     card, machine = Path(output) / "README.md", Path(output) / "croissant.json"
+    if present(card) and not present(machine):
+        raise DataError(f"{card} is there and no data card (no croissant.json beside it); name another folder.")
     write_text(card, data_card(folder, licence))
     write_json(machine, croissant(folder, licence))
     return [card, machine]

@@ -65,7 +65,7 @@ def forget_the_dead(folder: Path = DVC) -> list[int]:
             if not set(owners) <= {"read", "write"}:
                 raise ValueError("no list of DVC's")
             dead = sorted({pid for owner in _owners(owners) if not _alive(pid := int(owner["pid"]))})
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             path.unlink()  # half-written by a killed process; its lock is free, and DVC cannot read it
             return []
         if dead:

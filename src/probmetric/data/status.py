@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from probmetric.data.manifest import MANIFEST, SUMMARY
 from probmetric.data.raw import RawFiles
 from probmetric.data.sources import REGISTRY, Source
+from probmetric.io import remembered_json
 
 
 @dataclass(frozen=True)
@@ -84,14 +84,22 @@ def dataset_status(name: str, source_name: str, raw: Path, prepared: Path, *, su
     if source.needs_raw:
         state, missing = ("ready", ()) if raw.exists() else ("missing", (f"{raw}/",))
     if (prepared / name / MANIFEST).is_file():
-        summary = prepared / name / SUMMARY
-        images = json.loads(summary.read_text(encoding="utf-8"))["images"] if summary.is_file() else images
-        state, missing, todo = "prepared", (), f"probmetric doctor {prepared / name}"
+        counted = _counted(prepared / name)
+        images = images if counted is None else counted
+        state = "damaged" if counted is None else "prepared"
+        missing, todo = (), f"probmetric doctor {prepared / name}"
     elif missing:
         first, more = missing[0].split(" | ")[0], " ..." if missing[1:] else ""
         place = "" if source.needs_raw else f" into {raw / source_name}"
         todo = f"put {first}{more}{place}, then {todo}"
     return DatasetStatus(name, source_name, state, present, missing, size, source.where, images, todo)
+
+
+def _counted(folder: Path) -> int | None:
+    """How many images the summary of a prepared dataset says; None where it is missing or damaged."""
+    summary = remembered_json(folder / SUMMARY)
+    images = summary.get("images") if isinstance(summary, dict) else None
+    return images if isinstance(images, int) else None
 
 
 def _state(needs: list[tuple[str, str]]) -> str:

@@ -92,14 +92,17 @@ def monitored(
 
     Raises:
         FileError: the log is damaged, or has no such column or numbers.
-        CertificateError: the certificate holds no calibration doubts.
+        CertificateError: the certificate holds no calibration doubts or too few, or the patience is out of range.
     """
     if not certificate.reference:
         raise CertificateError("the certificate holds no calibration doubts to compare with; certify again.")
     names, rows = read_csv(log, "name the CSV that `probmetric search --csv` wrote")
     if column not in names:
         raise FileError(f"{log} has no column {column!r}; it has {', '.join(names)}.")
-    monitor = Monitor(certificate.reference, patience=patience)
+    try:
+        monitor = Monitor(certificate.reference, patience=patience)
+    except ValueError as error:
+        raise CertificateError(f"these answers cannot be watched: {error}") from error
     asked = [row[column] for row in rows if row.get("rank", "1") == "1"]
     try:
         values = [float(text) for text in asked]
@@ -107,6 +110,10 @@ def monitored(
         raise FileError(
             f"{log}: column {column!r} holds {next(filter(_is_text, asked))!r}; expected numbers."
         ) from None
+    if not all(map(math.isfinite, values)):
+        raise FileError(
+            f"{log}: column {column!r} holds {next(v for v in values if not math.isfinite(v))}; expected numbers."
+        )
     if not ordered:
         values = np.random.default_rng(0).permutation(values).tolist()
     alarm = monitor.watch(1 - value if column == "p_right" else value for value in values)
@@ -133,13 +140,13 @@ class Monitor:
             seed: of the draws that break ties.
 
         Raises:
-            ValueError: fewer than 50 doubts, one that is not finite, or a patience below 1.
+            ValueError: fewer than 50 doubts, one that is not finite, or a patience below 1 or without end.
         """
         values = _arrays.vector(reference, "reference")
         if len(values) < LEAST:
             raise ValueError(f"reference has {len(values)} doubts; a change can be told from at least {LEAST}.")
-        if patience < 1:
-            raise ValueError(f"patience is {patience}; it is a number of queries, at least 1.")
+        if not 1 <= patience < math.inf:
+            raise ValueError(f"patience is {patience}; it is a number of queries, at least 1 and finite.")
         self.patience, self.queries = patience, 0
         self.alarm: Alarm | None = None
         self._seen = sorted(values.tolist())

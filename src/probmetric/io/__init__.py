@@ -16,6 +16,7 @@ from probmetric.io._reading import (
     read_problem,
     read_text,
     read_yaml,
+    remembered_json,
     sha256_file,
 )
 from probmetric.io._tensors import content_digest, read_tensors, tensors_digest, write_tensors
@@ -34,6 +35,7 @@ __all__ = [
     "read_tensors",
     "read_text",
     "read_yaml",
+    "remembered_json",
     "remove",
     "sha256_file",
     "tensors_digest",

@@ -120,6 +120,14 @@ def read_json(path: str | Path, fix: str = "delete it and run again") -> Any:
         raise FileError(f"{path} is damaged ({error}); {fix}.") from error
 
 
+def remembered_json(path: str | Path) -> Any:
+    """JSON of a file that only saves work; None where it is missing, unreadable or damaged."""
+    try:
+        return json.loads(Path(path).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
 def read_yaml(path: str | Path, fix: str = "restore it, or run the step that writes it again") -> Any:
     """Read YAML safely (no objects are constructed); errors name the file and the line."""
     import yaml

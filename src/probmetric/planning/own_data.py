@@ -21,6 +21,7 @@ from probmetric.planning.experiments import EXPERIMENTS
 TABLES, VECTORS = (".csv", ".tsv"), (".npy", ".npz", ".safetensors")
 MANY_CLASSES = 20
 MOST_TESTED = 10_000  # vectors that evaluation compares with each other by default: its time grows with the square
+NAME = re.compile("[a-z][a-z0-9_-]*")  # what rules of the workflow take for a dataset and for an experiment
 ON_PIXELS = ("arcface", "contrastive", "laplace")
 ON_VECTORS = {
     "vectors_arcface": {
@@ -48,9 +49,13 @@ def init(place: Path, name: str, *, split: str = "", options: dict[str, Any] | N
         options: further options of the source, such as `on_error`.
 
     Raises:
-        ConfigError: the name is taken, or params.yaml cannot be extended.
+        ConfigError: the name is none or taken, or params.yaml cannot be extended.
         DataError: there is no data, or too little.
     """
+    if not NAME.fullmatch(name) or _as_yaml(name) != name:
+        raise ConfigError(
+            f"{name!r} cannot name a dataset; use lower-case letters, digits, '-', '_', a letter first, not null."
+        )
     params: Params = parse(Params, read_yaml(PARAMS), str(PARAMS))
     experiment = EXPERIMENTS / f"{name}.yaml"
     if name in dataset_names(params) or experiment.exists():
@@ -115,6 +120,13 @@ def _count(table: Table, split: str) -> int:
 def _listed(place: Path, source: str, options: dict[str, Any]) -> Table:
     found: Table = SOURCES.create(source, **options).read(RawFiles(source, place, place.parent), seed=0)
     return found
+
+
+def _as_yaml(text: str) -> Any:
+    """What a YAML file that holds the text says: `null`, `on` and `no` are no text there."""
+    import yaml
+
+    return yaml.safe_load(text)
 
 
 def _with_dataset(text: str, name: str, values: dict[str, Any]) -> str:

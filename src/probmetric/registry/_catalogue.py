@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from probmetric.io import remembered_json
+
 SHIPPED = Path(__file__).with_name("catalogue.json")
 PROJECT = Path("params.yaml")
 FOUND = Path("state/components")
@@ -45,10 +47,7 @@ def found(name: str, digest: str) -> Any:
     path = FOUND / f"{name}.json"
     if not PROJECT.is_file() or not path.is_file():
         return None
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        return None
+    kept = remembered_json(path)
     return kept["found"] if isinstance(kept, dict) and kept.get("digest") == digest else None
 
 

@@ -8,12 +8,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from probmetric.io import write_json
+from probmetric.io import remembered_json, write_json
 
 REPORTS = Path("reports")
 
@@ -44,8 +43,5 @@ def signature(experiment: str) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
+    found = remembered_json(path)
     return found if isinstance(found, dict) else {}

@@ -216,6 +216,8 @@ class Model:
         """
         asked = sequence_of(images, self.eye.ndim)
         self._check_search(gallery, k, {"withhold": withhold, "strangers": strangers})
+        if risk is not None and not 0 < risk < 1:
+            raise ServingError(f"risk is {risk:g}; it is the share of wrong answers allowed, between 0 and 1.")
         certificate = None if risk is None else chosen(gallery.certificates, risk, gallery, self)
         embedded = self.embedded(asked)
         batch = embedded.batch

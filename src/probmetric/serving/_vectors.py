@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probmetric.io import atomic_path
+from probmetric.io import FileError, atomic_path
 from probmetric.serving._sets import Lazy
 
 if TYPE_CHECKING:
@@ -22,8 +22,10 @@ def write_vectors(model: Model, items: Items, path: Path, *, on_error: OnError =
 
     Raises:
         DataError: images that cannot be read; all of a block are named.
-        FileError: the file cannot be written.
+        FileError: the file cannot be written, or is not called so.
     """
+    if path.suffix != ".parquet":
+        raise FileError(f"{path} is to be a Parquet file; call it {path.with_suffix('.parquet').name}.")
     import pyarrow.parquet as pq
 
     count, problems = 0, list[Any]()
