@@ -34,6 +34,14 @@ REFUSED = [
         for found in ("bn_inception", "unit")
     ),
     (
+        {
+            "loss": "triplet",
+            "backbone": "bn_inception",
+            "view": {"name": "photos", "mean": [0.5] * 3, "std": [1.0] * 3},
+        },
+        r"view.mean \[0.5, 0.5, 0.5\]: backbone 'bn_inception' converts images",
+    ),
+    (
         {"loss": "triplet", "change": {"evaluation.proxies": True}},
         "evaluation.proxies: loss 'triplet' has no proxies; set evaluation.proxies: false",
     ),

@@ -87,7 +87,7 @@ def test_how_it_is_switched_off():
     environment = {name: value for name, value in os.environ.items() if name not in TELEMETRY_OFF}
     for code in (
         "from probmetric.cli import main\ntry: main(['--version'])\nexcept SystemExit: pass\nmain(['experiments'])",
-        "from probmetric.planning.workflow import put_environment_on_path; put_environment_on_path()",
+        "from probmetric.planning.workflow import prepare_environment; prepare_environment()",
     ):
         shown = f"{code}\nimport os, sys\nsys.stderr.write(repr(dict(os.environ)))"
         done = subprocess.run(

@@ -16,13 +16,13 @@ from probmetric.planning.summaries import (
 )
 from probmetric.planning.workflow import (
     WorkflowPlan,
-    put_environment_on_path,
+    prepare_environment,
     weights_of,
 )
 from probmetric.resident import owner
 from snakemake.exceptions import WorkflowError
 
-put_environment_on_path()
+prepare_environment()
 
 try:
     # A job on another machine asks for nothing but its own run.

@@ -131,12 +131,14 @@ def _problems(settings: RunSettings) -> Iterator[str]:
 
 def _unreadable_images(settings: RunSettings) -> Iterator[str]:
     wanted = models.REGISTRY.constant(settings.backbone.name, "wants_statistics_of", "")
-    found = settings.view.options.get("normalisation", "backbone") if settings.view else "backbone"
-    if wanted and found not in ("backbone", wanted):
-        yield (
-            f"view.normalisation {found!r}: backbone {settings.backbone.name!r} converts images with the statistics of "
-            f"{wanted} itself; leave view.normalisation out."
-        )
+    options = settings.view.options if settings.view else {}
+    for name in ("normalisation", "mean", "std"):
+        found = options.get(name) or "backbone"
+        if wanted and found not in ("backbone", wanted):
+            yield (
+                f"view.{name} {found!r}: backbone {settings.backbone.name!r} converts images with the statistics of "
+                f"{wanted} itself; leave view.{name} out."
+            )
 
 
 def _can(registry: Registry, component: Component | None, flag: str) -> bool:
