@@ -190,6 +190,12 @@ def test_text_from_outside_is_escaped(workspace):
     assert any(attributes.get("alt") == nasty for tag, attributes in page.tags if tag == "img")
 
 
+def test_backticks_of_the_description_are_code(workspace):
+    context = workspace.context(description="As in `a < b.yaml`, not ` alone.", figures=())
+    aggregate(workspace.folders, context.folder / "runs.csv", context.folder / "metrics.json")
+    assert "<p>As in <code>a &lt; b.yaml</code>, not ` alone.</p>" in render(context)
+
+
 def test_the_same_results_give_the_same_bytes(page, study):
     first = (study.folder / "index.html").read_bytes()
     write_report(study)

@@ -27,7 +27,7 @@ def made(built_workspace, tmp_path_factory) -> Path:
     shutil.copytree(built_workspace, root)
     workspace = Workspace(root, tuple(run for run in RUNS if run.startswith("digits")))
     for name in ("study", "pfml/table2"):
-        context = workspace.context(name, figures=("sparsification",), title=f"All of {name}", description="A < B.")
+        context = workspace.context(name, figures=("sparsification",), title=f"All of {name}", description="`A < B`.")
         aggregate(workspace.folders, context.folder / "runs.csv", context.folder / "metrics.json")
         write_tables(context)
         draw("sparsification", context)
@@ -68,7 +68,7 @@ def test_the_first_page_lists_every_experiment_and_theory_figure(reports, tmp_pa
     for name in ("study", "pfml/table2"):
         assert f"{name}/index.html" in page.links
         assert f"All of {name}</a>" in text
-    assert text.count("A &lt; B.") == 2
+    assert text.count("<code>A &lt; B</code>.") == 2
     drawn = {path.stem for path in THEORY.glob("*.json")}
     assert {link for link in page.links if link.startswith("theory/")} == {
         f"theory/{name}.{kind}" for name in drawn for kind in ("png", "pdf")

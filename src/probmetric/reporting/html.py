@@ -11,6 +11,7 @@ import base64
 import hashlib
 import io
 import os
+import re
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jinja2 import Environment
+    from markupsafe import Markup
 
     from probmetric.reporting.experiment import ReportContext
     from probmetric.reporting.tables import Group, Row
@@ -75,7 +77,15 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     found.filters["words"] = override_words
+    found.filters["coded"] = _coded
     return found
+
+
+def _coded(text: str) -> Markup:
+    """Escaped text, with `what stands in backticks` as code."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def render(context: ReportContext) -> str:
