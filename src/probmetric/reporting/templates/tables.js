@@ -63,6 +63,20 @@
     table.parentElement.before(picker);
   };
 
+  /** On narrow screens a long table shows its first rows, as they are sorted, until all are asked for. */
+  const shorten = (table) => {
+    const rows = table.tBodies[0].rows.length;
+    if (rows <= LONG + 2) return;
+    const button = document.createElement("button");
+    Object.assign(button, { type: "button", className: "narrow", textContent: `Show all ${rows} rows` });
+    button.addEventListener("click", () => {
+      table.classList.remove("short");
+      button.remove();
+    });
+    table.classList.add("short");
+    table.parentElement.after(button);
+  };
+
   /** Rows hold all the words typed; several tables of a section are filtered at once. */
   const filter = (section) => {
     const tables = [...section.querySelectorAll("table.data")];
@@ -80,6 +94,7 @@
         const text = row.textContent.toLowerCase();
         row.hidden = !words.every((word) => text.includes(word));
       });
+      section.classList.toggle("filtered", words.length > 0);
       const shown = rows.filter((row) => !row.hidden).length;
       count.textContent = words.length ? `${shown} of ${rows.length} rows` : "";
     });
@@ -90,5 +105,6 @@
   };
 
   document.querySelectorAll("table.data").forEach(sortable);
+  document.querySelectorAll("table.data").forEach(shorten);
   document.querySelectorAll("section").forEach(filter);
 })();
