@@ -165,3 +165,19 @@ def test_of_very_many_vectors_a_part_is_tested_and_the_report_says_so(project, c
     assert spec["runs"][0]["seeds"] == seeds
     assert ("10,000 of 50,000 vectors are tested, with one seed" in spec["description"]) == (rows == 50_000)
     assert ("val_fraction: 0.1" in (project / "params.yaml").read_text()) == (rows == 50_000)
+
+
+def test_names_of_files_do_not_steer_the_terminal(project, capsys):
+    shop(project)
+    (project / "photos/kind 0/\x1b[31mred\x07.png").write_bytes(b"no image")
+    assert cli.main(["prepare", "shop"]) == 2
+    said = capsys.readouterr().err
+    assert "kind 0/\\x1b[31mred\\x07.png is no image" in said
+    assert not {"\x1b", "\x07"} & set(said)
+
+
+def test_pictures_that_are_left_out_are_told_at_once(project, capsys):
+    photos(project / "photos")
+    (project / "photos/kind 0/new.webp").touch()
+    assert cli.main(["init", "photos", "--name", "shop"]) == 0
+    assert "Note: 1 picture(s) left out because they are no .jpg, .jpeg, .png: 1 .webp." in capsys.readouterr().out

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import struct
+from pathlib import Path
+from zlib import compress, crc32
 
 import numpy as np
 import pytest
@@ -225,3 +228,82 @@ def test_the_middle_of_a_very_long_image_is_seen_without_blowing_it_up(size):
     view = create_view("photos", size=24).load_plain(Store(), np.zeros(1, dtype=int))
     assert view.shape == (1, 3, 24, 24)
     assert view.max() > 100
+
+
+def png(width, height, *chunks):
+    """A PNG file with a head of that size and these chunks (name, content)."""
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    parts = [(b"IHDR", head), *chunks, (b"IEND", b"")]
+    written = (
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", crc32(name + data)) for name, data in parts
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(written)
+
+
+BAD = {
+    "bomb.png": (png(100_000, 100_000), "too large to be a photograph"),
+    "larger.png": (png(2**31 - 1, 2**31 - 1), "too large to be a photograph"),
+    "text.png": (png(2, 2, (b"zTXt", b"k\0\0" + compress(bytes(2**26)))), "truncated or damaged"),
+    "short.png": (png(50, 50, (b"IDAT", compress(bytes(10)))), "truncated or damaged"),
+    "no width.png": (png(0, 10), "is no image"),
+    "drawing.png": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "is no image"),
+    "script.jpg": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n", "is no image"),
+    "empty.jpg": (b"", "is empty"),
+}
+
+
+def test_hostile_images_are_all_named_with_the_reason(tmp_path):
+    raw = photographs(tmp_path / "photos", range(8), count=10)
+    for name, (content, _) in BAD.items():
+        (raw / "class 1" / name).write_bytes(content)
+    with pytest.raises(DataError) as error:
+        prepared(raw, tmp_path / "shop")
+    lines = str(error.value).splitlines()
+    assert len(lines) == 1 + len(BAD)
+    for name, (_, reason) in BAD.items():
+        assert any(name in line and reason in line for line in lines)
+
+
+def test_unusual_images_are_what_their_viewers_show(tmp_path):
+    raw = photographs(tmp_path / "photos", range(8), count=10)
+    place = raw / "class 1"
+    frames = [Image.new("RGB", (30, 20), colour) for colour in ("red", "green", "blue")]
+    for name, kind in (("gif.jpg", "GIF"), ("webp.png", "WEBP"), ("apng.png", "PNG")):
+        options = {"lossless": True} if kind == "WEBP" else {}
+        frames[0].save(place / name, kind, save_all=True, append_images=frames[1:], **options)
+    Image.fromarray(np.full((20, 30), 257 * 128, np.uint16)).save(place / "deep.png")
+    frames[0].convert("CMYK").save(place / "cmyk.jpg", quality=95)
+    palette = Image.new("P", (30, 20), 1)
+    palette.putpalette([0, 0, 0, 0, 0, 255])
+    palette.save(place / "palette.png", transparency=1)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    frames[1].save(place / "turned.jpg", exif=turned)
+    for name, size in (("dot.png", (1, 1)), ("wide.png", (30_000, 1)), ("tall.png", (1, 30_000))):
+        Image.new("RGB", size, "red").save(place / name)
+    prepared(raw, tmp_path / "shop", near_duplicates=False)
+    rows, store = load_manifest(tmp_path / "shop")["path"].tolist(), open_images(tmp_path / "shop")
+    found = {Path(path).name: store[row] for row, path in enumerate(rows) if "class 1/" in path}
+    expected = {
+        **dict.fromkeys(("gif.jpg", "webp.png", "apng.png"), (20, 30, (255, 0, 0))),
+        "deep.png": (20, 30, (128, 128, 128)),
+        "cmyk.jpg": (20, 30, (255, 0, 0)),
+        "palette.png": (20, 30, (255, 255, 255)),
+        "turned.jpg": (30, 20, (0, 128, 0)),
+        "dot.png": (1, 1, (255, 0, 0)),
+        "wide.png": (1, 30_000, (255, 0, 0)),
+        "tall.png": (30_000, 1, (255, 0, 0)),
+    }
+    for name, (height, width, colour) in expected.items():
+        assert found[name].shape == (height, width, 3), name
+        assert np.abs(found[name][0, 0].astype(int) - colour).max() <= 3, name
+    assert doctor(tmp_path / "shop") == []
+
+
+def test_pictures_of_kinds_that_are_not_read_are_said(tmp_path):
+    raw = photographs(tmp_path / "photos", range(8), count=10)
+    for name in ("a.webp", "b.WEBP", "c.bmp", "notes.txt", ".hidden.gif"):
+        (raw / "class 1" / name).touch()
+    prepared(raw, tmp_path / "shop")
+    notes = json.loads((tmp_path / "shop" / "summary.json").read_text())["notes"]
+    assert "3 picture(s) left out because they are no .jpg, .jpeg, .png: 1 .bmp, 2 .webp" in notes

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from probmetric.data import DataError, doctor, load_manifest, load_metadata, prepare_dataset
+from probmetric.data import DataError, doctor, load_manifest, load_metadata, open_images, prepare_dataset
 
 
 def pictures(root, count=24):
@@ -75,8 +75,16 @@ def test_named_splits_and_groups_are_kept(tmp_path):
         ("path,label,split\na/0.png,x,train\na/1.png,x,train\na/2.png,y,exam\na/3.png,y,test", "split 'exam'"),
         (
             "path,label\na/0.png,x\na/0.png,x\na/1.png,x\na/2.png,x\na/3.png,y\na/4.png,y\na/3.png,y",
-            "listed twice",
+            "rows 1 and 2 list one image",
         ),
+        ("path,label\na/0.png,x\na/1.png,x\na/2.png,y\na/./0.png,y", "rows 1 and 4 list one image"),
+        ("path,label\na/0.png,x\na/1.png,x\na//1.png,y\na/2.png,y", "rows 2 and 3 list one image"),
+        ("path,label\na/0.png,x\na/1.png, x\na/2.png,y\na/3.png,y", "row 2: the label ' x' begins or ends with"),
+        ("path,label\na/0.png,1\na/1.png,1.0\na/2.png,y\na/3.png,y", "row 2: the label '1.0' is '1' elsewhere"),
+        ("path;label\na/0.png;x\na/1.png;x", "separated by ';': write it with commas"),
+        ("path\tlabel\na/0.png\tx\na/1.png\tx", r"separated by '\\t': write it with commas"),
+        (f"path,label\na/0.png,{'x' * 200_000}\n", "line 2: no readable CSV"),
+        ("path,label\na/0\0.png,x\na/0.png,y", "leave the folder"),
         ("path,label\na/0.png,x\na/1.png,x\na/2.png,y\na/3.png,y\na/4.png,y", "no image to validate on"),
         ("path,label\na/0.png,x\na/1.png,x", "too few"),
     ],
@@ -98,6 +106,38 @@ def test_what_is_no_table_is_said(tmp_path):
     (tmp_path / "latin.csv").write_bytes("path,label\ncaf\xe9.png,x".encode("latin-1"))
     with pytest.raises(DataError, match="is not UTF-8"):
         prepared(tmp_path / "latin.csv", tmp_path / "shop")
+    (tmp_path / "wide.csv").write_text("path,label\na/0.png,x", encoding="utf-16")
+    with pytest.raises(DataError, match="line 1: byte 0xff is not UTF-8"):
+        prepared(tmp_path / "wide.csv", tmp_path / "shop")
+    for name in ("folder.csv", "folder.parquet"):
+        (tmp_path / name).mkdir()
+        with pytest.raises(DataError, match="is no"):
+            prepared(tmp_path / name, tmp_path / "shop")
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [None, *"xxxyyyy"],
+        [float("nan"), 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0],
+        pa.array([None, 1, 1, 1, 2, 2, 2, 2]),
+    ],
+)
+def test_a_missing_label_is_no_class(tmp_path, labels):
+    pictures(tmp_path, 8)
+    pq.write_table(pa.table({"path": [f"a/{n}.png" for n in range(8)], "label": labels}), tmp_path / "t.parquet")
+    with pytest.raises(DataError, match="row 1 has no label"):
+        prepared(tmp_path / "t.parquet", tmp_path / "shop", split="by_image")
+
+
+def test_columns_called_as_ours_do_not_change_what_is_stored(tmp_path):
+    pictures(tmp_path, 8)
+    lines = [f"a/{n}.png,{n % 2},1,2,3" for n in range(8)]
+    (tmp_path / "t.csv").write_text("\n".join(["path,label,length,offset,sha256", *lines]))
+    prepared(tmp_path / "t.csv", tmp_path / "shop", split="by_image")
+    assert doctor(tmp_path / "shop") == []
+    stored = open_images(tmp_path / "shop")
+    assert all(stored[row].shape == (40, 50, 3) for row in range(8))
 
 
 def vectors(count=60, dim=10):
@@ -125,7 +165,6 @@ def written(folder, kind):
 
 @pytest.mark.parametrize("kind", ["parquet", "npz", "npy", "safetensors"])
 def test_vectors_are_a_dataset(tmp_path, kind):
-    from probmetric.data import open_images
     from probmetric.data.views import view_of
 
     file = written(tmp_path, kind)
@@ -146,9 +185,57 @@ def test_vectors_are_a_dataset(tmp_path, kind):
         ({"vectors": np.array(["x"] * 60)}, "expected numbers"),
         ({"vectors": np.array([{}] * 60)}, "without objects"),
         ({"other": np.zeros((60, 3))}, "has no vectors"),
+        ({"vectors": np.full((60, 3), 1e300)}, "is not finite in float32"),
+        ({"vectors": np.zeros((0, 3))}, "expected numbers"),
+        ({"vectors": np.ones((60, 3), complex)}, "expected numbers"),
+        ({"vectors": np.ones((60, 3)), "label": np.full(60, np.nan)}, r"row 1 has no label; mend it \(60 such\)"),
+        ({"vectors": np.ones((60, 3)), "label": np.array([b"\xff"] * 60)}, "a label is not UTF-8"),
+        ({"vectors": np.ones((60, 3)), "path": np.array(["x"] * 60)}, "list one image"),
     ],
 )
 def test_hostile_vectors_are_refused(tmp_path, change, says):
-    np.savez(tmp_path / "v.npz", label=np.arange(60) % 6, **change)
+    np.savez(tmp_path / "v.npz", **{"label": np.arange(60) % 6, **change})
     with pytest.raises(DataError, match=says):
         prepare_dataset("embeddings", tmp_path / "v", raw=tmp_path / "v.npz", progress=False)
+
+
+def test_labels_of_bytes_are_text(tmp_path):
+    np.savez(tmp_path / "v.npz", vectors=vectors()[0], label=vectors()[1].astype(bytes))
+    folder = prepare_dataset("embeddings", tmp_path / "v", raw=tmp_path / "v.npz", progress=False, split="by_image")
+    assert set(load_manifest(folder)["class_name"]) == {f"kind {number}" for number in range(6)}
+
+
+def test_lists_that_differ_in_length_are_refused_also_where_they_would_fill_a_matrix(tmp_path):
+    ragged = [[1.0, 2.0, 3.0], [4.0], *([float(number), 2.0] for number in range(58))]
+    pq.write_table(pa.table({"vector": ragged, "label": np.arange(60) % 6}), tmp_path / "v.parquet")
+    with pytest.raises(DataError, match="lists that differ in length"):
+        prepare_dataset("embeddings", tmp_path / "v", raw=tmp_path / "v.parquet", progress=False)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "npz", "npy", "safetensors"])
+@pytest.mark.parametrize("damage", ["empty", "half", "noise", "zip"])
+def test_damaged_files_of_vectors_are_named(tmp_path, kind, damage):
+    file = written(tmp_path, kind)
+    whole = file.read_bytes()
+    noise = np.random.default_rng(0).bytes(500)
+    file.write_bytes({"empty": b"", "half": whole[: len(whole) // 2], "noise": noise, "zip": b"PK\x03\x04junk"}[damage])
+    with pytest.raises(DataError, match=rf"v\.{kind}"):
+        prepare_dataset("embeddings", tmp_path / "v", raw=file, progress=False, split="by_image")
+
+
+def test_a_file_that_claims_more_than_there_is_memory_is_refused(tmp_path):
+    head = b"{'descr': '<f4', 'fortran_order': False, 'shape': (100000000000, 768), }".ljust(117) + b"\n"
+    (tmp_path / "v.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head + bytes(100))
+    (tmp_path / "v.csv").write_text("label\n1")
+    with pytest.raises(DataError, match="Unable to allocate"):
+        prepare_dataset("embeddings", tmp_path / "v", raw=tmp_path / "v.npy", progress=False)
+
+
+def test_vectors_of_a_kind_numpy_does_not_know_are_refused_with_the_way_out(tmp_path):
+    import torch
+    from safetensors.torch import save_file
+
+    rows = torch.from_numpy(vectors()[0]).bfloat16()
+    save_file({"vector": rows, "label": torch.arange(60) % 6}, tmp_path / "v.safetensors")
+    with pytest.raises(DataError, match="vectors as float32"):
+        prepare_dataset("embeddings", tmp_path / "v", raw=tmp_path / "v.safetensors", progress=False)

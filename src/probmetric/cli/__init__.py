@@ -14,6 +14,7 @@ are answered at once.
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Sequence
 
@@ -29,6 +30,11 @@ class ArgumentError(ProbMetricError):
     """An argument that no command can mean."""
 
 
+def harmless(text: str) -> str:
+    """A message without control characters: names of files must not steer the terminal."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; errors meant for people are printed as one paragraph, not as a traceback."""
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -40,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _check_given(arguments)
         options.run_command(options)
     except ProbMetricError as error:
-        print(f"probmetric {options.command}: {error}", file=sys.stderr)
+        print(f"probmetric {options.command}: {harmless(str(error))}", file=sys.stderr)
         return EXIT_CONFIG
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
@@ -52,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.filename is None:
             raise
-        print(f"probmetric {options.command}: {read_problem(error.filename, error)}", file=sys.stderr)
+        print(f"probmetric {options.command}: {harmless(str(read_problem(error.filename, error)))}", file=sys.stderr)
         return EXIT_CONFIG
     except UnicodeEncodeError as error:
         if not str(error.object).isascii() and error.reason == "surrogates not allowed":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ ON_VECTORS = {
     },
     "vectors_pfe": {"label": "ArcFace on vectors + PFE", "base": "vectors_arcface", "uncertainty": "pfe"},
 }
+OF_MANY = {"vectors_pfe": ON_VECTORS["vectors_pfe"] | {"uncertainty": {"name": "pfe", "epochs": 5}}}
 
 
 def init(place: Path, name: str, *, split: str = "", options: dict[str, Any] | None = None) -> str:
@@ -70,9 +72,13 @@ def init(place: Path, name: str, *, split: str = "", options: dict[str, Any] | N
     counts = Counter(table.columns["split"].tolist())
     classes = len(set(table.columns["label"].tolist()))
     shared = ", ".join(f"{counts[part]} {part}" for part in ("train", "val", "test"))
-    return (
-        f"{place}: {sum(counts.values())} of {classes} classes ({shared}), split {chosen['split']}.\n"
-        f"Written: dataset {name!r} in {PARAMS}, {experiment}.\nNext: snakemake --config experiments={name}"
+    return "\n".join(
+        [
+            f"{place}: {sum(counts.values())} of {classes} classes ({shared}), split {chosen['split']}.",
+            *(f"Note: {note}." for note in table.notes),
+            f"Written: dataset {name!r} in {PARAMS}, {experiment}.",
+            f"Next: snakemake --config experiments={name}",
+        ]
     )
 
 
@@ -118,8 +124,9 @@ def _count(table: Table, split: str) -> int:
 
 
 def _listed(place: Path, source: str, options: dict[str, Any]) -> Table:
-    found: Table = SOURCES.create(source, **options).read(RawFiles(source, place, place.parent), seed=0)
-    return found
+    files = RawFiles(source, place, place.parent)
+    found: Table = SOURCES.create(source, **options).read(files, seed=0)
+    return replace(found, notes=[*files.notes, *found.notes])
 
 
 def _as_yaml(text: str) -> Any:
@@ -164,7 +171,7 @@ def _experiment(name: str, source: str, table: Table) -> str:
         "runs": [{"datasets": [name], "methods": methods, "seeds": [0] if many else [0, 1, 2]}],
     }
     if source == "embeddings":
-        values["methods"] = ON_VECTORS
+        values["methods"] = ON_VECTORS | (OF_MANY if many else {})
     values["metrics"] = ["retrieval/recall_at_1", "retrieval/map_at_r", *closed, "sparsification/error_auroc"]
     values["figures"] = ["metric_per_method", "learning_curves", "sparsification"]
     head = "# yaml-language-server: $schema=../schemas/experiment.schema.json\n"
@@ -176,5 +183,6 @@ def _of_many(table: Table) -> str:
     tested, count = _count(table, "test"), len(table.columns["split"])
     return (
         f" To be quick, {tested:,} of {count:,} vectors are tested, with one seed, which says nothing about the spread "
-        "over seeds; a larger test_fraction in params.yaml and more seeds here say more."
+        "over seeds, and PFE is fitted in five epochs; a larger test_fraction in params.yaml and more seeds and epochs "
+        "in the experiment say more."
     )

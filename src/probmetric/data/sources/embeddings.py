@@ -14,6 +14,8 @@ The vectors lie in images.bin as float32, each padded with zeros to S x S x 3 by
 from __future__ import annotations
 
 import math
+import zipfile
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,11 +28,23 @@ from probmetric.data.sources import register
 from probmetric.data.sources._base import Source, Table
 from probmetric.data.sources._files import strings
 from probmetric.data.sources._own import CLOSED_SETS, Listed, Sharing, Split
-from probmetric.data.sources.table import columns_of, listed_in
+from probmetric.data.sources.table import check_once, columns_of, listed_in
 from probmetric.registry import Flag
 
 FILES = (".parquet", ".npz", ".npy", ".safetensors")
 VECTORS = ("vector", "vectors", "mean", "embedding")
+# what NumPy says of files that are none: cut short, packed strangely, larger than memory by what they say of themselves
+UNREADABLE = (
+    OSError,
+    ValueError,
+    EOFError,
+    KeyError,
+    MemoryError,
+    NotImplementedError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 @register
@@ -89,17 +103,20 @@ class Embeddings(Source):
         vectors = arrays.pop(name)
         if vectors.ndim != 2 or vectors.dtype.kind not in "fiu" or 0 in vectors.shape:
             raise DataError(f"{file}: {name} is {vectors.dtype} {vectors.shape}; expected numbers (N, M).")
-        vectors = vectors.astype(np.float32)
+        with np.errstate(over="ignore"):
+            vectors = vectors.astype(np.float32)
         bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
         if len(bad):
-            raise DataError(f"{file}: vector {bad[0]} (from 0) is not finite, {len(bad)} in all; drop them.")
+            raise DataError(f"{file}: vector {bad[0]} (from 0) is not finite in float32, {len(bad)} in all; drop them.")
         columns = {name: values for name, values in arrays.items() if values.ndim == 1}
         for other, values in columns.items():
             if len(values) != len(vectors):
                 raise DataError(f"{file}: {len(values)} entries of {other} for {len(vectors)} vectors; give one each.")
         if self.names["path"] not in columns:
             columns[self.names["path"]] = strings([f"{file.stem}/{row:07}" for row in range(len(vectors))])
-        return vectors, listed_in(file, self.names, columns)
+        listed = listed_in(file, self.names, columns)
+        check_once(file, listed.paths)
+        return vectors, listed
 
 
 def _file(files: RawFiles) -> Path:
@@ -134,13 +151,19 @@ def _arrays(file: Path) -> dict[str, np.ndarray]:
     if kind == ".parquet":
         return columns_of(file) | _vectors_of_parquet(file)
     if kind == ".safetensors":
-        from probmetric.io import read_tensors
+        from probmetric.io import FileError, read_tensors
 
-        return dict(read_tensors(file)[0])
+        try:
+            return dict(read_tensors(file)[0])
+        except (FileError, TypeError) as error:  # NumPy has no bfloat16
+            what = "damaged" if isinstance(error, FileError) else str(error)
+            raise DataError(f"{file} cannot be read ({what}); write it again, vectors as float32.") from error
     try:
-        loaded = np.load(file, allow_pickle=False)
-        found = {"vector": loaded} if kind == ".npy" else {name: loaded[name] for name in loaded.files}
-    except (OSError, ValueError, EOFError, KeyError) as error:
+        with file.open("rb") as opened:  # NumPy leaves a damaged one open
+            loaded = np.load(opened, allow_pickle=False)
+            packed = isinstance(loaded, np.lib.npyio.NpzFile)
+            found = {name: loaded[name] for name in loaded.files} if packed else {"vector": loaded}
+    except UNREADABLE as error:
         raise DataError(f"{file} cannot be read ({error}); write it with numpy.save, without objects.") from error
     return found | _beside(file, kind)
 
@@ -158,6 +181,7 @@ def _beside(file: Path, kind: str) -> dict[str, np.ndarray]:
 def _vectors_of_parquet(file: Path) -> dict[str, np.ndarray]:
     """Columns of lists, all of one length, as matrices."""
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     table = pq.read_table(file)
@@ -169,7 +193,8 @@ def _vectors_of_parquet(file: Path) -> dict[str, np.ndarray]:
             continue
         array = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
         values = array.flatten()
-        if array.null_count or values.null_count or not len(array) or len(values) % len(array):
+        lengths = pc.unique(pc.list_value_length(array))
+        if array.null_count or values.null_count or len(lengths) != 1:
             raise DataError(f"{file}: {name} has empty cells, or lists that differ in length; mend them.")
         found[name] = np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(array), -1)
     return found

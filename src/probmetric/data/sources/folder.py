@@ -17,6 +17,7 @@ prepared. Images that look the same (`data.near`) stay in one split only, the la
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -28,6 +29,7 @@ from probmetric.data.sources._files import IMAGE_SUFFIXES, ImageFiles, Store, st
 from probmetric.data.sources._own import CLOSED_SETS, Listed, OnError, Sharing, Split
 from probmetric.registry import Flag
 
+OTHER_PICTURES = (".webp", ".bmp", ".gif", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl", ".jp2", ".ppm")
 Rows = list[tuple[str, str, str, str]]
 
 
@@ -64,6 +66,7 @@ class Folder(Source):
         if not self.follow_links and self.on_error == "raise":
             check_links(root)
         given, found = _listed(root)
+        files.notes.extend(_other_pictures(root))
         if self.on_error == "skip":
             found = self._usable(root, found, files.notes)
         splits, names, paths, groups = (strings(list(column)) for column in zip(*found, strict=True))
@@ -107,6 +110,15 @@ def _listed(root: Path) -> tuple[bool, Rows]:
     """Whether the folder names its splits, and its images."""
     given = (root / "train").is_dir() and (root / "test").is_dir()
     return given, [row for split in SPLITS for row in _images(root, split)] if given else _images(root)
+
+
+def _other_pictures(root: Path) -> list[str]:
+    """A note on pictures that are left out because nobody expects their kind; nothing where there are none."""
+    names = (name for _, _, names in os.walk(root) for name in names if not name.startswith("."))
+    kinds = Counter(kind for name in names if (kind := Path(name).suffix.lower()) in OTHER_PICTURES)
+    shown = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+    allowed = ", ".join(IMAGE_SUFFIXES)
+    return [f"{kinds.total()} picture(s) left out because they are no {allowed}: {shown}"] if kinds else []
 
 
 def _text(name: str) -> bool:

@@ -12,6 +12,8 @@ Columns, which options may name otherwise: path, label and, where they are there
 from __future__ import annotations
 
 import os
+import posixpath
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,6 +28,7 @@ from probmetric.data.sources._own import CLOSED_SETS, Listed, OnError, Sharing, 
 from probmetric.registry import Flag
 
 FILES = (".csv", ".tsv", ".parquet")
+LENGTH = "length"  # a column of manifests whose images are stored as files
 
 
 @register
@@ -65,6 +68,7 @@ class TableOfImages(Source):
         outside = [str(path) for path in listed.paths if not _listing.stays_inside(str(path))]
         if outside:
             raise DataError(f"{file}: {len(outside)} path(s) leave the folder {root} ({outside[0]!a}); mend the lines.")
+        check_once(file, listed.paths)
         columns = self.sharing.columns(listed, file, files.notes, seed)
         return Table(
             columns,
@@ -107,15 +111,58 @@ def listed_in(file: Path, names: dict[str, str], columns: dict[str, np.ndarray])
         if names[role] not in columns:
             raise DataError(
                 f"{file} has no column {names[role]!r}; it has {', '.join(columns)}. Name it: `{role}_column: ...`."
+                f"{_separated(columns)}"
             )
-    own = {role: strings([str(value) for value in columns[name]]) for role, name in names.items() if name in columns}
+    own = {role: _texts(file, role, columns[name]) for role, name in names.items() if name in columns}
     for role in ("path", "label"):
         empty = np.flatnonzero(own[role] == "")
         if len(empty):
             raise DataError(f"{file}: row {empty[0] + 1} has no {role}; mend it ({len(empty)} such).")
-    taken = {*names.values(), *TYPES, "clean_label"}
+    _check_names(file, own["label"])
+    taken = {*names.values(), *TYPES, "clean_label", LENGTH}
     extra = {name: values for name, values in columns.items() if name not in taken}
     return Listed(own["path"], own["label"], own.get("split"), own.get("group"), extra)
+
+
+def _separated(columns: Iterable[str]) -> str:
+    """What to do about a head that is one column, cut by something else than we cut by."""
+    head = list(columns)
+    found = next((mark for mark in (";", "\t") if len(head) == 1 and mark in head[0]), "")
+    return f" Its columns are separated by {found!r}: write it with commas, or with tabs as .tsv." if found else ""
+
+
+def _texts(file: Path, role: str, values: np.ndarray) -> np.ndarray:
+    """Values (N,) as text, "" where there is none: NaN is no label.
+
+    Raises:
+        DataError: bytes that are not UTF-8.
+    """
+    if values.dtype.kind == "f":
+        return strings(["" if np.isnan(value) else str(value) for value in values])
+    try:
+        return strings([value.decode() if isinstance(value, bytes) else str(value) for value in values])
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file}: a {role} is not UTF-8 ({error.object!r}); write it as text.") from error
+
+
+def _check_names(file: Path, labels: np.ndarray) -> None:
+    """Raise `DataError` for labels (N,) that are two names of one class, which nobody would see: `mug ` and `1.0`."""
+    names = set(labels.tolist())
+    for row, name in enumerate(labels.tolist(), start=1):
+        if name != name.strip():
+            raise DataError(f"{file}: row {row}: the label {name!r} begins or ends with white space; remove it.")
+        if name.endswith(".0") and name[:-2] in names:
+            raise DataError(f"{file}: row {row}: the label {name!r} is {name[:-2]!r} elsewhere; write it one way.")
+
+
+def check_once(file: Path, paths: np.ndarray) -> None:
+    """Raise `DataError` if two of the `paths` (N,) lead to one file, also written as `a//1.jpg` or `a/./1.jpg`."""
+    first: dict[str, int] = {}
+    for row, path in enumerate(map(str, paths), start=1):
+        before = first.setdefault(posixpath.normpath(path), row)
+        if before != row:
+            which = f"rows {before} and {row} list one image ({path!a})"
+            raise DataError(f"{file}: {which}, which would be its own neighbour; remove one.")
 
 
 def _of_csv(file: Path) -> dict[str, np.ndarray]:
@@ -163,7 +210,8 @@ def _of_parquet(file: Path) -> dict[str, np.ndarray]:
         kind = column.type
         if pa.types.is_integer(kind) or pa.types.is_floating(kind):
             plain = column.null_count == 0
-            found[name] = np.array(column.to_pylist()) if plain else strings([str(v) for v in column.to_pylist()])
+            values = column.to_pylist()
+            found[name] = np.array(values) if plain else strings(["" if v is None else str(v) for v in values])
         elif pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
             found[name] = strings(["" if value is None else str(value) for value in column.to_pylist()])
     return found
