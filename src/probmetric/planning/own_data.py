@@ -24,7 +24,7 @@ MANY_CLASSES = 20
 MOST_TESTED = 10_000  # vectors that evaluation compares with each other by default: its time grows with the square
 NAME = re.compile("[a-z][a-z0-9_-]*")  # what rules of the workflow take for a dataset and for an experiment
 ON_PIXELS = ("arcface", "contrastive", "laplace")
-ON_VECTORS = {
+ON_VECTORS: dict[str, dict[str, Any]] = {
     "vectors_arcface": {
         "label": "ArcFace on vectors",
         "backbone": "vectors",
