@@ -77,7 +77,7 @@ def test_a_new_photo_is_prepared_and_what_came_from_the_data_is_made_again(proje
     before = trained.read_bytes()
     photo(project.folder / "photos/kind 0/new.png", 99)
     assert of_the_run(project.planned()) == FROM_DATA
-    project.snakemake()
+    assert "runs     probmetric ui" in project.snakemake()
     assert "kind 0/new.png" in set(load_manifest(project.folder / "data/prepared/shop")["path"])
     assert trained.read_bytes() != before
     assert project.planned() == {}

@@ -38,7 +38,8 @@ def closing_summary(plan: WorkflowPlan, seconds: float, cores: int, starts: Mapp
         output="state/orchestration.json",
     )
     places = [f"  {kind:<8} reports/{name}/{file}" for name in plan.experiments for kind, file in _PLACES.items()]
-    return "\n".join(["", account.text(), "", "Done. Where to look:", *places, "  runs     make ui  (MLflow)"])
+    shown = "make ui" if Path("Makefile").exists() else "probmetric ui"  # a project of the wheel has no Makefile
+    return "\n".join(["", account.text(), "", "Done. Where to look:", *places, f"  runs     {shown}  (MLflow)"])
 
 
 def partial_reports(plan: WorkflowPlan) -> str:
