@@ -1,10 +1,12 @@
 import json
+import shutil
 
 import pytest
 
-from probmetric.data import DataError, add_noise, load_manifest
+from probmetric.data import DataError, add_noise, doctor, load_manifest
 from probmetric.data.card import write_card
 from probmetric.data.digest import read_digest
+from probmetric.io import FileError
 
 
 def test_card_and_croissant_say_what_the_folder_holds(prepared_dataset, tmp_path):
@@ -30,6 +32,18 @@ def test_another_readme_is_left_alone(prepared_dataset, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
     write_card(prepared_dataset("digits"), tmp_path / "new")
     write_card(prepared_dataset("digits"), tmp_path / "new")
+
+
+@pytest.mark.parametrize("content", ["", "null", "[1]", "{}", '{"splits": 3}'])
+def test_a_damaged_summary_is_named(prepared_dataset, tmp_path, content):
+    folder = shutil.copytree(prepared_dataset("digits"), tmp_path / "digits")
+    (folder / "summary.json").unlink()
+    (folder / "summary.json").write_text(content)
+    with pytest.raises(FileError, match=r"summary\.json is damaged"):
+        write_card(folder, tmp_path / "card")
+    assert "summary.json is damaged" in str(doctor(folder))
+    with pytest.raises(FileError, match=r"summary\.json is damaged .*prepare the clean dataset again"):
+        add_noise(folder, tmp_path / "digits+noise0.2", rate=0.2, kind="uniform", seed=0)
 
 
 def test_every_column_of_letters_exact_is_explained(prepared_dataset, tmp_path):

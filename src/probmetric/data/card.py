@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from probmetric.data.digest import read_digest, verify_digest
-from probmetric.data.manifest import IMAGES, MANIFEST, SUMMARY, DataError, load_metadata, read_table
+from probmetric.data.manifest import IMAGES, MANIFEST, DataError, load_metadata, read_summary, read_table
 from probmetric.data.sources import REGISTRY
 from probmetric.data.version import FORMAT
-from probmetric.io import present, read_json, write_json, write_text
+from probmetric.io import present, write_json, write_text
 
 FONTS = "DejaVu (Bitstream Vera), STIX (SIL OFL 1.1) and Computer Modern (AMS), as matplotlib ships them"
 LICENCES = {
@@ -150,7 +150,7 @@ def _facts(folder: str | Path) -> tuple[str, dict[str, Any], dict[str, str]]:
         raise DataError(
             f"{folder} shares the pixels of another dataset ({', '.join(sorted(digests))}); describe that one."
         )
-    return str(load_metadata(folder)["dataset"]), read_json(Path(folder) / SUMMARY), digests
+    return str(load_metadata(folder)["dataset"]), read_summary(folder), digests
 
 
 def _columns(folder: str | Path) -> dict[str, str]:

@@ -11,9 +11,18 @@ from typing import Any
 import numpy as np
 
 from probmetric.data.digest import verify_digest
-from probmetric.data.manifest import MANIFEST, SPLITS, SUMMARY, TYPES, read_table, rebuild_advice, values_of
+from probmetric.data.manifest import (
+    MANIFEST,
+    SPLITS,
+    SUMMARY,
+    TYPES,
+    read_summary,
+    read_table,
+    rebuild_advice,
+    values_of,
+)
 from probmetric.data.store import ImageStore
-from probmetric.io import FileError, read_json
+from probmetric.io import FileError
 
 SHOWN = 3
 
@@ -66,7 +75,7 @@ def doctor(folder: str | Path) -> list[Finding]:
     try:
         table, metadata = read_table(folder)
         columns = {name: values_of(table, name) for name in table.column_names}
-        opened = _Folder(folder, columns, metadata, read_json(folder / SUMMARY, advice))
+        opened = _Folder(folder, columns, metadata, read_summary(folder, advice))
         store = ImageStore(folder)
     except FileError as error:
         return [*findings, Finding(str(folder), str(error).rstrip("."), advice)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from probmetric.errors import ProbMetricError
-from probmetric.io import FileError, atomic_path, check_responds
+from probmetric.io import FileError, atomic_path, check_responds, read_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,6 +106,19 @@ def _of_one_width(data: bytes | np.ndarray, count: int, width: int) -> pa.Array:
     ends = np.arange(count + 1, dtype=np.int64) * width
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.large_string(), count, buffers).cast(pa.string())
+
+
+def read_summary(folder: str | Path, fix: str = "delete it and prepare the dataset again") -> dict[str, Any]:
+    """The summary of a prepared dataset: protocol, numbers of images and classes, options of its source.
+
+    Raises:
+        FileError: it is missing or damaged; the message says to `fix` it.
+    """
+    path = Path(folder) / SUMMARY
+    found = read_json(path, fix)
+    if not isinstance(found, dict) or not isinstance(found.get("splits"), dict):
+        raise FileError(f"{path} is damaged (it has no splits); {fix}.")
+    return found
 
 
 def read_table(

@@ -21,13 +21,14 @@ from probmetric.data.manifest import (
     SUMMARY,
     OptionError,
     load_metadata,
+    read_summary,
     read_table,
     values_of,
     write_manifest,
 )
 from probmetric.data.prepare import new_folder
 from probmetric.data.store import ImageStore
-from probmetric.io import read_json, write_json
+from probmetric.io import write_json
 from probmetric.registry import nearest
 
 Kind = Literal["uniform", "nearest"]
@@ -114,7 +115,7 @@ def add_noise(
             {**columns, "label": noisy, "clean_label": clean},
             {**metadata, "images": owner, "noise": noise},
         )
-        summary = read_json(prepared_folder / SUMMARY, "prepare the clean dataset again")
+        summary = read_summary(prepared_folder, "prepare the clean dataset again")
         write_json(folder / SUMMARY, {**summary, "noise": noise})
         images = f"{owner}/{IMAGES}"
         write_digest(folder, [MANIFEST, images], {images: digest[IMAGES]})

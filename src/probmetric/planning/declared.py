@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probmetric.io import FileError, digest_of, read_json
+from probmetric.io import FileError, digest_of
 from probmetric.registry import nearest
 from probmetric.run_names import LabelNoise, RunKey, data_name, split_data_name
 
@@ -151,19 +151,19 @@ def outdated(params: Params, name: str) -> str:
 
     "" where nothing has, where it is not prepared, and where nobody can tell: its raw files are elsewhere.
     """
-    from probmetric.data.manifest import SUMMARY
+    from probmetric.data.manifest import SUMMARY, read_summary
 
     clean, noise = split_data_name(name)
     folder = Path(params.data.prepared) / name
     if not (folder / SUMMARY).exists():  # not the digest: a job that makes it again finds it deleted
         return ""
     try:
-        summary = read_json(folder / SUMMARY)
+        summary = read_summary(folder)
     except FileError as error:
         return str(error)
     if noise and (changed := outdated(params, clean)):
         return changed
-    if noise and {**summary, "noise": None} != {**read_json(folder.with_name(clean) / SUMMARY), "noise": None}:
+    if noise and {**summary, "noise": None} != {**read_summary(folder.with_name(clean)), "noise": None}:
         return f"dataset {clean} was prepared again"
     return _differing(params, clean, folder.with_name(clean), summary)
 

@@ -249,11 +249,11 @@ def _transform(encoder: RunFolder, data: Path) -> dict[str, Any]:
 
 def shorter_side_of(data: Path) -> int:
     """To how many pixels preparation reduced the shorter side of the images; 0 where it did not."""
-    from probmetric.data.manifest import SUMMARY, load_metadata
+    from probmetric.data.manifest import SUMMARY, load_metadata, read_summary
     from probmetric.data.sources import REGISTRY
 
     source = load_metadata(data)["dataset"]
-    summary = read_json(data / SUMMARY) if present(data / SUMMARY) else {}
+    summary = read_summary(data) if present(data / SUMMARY) else {}
     given = summary.get("options", {})
     chosen = {name: given.get(name, option.default) for name, option in REGISTRY.options(source).items()}
     return 0 if chosen.get("store") == "files" else int(chosen.get("shorter_side") or 0)
@@ -270,9 +270,9 @@ def _training_classes(data: Path) -> list[str]:
 
 
 def _provenance(folder: RunFolder, data: Path) -> dict[str, Any]:
-    from probmetric.data.manifest import SUMMARY
+    from probmetric.data.manifest import SUMMARY, read_summary
 
-    summary = read_json(data / SUMMARY) if present(data / SUMMARY) else {}
+    summary = read_summary(data) if present(data / SUMMARY) else {}
     about = {
         name: summary[name] for name in ("description", "protocol", "images", "classes", "splits") if name in summary
     }
