@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from probmetric.data import load_columns, load_manifest, open_images
+from probmetric.data import load_columns, load_manifest, open_images, prepare_dataset
 from probmetric.data.exact import INK, LEVELS, PAPER, Templates, drawn, log_likelihoods, split_posterior
+from probmetric.data.manifest import OptionError
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +78,11 @@ def test_noise_makes_letters_ambiguous_and_classes_are_unseen(prepared):
     assert [len(set(part)) for part in parts] == [52, 18, 40]
     assert len(set(columns["label"])) == 110
     assert [len(part) // len(set(part)) for part in parts] == [24, 48, 48]  # with the defaults 480
+
+
+def test_testing_on_all_letters_is_refused(tmp_path):
+    with pytest.raises(OptionError, match="test_letters is 12 of 10 letters"):
+        prepare_dataset("letters_exact", tmp_path / "exact", letters=10, test_letters=12, progress=False)
 
 
 def test_images_of_another_kind_are_refused(few):

@@ -25,7 +25,8 @@ from probmetric.models._base import Encoder
 from probmetric.training.batch_norm import synchronise_batch_norm
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData
-from probmetric.training.loop import Trainer, TrainingStoppedError, weights_of
+from probmetric.training.loop import Trainer, TrainingStoppedError
+from probmetric.training.network import weights_of
 from probmetric.training.processes import ALONE, Processes, joined
 from probmetric.uncertainty import create_uncertainty
 

@@ -27,7 +27,8 @@ from probmetric.training.data import TrainingData, training_view
 from probmetric.training.device import try_lock
 from probmetric.training.diagnosis import NonFiniteGradientError
 from probmetric.training.forward import embed, embed_split
-from probmetric.training.loop import HISTORY_COLUMNS, Trainer, TrainingStoppedError
+from probmetric.training.loop import Trainer, TrainingStoppedError
+from probmetric.training.progress import HISTORY_COLUMNS
 
 CPU = torch.device("cpu")
 

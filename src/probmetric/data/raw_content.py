@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from probmetric.io import FileError, digest_of, read_json, write_json
+from probmetric.io import FileError, digest_of, remembered_json, write_json
 
 if TYPE_CHECKING:
     from probmetric.data.raw import RawFiles
@@ -47,10 +47,7 @@ def _seen_file(prepared: Path) -> Path:
 
 def _known(seen: Path) -> dict[str, str]:
     """What was kept; nothing where it is not there, or is damaged."""
-    try:
-        found = read_json(seen)
-    except FileError:
-        return {}
+    found = remembered_json(seen)
     sound = isinstance(found, dict) and all(isinstance(found.get(name), str) for name in ("listing", "content"))
     return found if sound else {}
 

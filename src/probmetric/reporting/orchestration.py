@@ -119,8 +119,8 @@ def measure(
 
 
 _IMPORTS = {
-    "fit_posterior": "probmetric.training.run, probmetric.uncertainty._base",
-    "embed": "probmetric.training.run, probmetric.uncertainty._base, probmetric.data.reader",
+    "fit_posterior": "probmetric.training.network, probmetric.uncertainty._base",
+    "embed": "probmetric.training.network, probmetric.uncertainty._base, probmetric.data.reader",
     "evaluate": "probmetric.pipeline, probmetric.evaluation.evaluator",
     "prepare": "dvc.cli",
 }

@@ -30,7 +30,8 @@ from probmetric.serving._model import Model, Reference
 from probmetric.training.backend import backend
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.device import claim_device
-from probmetric.training.loop import Trainer, weights_of
+from probmetric.training.loop import Trainer
+from probmetric.training.network import weights_of
 from probmetric.training.passes import TrainingPass, ValidationPass
 from probmetric.training.seeds import derive_seed
 from probmetric.uncertainty import Posterior, Predictor, create_uncertainty

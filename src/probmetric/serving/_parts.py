@@ -153,7 +153,7 @@ class Parts:
 
     def _encoder(self) -> tuple[Encoder, Any]:
         """The encoder, or all members as one, and the loss of the first."""
-        from probmetric.training.run import assembled
+        from probmetric.training.network import assembled
 
         loaded = []
         for number, member in enumerate(self.record.members):

@@ -23,7 +23,6 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import torch
@@ -31,7 +30,6 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from probmetric.config import Training
-from probmetric.evaluation.selection import selection_warning
 from probmetric.losses import Loss
 from probmetric.models import Encoder
 from probmetric.training.backend import compiled
@@ -39,7 +37,9 @@ from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData
 from probmetric.training.diagnosis import TrainingError, non_finite_gradients, non_finite_loss
 from probmetric.training.forward import Network, embed_as_trained, resolve_precision
+from probmetric.training.network import Weights, weights_of
 from probmetric.training.optimizer import create_optimizer, set_learning_rates, update_parameters
+from probmetric.training.progress import HISTORY_COLUMNS, Progress
 from probmetric.training.schedule import learning_rate_factor
 from probmetric.training.seeds import generator_for, seed_layers
 from probmetric.training.team import team_of
@@ -50,13 +50,6 @@ log = logging.getLogger(__name__)
 MAX_SKIPPED_IN_A_ROW = 20
 SECONDS_BETWEEN_CHECKPOINTS = 120.0
 
-HISTORY_COLUMNS = (
-    *("epoch", "step", "train_loss", "lr", "val_metric", "seconds", "images_per_second"),
-    *("peak_memory_mb", "grad_norm", "skipped_steps"),
-)
-
-Weights = dict[str, Tensor]
-
 
 class TrainingStoppedError(TrainingError):
     """Training was asked to stop and has saved its state."""
@@ -65,46 +58,6 @@ class TrainingStoppedError(TrainingError):
         super().__init__(
             f"stopped by request in epoch {epoch} after step {step}; the state is saved, the same command goes on."
         )
-
-
-@dataclass
-class Progress:
-    """Where a run stands; plain values only, so that it can be checkpointed."""
-
-    epoch: int = 0
-    step_in_epoch: int = 0
-    step: int = 0
-    loss_sum: float = 0.0
-    norm_sum: float = 0.0
-    skipped: int = 0
-    skipped_in_a_row: int = 0
-    seconds: float = 0.0
-    metrics: list[float] = field(default_factory=list)
-    history: list[dict[str, Any]] = field(default_factory=list)
-    best_epoch: int = -1
-    finished: bool = False
-
-    def count(self, loss: float, norm: float) -> None:
-        """Add up a step's loss and, unless it is skipped because of it, its gradients' norm."""
-        self.loss_sum += loss
-        if math.isfinite(norm):
-            self.norm_sum += norm
-            self.skipped_in_a_row = 0
-        else:
-            self.skipped += 1
-            self.skipped_in_a_row += 1
-
-    @property
-    def waited(self) -> int:
-        """Validations since the metric last improved."""
-        best = max(range(len(self.metrics)), key=lambda k: self.metrics[k], default=-1)
-        return len(self.metrics) - 1 - best
-
-    @property
-    def warning(self) -> str:
-        """What speaks against the choice of the epoch."""
-        values = [row["val_metric"] for row in self.history]
-        return selection_warning(values, self.best_epoch) if self.metrics else ""
 
 
 class Trainer:
@@ -389,16 +342,6 @@ def progress_bar(trainers: Sequence[Trainer]) -> tqdm:
         file=sys.stderr,
         disable=None if first.progress_bar is None else not first.progress_bar,
     )
-
-
-def weights_of(encoder: Encoder, loss: Loss | None) -> Weights:
-    """Copies of all parameters and buffers, on the CPU, named `encoder.*` and `loss.*`."""
-    return {
-        f"{part}.{name}": tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-        for part, module in (("encoder", encoder), ("loss", loss))
-        if module is not None
-        for name, tensor in module.state_dict().items()
-    }
 
 
 def _peak_memory_mb(device: torch.device) -> float:

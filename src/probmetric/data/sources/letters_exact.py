@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from probmetric.data.exact import FACES, LEVELS, SIDE, Templates, drawn
+from probmetric.data.manifest import OptionError
 from probmetric.data.raw import RawFiles
 from probmetric.data.sources import _faces, register
 from probmetric.data.sources._base import Source, Table
@@ -51,6 +52,8 @@ class LettersExact(Source):
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Draw the images; no files are needed."""
         letters = common_letters()[: self.letters]
+        if self.test_letters >= len(letters):
+            raise OptionError(f"test_letters is {self.test_letters} of {len(letters)} letters; leave some to train on.")
         test = np.round((np.arange(self.test_letters) + 0.5) * len(letters) / self.test_letters).astype(int) - 1
         seen = np.setdiff1d(np.arange(len(letters)), test)
         letters = [letters[c] for c in (*seen, *test)]
