@@ -115,13 +115,17 @@ def test_what_was_read_is_remembered_and_a_changed_file_is_read_again(lab, tmp_p
 
 
 def test_planning_reads_the_sources_once_for_all_jobs(tmp_path, monkeypatch):
+    def forget():  # what tests before this one, or its own planning, know
+        for cached in (source_digest._facts, source_digest._remembered, component_code):
+            cached.cache_clear()
+
     monkeypatch.chdir(Path(__file__).parents[2])
+    forget()
     params = load(Params, "params.yaml")
     plan = WorkflowPlan.from_config(params.model_dump() | {"experiments": ["smoke"]})
     monkeypatch.chdir(tmp_path)
     plan.notice()
-    for cached in (source_digest._facts, source_digest._remembered, component_code):
-        cached.cache_clear()
+    forget()
     monkeypatch.setattr(source_digest, "_read", lambda path: pytest.fail(f"a job parses {path}"))
     for run in plan.runs.values():
         for step in steps_of(run):
