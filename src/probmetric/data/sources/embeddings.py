@@ -102,7 +102,8 @@ class Embeddings(Source):
             raise DataError(f"{file} has no vectors; it holds {', '.join(arrays)}. Name them: `vector_column: ...`.")
         vectors = arrays.pop(name)
         if vectors.ndim != 2 or vectors.dtype.kind not in "fiu" or 0 in vectors.shape:
-            raise DataError(f"{file}: {name} is {vectors.dtype} {vectors.shape}; expected (N, M) numbers; write vectors as float32.")
+            found = f"{name} is {vectors.dtype} {vectors.shape}"
+            raise DataError(f"{file}: {found}; expected (N, M) numbers; write vectors as float32.")
         with np.errstate(over="ignore"):
             vectors = vectors.astype(np.float32)
         bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
