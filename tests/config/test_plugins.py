@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from probmetric import losses
+from probmetric import losses, source_digest
 from probmetric.config import ConfigError, Params, parse
+from probmetric.planning.declared import ensure, outdated
 from probmetric.registry import (
     REQUIRED,
     PluginError,
@@ -224,6 +225,25 @@ def test_every_kind_is_open(project):
     assert registry_of("uncertainty").constant("doubt", "fits")
     assert not registry_of("dataset").holds("mine", "closed_set", {})
     assert registry_of("dataset").holds("mine", "closed_set", {"split": "by_image"})
+
+
+def test_a_source_of_a_user_prepares_again_when_its_code_changes(project):
+    source = (
+        "from probmetric.data.sources import register\nfrom probmetric.data.sources.digits import Digits\n\n@register\n"
+        "class Mine(Digits):\n    def read(self, files, *, seed):\n        return super().read(files, seed=seed)\n"
+    )
+    package(project, mine=source)
+    load_plugins(["mylab"])
+    params = parse(Params, {"datasets": ["digits"], "data": {"on_request": {"mine": {"source": "mine"}}}}, "params.yaml")
+    ensure(params, "mine")
+    assert outdated(params, "mine") == ""
+    for change, says in (("# of no consequence", ""), ("SIDE = 3", "mylab.mine changed")):
+        package(project, mine=f"{source}\n{change}\n")
+        for cached in (source_digest._facts, source_digest._remembered):
+            cached.cache_clear()
+        assert outdated(params, "mine") == says
+    ensure(params, "mine")
+    assert outdated(params, "mine") == ""
 
 
 def test_nearest_without_a_near_name_lists_what_is_allowed():

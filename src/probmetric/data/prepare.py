@@ -21,6 +21,7 @@ from probmetric.data.raw_content import raw_content
 from probmetric.data.sources import REGISTRY, Table
 from probmetric.data.sources._listing import check_table
 from probmetric.io import write_json
+from probmetric.source_digest import is_own, module_digests, source_file
 
 WORTH_PROCESSES, UNREADABLE_SHOWN = 512, 50
 
@@ -67,6 +68,7 @@ def prepare_dataset(
         check_table(name, table)
         request = {"seed": seed, "options": options}
         made_from = {"source": name, "raw_content": digest} if (digest := raw_content(source, files, target)) else {}
+        made_from |= {"code": code} if (code := plugin_code(name)) else {}
         content = _stored(work, table, files, request, workers)
         folder = work / "folder"
         shutil.rmtree(folder, ignore_errors=True)
@@ -78,6 +80,12 @@ def prepare_dataset(
         replace_folder(folder, target)
         shutil.rmtree(work)
     return target
+
+
+def plugin_code(name: str) -> dict[str, str]:
+    """Module -> digest of the code of source `name` where it is a user's own; ours has `data.version.FORMAT`."""
+    module = REGISTRY.module(name)
+    return {} if is_own(module) or source_file(module) is None else module_digests(module)
 
 
 class _Content(NamedTuple):

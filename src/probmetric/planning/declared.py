@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from probmetric.io import FileError, digest_of
 from probmetric.registry import nearest
 from probmetric.run_names import LabelNoise, RunKey, data_name, split_data_name
+from probmetric.source_digest import is_own
 
 if TYPE_CHECKING:
     from probmetric.config import Params
@@ -119,7 +120,7 @@ def _is_a_plugins(params: Params, name: str) -> bool:
     """Whether the source of dataset `name` is defined outside this package."""
     from probmetric.data.sources import REGISTRY
 
-    return not REGISTRY.module(data_source(params, split_data_name(name)[0]).source).startswith(REGISTRY.package)
+    return not is_own(REGISTRY.module(data_source(params, split_data_name(name)[0]).source))
 
 
 def _as_in_file(params: Params) -> bool:
@@ -147,7 +148,7 @@ def _make(params: Params, name: str) -> None:
 
 
 def outdated(params: Params, name: str) -> str:
-    """What has changed since dataset `name` was prepared: its source, seed, options, or the user's own files.
+    """What has changed since dataset `name` was prepared: its source, seed, options, or the user's own files and code.
 
     "" where nothing has, where it is not prepared, and where nobody can tell: its raw files are elsewhere.
     """
@@ -171,6 +172,7 @@ def outdated(params: Params, name: str) -> str:
 def _differing(params: Params, name: str, folder: Path, made: dict[str, Any]) -> str:
     """What of the dataset's declaration or of its raw files is other than when it was prepared, as `made` says."""
     from probmetric.data.manifest import DataError
+    from probmetric.data.prepare import plugin_code
     from probmetric.data.raw import RawFiles
     from probmetric.data.raw_content import raw_content
     from probmetric.data.sources import REGISTRY
@@ -181,6 +183,9 @@ def _differing(params: Params, name: str, folder: Path, made: dict[str, Any]) ->
     ignored = set() if "left_out" in made else {"on_error"}  # it decides about files that cannot be read
     if changed := _changed(had, has, REGISTRY.options(found.source), ignored):
         return changed
+    code = plugin_code(found.source) if "code" in made else {}
+    if changed := ", ".join(module for module in sorted(code) if made["code"].get(module) != code[module]):
+        return f"{changed} changed"
     raw = Path(found.raw or params.data.raw)
     if "raw_content" not in made or not raw.exists():
         return ""
