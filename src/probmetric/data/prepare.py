@@ -67,8 +67,9 @@ def prepare_dataset(
         table = source.read(files, seed=seed)
         check_table(name, table)
         request = {"seed": seed, "options": options}
-        made_from = {"source": name, "raw_content": digest} if (digest := raw_content(source, files, target)) else {}
-        made_from |= {"code": code} if (code := plugin_code(name)) else {}
+        made_from: dict[str, Any] = {"code": code} if (code := plugin_code(name)) else {}
+        if digest := raw_content(source, files, target):
+            made_from |= {"source": name, "raw_content": digest}
         content = _stored(work, table, files, request, workers)
         folder = work / "folder"
         shutil.rmtree(folder, ignore_errors=True)
