@@ -67,8 +67,8 @@ def make(bundle: BundlePlan, *, threads: int = 1) -> None:
     chosen = {plan.run.name: plan for plan in plans if not judges.usable(plan, "train")}
     failed: list[Path] = []
     with Children() as children:
-        for seeds in stacks(plan.run for plan in chosen.values()):
-            together = [chosen[run.name] for run in seeds]
+        for stack in stacks(plan.run for plan in chosen.values()):
+            together = [chosen[run.name] for run in stack]
             _status(children, lambda: _train_together(together, threads))  # noqa: B023
         for number, plan in enumerate(plans, 1):
             log.info("%d of %d: %s", number, len(plans), plan.run.name)
@@ -116,14 +116,14 @@ def _explained(plan: RunPlan, judges: _Judges, status: int) -> Path:
 
 
 def _train_together(plans: list[RunPlan], threads: int) -> bool:
-    """Train seeds as one stacked model; what does not succeed is left to be trained alone."""
+    """Train runs as one stacked model; what does not succeed is left to be trained alone."""
     plans = [plan for plan in plans if not pipeline.already_made(plan, "train")]
     if len(plans) < 2:
         return True
     with contextlib.ExitStack() as logs:
         for plan in plans:
             logs.enter_context(_logged(_log_file(plan, "train")))
-        log.info("%d seeds are trained together: %s", len(plans), ", ".join(plan.run.name for plan in plans))
+        log.info("%d runs are trained together: %s", len(plans), ", ".join(plan.run.name for plan in plans))
         try:
             pipeline.train_together(plans, threads=threads)
         except (ProbMetricError, RuntimeError, ValueError, OSError) as error:

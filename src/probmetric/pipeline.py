@@ -87,19 +87,19 @@ def train(plan: RunPlan, *, threads: int = 1, place: Place = ALONE) -> None:
 
 
 def train_together(plans: Sequence[RunPlan], *, threads: int = 1) -> list[RunPlan]:
-    """Train encoders of runs that differ in their seed only as one stacked model; returns the plans of those finished.
+    """Train encoders of runs that can be stacked as one model; returns the plans of those finished.
 
     Each run's files are those of `train`, made from the same.
     """
+    from probmetric import training
     from probmetric.tracking.live import live_curves
-    from probmetric.training import Ordered, train_seeds
 
     made = [_ingredients(plan, "train") for plan in plans]
     for plan in plans:
         forget(plan.run.name, "train")
     with contextlib.ExitStack() as shown:
         orders = [
-            Ordered(
+            training.Ordered(
                 settings=plan.run.settings.encoder(),
                 prepared_folder=prepared_folder(plan.run.settings),
                 run_folder=RESULTS / plan.run.name,
@@ -109,7 +109,7 @@ def train_together(plans: Sequence[RunPlan], *, threads: int = 1) -> list[RunPla
             )
             for plan, found in zip(plans, made, strict=True)
         ]
-        done = train_seeds(orders, threads=threads)
+        done = training.train_together(orders, threads=threads)
     for n in done:
         record(plans[n].run.name, made[n], release=__version__)
     return [plans[n] for n in done]

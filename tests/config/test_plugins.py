@@ -234,7 +234,9 @@ def test_a_source_of_a_user_prepares_again_when_its_code_changes(project):
     )
     package(project, mine=source)
     load_plugins(["mylab"])
-    params = parse(Params, {"datasets": ["digits"], "data": {"on_request": {"mine": {"source": "mine"}}}}, "params.yaml")
+    params = parse(
+        Params, {"datasets": ["digits"], "data": {"on_request": {"mine": {"source": "mine"}}}}, "params.yaml"
+    )
     ensure(params, "mine")
     assert outdated(params, "mine") == ""
     for change, says in (("# of no consequence", ""), ("SIDE = 3", "mylab.mine changed")):

@@ -18,7 +18,7 @@ from probmetric.io import read_tensors, read_yaml
 from probmetric.losses import create_loss, list_losses
 from probmetric.models import create_encoder
 from probmetric.run_folder import RunFolder
-from probmetric.training import Ordered, TrainingError, load_encoder, train_run, train_seeds
+from probmetric.training import Ordered, TrainingError, load_encoder, train_run, train_together
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData
 from probmetric.training.forward import embed, resolve_precision
@@ -70,7 +70,7 @@ def test_stacked_seeds_are_the_seeds_alone(digits: Path, tmp_path: Path, loss: s
     settings = [quick_settings(loss=loss, optimizer="sgd", precision="float32", seed=seed) for seed in range(4)]
     folders = [tmp_path / str(each.seed) for each in settings]
     runs = [Ordered(each, digits, folder, folder / "state") for each, folder in zip(settings, folders, strict=True)]
-    assert train_seeds(runs, device="cuda") == [0, 1, 2, 3]
+    assert train_together(runs, device="cuda") == [0, 1, 2, 3]
     for each, folder in zip(settings, folders, strict=True):
         found = read_tensors(folder / "model_last.safetensors", framework="torch")[0]
         expected = train(each, digits, tmp_path / f"alone{each.seed}")
@@ -87,7 +87,7 @@ def test_a_stack_is_faster_than_its_seeds_one_after_the_other(digits: Path, tmp_
         settings = [quick_settings(loss="proxy_anchor", steps_per_epoch=40, seed=seed) for seed in range(16)]
         folders = [tmp_path / name / str(each.seed) for each in settings]
         runs = [Ordered(each, digits, folder, folder / "state") for each, folder in zip(settings, folders, strict=True)]
-        train_seeds(runs[:size], device="cuda")
+        train_together(runs[:size], device="cuda")
         took[name] = (
             sum(float(row["seconds"]) for run in runs[:size] for row in RunFolder(run.run_folder).history) / size
         )

@@ -15,7 +15,7 @@ import torch
 from training_helpers import quick_settings
 
 from probmetric.config import EncoderSettings
-from probmetric.losses import create_loss, list_losses
+from probmetric.losses import REGISTRY, create_loss, list_losses
 from probmetric.models import create_encoder
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData
@@ -104,6 +104,41 @@ OPTIMISERS: dict[str, dict[str, Any]] = {
 def test_every_way_to_train(tmp_path: Path, digits: Path, name: str) -> None:
     settings = quick_settings(**USUAL | OPTIMISERS[name])
     assert_equal(*both(tmp_path, digits, settings))
+
+
+def float_options(name: str) -> dict[str, float]:
+    """The options of a loss that are floats, with their defaults where these are numbers."""
+    options = REGISTRY.options(name).values()
+    return {o.name: o.default for o in options if "float" in o.types and isinstance(o.default, (int, float))}
+
+
+@pytest.mark.parametrize("name", list_losses())
+def test_runs_with_other_numbers_are_the_runs_alone(tmp_path: Path, digits: Path, name: str, caplog: Any) -> None:
+    """Every float of the loss a little smaller from run to run, rates, decay and clipping too."""
+    usual = {"loss": name, "epochs": 2, "steps_per_epoch": 3, "precision": "float32", "optimizer": "adamw"}
+    given = []
+    for k, clip in enumerate((0.5, None, 5.0)):
+        numbers = {"learning_rate": 1e-3 * 2**k, "weight_decay": 0.1 * k, "gradient_clip": clip}
+        options = {option: value * (1 - 0.1 * k) for option, value in float_options(name).items()}
+        given.append(quick_settings(**usual | numbers | {"loss": {"name": name, **options}}))
+    assert len({settings.stackable for settings in given}) == 1
+    stacked, alone = ([trainer(tmp_path / at, digits, s, seed) for seed, s in enumerate(given)] for at in ("a", "b"))
+    with caplog.at_level(logging.WARNING):
+        assert fit_stacked(stacked, same_loss=False) == stacked
+    for each in alone:
+        each.fit()
+    assert_equal(stacked, alone)
+    assert "one after the other" not in caplog.text
+
+
+def test_what_differs_in_more_than_numbers_has_no_stack() -> None:
+    usual = {"loss": "proxy_anchor", "learning_rate": 1e-3}
+    others = [{"learning_rate": 2e-3}, {"loss": {"name": "proxy_anchor", "margin": 0.2}}]
+    refused = [{"epochs": 7}, {"loss": {"name": "proxy_anchor", "fidelity": "as_published"}}, {"loss": "proxy_nca"}]
+    same = [
+        quick_settings(**usual | change).stackable == quick_settings(**usual).stackable for change in others + refused
+    ]
+    assert same == [True, True, False, False, False]
 
 
 @pytest.mark.parametrize("loss", ["proxy_anchor", "vmf"])
@@ -202,4 +237,4 @@ def test_what_cannot_be_stacked_is_trained_one_after_the_other(tmp_path: Path, d
     """Dropout draws from one stream for all, so its masks would not be those of the runs alone."""
     settings = quick_settings(**USUAL, backbone={"name": "compact", "width": 4, "dropout": 0.3})
     assert_equal(*both(tmp_path, digits, settings), tolerance=0.0)
-    assert "3 seeds are trained one after the other: vmap: called random operation" in caplog.text
+    assert "3 runs are trained one after the other: vmap: called random operation" in caplog.text

@@ -168,7 +168,7 @@ def test_seeds_of_a_bundle_are_trained_as_one_and_are_what_they_are_alone(place,
     plan = plan_of(*runs)
     bundle.make(plan)
     logs = [(place / f"logs/train/digits/plain/seed{seed}.log").read_text() for seed in (0, 1, 3)]
-    assert ["2 seeds are trained together" in text for text in logs] == [True, True, False]
+    assert ["2 runs are trained together" in text for text in logs] == [True, True, False]
     assert all(RunFolder.named(each.name).finished for each in runs)
     before = [RunFolder.named(each.name).weights_file().stat().st_mtime_ns for each in runs[:3]]
     bundle.make(plan)
@@ -183,6 +183,25 @@ def test_seeds_of_a_bundle_are_trained_as_one_and_are_what_they_are_alone(place,
         pipeline.train(RunPlan(each))
         for tensor, expected in RunFolder.named(name).weights("last").items():
             torch.testing.assert_close(found[name][tensor], expected, atol=5e-3, rtol=0)
+
+
+def test_runs_with_other_rates_and_margins_are_trained_as_one(place, caplog):
+    """Rates ten times apart, and Adam moves a weight by its rate: a stack that used one run's for all would be seen."""
+    caplog.set_level("INFO", "probmetric")
+    given = {"low": (1e-3, 0.7), "high": (1e-2, 0.9)}
+    runs = {}
+    for stack in (2, 1):
+        for method, (rate, margin) in given.items():
+            training = TRAINING | {"learning_rate": rate, "stack": stack}
+            runs[method] = run(method, training=training, loss={"name": "contrastive", "margin": margin})
+        bundle.make(plan_of(*runs.values()))
+        log = (place / "logs/train/digits/low/seed0.log").read_text()
+        assert ("2 runs are trained together" in log) == (stack == 2)
+        (place / "results").rename(place / f"made-{stack}")
+    for method, (rate, _) in given.items():
+        together, alone = (RunFolder(place / f"made-{n}/digits/{method}/seed0").weights("last") for n in (2, 1))
+        apart = [(tensor.float() - alone[name].float()).abs().mean() for name, tensor in together.items()]
+        assert max(apart) < 0.1 * rate
 
 
 def test_a_stack_that_is_refused_is_made_one_by_one(place):

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
+from probmetric import losses
 from probmetric.config._components import (
     Backbone,
     Component,
@@ -22,6 +23,8 @@ from probmetric.config._params import Evaluation
 from probmetric.config._training import Training
 from probmetric.io import digest_of
 from probmetric.run_names import data_name
+
+_NUMBERS = ("learning_rate", "weight_decay", "gradient_clip")
 
 
 class EncoderSettings(Strict):
@@ -63,9 +66,19 @@ class EncoderSettings(Strict):
         return values
 
     @property
-    def but_for_seed(self) -> str:
-        """Digest of everything that decides the encoder but its seed: runs that have it in common can be stacked."""
-        return digest_of({name: value for name, value in self.plain().items() if name not in ("seed", "method")})
+    def stackable(self) -> str:
+        """Digest of what runs have in common that can be stacked.
+
+        It is everything that decides the encoder but the seed and numbers: options of the loss that are floats, rates,
+        weight decay and the clipping of gradients.
+        """
+        values = {name: value for name, value in self.plain().items() if name not in ("seed", "method")}
+        values["training"] = {name: value for name, value in values["training"].items() if name not in _NUMBERS}
+        if self.loss:
+            known = losses.REGISTRY.options(self.loss.name)
+            kept = {name: value for name, value in self.loss.options.items() if "float" not in known[name].types}
+            values["loss"] = {"name": self.loss.name, "options": kept}
+        return digest_of(values)
 
 
 class RunSettings(EncoderSettings):

@@ -51,8 +51,8 @@ class Training(Strict):
         1,
         ge=1,
         le=64,
-        description="seeds of a run that one job trains as one stacked model; worth it on a GPU, where a small net "
-        "waits for kernels to start. Changes results by rounding only",
+        description="so many runs that differ in their seed or in numbers only are one job, which trains them as one "
+        "stacked model; for GPUs, where a small net waits for kernels to start. Changes results by rounding only",
     )
     batch_norm: Literal["train", "frozen"] = "train"
     augment: Literal["none", "standard", "vmf", "lam"] = "standard"

@@ -5,8 +5,8 @@ Snakemake weighs every job for milliseconds: tens of thousands are minutes befor
 bundle that is started again goes on with what is not finished. Runs that share an encoder are in one bundle.
 `runs_per_job` in params.yaml asks for bundles of fewer runs, or where there are fewer.
 
-With `training.stack` above 1, so many seeds of a run are a bundle, however few there are: its job trains them as one
-stacked model.
+With `training.stack` above 1, so many runs that differ in their seed or in numbers are a bundle, however few there are:
+its job trains them as one stacked model.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def bundled(runs: Mapping[str, Run], unfinished: Iterable[str], per_job: int = 0
         per_job: how many runs a bundle has, at least; 0: bundles are made where there are many runs only.
     """
     waiting = list(unfinished)
-    stacked = [[run.name for run in seeds] for seeds in stacks(runs[name] for name in waiting)]
+    stacked = [[run.name for run in stack] for stack in stacks(runs[name] for name in waiting)]
     if len(waiting) <= MOST_RUNS and not stacked and not per_job:
         return []
     size = per_job or (-(-len(waiting) // _BUNDLES) if len(waiting) > MOST_RUNS else 1)
@@ -69,17 +69,17 @@ def bundled(runs: Mapping[str, Run], unfinished: Iterable[str], per_job: int = 0
 
 
 def stacks(runs: Iterable[Run]) -> list[list[Run]]:
-    """Of `runs`, those that are to be trained as one: seeds of one run, as many as its `training.stack` at most."""
+    """Of `runs`, those that are to be trained as one, as many as their `training.stack` at most."""
     alike: dict[str, list[Run]] = {}
     for run in runs:
         if run.trains and run.settings.training.stack > 1:
-            alike.setdefault(run.settings.encoder().but_for_seed, []).append(run)
+            alike.setdefault(run.settings.encoder().stackable, []).append(run)
     return [
-        seeds[start : start + size]
-        for seeds in alike.values()
-        for size in (seeds[0].settings.training.stack,)
-        for start in range(0, len(seeds), size)
-        if len(seeds[start : start + size]) > 1
+        group[start : start + size]
+        for group in alike.values()
+        for size in (group[0].settings.training.stack,)
+        for start in range(0, len(group), size)
+        if len(group[start : start + size]) > 1
     ]
 
 

@@ -5,6 +5,6 @@ from __future__ import annotations
 from probmetric.training.device import claim_device, pick_device
 from probmetric.training.diagnosis import TrainingError
 from probmetric.training.network import load_encoder
-from probmetric.training.run import Ordered, train_run, train_seeds
+from probmetric.training.run import Ordered, train_run, train_together
 
-__all__ = ["Ordered", "TrainingError", "claim_device", "load_encoder", "pick_device", "train_run", "train_seeds"]
+__all__ = ["Ordered", "TrainingError", "claim_device", "load_encoder", "pick_device", "train_run", "train_together"]

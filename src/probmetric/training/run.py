@@ -93,10 +93,10 @@ def train_run(
         job.write(first, final)
 
 
-def train_seeds(
+def train_together(
     runs: Sequence[Ordered], *, device: str = "auto", threads: int | None = None, progress: bool | None = None
 ) -> list[int]:
-    """Train runs that differ in their seed only as one stacked model (`stack`), or go on with it.
+    """Train runs that differ in their seed or in numbers only as one stacked model (`stack`), or go on with it.
 
     Args:
         runs: what to train, and where to.
@@ -108,22 +108,23 @@ def train_seeds(
         Numbers of the runs that are trained and written. The others failed; `train_run` says why.
 
     Raises:
-        ConfigError: the runs differ in more than their seed, or cannot be stacked.
+        ConfigError: the runs differ in more than that, or cannot be stacked.
         FileError: bad data or folder, or another process is training one of the runs.
         TrainingStoppedError: SIGTERM arrived; the states are saved.
     """
     settings = runs[0].settings
-    several = len({run.settings.but_for_seed for run in runs}) > 1
-    if reason := "they differ in more than their seed" if several else obstacle(settings):
+    several = len({run.settings.stackable for run in runs}) > 1
+    if reason := "they differ in more than their seed and numbers" if several else obstacle(settings):
         raise ConfigError(f"{len(runs)} runs cannot be trained as one: {reason}; train them one after the other.")
     role = TRAINED_AS[settings.training.selection]
     with _workplace(runs, device, threads, ALONE) as (chosen, should_stop):
         options = {"progress_bar": progress, "should_stop": should_stop}
         jobs = [_Job(run, chosen, ALONE, options) for run in runs]
-        first = _fit_stacked({n: job.opens(role, job.run.state_folder) for n, job in enumerate(jobs)})
+        fit = functools.partial(_fit_stacked, same_loss=all(run.settings.loss == settings.loss for run in runs))
+        first = fit({n: job.opens(role, job.run.state_folder) for n, job in enumerate(jobs)})
         again = {n: epochs for n, fitted in first.items() if (epochs := _epochs_of_refit(settings, fitted.done))}
         final = {n: fitted for n, fitted in first.items() if n not in again}
-        final |= _fit_stacked(
+        final |= fit(
             {
                 n: jobs[n].opens("pooled", jobs[n].run.state_folder / "refit", stop_after=epochs)
                 for n, epochs in again.items()
@@ -134,14 +135,14 @@ def train_seeds(
     return sorted(final)
 
 
-def _fit_stacked(passes: dict[int, Callable[[], _Pass]]) -> dict[int, _Fitted]:
+def _fit_stacked(passes: dict[int, Callable[[], _Pass]], *, same_loss: bool) -> dict[int, _Fitted]:
     """Open the passes of runs, by number, and train them as one; of those that got to the end, what came out."""
     opened: dict[int, _Pass] = {}
     for n, opens in passes.items():
         opened[n] = opens()
         opened[n].data.share_images(next(iter(opened.values())).data)
     trainers = {n: each.trainer for n, each in opened.items() if each.trainer}
-    finished = fit_stacked(list(trainers.values())) if trainers else []
+    finished = fit_stacked(list(trainers.values()), same_loss=same_loss) if trainers else []
     return {n: opened[n].fitted(trainer.progress) for n, trainer in trainers.items() if trainer in finished}
 
 

@@ -1,10 +1,11 @@
-"""Several runs that differ in their seed only, trained as one stacked model.
+"""Several runs that differ in their seed or in numbers only, trained as one stacked model.
 
-The step of a small net is bound by the launches of its kernels, not by their work. Here K runs share them: parameters,
-buffers and moments of the optimiser stand in tensors (K, ...), the encoders run as one under `torch.vmap`, and so do
-the losses that can (`Loss.vectorises`); the others are evaluated one after the other on their run's slice. Each run has
-its own data order, augmentation, draws, normalisation, early selection, checkpoints and files: `Trainer`s keep them,
-lend their weights to a `_Stack` for an epoch and take them back where one of them validates, saves or fails.
+The step of a small net is bound by the launches of its kernels, not by their work. Here K runs share them: parameters
+and buffers stand in tensors (K, ...), the encoders run as one under `torch.vmap`, and so do losses that can
+(`Loss.vectorises`) and have the same options; others are evaluated one after the other on their run's slice. One
+optimiser updates all slices, each at its run's rates. Each run has its own data order, augmentation, draws,
+normalisation, early selection, checkpoints and files: `Trainer`s keep them, lend their weights to a `_Stack` for an
+epoch and take them back where one of them validates, saves or fails.
 
 A run that is trained so equals the one trained alone to rounding: a batched product sums in another order. What is
 drawn (batches, augmentation, samples, initial weights) is equal to the bit.
@@ -12,10 +13,11 @@ drawn (batches, augmentation, samples, initial weights) is equal to the bit.
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -52,11 +54,15 @@ def obstacle(settings: EncoderSettings) -> str:
     return next((words for words, holds in reasons.items() if holds), "")
 
 
-def fit_stacked(trainers: Sequence[Trainer]) -> list[Trainer]:
-    """Train all `trainers`, whose runs differ in their seed only, to the end; returns those that got there.
+def fit_stacked(trainers: Sequence[Trainer], *, same_loss: bool = True) -> list[Trainer]:
+    """Train all `trainers`, whose runs have `EncoderSettings.stackable` in common; returns those that got to the end.
 
     One that fails (its loss is not finite, say) stops only itself. Where the network cannot be stacked the trainers
     train one after the other, and a message says why.
+
+    Args:
+        trainers: what to train.
+        same_loss: whether their losses have the same options; others are evaluated one after the other.
 
     Raises:
         TrainingStoppedError: they were asked to stop; their states are saved.
@@ -68,9 +74,9 @@ def fit_stacked(trainers: Sequence[Trainer]) -> list[Trainer]:
         while running := [t for t in running if t not in failed and not t.progress.finished]:
             group = next(_in_step(running))[: 1 if alone else None]
             try:
-                failed += train_epoch(group, bar)
+                failed += train_epoch(group, bar, same_loss=same_loss)
             except _CannotStackError as error:
-                log.warning("%d seeds are trained one after the other: %s", len(trainers), error)
+                log.warning("%d runs are trained one after the other: %s", len(trainers), error)
                 alone = True
             for trainer in group:
                 if trainer not in failed and trainer.progress.step_in_epoch == trainer.data.steps_per_epoch:
@@ -95,14 +101,14 @@ def _updates(trainer: Trainer) -> int:
     )
 
 
-def train_epoch(group: list[Trainer], bar: tqdm) -> list[Trainer]:
+def train_epoch(group: list[Trainer], bar: tqdm, *, same_loss: bool = True) -> list[Trainer]:
     """Train `group` to the end of the epoch, or up to a step in which one of them leaves it; returns who failed."""
     epoch = group[0].progress.epoch
     if len(group) == 1 or len({tuple(map(len, t.data.batches(epoch))) for t in group}) > 1:
         return [gone for trainer in group for gone in _attempt(trainer, lambda t: t.train_epoch(bar))]
     for trainer in group:
         trainer.start_epoch()
-    stack = _Stack(group)
+    stack = _Stack(group, same_loss=same_loss)
     batches = [t.data.epoch_batches(epoch, t.progress.step_in_epoch) for t in group]
     started = time.perf_counter()
     for step in zip(*batches, strict=True):
@@ -149,63 +155,61 @@ def _attempt(trainer: Trainer, act: Callable[[Trainer], None]) -> list[Trainer]:
 class _Whole(nn.Module):
     """Network and loss of a run as one module; their parameters are named `network.*` and `loss.*`."""
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: Trainer, *, with_loss: bool) -> None:
         super().__init__()
-        self.network, self.loss = trainer.plain, trainer.loss
+        self.network, self.loss, self.with_loss = trainer.plain, trainer.loss, with_loss
 
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs (B, M) of the images (B, C, H, W), and their loss, zero where it does not vectorise."""
+        """Outputs (B, M) of the images (B, C, H, W), and their loss, or zero."""
         outputs = self.network(images)
-        return outputs, self.loss.value(outputs, labels) if self.loss.vectorises else outputs.new_zeros(())
+        return outputs, self.loss.value(outputs, labels) if self.with_loss else outputs.new_zeros(())
 
 
 class _Stack:
-    """Weights and moments of `trainers` in tensors (K, ...), from when it is made until `give_back`."""
+    """Weights of `trainers` in tensors (K, ...), with one optimiser for all, from when it is made until `give_back`."""
 
-    def __init__(self, trainers: list[Trainer]) -> None:
+    def __init__(self, trainers: list[Trainer], *, same_loss: bool) -> None:
         self.trainers, self.first = trainers, trainers[0]
-        self.modules = [_Whole(trainer) for trainer in trainers]
-        self.parameters: dict[str, nn.Parameter] = {}
+        with_loss = same_loss and self.first.loss.vectorises
+        self.modules = [_Whole(trainer, with_loss=with_loss) for trainer in trainers]
         parts = [dict(module.named_parameters()) for module in self.modules]
-        for name, parameter in parts[0].items():
-            whole = _stacked([part[name].detach() for part in parts])
-            self.parameters[name] = nn.Parameter(whole, requires_grad=parameter.requires_grad)
+        if len({tuple((name, own.shape) for name, own in part.items()) for part in parts}) > 1:
+            raise _CannotStackError("they have other parameters")
+        self.parameters = {
+            name: nn.Parameter(_stacked([part[name].detach() for part in parts]), requires_grad=own.requires_grad)
+            for name, own in parts[0].items()
+        }
+        slices = {name: whole.detach().unbind() for name, whole in self.parameters.items()}
+        self._slices = [{name: nn.Parameter(found[k]) for name, found in slices.items()} for k in range(len(parts))]
+        self._slice_of = {id(own): self._slices[k][name] for k, part in enumerate(parts) for name, own in part.items()}
         buffers = [dict(module.named_buffers()) for module in self.modules]
         self.buffers = {name: _stacked([part[name] for part in buffers]) for name in buffers[0]}
-        self._whose = [{id(p): self.parameters[name] for name, p in part.items()} for part in parts]
-        self.optimizer = self._stacked_optimizer()
+        self.optimizer = self._optimizer_of_all()
+        self._rate_factor = self.first.rate_factor()
         self._proven = False
 
-    def _stacked_optimizer(self) -> torch.optim.Optimizer:
-        """An optimiser over the stacked parameters, with the moments of all."""
-        first = self.first
-        optimizer = create_optimizer(first.settings, first.encoder, first.loss)
-        for group in optimizer.param_groups:
-            group["params"] = [self._whose[0][id(parameter)] for parameter in group["params"]]
-        for wholes, own in self._matched(optimizer):
-            states = [trainer.optimizer.state.get(p, {}) for trainer, p in zip(self.trainers, own, strict=True)]
-            if states[0]:
-                optimizer.state[wholes] = {
-                    key: _stacked([state[key] for state in states]) if _is_moment(key, value) else _copied(value)
-                    for key, value in states[0].items()
-                }
+    def _optimizer_of_all(self) -> torch.optim.Optimizer:
+        """An optimiser over the slices, with the moments and rates of their runs; equal rates are one group."""
+        optimizer = create_optimizer(self.first.settings, self.first.encoder, self.first.loss)
+        merged: dict[str, dict[str, Any]] = {}
+        for trainer in self.trainers:
+            for group in trainer.optimizer.param_groups:
+                options = {name: value for name, value in group.items() if name != "params"}
+                whole = merged.setdefault(repr(sorted(options.items())), options | {"params": []})
+                whole["params"] += [self._slice_of[id(parameter)] for parameter in group["params"]]
+            for parameter, state in trainer.optimizer.state.items():
+                own = self._slice_of[id(parameter)]
+                optimizer.state[own] = _laid_out(state, own)
+        optimizer.param_groups = list(merged.values())
         return optimizer
-
-    def _matched(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[nn.Parameter, list[nn.Parameter]]]:
-        """Each stacked parameter of `optimizer` with those of the trainers it is made of."""
-        groups = zip(optimizer.param_groups, *(t.optimizer.param_groups for t in self.trainers), strict=True)
-        for whole, *own in groups:
-            yield from (
-                (parameter, list(parts))
-                for parameter, *parts in zip(whole["params"], *(group["params"] for group in own), strict=True)
-            )
 
     def step(self, batches: Sequence[Batch]) -> tuple[list[Trainer], bool]:
         """One optimiser step of every run, on its own batch; returns who failed, and whether all took it together.
 
         If not, the trainers have their weights back, and the stack is worth nothing any more.
         """
-        set_learning_rates(self.optimizer, self.first.rate_factor())
+        self._rate_factor = self.first.rate_factor()
+        set_learning_rates(self.optimizer, self._rate_factor)
         outputs, values = self._gradients(batches)
         norms = self._norms()
         losses, lengths = torch.stack([values.float(), norms]).tolist()  # the only synchronisation
@@ -214,9 +218,18 @@ class _Stack:
         for trainer, loss, length in zip(self.trainers, losses, lengths, strict=True):
             trainer.progress.count(loss, length)
         self._clip(norms)
+        self._lend_gradients()
         update_parameters(self.optimizer)
-        self.optimizer.zero_grad()
+        for parameter in self.parameters.values():
+            parameter.grad = None
         return [], True
+
+    def _lend_gradients(self) -> None:
+        """Let the slices have their parts of the gradients."""
+        for name, whole in self.parameters.items():
+            parts = [None] * len(self._slices) if whole.grad is None else whole.grad.unbind()
+            for slices, part in zip(self._slices, parts, strict=True):
+                slices[name].grad = part
 
     def _gradients(self, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
         """Outputs (K, B, M) and losses (K,) of a batch of every run, whose gradients the parameters then hold.
@@ -227,7 +240,7 @@ class _Stack:
         labels = torch.stack([batch[2] for batch in batches])
         try:
             outputs, values = self._forward(torch.stack([batch[1] for batch in batches]), labels)
-            if not self.first.loss.vectorises:
+            if not self.modules[0].with_loss:
                 values = self._losses(outputs, labels)
             values.sum().backward()
         except (RuntimeError, NotImplementedError) as error:
@@ -270,9 +283,10 @@ class _Stack:
 
     def _clip(self, norms: Tensor) -> None:
         """Scale the gradients of runs whose norm (K,) is too large, as `torch.nn.utils.clip_grad_norm_`."""
-        largest = self.first.settings.gradient_clip
-        if largest is None:
+        limits = [trainer.settings.gradient_clip for trainer in self.trainers]
+        if limits == [None] * len(limits):
             return
+        largest = norms.new_tensor([math.inf if limit is None else limit for limit in limits])
         factors = (largest / (norms + 1e-6)).clamp(max=1.0)
         for parameter in self.parameters.values():
             if parameter.grad is not None:
@@ -283,11 +297,12 @@ class _Stack:
     ) -> list[Trainer]:
         """Finish a step in which not all runs can update: each by itself; returns who failed."""
         self.give_back()
+        self._lend_gradients()
         failed: list[Trainer] = []
         for k, trainer in enumerate(self.trainers):
             for parameter in [*trainer.encoder.parameters(), *trainer.loss.parameters()]:
-                whole = self._whose[k][id(parameter)]
-                parameter.grad = None if whole.grad is None else _like(whole.grad[k], parameter)
+                gradient = self._slice_of[id(parameter)].grad
+                parameter.grad = None if gradient is None else _like(gradient, parameter)
             given = losses[k], lengths[k], norms[k], batches[k][0], outputs[k]
             failed += _attempt(trainer, lambda t, given=given: t.update(*given))  # type: ignore[misc]
         return failed
@@ -300,16 +315,12 @@ class _Stack:
                 own.copy_(self.parameters[name][k])
             for name, buffer in module.named_buffers():
                 buffer.copy_(self.buffers[name][k])
-        for whole, parts in self._matched(self.optimizer):
-            state = self.optimizer.state.get(whole, {})
-            for k, parameter in enumerate(parts if state else []):
-                self.trainers[k].optimizer.state[parameter] = {
-                    key: _like(value[k], parameter) if _is_moment(key, value) else _copied(value)
-                    for key, value in state.items()
-                }
         for trainer in self.trainers:
-            for group, now in zip(trainer.optimizer.param_groups, self.optimizer.param_groups, strict=True):
-                group["lr"] = now["lr"]
+            for group in trainer.optimizer.param_groups:
+                for parameter in group["params"]:
+                    if state := self.optimizer.state.get(self._slice_of[id(parameter)]):
+                        trainer.optimizer.state[parameter] = _laid_out(state, parameter)
+            set_learning_rates(trainer.optimizer, self._rate_factor)
 
 
 def _stacked(tensors: Sequence[Tensor]) -> Tensor:
@@ -321,8 +332,10 @@ def _is_moment(key: str, value: Any) -> bool:
     return isinstance(value, Tensor) and key != "step"
 
 
-def _copied(value: Any) -> Any:
-    return value.clone() if isinstance(value, Tensor) else value
+def _laid_out(state: Mapping[str, Any], parameter: Tensor) -> dict[str, Any]:
+    """A copy of an optimiser's `state`, the moments laid out in memory as `parameter`."""
+    moments = {key: _like(value, parameter) for key, value in state.items() if _is_moment(key, value)}
+    return {key: moments[key] if key in moments else copy.deepcopy(value) for key, value in state.items()}
 
 
 def _like(values: Tensor, parameter: Tensor) -> Tensor:
