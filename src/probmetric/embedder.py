@@ -17,12 +17,11 @@ from probmetric.run_names import RESULTS
 if TYPE_CHECKING:
     import torch
 
-    from probmetric.data.reader import Reader, SplitReader
+    from probmetric.data.reader import SplitReader
     from probmetric.data.views import View
     from probmetric.losses import Loss
     from probmetric.models import Encoder
     from probmetric.training.processes import Processes
-    from probmetric.uncertainty import DirectionalBatch
 
     Trained = tuple[Encoder, Loss | None, EncoderSettings]
 
@@ -108,7 +107,9 @@ class Embedder:
         import torch
 
         started = time.perf_counter()
-        parts = [self._embed(folder, split) for folder, split in sources]
+        readers = [self.reader(folder, split) for folder, split in sources]
+        classified = name != "ood" and all(self._seen(reader.labels) for reader in readers)
+        parts = [self._embed(reader, classified) for reader in readers]
         seconds = time.perf_counter() - started
         if not self.processes.first:
             return seconds, 0
@@ -116,8 +117,8 @@ class Embedder:
             parts = [self._nothing()]
         tensors = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
         self.dim = tensors["mean"].shape[1]
-        if name == "ood" or not self._seen(tensors["label"]):
-            tensors.pop("probabilities", None)  # of classes none of the images is of: as wide as there are classes
+        if not classified:
+            tensors.pop("probabilities", None)  # of an uncertainty that cannot do without them
         if name == "ood":
             sizes = torch.tensor([len(part["label"]) for part in parts[: len(sources)]], dtype=torch.int64)
             tensors["source"] = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
@@ -135,17 +136,16 @@ class Embedder:
         self.folder.write_embeddings(name, tensors, metadata)
         return seconds, len(tensors["label"])
 
-    def _embed(self, folder: Path, split: str) -> dict[str, torch.Tensor]:
-        reader = self.reader(folder, split)
-        found = self.together(reader)
-        return found.tensors() | {"label": reader.labels, "index": reader.index} if found else {}
-
-    def together(self, reader: Reader) -> DirectionalBatch | None:
-        """Directional distributions of all images in the first process, None in the others."""
+    def _embed(self, reader: SplitReader, classified: bool) -> dict[str, torch.Tensor]:
+        """Tensors of the images in the first process, none in the others; class probabilities only where they count."""
         from probmetric.training.forward import represented
+        from probmetric.uncertainty._unclassified import unclassified
 
-        parts = represented(self.predictor, reader, self.processes)
-        return self.predictor.describe(parts) if self.processes.first else None
+        # of classes that no image is of, once per draw, they would take longer than all the rest
+        predictor = self.predictor if classified else unclassified(self.predictor)
+        parts = represented(predictor, reader, self.processes)
+        found = predictor.describe(parts) if self.processes.first else None
+        return found.tensors() | {"label": reader.labels, "index": reader.index} if found else {}
 
     def reader(self, folder: Path, split: str) -> SplitReader:
         """Images of a split of a prepared dataset as the encoder's input."""

@@ -157,12 +157,19 @@ def test_skipping_what_cannot_be_read_is_no_other_data_but_not_skipping_it_any_m
 
 
 @pytest.mark.parametrize(("rows", "seeds", "tested"), [(18_000, [0, 1, 2], 9_000), (50_000, [0], 10_000)])
-def test_of_very_many_vectors_a_part_is_tested_and_the_report_says_so(project, capsys, rows, seeds, tested):
+def test_of_very_many_vectors_a_part_is_tested_and_the_report_says_so(
+    project, capsys, monkeypatch, rows, seeds, tested
+):
     np.savez(project / "v.npz", vectors=np.ones((rows, 2), np.float32), label=np.arange(rows) % 100)
+    reads, load = [], np.load
+    monkeypatch.setattr(np, "load", lambda *given, **options: reads.append(1) or load(*given, **options))
     assert cli.main(["init", "v.npz", "--name", "vectors"]) == 0
     assert f"{tested} test), split by_class" in capsys.readouterr().out
     spec = read_yaml("workflow/experiments/vectors.yaml")
+    assert len(reads) == 2  # to know the classes, and to list them in the split that suits them
     assert spec["runs"][0]["seeds"] == seeds
+    assert (spec["methods"]["vectors_arcface"]["training"]["epochs"] == 3) == (rows == 50_000)
+    assert ("heads are trained for three epochs" in spec["description"]) == (rows == 50_000)
     assert ("10,000 of 50,000 vectors are tested, with one seed" in spec["description"]) == (rows == 50_000)
     assert ("val_fraction: 0.1" in (project / "params.yaml").read_text()) == (rows == 50_000)
 

@@ -215,6 +215,21 @@ def test_class_probabilities_are_kept_of_classes_that_have_them(folder):
     assert held == {"digits": {"val", "test", "last"}, "digits_open": set()}
 
 
+@pytest.mark.parametrize("name", ["pfe", "laplace", "mc_dropout", "vmf", "norm"])
+def test_a_classifier_is_not_asked_about_classes_it_does_not_know(folder, monkeypatch, name):
+    """A draw at a time it would take longer than all the rest, for numbers that no file keeps."""
+    from probmetric.losses import Loss
+
+    options = {"samples": 4} if name != "norm" else {}
+    chosen = {"loss": "cosine", "uncertainty": {"name": name, "options": options}}
+    known = tensors(embed(settings("asked", dataset="digits", **chosen)), "test")
+    assert known["probabilities"].shape[1] == 10
+    run = settings("asked", dataset="digits_open", **chosen)
+    train(run)
+    monkeypatch.setattr(Loss, "probabilities", lambda *_, **__: pytest.fail("the classifier was asked"))
+    assert {"mean", "uncertainty", "concentration"} <= set(tensors(embed(run), "test"))
+
+
 def test_temperature_minimises_the_validation_likelihood(folder):
     """Against a grid over T, from the run's own files: probabilities of the validation images at T and at 1."""
     import numpy as np

@@ -38,7 +38,10 @@ ON_VECTORS: dict[str, dict[str, Any]] = {
     },
     "vectors_pfe": {"label": "ArcFace on vectors + PFE", "base": "vectors_arcface", "uncertainty": "pfe"},
 }
-OF_MANY = {"vectors_pfe": ON_VECTORS["vectors_pfe"] | {"uncertainty": {"name": "pfe", "epochs": 5}}}
+OF_MANY: dict[str, dict[str, Any]] = {
+    "vectors_arcface": ON_VECTORS["vectors_arcface"] | {"training": {"epochs": 3, "batch_size": 256}},
+    "vectors_pfe": ON_VECTORS["vectors_pfe"] | {"uncertainty": {"name": "pfe", "epochs": 3}},
+}
 
 
 def init(place: Path, name: str, *, split: str = "", options: dict[str, Any] | None = None) -> str:
@@ -107,16 +110,22 @@ def source_of(place: Path) -> str:
 
 def _read(place: Path, source: str, split: str, options: dict[str, Any]) -> tuple[Table, dict[str, Any]]:
     """What the source lists, and its options with the split that suits the number of classes."""
-    first = split or "by_image"
-    table = _listed(place, source, options | {"split": first})
-    if not split and len(set(table.columns["label"].tolist())) >= MANY_CLASSES:
-        first = "by_class"
-        table = _listed(place, source, options | {"split": first})
+    chosen = {"split": split or "by_image"} | options
+    table = _listed(place, source, chosen)
+    better = _suited(table, source, chosen, given=bool(split))
+    if better != chosen:
+        table = _listed(place, source, better)
+    return table, better
+
+
+def _suited(table: Table, source: str, options: dict[str, Any], *, given: bool) -> dict[str, Any]:
+    """The options with a split that suits the classes unless one is `given`, and few enough tested vectors."""
+    if not given and len(set(table.columns["label"].tolist())) >= MANY_CLASSES:
+        options = options | {"split": "by_class"}
     if source == "embeddings" and _count(table, "test") > MOST_TESTED:
         tested = float(f"{MOST_TESTED / len(table.columns['split']):.1g}")
-        options = {"test_fraction": tested, "val_fraction": tested / 2} | options
-        table = _listed(place, source, options | {"split": first})
-    return table, {"split": first, **options}
+        options = {"split": options["split"], "test_fraction": tested, "val_fraction": tested / 2} | options
+    return options
 
 
 def _count(table: Table, split: str) -> int:
@@ -183,6 +192,6 @@ def _of_many(table: Table) -> str:
     tested, count = _count(table, "test"), len(table.columns["split"])
     return (
         f" To be quick, {tested:,} of {count:,} vectors are tested, with one seed, which says nothing about the spread "
-        "over seeds, and PFE is fitted in five epochs; a larger test_fraction in params.yaml and more seeds and epochs "
-        "in the experiment say more."
+        "over seeds, and heads are trained for three epochs; a larger test_fraction in params.yaml and more seeds and "
+        "epochs in the experiment say more."
     )

@@ -105,7 +105,7 @@ class Embeddings(Source):
             found = f"{name} is {vectors.dtype} {vectors.shape}"
             raise DataError(f"{file}: {found}; expected (N, M) numbers; write vectors as float32.")
         with np.errstate(over="ignore"):
-            vectors = vectors.astype(np.float32)
+            vectors = vectors.astype("<f4", copy=False)
         bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
         if len(bad):
             raise DataError(f"{file}: vector {bad[0]} (from 0) is not finite in float32, {len(bad)} in all; drop them.")
@@ -131,13 +131,14 @@ class _Padded:
     """row -> vector as S x S x 3 bytes."""
 
     def __init__(self, vectors: np.ndarray, rows: np.ndarray) -> None:
+        """Vectors (N, M) little-endian float32, and which of them each row of the manifest is."""
         self._vectors, self._rows = vectors, rows
         self._side = math.ceil(math.sqrt(4 * vectors.shape[1] / 3))
 
     def __call__(self, row: int) -> np.ndarray:
         """Bytes (S, S, 3) of one vector."""
         padded = np.zeros(3 * self._side**2, dtype=np.uint8)
-        data = self._vectors[self._rows[row]].astype("<f4").view(np.uint8)
+        data = self._vectors[self._rows[row]].view(np.uint8)
         padded[: len(data)] = data
         return padded.reshape(self._side, self._side, 3)
 
