@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import numpy as np
@@ -11,8 +12,8 @@ from PIL import Image
 import probmetric
 from probmetric.errors import ProbMetricError
 
-KINDS = ("gallery.json", "rows-*", "entries-*", "looks*", "trust.json", "certificate-*")
-CHANGES = ("empty", "truncated", "longer", "folder", "nowhere", "flipped", "exchanged", "binary")
+KINDS = ("gallery.json", "rows-*", "entries-*", "looks-*", "trust.json", "certificate-*")
+CHANGES = ("empty", "truncated", "longer", "folder", "nowhere", "pipe", "endless", "flipped", "exchanged", "binary")
 FLIPS = 24
 pytestmark = pytest.mark.slow
 
@@ -54,8 +55,10 @@ def changed(file, change, other, number=0):
     file.unlink()
     if change == "folder":
         file.mkdir()
-    elif change == "nowhere":
-        file.symlink_to(file.parent / "nowhere")
+    elif change in ("nowhere", "endless"):
+        file.symlink_to("/dev/zero" if change == "endless" else file.parent / "nowhere")
+    elif change == "pipe":
+        os.mkfifo(file)
     elif change == "flipped":
         place = int(np.random.default_rng(number).integers(len(data)))
         file.write_bytes(data[:place] + bytes([data[place] ^ 1 << number % 8]) + data[place + 1 :])

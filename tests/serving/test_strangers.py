@@ -46,20 +46,36 @@ def test_images_of_the_same_world_are_answered(model, gallery, rows):
     assert np.mean(withheld) < 0.01
 
 
-def test_what_is_known_of_looks_is_stored_and_may_be_missing(model, gallery, tmp_path):
+def test_what_is_known_of_looks_is_stored_and_missed(model, gallery, tmp_path):
     gallery.save(tmp_path / "g")
     opened = probmetric.Gallery.open(tmp_path / "g")
     assert model.search(opened, WORLDS["white"])[0].withheld
-    (tmp_path / "g/looks.safetensors").unlink()
-    assert not model.search(probmetric.Gallery.open(tmp_path / "g"), WORLDS["white"])[0].withheld
+    next((tmp_path / "g").glob("looks-*")).unlink()
+    with pytest.raises(ProbMetricError, match=r"looks-\w+\.safetensors is missing"):
+        probmetric.Gallery.open(tmp_path / "g")
 
 
 def with_looks(gallery, folder, shape):
-    from probmetric.io import write_tensors
+    """As galleries of earlier versions are: gallery.json does not name the file of looks, or that there is none."""
+    from probmetric.io import read_json, write_json, write_tensors
 
     gallery.save(folder)
-    write_tensors(folder / "looks.safetensors", {"looks": np.zeros(shape, np.float32)})
+    next(folder.glob("looks-*")).unlink()
+    index = read_json(folder / "gallery.json")
+    del index["looks"]
+    write_json(folder / "gallery.json", index)
+    if shape:
+        write_tensors(folder / "looks.safetensors", {"looks": np.zeros(shape, np.float32)})
     return folder
+
+
+def test_a_gallery_of_an_earlier_version_may_know_no_looks_and_is_stored_with_them(model, gallery, tmp_path):
+    folder = with_looks(gallery, tmp_path / "g", None)
+    assert not model.search(probmetric.Gallery.open(folder), WORLDS["white"])[0].withheld
+    opened = probmetric.Gallery.open(with_looks(gallery, tmp_path / "h", (30, 3)))
+    opened.save()
+    assert [path.name for path in (tmp_path / "h").glob("looks*")] == [next((tmp_path / "h").glob("looks-*")).name]
+    assert probmetric.Gallery.open(tmp_path / "h").looks.shape == (30, 3)
 
 
 @pytest.mark.parametrize("shape", [(2000, 3), (7,)])

@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import os
+import stat
 import threading
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ _READ_ADVICE = {
     errno.EISDIR: "a folder stands where a file belongs; move it away and run the same command again",
     errno.EACCES: "make it readable (chmod u+r; for its folders chmod u+rx), or change its owner",
     errno.EPERM: "make it readable (chmod u+r; for its folders chmod u+rx), or change its owner",
+    errno.ENXIO: "a device, pipe or socket stands where a file belongs; move it away and run the same command again",
     errno.ELOOP: "its links lead in a circle; delete them",
 }
 
@@ -31,7 +33,8 @@ def check_responds(path: str | Path) -> None:
     """Open `path` and read its first byte, within the time allowed; that a file is missing is the reader's to say.
 
     Raises:
-        FileError: no answer in time, no permission, a folder in its place, a link to a missing file; names the file.
+        FileError: no answer in time, no permission, a folder or a device in its place, a link to a missing file; names
+            the file.
     """
     seconds = float(os.environ.get("PROBMETRIC_READ_TIMEOUT", "120"))
     answered = threading.Event()
@@ -39,6 +42,9 @@ def check_responds(path: str | Path) -> None:
 
     def ask() -> None:
         try:
+            kind = os.stat(path).st_mode  # noqa: PTH116
+            if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):  # a pipe would be waited for, /dev/zero has no end
+                raise OSError(errno.ENXIO, "it is no file")
             with open(path, "rb", buffering=0) as file:  # noqa: PTH123
                 file.read(1)
         except OSError as error:

@@ -3,7 +3,7 @@
     gallery.json                  model digest, dimension, the files below
     rows-<digest>.safetensors     mean (n, M), uncertainty (n,): memory-mapped, one file per addition
     entries-<digest>.parquet      path and class of every row
-    looks.safetensors             what a sample of the images looks like (`_look`)
+    looks-<digest>.safetensors    what a sample of the images looks like (`_look`)
 
 A file is named by its content and never changes; `gallery.json` is written after those it names, so a reader sees the
 old gallery or the new one.
@@ -23,6 +23,7 @@ import numpy as np
 from probmetric.io import (
     FileError,
     atomic_path,
+    check_responds,
     digest_of,
     present,
     read_json,
@@ -32,11 +33,12 @@ from probmetric.io import (
 )
 from probmetric.serving._look import KEPT
 
-INDEX, LOOKS = "gallery.json", "looks.safetensors"
+INDEX, EARLIER_LOOKS = "gallery.json", "looks.safetensors"
 AGAIN = "make the gallery again (`probmetric index`)"
 VERIFIED_BYTES = 256 * 2**20
 _ROWS = re.compile(r"rows-[0-9a-f]{16}\.safetensors")
 _ENTRIES = re.compile(r"entries-[0-9a-f]{16}\.parquet")
+_LOOKS = re.compile(r"looks-[0-9a-f]{16}\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def read(folder: Path) -> Content:
     count = sum(len(part.mean) for part in parts)
     if count != len(paths):
         raise FileError(f"{folder} has {count} rows and {len(paths)} names; {AGAIN}.")
-    return Content(index["model"], index["dim"], parts, paths, class_names, _read_looks(folder / LOOKS))
+    return Content(index["model"], index["dim"], parts, paths, class_names, _read_looks(folder, index.get("looks")))
 
 
 def write(folder: Path, content: Content) -> list[Part]:
@@ -97,10 +99,10 @@ def write(folder: Path, content: Content) -> list[Part]:
     folder.mkdir(parents=True, exist_ok=True)
     names = [_stored(part, folder) for part in content.parts]
     entries = _write_entries(folder, content.paths, content.class_names)
+    looks = _write_looks(folder, content.looks)
     values = {"format": 1, "model": content.model, "dim": content.dim, "rows": names, "entries": entries}
-    write_json(folder / INDEX, values)
-    _write_looks(folder / LOOKS, content.looks)
-    _remove_others(folder, {*names, entries})
+    write_json(folder / INDEX, values | {"looks": looks})
+    _remove_others(folder, {*names, entries, looks})
     return [_open_part(folder / name, content.dim) for name in names]
 
 
@@ -129,6 +131,7 @@ def _read_index(folder: Path) -> dict[str, Any]:
         and isinstance(values.get("rows"), list)
         and all(isinstance(name, str) and _ROWS.fullmatch(name) for name in values["rows"])
         and _ENTRIES.fullmatch(str(values.get("entries")))
+        and (values.get("looks") in (None, "") or _LOOKS.fullmatch(str(values["looks"])))
     )
     if not sound:
         raise FileError(f"{path} is damaged or of a later version; {AGAIN}.")
@@ -139,6 +142,7 @@ def _open_part(path: Path, dim: int) -> Part:
     """A part whose rows are mapped, not read; small files are compared with their checksum."""
     from safetensors import SafetensorError, safe_open
 
+    check_responds(path)
     try:
         with safe_open(path, framework="numpy") as file:
             parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
@@ -181,6 +185,7 @@ def _read_entries(path: Path) -> tuple[list[str], list[str]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    check_responds(path)
     try:
         with pq.ParquetFile(path) as file:  # read_table would import pandas, which takes a second
             table = file.read(["path", "class_name"])
@@ -198,26 +203,43 @@ def _entries_file(paths: list[str], class_names: list[str]) -> str:
     return f"entries-{digest_of([paths, class_names])[:16]}.parquet"
 
 
-def _write_looks(path: Path, looks: np.ndarray) -> None:
-    if len(looks):
-        write_tensors(path, {"looks": np.ascontiguousarray(looks)})
-    else:
-        path.unlink(missing_ok=True)
+def _write_looks(folder: Path, looks: np.ndarray) -> str:
+    """Write the looks; returns the file's name, "" of none."""
+    if not len(looks):
+        return ""
+    name = _looks_file(looks)
+    write_tensors(folder / name, {"looks": np.ascontiguousarray(looks)})
+    return name
 
 
-def _read_looks(path: Path) -> np.ndarray:
-    """What is known of the images' looks; nothing where the file is missing, as in galleries of earlier versions."""
-    if not present(path):
+def _looks_file(looks: np.ndarray) -> str:
+    return f"looks-{hashlib.sha256(np.ascontiguousarray(looks).data).hexdigest()[:16]}.safetensors"
+
+
+def _read_looks(folder: Path, name: str | None) -> np.ndarray:
+    """What is known of the images' looks: the file `name`, or that of a gallery of an earlier version, which has none.
+
+    Raises:
+        FileError: it is missing or damaged: strangers would be answered.
+    """
+    path = folder / (EARLIER_LOOKS if name is None else name)
+    if name == "" or (name is None and not present(path)):
         return np.empty((0, 0), dtype=np.float32)
     found = read_tensors(path, framework="numpy")[0].get("looks")
     if found is None or found.ndim != 2 or len(found) > KEPT or not np.isfinite(found).all():
-        raise FileError(f"{path} is damaged; {AGAIN}, or delete it: strangers are then not recognised.")
+        raise FileError(f"{path} is damaged; {AGAIN}.")
+    if name is not None and _looks_file(found) != name:
+        raise FileError(f"{path} is damaged: its content does not fit its name; {AGAIN}.")
     return np.asarray(found, dtype=np.float32)
 
 
 def _remove_others(folder: Path, current: set[str]) -> None:
     """Remove files of earlier states; another process may still have them mapped, which does no harm."""
     for path in folder.iterdir():
-        if (_ROWS.fullmatch(path.name) or _ENTRIES.fullmatch(path.name)) and path.name not in current:
+        if path.name == EARLIER_LOOKS or (_named_by_content(path.name) and path.name not in current):
             with contextlib.suppress(OSError):
                 path.unlink()
+
+
+def _named_by_content(name: str) -> bool:
+    return any(pattern.fullmatch(name) for pattern in (_ROWS, _ENTRIES, _LOOKS))

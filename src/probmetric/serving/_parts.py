@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from probmetric.embedder import prepared_folder
+from probmetric.errors import ProbMetricError
 from probmetric.io import (
     FileError,
     content_digest,
@@ -68,6 +69,7 @@ class Parts:
         if run.fits_posterior:
             tensors[POSTERIOR] = folder.posterior()
         data = root / prepared_folder(settings)
+        reference = _reference(folder)
         values = {
             "name": run.name,
             "members": [_member(member) for member in folders],
@@ -79,9 +81,10 @@ class Parts:
             "provenance": _provenance(folder, data),
             "metrics": folder.metrics,
             "files": {name: tensors_digest(part) for name, part in tensors.items()},
+            "reference": tensors_digest(reference),
         }
         record = ModelRecord.parse(values, str(folder.record_file))
-        return cls(record, tensors | {REFERENCE: _reference(folder)})
+        return cls(record, tensors | {REFERENCE: reference})
 
     @classmethod
     def read(cls, folder: Path) -> Parts:
@@ -102,8 +105,8 @@ class Parts:
         if not expected <= names or names - expected - {POSTERIOR}:
             raise FileError(f"{path} lists the files {', '.join(sorted(names))}; {BROKEN}.")
         tensors = {name: _checked(folder / name, digest) for name, digest in record.files.items()}
-        if present(folder / REFERENCE):
-            tensors[REFERENCE] = read_tensors(folder / REFERENCE, framework="torch")[0]
+        if record.reference or present(folder / REFERENCE):
+            tensors[REFERENCE] = _checked(folder / REFERENCE, record.reference)
         return cls(record, tensors)
 
     def write(self, folder: Path, *, license: str = "") -> Path:
@@ -145,7 +148,10 @@ class Parts:
         placed = None if posterior is None else {name: tensor.to(device) for name, tensor in posterior.items()}
         if loss is not None:
             loss = loss.to(device)
-        predictor = uncertainty.bind(encoder.to(device), loss=loss, posterior=placed, seed=record.seed)
+        try:
+            predictor = uncertainty.bind(encoder.to(device), loss=loss, posterior=placed, seed=record.seed)
+        except ValueError as error:
+            raise FileError(f"{POSTERIOR} of {record.name} does not fit its record: {error}") from error
         view: View = create_view(record.transform.view.name, **record.transform.view.options)
         built = Model(record, predictor, Eye(view, record.shape, record.transform.shorter_side), self._known())
         built._parts = self
@@ -160,7 +166,10 @@ class Parts:
             misfit = f"{_weights(number)} of {self.record.name} does not fit its record; {BROKEN}."
             weights = cast("dict[str, torch.Tensor]", self.tensors[_weights(number)])
             _check_sizes(member.facts.num_classes, weights, misfit)
-            loaded.append(assembled(member.settings, member.facts.model_dump(), weights, misfit))
+            try:
+                loaded.append(assembled(member.settings, member.facts.model_dump(), weights, misfit))
+            except (TypeError, ValueError, ArithmeticError, MemoryError) as error:  # of sizes that make no network
+                raise error if isinstance(error, ProbMetricError) else FileError(f"{misfit} {error}") from error
         if len(loaded) == 1:
             return loaded[0]
         from probmetric.uncertainty.ensemble import EncoderEnsemble
@@ -170,10 +179,13 @@ class Parts:
     def _known(self) -> Any:
         from probmetric.serving._model import Reference
 
-        found = self.tensors.get(REFERENCE)
-        if found is None or not len(found.get("uncertainty", ())):
+        if REFERENCE not in self.tensors:
             return None
-        return Reference(np.sort(found["uncertainty"].numpy()))
+        found = self.tensors[REFERENCE].get("uncertainty")
+        kinds = ("torch.float32", "torch.float64")
+        if found is None or found.ndim != 1 or str(found.dtype) not in kinds or not bool(found.isfinite().all()):
+            raise FileError(f"{REFERENCE} of {self.record.name} holds no uncertainties; {BROKEN}.")
+        return Reference(np.sort(found.numpy())) if len(found) else None
 
 
 def _weights(number: int) -> str:
@@ -181,9 +193,9 @@ def _weights(number: int) -> str:
 
 
 def _checked(path: Path, digest: str) -> Tensors:
-    """Tensors of a file that must still be the one the record was written with."""
+    """Tensors of a file that must still be the one the record was written with, where it says which."""
     tensors, _ = read_tensors(path, framework="torch")
-    if content_digest(path) != digest:
+    if digest and content_digest(path) != digest:
         raise FileError(f"{path} is not the file its record was written with; {BROKEN}.")
     return cast("Tensors", tensors)
 

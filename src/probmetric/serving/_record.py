@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from probmetric.config import EncoderSettings, parse
 from probmetric.config._components import Component, RegisteredIn, Strict, UncertaintyChoice
@@ -25,13 +25,14 @@ from probmetric.io import digest_of
 RECORD, CARD, POSTERIOR, REFERENCE = "model.json", "README.md", "uncertainty.safetensors", "reference.safetensors"
 CERTIFICATE = "certificate.json"
 Count = Annotated[int, Field(ge=1, le=10**7)]
+LARGEST_DIM = 65_536
 Side = Annotated[int, Field(ge=1, le=4096)]
 
 
 class Facts(Strict):
     """Sizes of a trained encoder."""
 
-    dim: int = Field(ge=1, le=65_536)
+    dim: int = Field(ge=1, le=LARGEST_DIM)
     in_channels: Literal[1, 3]
     image_size: Side
     num_classes: Count
@@ -44,6 +45,13 @@ class Member(Strict):
 
     settings: EncoderSettings
     facts: Facts
+
+    @field_validator("settings")
+    @classmethod
+    def _bounded(cls, value: EncoderSettings) -> EncoderSettings:
+        if value.dim > LARGEST_DIM:
+            raise ValueError(f"dim is {value.dim}; allowed: up to {LARGEST_DIM}.")
+        return value
 
 
 class Transform(Strict):
@@ -68,6 +76,7 @@ class ModelRecord(Strict):
     provenance: dict[str, Any] = Field(default_factory=dict)
     metrics: dict[str, float | None] = Field(default_factory=dict)
     files: dict[str, str] = Field(default_factory=dict)
+    reference: str = ""  # digest of its file, which decides no embedding; older folders do not say it
 
     @property
     def digest(self) -> str:
