@@ -186,6 +186,45 @@ def test_what_cannot_be_trained_is_said_in_a_sentence(options, says):
         train(**options)
 
 
+class Whole(nn.Module):
+    """A network of one's own, not in layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, inputs):
+        return self.inner(inputs)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"uncertainty": "laplace"}, "'laplace' needs a last linear layer, .* Give `dim`"),
+        ({"objective": "laplace_online", "uncertainty": "laplace_online"}, "'laplace_online' needs a last linear"),
+        ({"uncertainty": "softmax"}, "loss 'proxy_anchor' is no classifier"),
+        ({"uncertainty": "temperature", "loss": "arcface"}, "validation images of the training classes"),
+    ],
+)
+def test_what_an_uncertainty_lacks_is_said_before_training(monkeypatch, options, says):
+    from probmetric.training.loop import Trainer
+
+    monkeypatch.setattr(Trainer, "fit", lambda _: pytest.fail("trained"))
+    with pytest.raises(ProbMetricError, match=says):
+        train(encoder=Whole(), **options)
+
+
+def test_what_an_uncertainty_cannot_be_fitted_to_is_said_in_a_sentence():
+    prior = {"name": "laplace", "prior": "validation"}
+    with pytest.raises(ProbMetricError, match="'laplace' cannot be fitted: prior is 'validation' but fit got no"):
+        train(uncertainty=prior, epochs=0)
+
+
+def test_a_network_in_one_piece_has_its_last_layer_added():
+    model = train(encoder=Whole(), dim=5, uncertainty="laplace", epochs=1)
+    assert model.embed(Blobs(2)).concentration.shape == (len(Blobs(2)),)
+
+
 def test_a_model_of_ones_own_code_says_why_it_has_no_folder(tmp_path):
     with pytest.raises(ProbMetricError, match="your own code"):
         train(epochs=0).export(tmp_path / "m")

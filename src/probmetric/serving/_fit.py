@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from probmetric.config import ConfigError, Training, parse
 from probmetric.config._components import Component
 from probmetric.io import digest_of, tensors_digest
+from probmetric.losses import REGISTRY as LOSSES
 from probmetric.losses import Loss, create_loss
 from probmetric.models import REGISTRY as BACKBONES
 from probmetric.models import Encoder, create_encoder
@@ -34,6 +35,7 @@ from probmetric.training.loop import Trainer
 from probmetric.training.network import weights_of
 from probmetric.training.passes import TrainingPass, ValidationPass
 from probmetric.training.seeds import derive_seed
+from probmetric.uncertainty import REGISTRY as UNCERTAINTIES
 from probmetric.uncertainty import Posterior, Predictor, create_uncertainty
 
 Choice = str | Mapping[str, Any]
@@ -82,7 +84,7 @@ def fit(
     Raises:
         ConfigError: an unknown name or setting.
         DataError: images or labels that cannot be trained on.
-        ServingError: no dataset, or a network that gives no embeddings.
+        ServingError: no dataset, a network that gives no embeddings, or an uncertainty that cannot be fitted to it.
     """
     job = _Job(parse(Training, training, "fit"), _chosen(loss), _chosen(uncertainty), _chosen(objective), seed)
     job.check()
@@ -92,6 +94,7 @@ def fit(
             dataset, validation, job.settings, backbone=backbone, view=_chosen(view), seed=seed, device=place
         )
         network = _encoder(encoder if isinstance(encoder, nn.Module) else backbone, dim, data)
+        job.check_parts(network, data)
         return job.model(network, data, Checkpoints(state or scratch), progress)
 
 
@@ -149,6 +152,32 @@ class _Job:
             raise ConfigError("an ensemble is trained by the workflow; `fit` trains one encoder.")
         if self.settings.selection != "validation":
             raise ConfigError(f"selection is {self.settings.selection!r}; `fit` knows 'validation' only.")
+        if self._needs("needs_classifier") and not LOSSES.holds(self.loss.name, "is_classifier", self.loss.options):
+            raise ConfigError(
+                f"uncertainty {self.uncertainty.name!r} needs class probabilities; loss {self.loss.name!r} is no "
+                "classifier. Use arcface, cosine or another one that is."
+            )
+
+    def check_parts(self, encoder: Encoder, data: SetData) -> None:
+        """Refuse before training what the network or the data cannot give the uncertainty.
+
+        Raises:
+            ServingError: says what is missing.
+        """
+        wanting = self.objective or (self.uncertainty if self._needs("needs_head") else None)
+        if wanting is not None and not isinstance(encoder.head, nn.Linear):
+            raise ServingError(
+                f"{wanting.name!r} needs a last linear layer, which this network does not show. Give `dim`: such a "
+                "layer is added and trained; or pass an nn.Sequential that ends in an nn.Linear."
+            )
+        if self._needs("closed_set") and not (data.has_validation and data.closed_set):
+            raise ServingError(
+                f"uncertainty {self.uncertainty.name!r} is fitted on validation images of the training classes; give "
+                "them as `validation`."
+            )
+
+    def _needs(self, flag: str) -> bool:
+        return UNCERTAINTIES.holds(self.uncertainty.name, flag, self.uncertainty.options)
 
     def model(self, encoder: Encoder, data: SetData, checkpoints: Checkpoints, progress: bool | None) -> Model:
         """Train, fit the uncertainty, put together."""
@@ -195,14 +224,17 @@ class _Job:
         made = create_uncertainty(self.uncertainty.name, **self.uncertainty.options)
         if not made.fits:
             return None
-        return made.fit(
-            encoder,
-            TrainingPass(data),
-            loss=loss,
-            generator=torch.Generator(device=data.device).manual_seed(self.seed),
-            device=data.device,
-            validation=ValidationPass(data) if data.has_validation else None,
-        )
+        try:
+            return made.fit(
+                encoder,
+                TrainingPass(data),
+                loss=loss,
+                generator=torch.Generator(device=data.device).manual_seed(self.seed),
+                device=data.device,
+                validation=ValidationPass(data) if data.has_validation else None,
+            )
+        except ValueError as error:
+            raise ServingError(f"uncertainty {self.uncertainty.name!r} cannot be fitted: {error}") from error
 
     def _digest(self, encoder: Encoder, loss: Loss, posterior: Posterior) -> str:
         fitted = {name: tensor.cpu().contiguous() for name, tensor in posterior.items()}
