@@ -16,6 +16,7 @@ from probmetric.data.manifest import read_table
 from probmetric.io import (
     FileError,
     atomic_path,
+    check_responds,
     digest_of,
     present,
     read_csv,
@@ -208,6 +209,13 @@ def test_a_folder_in_place_of_a_file_is_named(tmp_path, reader):
         FileError, match=rf"{path} cannot be read: Is a directory; a folder stands where a file belongs"
     ):
         READERS[reader](path)
+
+
+def test_a_device_is_no_file(tmp_path):
+    """A link to it in somebody's model folder would be read until memory is full."""
+    (tmp_path / "model.json").symlink_to("/dev/zero")
+    with pytest.raises(FileError, match=r"model\.json cannot be read: it is a device"):
+        check_responds(tmp_path / "model.json")
 
 
 @EVERY

@@ -15,7 +15,7 @@ from probmetric.errors import ProbMetricError
 from probmetric.io import content_digest, read_tensors, write_tensors
 
 FILES = ("model.json", "weights-0.safetensors", "uncertainty.safetensors", "reference.safetensors")
-CHANGES = ("missing", "empty", "truncated", "longer", "folder", "nowhere", "pipe", "endless", "flipped", "exchanged")
+CHANGES = ("missing", "empty", "truncated", "longer", "folder", "nowhere", "pipe", "flipped", "exchanged")
 WHOLE = ("weights-0.safetensors", "uncertainty.safetensors", "reference.safetensors")
 
 
@@ -53,7 +53,6 @@ def change_file(file, change, other):
         "folder": file.mkdir,
         "nowhere": lambda: file.symlink_to(file.parent / "nowhere"),
         "pipe": lambda: os.mkfifo(file),
-        "endless": lambda: file.symlink_to("/dev/zero"),
         "missing": lambda: None,
     }
     if change in made:
@@ -68,7 +67,7 @@ def change_file(file, change, other):
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_folder_is_refused_or_answers_as_before(exported, folder, asked, monkeypatch, name, change):
-    monkeypatch.setenv("PROBMETRIC_READ_TIMEOUT", "5")
+    monkeypatch.setenv("PROBMETRIC_READ_TIMEOUT", "2")
     other = {"uncertainty.safetensors": ENSEMBLE, "weights-0.safetensors": ENSEMBLE}.get(name, PLAIN)
     change_file(folder / name, change, exported[other] / name.replace("weights-0", "weights-1"))
     said = refusal(folder, asked)

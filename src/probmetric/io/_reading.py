@@ -20,7 +20,7 @@ _READ_ADVICE = {
     errno.EISDIR: "a folder stands where a file belongs; move it away and run the same command again",
     errno.EACCES: "make it readable (chmod u+r; for its folders chmod u+rx), or change its owner",
     errno.EPERM: "make it readable (chmod u+r; for its folders chmod u+rx), or change its owner",
-    errno.ENXIO: "a device, pipe or socket stands where a file belongs; move it away and run the same command again",
+    errno.ENXIO: "a device stands where a file belongs; move it away and run the same command again",
     errno.ELOOP: "its links lead in a circle; delete them",
 }
 
@@ -43,8 +43,8 @@ def check_responds(path: str | Path) -> None:
     def ask() -> None:
         try:
             kind = os.stat(path).st_mode  # noqa: PTH116
-            if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):  # a pipe would be waited for, /dev/zero has no end
-                raise OSError(errno.ENXIO, "it is no file")
+            if stat.S_ISCHR(kind) or stat.S_ISBLK(kind):  # /dev/zero has no end
+                raise OSError(errno.ENXIO, "it is a device")
             with open(path, "rb", buffering=0) as file:  # noqa: PTH123
                 file.read(1)
         except OSError as error:
