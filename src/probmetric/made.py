@@ -19,7 +19,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from probmetric.io import atomic_path, content_digest, digest_of, remembered_json, remove, write_json, write_text
+from probmetric.io import (
+    atomic_path,
+    content_digest,
+    digest_of,
+    remembered_json,
+    remove,
+    sha256_file,
+    write_json,
+    write_text,
+)
 from probmetric.run_folder import STEPS, RunFolder, Step
 
 KEPT = Path("state/kept")
@@ -75,11 +84,13 @@ class Made:
         ingredients: what it was made from.
         release: version of this package that made it.
         output: digest of what it wrote, for the steps after it.
+        files: name of each text file it wrote -> SHA-256; tensor files carry their own. `RunFolder` checks them.
     """
 
     ingredients: Ingredients
     release: str
     output: str
+    files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def identity(self) -> str:
@@ -93,7 +104,7 @@ def read_made(run: str, step: Step) -> Made | None:
         values = remembered_json(RunFolder.named(run).made_file(step))
         known = {name: values["ingredients"][name] for name in Ingredients.__dataclass_fields__}
         known["cohorts"] = tuple(known["cohorts"])
-        return Made(Ingredients(**known), values["release"], values["output"])
+        return Made(Ingredients(**known), values["release"], values["output"], values.get("files", {}))
     except (KeyError, TypeError):
         return None
 
@@ -112,7 +123,8 @@ def record(run: str, ingredients: Ingredients, *, release: str) -> Made:
     """Say what made the files of a step, last of all, and keep them beside under their identity."""
     folder, step = RunFolder.named(run), ingredients.step
     output = digest_of({file.name: content_digest(file) for file in folder.step_results(step)})
-    made = Made(ingredients, release, output)
+    texts = [file for file in folder.step_files(step) if file.suffix != ".safetensors"]
+    made = Made(ingredients, release, output, {file.name: sha256_file(file) for file in texts})
     write_json(folder.made_file(step), asdict(made) | {"identity": made.identity, "cohort": ingredients.cohort})
     _keep(folder, made)
     return made

@@ -37,6 +37,8 @@ from probmetric.io import (
     read_json,
     read_tensors,
     read_yaml,
+    remembered_json,
+    sha256_file,
     write_json,
     write_tensors,
     write_text,
@@ -167,6 +169,20 @@ class RunFolder:
         """The record of what a step's files were made from (`probmetric.made`)."""
         return self.path / "made" / f"{step}.json"
 
+    def _unchanged(self, file: Path) -> Path:
+        """`file`, found to be as its step wrote it, as far as the step's record says.
+
+        Raises:
+            FileError: it is missing or its content is another one.
+        """
+        step = next(step for step in STEPS if file in self.step_files(step))
+        made = remembered_json(self.made_file(step))
+        noted = made.get("files") if isinstance(made, dict) else None
+        written = noted.get(file.name) if isinstance(noted, dict) else None
+        if written is not None and sha256_file(file) != written:
+            raise FileError(f"{file} is not as {step} wrote it: damaged or edited; restore it, or {RERUN}.")
+        return file
+
     @property
     def trained(self) -> bool:
         """Whether the encoder is trained: its record, written last, is there."""
@@ -182,7 +198,8 @@ class RunFolder:
     @functools.cached_property
     def encoder(self) -> dict[str, Any]:
         """How the encoder was trained (`encoder.yaml`)."""
-        return _whole(read_yaml(self.encoder_file), self.encoder_file, "settings", "encoder", "training")
+        record = read_yaml(self._unchanged(self.encoder_file))
+        return _whole(record, self.encoder_file, "settings", "encoder", "training")
 
     def weights(self, which: Which = "selected") -> dict[str, torch.Tensor]:
         """Weights by name, `encoder.*` and `loss.*`."""
@@ -191,7 +208,7 @@ class RunFolder:
     @functools.cached_property
     def history(self) -> list[dict[str, float | None]]:
         """Rows of `history.csv` as numbers; empty for a run without training of its own."""
-        if not present(self.history_file):
+        if not present(self._unchanged(self.history_file)):
             return []
         names, rows = read_csv(self.history_file, RERUN)
         _whole(dict.fromkeys(names), self.history_file, "epoch")
@@ -290,21 +307,22 @@ class RunFolder:
     @functools.cached_property
     def metrics(self) -> dict[str, float | None]:
         """Metric name -> value; None where the metric is not defined for this run."""
-        values = _whole(read_json(self.metrics_file, fix=RERUN), self.metrics_file)
-        wrong = [name for name, value in values.items() if not isinstance(value, int | float | None)]
-        if wrong:
-            raise FileError(f"{self.metrics_file}: {', '.join(wrong)} must be a number or null; {RERUN}.")
-        return values
+        found: dict[str, float | None]
+        found = read_json(self._unchanged(self.metrics_file), RERUN, dict[str, float | int | None])
+        return found
 
     @functools.cached_property
     def curves(self) -> dict[str, Any]:
         """Curves of the evaluation by name; empty where none were written."""
-        return _whole(read_json(self.curves_file, fix=RERUN), self.curves_file) if present(self.curves_file) else {}
+        if not present(self._unchanged(self.curves_file)):
+            return {}
+        found: dict[str, Any] = read_json(self.curves_file, RERUN, dict[str, dict[str, list[Any]]])
+        return found
 
     @functools.cached_property
     def record(self) -> dict[str, Any]:
         """The resolved configuration with versions, hardware and data digest (`run.yaml`)."""
-        return _whole(read_yaml(self.record_file), self.record_file, "run", "settings")
+        return _whole(read_yaml(self._unchanged(self.record_file)), self.record_file, "run", "settings")
 
     def matches(self) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, str]]:
         """The match record, where the queries were asked (`test`, `val`, `ood/<set>`) -> name -> (Q,), and metadata.
@@ -344,8 +362,8 @@ class RunFolder:
             found["training/epoch_seconds"] = fmean(seconds[1:] or seconds)
             found["training/seconds"] = sum(seconds)
             found["training/epochs"] = float(len(seconds))
-        if present(self.timing_file):
-            found |= _whole(read_json(self.timing_file, fix=RERUN), self.timing_file)
+        if present(self._unchanged(self.timing_file)):
+            found |= read_json(self.timing_file, RERUN, dict[str, float])
         return found
 
     def find(self, *names: str, default: Any = None) -> Any:

@@ -147,6 +147,16 @@ def test_json_refuses_what_is_no_json(tmp_path):
         read_json(tmp_path / "x.json")
 
 
+@pytest.mark.parametrize("value", [[], 3, None, {"a": 1}, {"a": {"b": "1"}}, {"a": {"b": [1]}}])
+def test_json_of_another_kind_is_damaged(tmp_path, value):
+    kind = dict[str, dict[str, float]]
+    write_json(tmp_path / "x.json", {"a": {"b": 1, "c": 0.5}})
+    assert read_json(tmp_path / "x.json", kind=kind) == {"a": {"b": 1, "c": 0.5}}
+    write_json(tmp_path / "x.json", value)
+    with pytest.raises(FileError, match=r"x\.json is damaged \((a|top level) should be .*; draw it again\.$"):
+        read_json(tmp_path / "x.json", "draw it again", kind)
+
+
 def test_yaml_is_loaded_safely(tmp_path):
     write_yaml(tmp_path / "x.yaml", {"b": 1, "a": [1, 2]})
     assert list(read_yaml(tmp_path / "x.yaml")) == ["b", "a"]

@@ -4,11 +4,12 @@ import errno
 import json
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from probmetric import made as made_module
-from probmetric.io import write_json
+from probmetric.io import FileError, write_json, write_text
 from probmetric.made import Ingredients, forget, read_made, record, restore, superseded
 from probmetric.run_folder import RunFolder
 
@@ -41,6 +42,33 @@ def finish(ingredients: Ingredients, value: float) -> None:
     for file in RunFolder.named(RUN).step_files(ingredients.step):
         write_json(file, {"value": value})
     record(RUN, ingredients, release="1.0")
+
+
+@pytest.mark.parametrize(
+    ("step", "name", "read"),
+    [
+        ("train", "history.csv", lambda run: run.history),
+        ("train", "history.csv", lambda run: run.times),
+        ("train", "encoder.yaml", lambda run: run.encoder),
+        ("embed", "embeddings/timing.json", lambda run: run.times),
+        ("evaluate", "metrics.json", lambda run: run.metrics),
+        ("evaluate", "curves.json", lambda run: run.curves),
+        ("evaluate", "run.yaml", lambda run: run.record),
+    ],
+)
+@pytest.mark.parametrize("change", [Path.unlink, lambda path: path.write_text(path.read_text().replace("1", "2"))])
+def test_a_text_file_that_is_not_as_its_step_wrote_it_is_refused(step, name, read, change):
+    texts = {"history.csv": "epoch,seconds\n1,1\n", "timing.json": '{"embedding/test_seconds": 1}'}
+    texts |= {"encoder.yaml": "{settings: {a: 1}, encoder: a, training: {}}", "run.yaml": "{run: a, settings: {a: 1}}"}
+    texts |= {"metrics.json": '{"retrieval/recall_at_1": 1}', "curves.json": '{"sparsification": {"accuracy": [1]}}'}
+    run = RunFolder.named(RUN)
+    for file in run.step_files(step):
+        write_text(file, texts.get(file.name, ""))
+    record(RUN, replace(PLAIN, step=step), release="1.0")
+    read(run)
+    change(run.path / name)
+    with pytest.raises(FileError, match=name):
+        read(RunFolder.named(RUN))
 
 
 def value() -> float:

@@ -109,6 +109,18 @@ def test_a_damaged_figure_is_named_with_the_fix(tmp_path):
         _embedded(tmp_path / "cut.png")
 
 
+@pytest.mark.parametrize("name", ["table.md", "table.csv", "table.tex", "claims.csv", "published.csv"])
+def test_a_table_that_says_something_else_than_the_page_is_refused(study, name):
+    path = study.folder / name
+    text = path.read_text()
+    for damaged in ("", text[:-9], text + "x"):
+        path.write_text(damaged)
+        with pytest.raises(FileError, match=rf"{name} is not what the runs say.*run the tables step again"):
+            render(study)
+    path.write_text(text)
+    render(study)
+
+
 def test_a_figure_too_long_for_webp_stays_as_it_is(tmp_path):
     Image.new("RGB", (1, LONGEST_WEBP + 1)).save(tmp_path / "long.png")
     kind, _, content = _embedded(tmp_path / "long.png").partition(";base64,")

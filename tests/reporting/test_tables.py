@@ -162,8 +162,9 @@ def test_an_interval_covers_seeds_and_test_images():
     assert 0.93 <= covered["both"] / 400 <= 1.0
 
 
-def test_a_metric_without_direction_has_no_best():
-    cells = compare("structure/density", {"a": {0: 1.0, 1: 1.1}, "b": {0: 2.0, 1: 2.2}})
+@pytest.mark.parametrize("metric", ["structure/density", "exact/p_right_regret"])
+def test_a_metric_by_which_methods_are_not_ranked_has_no_best(metric):
+    cells = compare(metric, {"a": {0: 1.0, 1: 1.1}, "b": {0: 2.0, 1: 2.2}})
     assert not any(cell.best or cell.tied for cell in cells.values())
 
 

@@ -118,12 +118,31 @@ def read_csv(
     return names, rows
 
 
-def read_json(path: str | Path, fix: str = "delete it and run again") -> Any:
-    """Read JSON; a missing or damaged file is a `FileError` that says to `fix` it."""
+def read_json(path: str | Path, fix: str = "delete it and run again", kind: Any = Any) -> Any:
+    """Read JSON; a missing or damaged file is a `FileError` that says to `fix` it.
+
+    Args:
+        path: the file.
+        fix: what to do about a bad file.
+        kind: type its value must have, such as `dict[str, list[float]]`: damaged JSON may still be JSON.
+    """
     try:
-        return json.loads(read_text(path, fix))
+        value = json.loads(read_text(path, fix))
     except (json.JSONDecodeError, RecursionError) as error:
         raise FileError(f"{path} is damaged ({error}); {fix}.") from error
+    return of_kind(value, kind, path, fix)
+
+
+def of_kind(value: Any, kind: Any, path: str | Path, fix: str) -> Any:
+    """`value`, which was read from `path` and must have the type `kind`; else a `FileError` that says to `fix` it."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return value if kind is Any else TypeAdapter(kind).validate_python(value, strict=True)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        place = str(next(iter(problem["loc"]), "top level"))
+        raise FileError(f"{path} is damaged ({place} {problem['msg'].removeprefix('Input ')}); {fix}.") from None
 
 
 def remembered_json(path: str | Path) -> Any:

@@ -43,4 +43,6 @@ def table(groups: Iterable[str]) -> str:
 
 
 def _better(metric: Metric) -> str:
-    return "" if metric.direction == "none" else metric.direction
+    if metric.direction == "none":
+        return ""
+    return metric.direction if metric.comparable else f"{metric.direction}, not between methods"

@@ -28,6 +28,7 @@ class Metric:
         unit: of the value; none for a share or a pure number.
         groups: first parts of its full names: where it is measured.
         computed: module whose functions compute it.
+        comparable: whether methods may be ranked by it; not by what judges each method's own answers alone.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Metric:
     unit: str = ""
     groups: tuple[str, ...] = ()
     computed: str = ""
+    comparable: bool = True
 
 
 def _measured(groups: Iterable[str], computed: str, *metrics: Metric) -> tuple[Metric, ...]:
@@ -320,7 +322,9 @@ _EXACT = (
         "p_right_regret",
         "Log-score regret",
         "lower",
-        "`p_right/nll` minus the NLL of P(answer ∣ image), in nats",
+        "`p_right/nll` minus the NLL of P(answer ∣ image), in nats; of a method's own answers, so no method is called "
+        "best: one that is nearly always wrong loses little",
+        comparable=False,
     ),
     Metric(
         "aleatoric_spearman",

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from probmetric.io import FileError, read_json
+from probmetric.io import FileError
 from probmetric.metrics import label
 from probmetric.run_folder import RunFolder
 
@@ -99,7 +99,7 @@ def finding(run: str) -> str:
     """`results/digits/contrastive/seed0   Recall@1 0.981`: a finished run and the first of the headlines it has."""
     folder = RunFolder.named(run)
     try:
-        metrics = read_json(folder.path / "metrics.json")
+        metrics = folder.metrics
     except FileError:
         return str(folder.path)
     name = next((name for name in HEADLINES if isinstance(metrics.get(name), int | float)), "")

@@ -12,11 +12,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from probmetric.config import ConfigError, Params
 from probmetric.data.sources import REGISTRY as DATASETS
-from probmetric.io import present, read_json
+from probmetric.io import of_kind, present, read_json
 from probmetric.job_times import JOBS, job_seconds
 from probmetric.planning.declared import data_source, status
 from probmetric.planning.experiments import experiment_names
@@ -176,14 +176,20 @@ def recorded_speeds(params: Params) -> dict[str, float]:
             seen[kind(params, run)] += images
             taken[kind(params, run)] += job_seconds(path, "s")
     speeds = {name: seen[name] / seconds for name, seconds in taken.items() if seconds}
-    return speeds | (read_json(THROUGHPUT)["images_per_second"] if present(THROUGHPUT) else {})
+    measured = read_json(THROUGHPUT, "measure again", dict[str, Any]) if present(THROUGHPUT) else {}
+    return speeds | of_kind(measured.get("images_per_second", {}), dict[str, float], THROUGHPUT, "measure again")
 
 
 def _training_images(params: Params, dataset: str) -> int | None:
     """Images of the training split: as prepared, else from the published counts."""
-    summary = Path(params.data.prepared) / dataset / "summary.json"
-    if present(summary):
-        return int(read_json(summary)["splits"]["train"]["images"])
+    from probmetric.data.manifest import SUMMARY, read_summary
+
+    folder = Path(params.data.prepared) / dataset
+    if present(folder / SUMMARY):
+        splits = of_kind(
+            read_summary(folder)["splits"], dict[str, dict[str, int]], folder / SUMMARY, "prepare it again"
+        )
+        return splits.get("train", {}).get("images")  # type: ignore[no-any-return]
     counts = DATASETS.constant(data_source(params, dataset).source, "counts", {})
     published = counts.get("train+val") if isinstance(counts, dict) else None
     return None if published is None else round(_TRAINS * published)

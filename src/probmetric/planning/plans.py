@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from probmetric.config import Params, RunSettings, StalePolicy, parse
-from probmetric.io import FileError, digest_of, read_json, write_json
+from probmetric.io import FileError, digest_of, present, read_json, write_json
 from probmetric.planning.runs import Run
 from probmetric.planning.staleness import Judge
 from probmetric.registry import load_plugins
@@ -156,7 +156,10 @@ def write_current(runs: Mapping[str, str], experiments: Mapping[str, str], data:
 
 def read_current() -> dict[str, Any]:
     """Plans of the workflow that runs now: {"runs": name -> path, "experiments": ..., "data": path}."""
-    return read_json(CURRENT) if CURRENT.exists() else {"runs": {}, "experiments": {}}
+    if not present(CURRENT):
+        return {"runs": {}, "experiments": {}}
+    found: dict[str, Any] = read_json(CURRENT, _AGAIN, dict[str, dict[str, str] | str])
+    return found
 
 
 def write_plan(folder: Path, values: Mapping[str, Any]) -> Path:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from probmetric.metrics import better, direction
+from probmetric.metrics import better, find
 
 if TYPE_CHECKING:
     from probmetric.evaluation.statistics import Doubles
@@ -92,7 +92,7 @@ def compare(
     """Cells of one metric for the methods of one dataset and noise rate.
 
     Args:
-        metric: name of the metric; decides which direction is better.
+        metric: name of the metric; decides which direction is better, and whether methods are compared at all.
         by_method: method -> seed -> value; methods without values are left out of the answer.
         images: method -> seed -> what single test images contribute (N,), where known.
         image_errors: method -> seed -> standard error of the value over test images, where known.
@@ -102,7 +102,8 @@ def compare(
     errors = image_errors or {}
     by_method = {method: seeds for method, seeds in by_method.items() if seeds}
     cells = {method: _cell(seeds, errors.get(method, {})) for method, seeds in by_method.items()}
-    if direction(metric) == "none" or len(cells) < 2:
+    record = find(metric)
+    if record.direction == "none" or not record.comparable or len(cells) < 2:
         return cells
     best = _best(metric, cells)
     tests = pairwise_tests(by_method, images=images, image_errors=errors)

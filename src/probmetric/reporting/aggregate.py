@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from probmetric.run_names import RESULTS, RunKey, legal_name
 if TYPE_CHECKING:
     from probmetric.planning.plans import ReportPlan
 
+log = logging.getLogger(__name__)
 COLUMNS = ("run", "dataset", "noise", "method", "overrides", "seed", "made", "fidelity", "metric", "value")
 
 
@@ -48,6 +50,9 @@ def aggregate_experiment(plan: ReportPlan) -> None:
     folder, runs = REPORTS / plan.experiment, [found_run(name, mark["made"]) for name, mark in shown.items()]
     aggregate(runs, folder / "runs.csv", folder / "metrics.json", metrics=plan.report["metrics"])
     write_report_record(plan.experiment, shown, left_out)
+    if left_out:
+        name, why = next(iter(left_out.items()))
+        log.warning("%d of %d runs are left out, such as %s: %s", len(left_out), len(verdicts), name, why)
 
 
 def _check_links(run: RunFolder) -> None:

@@ -14,10 +14,11 @@ import os
 import re
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
-from probmetric.io import FileError, check_responds, present, read_json, read_text, write_text
+from probmetric.data.manifest import SUMMARY, read_summary
+from probmetric.io import FileError, check_responds, of_kind, present, read_json, read_text, write_text
 from probmetric.reporting import _answers, _render, _scores
 from probmetric.reporting._certificates import certificates
 from probmetric.reporting._selection import cautions
@@ -28,12 +29,12 @@ from probmetric.reporting.claims.testing import evaluate_claims
 from probmetric.reporting.figures._data import group_title
 from probmetric.reporting.published import layout, load_published
 from probmetric.reporting.published.comparing import compare_published
-from probmetric.reporting.tables import build_table
+from probmetric.reporting.tables import build_table, texts
 from probmetric.run_folder import flatten
 from probmetric.run_names import data_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from jinja2 import Environment
     from markupsafe import Markup
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 TEMPLATES = Path(__file__).parent / "templates"
 LONGEST_WEBP = 16383
+TABLES = "run the tables step again"
+_SPLITS = dict[str, dict[Literal["images", "classes"], int]]
 _SETTINGS = {
     "loss.name": "Loss",
     "uncertainty.name": "Uncertainty",
@@ -90,7 +93,9 @@ def _coded(text: str) -> Markup:
 
 def render(context: ReportContext) -> str:
     """The page as text."""
-    table = build_table(context)
+    table, findings = build_table(context), evaluate_claims(context, load_claims())
+    published = compare_published(context, load_published())
+    _check_tables(context, texts(context, table, findings, published))
     trust = _answers.trust(context)
     return (
         environment()
@@ -109,9 +114,9 @@ def render(context: ReportContext) -> str:
             certificates=certificates(context),
             questions=_answers.QUESTIONS,
             thresholds={"auroc": _answers.LEAST_AUROC, "ece": _answers.LARGEST_ECE},
-            claims=claims_layout.board(context, evaluate_claims(context, load_claims())),
+            claims=claims_layout.board(context, findings),
             claims_layout=claims_layout,
-            published=layout.blocks(compare_published(context, load_published())),
+            published=layout.blocks(published),
             layout=layout,
             figures=_figures(context),
             datasets=_datasets(context),
@@ -125,6 +130,18 @@ def render(context: ReportContext) -> str:
             links=_links(context),
         )
     )
+
+
+def _check_tables(context: ReportContext, expected: Mapping[str, str]) -> None:
+    """Refuse to link to tables that say something else than the page.
+
+    Raises:
+        FileError: a table that is there is damaged, was edited or belongs to other results.
+    """
+    for name, text in expected.items():
+        path = context.folder / name
+        if present(path) and read_text(path, TABLES) != text:
+            raise FileError(f"{path} is not what the runs say: damaged, edited or out of date; {TABLES}.")
 
 
 def _script() -> dict[str, str]:
@@ -152,7 +169,8 @@ def _figures(context: ReportContext) -> list[dict[str, Any]]:
         if not present(image) or not present(words):
             found.append({"name": name, "title": name.replace("_", " ").capitalize(), "empty": "not drawn yet."})
             continue
-        found.append(read_json(words, fix="draw the figures again") | {"name": name, "data": _embedded(image)})
+        said = read_json(words, "draw the figures again", dict[str, str])
+        found.append(said | {"name": name, "data": _embedded(image)})
     return found
 
 
@@ -178,24 +196,21 @@ def _datasets(context: ReportContext) -> list[dict[str, Any]]:
     found = []
     for data in context.data:
         folder = context.prepared / data
-        summary = read_json(folder / "summary.json") if present(folder / "summary.json") else {}
+        summary = read_summary(folder) if present(folder / SUMMARY) else {"splits": {}}
+        splits = of_kind(summary["splits"], _SPLITS, folder / SUMMARY, "prepare the dataset again")
         digest = next((str(run.find("data_digest", default="")) for run in context.runs if run.key.data == data), "")
         found.append(
             {
                 "title": group_title(data),
                 "protocol": str(summary.get("protocol", "")).replace("_", " "),
-                "splits": {name: _split(value) for name, value in summary.get("splits", {}).items()},
+                "splits": {
+                    name: f"{counts['images']:,} images, {counts['classes']} classes" for name, counts in splits.items()
+                },
                 "noise": _noise(summary.get("noise")),
                 "digest": digest,
             }
         )
     return found
-
-
-def _split(value: Any) -> str:
-    if not isinstance(value, dict):
-        return str(value)
-    return f"{value.get('images', 0):,} images, {value.get('classes', 0)} classes"
 
 
 def _noise(value: Any) -> str:

@@ -42,7 +42,7 @@ class Page(HTMLParser):
     def read(cls, path: Path) -> Page:
         """The page in a file."""
         page = cls()
-        page.feed(path.read_text(encoding="utf-8"))
+        page.feed(read_text(path, "make the experiment's report again"))
         return page
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -120,7 +120,8 @@ def _figure(words: Path, reports: Path, site: Path) -> dict[str, Any]:
     image, paper = words.with_suffix(".png"), words.with_suffix(".pdf")
     for path in (image, paper):
         _copy(path, reports, site)
-    return read_json(words) | {"image": str(image.relative_to(reports)), "pdf": str(paper.relative_to(reports))}
+    said = read_json(words, "draw the theory figures again (probmetric theory)", dict[str, str])
+    return said | {"image": str(image.relative_to(reports)), "pdf": str(paper.relative_to(reports))}
 
 
 def _copy(path: Path, reports: Path, site: Path) -> None:

@@ -18,9 +18,12 @@ from probmetric.reporting._comparison import Cell, compare
 from probmetric.reporting._per_image import image_errors, image_values
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from probmetric.reporting.claims.testing import Finding
     from probmetric.reporting.experiment import ReportContext
+    from probmetric.reporting.published.comparing import PublishedComparison
 
 
 @dataclass(frozen=True)
@@ -138,27 +141,34 @@ def _group(context: ReportContext, data: str) -> Group:
     return Group(expected[0].dataset, expected[0].noise, rows)
 
 
-def write_tables(context: ReportContext) -> list[Path]:
-    """Write table.md, .csv and .tex, claims.csv, published.csv and the CSV files `dvc plots` reads."""
+def texts(
+    context: ReportContext, table: ResultTable, findings: Sequence[Finding], published: Sequence[PublishedComparison]
+) -> dict[str, str]:
+    """File name -> text of the table in three formats, of claims.csv and of published.csv."""
     from probmetric.reporting import _render
     from probmetric.reporting.claims import layout as claims_layout
-    from probmetric.reporting.claims import load_claims
-    from probmetric.reporting.claims.testing import evaluate_claims
-    from probmetric.reporting.plots import write_plots
-    from probmetric.reporting.published import layout, load_published
-    from probmetric.reporting.published.comparing import compare_published
+    from probmetric.reporting.published import layout
 
-    table = build_table(context)
-    published = compare_published(context, load_published())
-    findings = evaluate_claims(context, load_claims())
     board = claims_layout.board(context, findings)
-    texts = {
+    return {
         "table.md": _render.markdown(table, board, published, context.label),
         "table.csv": _render.csv_text(table),
         "table.tex": _render.latex(table),
         "claims.csv": claims_layout.csv_text(findings),
         "published.csv": layout.csv_text(published),
     }
-    for name, text in texts.items():
+
+
+def write_tables(context: ReportContext) -> list[Path]:
+    """Write table.md, .csv and .tex, claims.csv, published.csv and the CSV files `dvc plots` reads."""
+    from probmetric.reporting.claims import load_claims
+    from probmetric.reporting.claims.testing import evaluate_claims
+    from probmetric.reporting.plots import write_plots
+    from probmetric.reporting.published import load_published
+    from probmetric.reporting.published.comparing import compare_published
+
+    published = compare_published(context, load_published())
+    found = texts(context, build_table(context), evaluate_claims(context, load_claims()), published)
+    for name, text in found.items():
         write_text(context.folder / name, text)
-    return [context.folder / name for name in texts] + write_plots(context)
+    return [context.folder / name for name in found] + write_plots(context)

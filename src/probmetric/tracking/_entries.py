@@ -18,8 +18,8 @@ REPORTS = "reports"
 _REPORT_SUFFIXES = {".csv", ".html", ".json", ".md", ".pdf", ".png", ".tex"}
 _ENVIRONMENT = ("versions", "hardware")
 _LONGEST_TEXT = 5000
-_CURVES, _POINTS = ("train_loss", "val_metric"), 6
-_VIEW = 2  # raised when other things are written of the same files
+_CURVES, _POINTS = ("train_loss", "val_metric"), 5
+_VIEW = 3  # raised when other things are written of the same files
 
 
 @dataclass
@@ -101,7 +101,8 @@ def _run_entry(run: RunFolder, digest: str) -> Entry:
     description |= {"made": key.made} if key.made else {}
     settings = run.record.get("settings", run.record)
     chosen = {name: value for name, value in settings.items() if name not in (*_ENVIRONMENT, "data_digest")}
-    around = {name: run.record.get(name) or {} for name in _ENVIRONMENT}
+    around = flatten({name: run.record.get(name) or {} for name in _ENVIRONMENT})
+    commit, encoder = around.pop("versions.git", ""), run.find("encoder", default="")
     data_digest = str(run.find("data_digest", default=""))
     return Entry(
         experiment=key.dataset,
@@ -113,14 +114,13 @@ def _run_entry(run: RunFolder, digest: str) -> Entry:
         params=legal_texts({"noise": f"{key.noise:g}", "overrides": key.overrides} | _chosen(chosen)),
         tags=legal_texts(
             {f"probmetric.{name}": value for name, value in description.items()}
-            | {f"environment.{name}": value for name, value in flatten(around).items()}
+            | {f"environment.{name}": value for name, value in around.items()}
             | {
                 "probmetric.fidelity": run.fidelity,
                 "probmetric.data_digest": data_digest,
-                "probmetric.encoder": run.find("encoder", default=""),
-                "mlflow.source.git.commit": run.find("versions.git", default=""),
+                "probmetric.encoder": encoder if encoder != key.run else "",  # named where it is another run's
+                "mlflow.source.git.commit": commit,
                 "mlflow.source.name": "probmetric",
-                "mlflow.source.type": "PROJECT",
                 "mlflow.note.content": f"Weights and embeddings: `results/{key.run}/` in the repository.",
             }
         ),

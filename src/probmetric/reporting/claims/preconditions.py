@@ -19,7 +19,8 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from probmetric.io import present, read_json
+from probmetric.data.manifest import SUMMARY, read_summary
+from probmetric.io import present
 from probmetric.reporting._selection import trained_by
 from probmetric.run_names import LabelNoise, split_data_name
 
@@ -96,8 +97,8 @@ def _open_set(context: ReportContext, data: str, variants: Sequence[str]) -> str
 
 
 def _protocol(context: ReportContext, data: str) -> str:
-    summary = context.prepared / data / "summary.json"
-    return str(read_json(summary).get("protocol", "")) if present(summary) else ""
+    folder = context.prepared / data
+    return str(read_summary(folder).get("protocol", "")) if present(folder / SUMMARY) else ""
 
 
 def _noise_as_published(context: ReportContext, data: str, variants: Sequence[str]) -> str:

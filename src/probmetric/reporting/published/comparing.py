@@ -12,9 +12,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from probmetric.io import present, read_json
+from probmetric.data.manifest import SUMMARY, read_summary
+from probmetric.io import of_kind, present
 from probmetric.reporting._comparison import Cell, summarise
 from probmetric.reporting._measured import Series, plays, series
 from probmetric.reporting.published import PublishedNumber
@@ -101,8 +102,13 @@ def _is_subset(context: ReportContext, data: str) -> bool:
     run = next((run for run in context.runs if run.key.data == data), None)
     prepared = context.prepared if run is None else Path(run.find("settings.prepared", default=context.prepared))
     folders = (prepared / name for name in {data, split_data_name(data)[0]})
-    summaries = [read_json(folder / "summary.json") for folder in folders if present(folder / "summary.json")]
-    return any(summary.get("options", {}).get("subset") for summary in summaries)
+    return any(_options(folder).get("subset") for folder in folders if present(folder / SUMMARY))
+
+
+def _options(folder: Path) -> dict[str, Any]:
+    """Options a prepared dataset was made with."""
+    found: dict[str, Any] = read_summary(folder).get("options", {})
+    return of_kind(found, dict[str, Any], folder / SUMMARY, "prepare it again")  # type: ignore[no-any-return]
 
 
 def _compare(

@@ -45,5 +45,5 @@ def _shrink(image: Path) -> None:
 
 
 def _section(folder: Path, name: str) -> str:
-    words = read_json(folder / f"{name}.json")
+    words = read_json(folder / f"{name}.json", "draw the figures again", dict[str, str])
     return f"## {words['title']}\n\n![{words['alt']}]({name}.png)\n\n{words['caption']} ([PDF]({name}.pdf))\n"
