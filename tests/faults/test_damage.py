@@ -25,12 +25,15 @@ READ = {
     f"results/{RUN}/embeddings/test.safetensors": "evaluate",
     f"results/{RUN}/embeddings/val.safetensors": "evaluate",
     f"results/{RUN}/metrics.json": "aggregate",
+    f"results/{RUN}/embeddings/timing.json": "aggregate",
     f"results/{RUN}/curves.json": "report",
+    f"results/{RUN}/run.yaml": "report",
+    "reports/tiny/runs.csv": "tables",
+    "reports/tiny/table.csv": "report",
     f"{PREPARED}/manifest.parquet": "train",
     f"{PREPARED}/images.bin": "train",
     f"{PREPARED}/digest": "train",
 }
-CHECKED = (".safetensors", ".parquet", ".bin")
 
 
 def flip(path: Path, generator: random.Random) -> None:
@@ -55,7 +58,7 @@ def check_refused_or_same(tiny: Tiny, whole: Tiny, step: str, name: str) -> bool
     return False
 
 
-@pytest.mark.parametrize("name", [name for name in READ if name.endswith(CHECKED)])
+@pytest.mark.parametrize("name", READ)
 def test_flipped_bits_are_noticed(name, whole, tmp_path):
     generator = random.Random(f"flip {name}")
     for number in range(3):

@@ -1,7 +1,8 @@
-"""What a step or command reads is a folder, a dangling link, empty or cut short: one sentence that names the file."""
+"""What a step or command reads is a folder, a dangling link, empty, cut short or of another kind: one sentence."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,13 @@ READ = {
         *(f"results/{RUN}/embeddings/{split}.safetensors" for split in ("val", "test", "ood", "last")),
     ],
     "aggregate": [f"results/{RUN}/metrics.json", f"results/{RUN}/embeddings/timing.json"],
-    "tables": ["reports/tiny/runs.csv"],
-    "report": [f"results/{ENCODER}/history.csv", f"results/{RUN}/curves.json", f"results/{RUN}/run.yaml"],
-    "track": [f"results/{RUN}/metrics.json"],
+    "tables": ["reports/tiny/runs.csv", "reports/tiny/made.json"],
+    "report": [
+        *(f"results/{ENCODER}/history.csv", f"results/{RUN}/curves.json", f"results/{RUN}/run.yaml"),
+        *(f"reports/tiny/{name}" for name in ("made.json", "claims.csv", "figures/learning_curves.json")),
+        f"{PREPARED}/summary.json",
+    ],
+    "track": [f"results/{RUN}/metrics.json", f"results/{RUN}/run.yaml", "reports/tiny/metrics.json"],
 }
 CASES = [(step, name) for step, names in READ.items() for name in names]
 
@@ -33,6 +38,8 @@ def spoil(path: Path, how: str) -> None:
         path.mkdir()
     elif how == "dangling link":
         path.symlink_to("/nowhere/at/all")
+    elif how == "another kind":
+        path.write_text(json.dumps({name: ["x"] for name in json.loads(content)}))
     else:
         path.write_bytes(content[: len(content) // 2] if how == "cut short" else b"")
 
@@ -40,7 +47,7 @@ def spoil(path: Path, how: str) -> None:
 @pytest.mark.parametrize(("step", "name"), CASES, ids=lambda value: Path(value).name)
 def test_a_step_names_what_it_cannot_read(step: str, name: str, tiny: Tiny):
     tiny.remove_outputs(step)
-    for how in ("folder", "dangling link", "empty", "cut short"):
+    for how in ("folder", "dangling link", "empty", "cut short", *["another kind"] * name.endswith(".json")):
         whole = (tiny.folder / name).read_bytes()
         spoil(tiny.folder / name, how)
         outcome = tiny.run(step)

@@ -14,6 +14,7 @@ from probmetric.io import FileError
 from probmetric.reporting.aggregate import aggregate
 from probmetric.reporting.figures import draw
 from probmetric.reporting.html import write_report
+from probmetric.reporting.record import sign
 from probmetric.reporting.site import Page, target, write_site
 from probmetric.reporting.tables import write_tables
 
@@ -104,6 +105,18 @@ def test_a_page_whose_files_are_gone_is_named(reports, tmp_path):
     (reports / "study/table.csv").unlink()
     with pytest.raises(FileError, match=r"study/index\.html links to table\.csv, .* make .* report again"):
         write_site(reports, tmp_path / "site")
+
+
+@pytest.mark.parametrize("name", ["index.html", "table.csv", "figures/sparsification.pdf", "page.json"])
+def test_what_was_damaged_since_the_report_was_signed_is_named(reports, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    sign("pfml/table2", "state")
+    write_site(reports, tmp_path / "site")
+    damaged = reports / "pfml/table2" / name
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+    with pytest.raises(FileError, match=rf"pfml/table2/{name} .*damaged.*; make the experiment's report again"):
+        write_site(reports, tmp_path / "site")
+    assert (tmp_path / "site/index.html").exists(), "the site before stays"
 
 
 def test_without_reports_the_command_says_what_to_do(tmp_path, monkeypatch, capsys):

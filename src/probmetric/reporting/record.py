@@ -1,7 +1,8 @@
 """What a report was made from: `reports/<experiment>/made.json`, written by `aggregate`, and the page's signature.
 
     made.json   {"runs": {run: {"made": mark, "why": text}}, "left_out": {run: why}, "files": {name: SHA-256}}
-    page.json   {"state": digest}: what tables, figures and page were made from (`report_state`), written last
+    page.json   {"state": digest, "files": {name: SHA-256}}: what tables, figures and page were made from
+                (`report_state`) and what they are; written last
 
 `made` is empty for runs as planned; of runs that earlier code made and that are kept it names the release.
 """
@@ -12,10 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from probmetric.io import FileError, read_json, remembered_json, sha256_file, write_json
+from probmetric.io import FileError, present, read_json, remembered_json, sha256_file, write_json
 
 REPORTS = Path("reports")
-AGGREGATE = "run the aggregate step again"
+PAGE = "page.json"
+AGGREGATE, REPORT = "run the aggregate step again", "make the experiment's report again"
 
 
 def record_file(experiment: str) -> Path:
@@ -31,9 +33,7 @@ def read_report_record(experiment: str) -> dict[str, Any]:
     """
     path = record_file(experiment)
     found: dict[str, Any] = read_json(path, AGGREGATE, dict[str, dict[str, dict[str, str] | str]])
-    for name, written in found.get("files", {}).items():
-        if sha256_file(path.with_name(name)) != written:
-            raise FileError(f"{path.with_name(name)} is not as aggregate wrote it: damaged or edited; {AGGREGATE}.")
+    _check(path.parent, found.get("files", {}), AGGREGATE)
     return found
 
 
@@ -46,10 +46,31 @@ def write_report_record(experiment: str, runs: Mapping[str, Mapping[str, str]], 
 
 def sign(experiment: str, state: str) -> None:
     """Say that tables, figures and page are those of `state` (`report_state`); the last thing that is written."""
-    write_json(REPORTS / experiment / "page.json", {"state": state})
+    folder = REPORTS / experiment
+    found = [path for path in sorted([*folder.glob("[!.]*"), *folder.glob("figures/[!.]*")]) if path.is_file()]
+    files = {str(path.relative_to(folder)): sha256_file(path) for path in found if path.name != PAGE}
+    write_json(folder / PAGE, {"state": state, "files": files})
+
+
+def check_signed(folder: Path) -> None:
+    """Check the files of the report in `folder`, if it was signed.
+
+    Raises:
+        FileError: one is missing, or not as it was when the report was signed.
+    """
+    kind = dict[str, dict[str, str] | str]
+    found = read_json(folder / PAGE, REPORT, kind) if present(folder / PAGE) else {}
+    _check(folder, found.get("files", {}), REPORT)
+
+
+def _check(folder: Path, files: Mapping[str, str], fix: str) -> None:
+    """Compare files with their digests."""
+    for name, written in files.items():
+        if sha256_file(folder / name) != written:
+            raise FileError(f"{folder / name} was damaged or edited since it was written; {fix}.")
 
 
 def signature(experiment: str) -> str:
     """The state of the report as it was signed; empty where it was not finished."""
-    found = remembered_json(REPORTS / experiment / "page.json")
+    found = remembered_json(REPORTS / experiment / PAGE)
     return str(found.get("state", "")) if isinstance(found, dict) else ""

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from probmetric.io import FileError, read_json, read_text, write_text
 from probmetric.reporting.html import environment
+from probmetric.reporting.record import REPORT, check_signed
 
 GENERATOR = "probmetric publish"
 LOCAL = "data-local"  # marks links that lead out of the reports, to files of this machine
@@ -42,7 +43,7 @@ class Page(HTMLParser):
     def read(cls, path: Path) -> Page:
         """The page in a file."""
         page = cls()
-        page.feed(read_text(path, "make the experiment's report again"))
+        page.feed(read_text(path, REPORT))
         return page
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -75,12 +76,15 @@ def write_site(reports: Path, site: Path) -> Path:
     """Write the site of all pages below `reports` into the folder `site`; returns its first page.
 
     Raises:
-        FileError: nothing is reported yet, a page links to a file that is not there, or `site` holds something else.
+        FileError: nothing is reported yet, a page links to a file that is not there or was damaged, or `site` holds
+            something else.
     """
     pages = sorted(reports.rglob("index.html"))
     figures = sorted((reports / "theory").glob("*.json"))
     if not pages and not figures:
         raise FileError(f"{reports} holds no page yet; `snakemake` makes those of the experiments in params.yaml.")
+    for page in pages:
+        check_signed(page.parent)
     _clear(site)
     experiments = [_experiment(page, reports, site) for page in pages]
     theory = [_figure(words, reports, site) for words in figures]
@@ -103,7 +107,7 @@ def _experiment(page: Path, reports: Path, site: Path) -> dict[str, str]:
     said = Page.read(page)
     for link in said.links:
         if not target(page, link).is_file():
-            raise FileError(f"{page} links to {link}, which is not there; make the experiment's report again.")
+            raise FileError(f"{page} links to {link}, which is not there; {REPORT}.")
         _copy(target(page, link), reports, site)
     write_text(site / page.relative_to(reports), _LOCAL.sub("", read_text(page)))
     place = page.relative_to(reports)
