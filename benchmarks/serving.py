@@ -113,6 +113,8 @@ def query(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {f"{name}_ms": round(1000 * statistics.median(values), 2) for name, values in times.items()}
     found["array_over_forward"] = round(found["array_ms"] / found["forward_ms"], 2)
     found["file_over_forward"] = round(found["file_ms"] / found["forward_ms"], 2)
+    with timed(found, "import_torch_s"):
+        subprocess.run([sys.executable, "-c", "import torch"], check=True)
     with timed(found, "cold_search_s"):
         command = [sys.executable, "-m", "probmetric.cli", "search", folder / "model", folder / "gallery", paths[0]]
         subprocess.run(command, check=True, capture_output=True)
@@ -203,16 +205,19 @@ def vectors(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     rows = centres[labels] + 1.5 * rng.standard_normal((options.rows, 768), dtype=np.float32)
     np.savez(folder / "vectors.npz", vector=rows, label=labels)
     found: dict[str, Any] = {"rows": options.rows}
+    started = time.perf_counter()
     with timed(found, "init_s"):
         subprocess.run(["probmetric", "init", "vectors.npz", "--name", "frozen"], cwd=folder, check=True)
     with timed(found, "report_s"):
         command = ["snakemake", "--cores", "2", "--config", "experiments=frozen"]
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    found["wall_s"] = round(time.perf_counter() - started, 1)
     found["jobs_s"] = {path.relative_to(folder / "benchmarks/jobs").parts[0]: 0.0 for path in _recorded(folder)}
     for path in _recorded(folder):
         with path.open(newline="") as file:
             last = list(csv.DictReader(file, delimiter="\t"))[-1]
         found["jobs_s"][path.relative_to(folder / "benchmarks/jobs").parts[0]] += float(last["cpu_time"])
+    found["jobs_s"] = {name: round(seconds, 2) for name, seconds in found["jobs_s"].items()}
     found["all_s"] = round(found["init_s"] + found["report_s"] + sum(found["jobs_s"].values()), 1)
     return found
 
