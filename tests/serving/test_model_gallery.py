@@ -161,6 +161,36 @@ def test_a_hostile_gallery_is_refused(gallery, tmp_path, change):
         probmetric.Gallery.open(folder)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("mean", np.nan), ("mean", np.inf), ("mean", 0.0), ("mean", 5.0), ("uncertainty", np.nan)]
+)
+def test_rows_that_are_no_embeddings_are_refused_whatever_their_file_is_called(gallery, tmp_path, name, value):
+    """Somebody hostile gives a file the name its content asks for."""
+    from probmetric.io import write_tensors
+    from probmetric.serving._gallery_files import Part
+
+    folder = gallery.save(tmp_path / "g")
+    tensors = {"mean": np.array(gallery.rows()), "uncertainty": np.array(gallery.uncertainty)}
+    tensors[name][3] = value
+    made = Part(**tensors)
+    write_tensors(folder / made.name, tensors)
+    index = json.loads((folder / "gallery.json").read_text())
+    (folder / "gallery.json").write_text(json.dumps(index | {"rows": [made.name]}))
+    with pytest.raises(ProbMetricError, match="row 3 is no embedding"):
+        probmetric.Gallery.open(folder)
+
+
+def test_a_gallery_that_names_an_image_twice_is_refused(gallery, tmp_path):
+    from probmetric.serving._gallery_files import _write_entries
+
+    folder = gallery.save(tmp_path / "g")
+    entries = _write_entries(folder, [gallery.paths[0], *gallery.paths[:-1]], gallery.class_names)
+    index = json.loads((folder / "gallery.json").read_text())
+    (folder / "gallery.json").write_text(json.dumps(index | {"entries": entries}))
+    with pytest.raises(ProbMetricError, match="names an image twice"):
+        probmetric.Gallery.open(folder)
+
+
 def test_damaged_rows_are_noticed(gallery, tmp_path):
     folder = gallery.save(tmp_path / "g")
     file = next(folder.glob("rows-*"))

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from probmetric.evaluation._arrays import UNIT_TOLERANCE
 from probmetric.io import (
     FileError,
     atomic_path,
@@ -87,6 +88,8 @@ def read(folder: Path) -> Content:
     count = sum(len(part.mean) for part in parts)
     if count != len(paths):
         raise FileError(f"{folder} has {count} rows and {len(paths)} names; {AGAIN}.")
+    if len(set(paths)) < len(paths):
+        raise FileError(f"{folder} names an image twice; {AGAIN}.")
     return Content(index["model"], index["dim"], parts, paths, class_names, _read_looks(folder, index.get("looks")))
 
 
@@ -154,9 +157,19 @@ def _open_part(path: Path, dim: int) -> Part:
     if shapes != {"mean": ([rows, dim], "F32"), "uncertainty": ([rows], "F32")} or not rows:
         raise FileError(f"{path} holds {shapes}; expected mean (n, {dim}) and uncertainty (n,). {AGAIN}.")
     part = Part(_mapped(path, rows, dim), uncertainty)
-    if path.stat().st_size <= VERIFIED_BYTES and part.name != path.name:
-        raise FileError(f"{path} is damaged: its content does not fit its name; {AGAIN}.")
+    if path.stat().st_size <= VERIFIED_BYTES:
+        if part.name != path.name:
+            raise FileError(f"{path} is damaged: its content does not fit its name; {AGAIN}.")
+        _check_rows(path, part)
     return replace(part, file=path.name)
+
+
+def _check_rows(path: Path, part: Part) -> None:
+    """Raise `FileError` unless the rows are directions and their uncertainties numbers, whatever the file's name."""
+    off = ~(np.abs(np.linalg.norm(part.mean, axis=1) - 1.0) <= UNIT_TOLERANCE) | ~np.isfinite(part.uncertainty)
+    if off.any():
+        row = int(off.argmax())
+        raise FileError(f"{path} is damaged: row {row} is no embedding, {int(off.sum())} in all; {AGAIN}.")
 
 
 def _mapped(path: Path, rows: int, dim: int) -> np.ndarray:
