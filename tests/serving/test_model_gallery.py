@@ -1,12 +1,14 @@
 """Galleries: made, grown, shrunk, stored, searched."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
 from serving_helpers import LAPLACE, PLAIN
 
 import probmetric
+from probmetric import cli
 from probmetric.errors import ProbMetricError
 
 
@@ -180,6 +182,23 @@ def test_rows_that_are_no_embeddings_are_refused_whatever_their_file_is_called(g
         probmetric.Gallery.open(folder)
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("option", [[], ["--csv"]])
+def test_names_in_a_gallery_do_not_steer_the_terminal(exported, model, tmp_path, monkeypatch, capsys, option, terminal):
+    from PIL import Image
+
+    image, name = np.random.default_rng(0).integers(0, 255, (32, 32), dtype=np.uint8), "\x1b[31mred\n  1.000  no class"
+    Image.fromarray(image).save(tmp_path / "query.png")
+    probmetric.Gallery.create(model, [image], paths=[name], class_names=["\x07"]).save(tmp_path / "g")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal, raising=False)
+    assert cli.main(["search", str(exported[PLAIN]), str(tmp_path / "g"), str(tmp_path / "query.png"), *option]) == 0
+    said = capsys.readouterr().out
+    raw = bool(option) and not terminal  # what reads a table needs the names as they are
+    assert ("\x1b" in said) == raw
+    assert ("\\x1b[31mred" in said) == (not raw)
+    assert option or "red\\n  1.000  no class" in said
+
+
 def test_a_gallery_that_names_an_image_twice_is_refused(gallery, tmp_path):
     from probmetric.serving._gallery_files import _write_entries
 
@@ -221,7 +240,6 @@ def test_wrong_arguments_are_refused(model, gallery, photos, arguments, says):
 
 
 def test_the_commands(project, photos, tmp_path, monkeypatch, capsys):
-    from probmetric import cli
 
     monkeypatch.chdir(project)
     model, gallery = str(tmp_path / "m"), str(tmp_path / "g")
@@ -241,7 +259,6 @@ def test_the_commands(project, photos, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("splits", ["train", "test", "train,val,test"])
 def test_a_run_finds_its_own_images_where_they_are_asked_for(project, photos, monkeypatch, capsys, splits):
     """Issue 19: of one's own training and validation photos 0 % were found."""
-    from probmetric import cli
     from probmetric.data import load_columns
 
     columns = load_columns(project / "data/prepared/digits", ["split", "path"])

@@ -14,11 +14,11 @@ are answered at once.
 from __future__ import annotations
 
 import logging
-import re
 import sys
 from collections.abc import Sequence
 
 from probmetric.cli._parser import parser
+from probmetric.cli._shared import harmless
 from probmetric.errors import OUT_OF_MEMORY, ProbMetricError, is_out_of_memory
 from probmetric.io import read_problem
 from probmetric.privacy import switch_telemetry_off
@@ -28,11 +28,6 @@ EXIT_CONFIG = 2
 
 class ArgumentError(ProbMetricError):
     """An argument that no command can mean."""
-
-
-def harmless(text: str) -> str:
-    """A message without control characters: names of files must not steer the terminal."""
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

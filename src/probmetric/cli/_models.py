@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from probmetric.cli._shared import Add, add_on_error, add_promise, params
+from probmetric.cli._shared import Add, add_on_error, add_promise, harmless, params
 from probmetric.io import FileError
 
 MODEL = "a model folder, a finished run, or models:/<name>/<version>"
@@ -25,7 +26,8 @@ def index(options: argparse.Namespace) -> None:
     from probmetric.serving.commands import index
 
     _load_named(options.plugin)
-    print(index(options.model, options.images, options.gallery, options.splits, options.on_error, options.remove))
+    said = index(options.model, options.images, options.gallery, options.splits, options.on_error, options.remove)
+    print(harmless(said))
 
 
 def vectors(options: argparse.Namespace) -> None:
@@ -34,7 +36,7 @@ def vectors(options: argparse.Namespace) -> None:
 
     _load_named(options.plugin)
     chosen = {"splits": options.splits, "on_error": options.on_error}
-    print(vectors(options.model, options.images, options.output, **chosen))
+    print(harmless(vectors(options.model, options.images, options.output, **chosen)))
 
 
 def register(options: argparse.Namespace) -> None:
@@ -52,7 +54,8 @@ def search(options: argparse.Namespace) -> None:
 
     _load_named(options.plugin)
     chosen = {name: getattr(options, name) for name in ("risk", "withhold", "strangers", "any_image")}
-    print(search(options.model, options.images, splits=options.splits, k=options.k, as_rows=options.csv, **chosen))
+    found = search(options.model, options.images, splits=options.splits, k=options.k, as_rows=options.csv, **chosen)
+    print(found if options.csv and not sys.stdout.isatty() else harmless(found))  # a program gets the names as they are
 
 
 def certify(options: argparse.Namespace) -> None:
@@ -61,7 +64,7 @@ def certify(options: argparse.Namespace) -> None:
 
     _load_named(options.plugin)
     chosen = {"risk": options.risk, "confidence": options.confidence, "score": options.score}
-    print(certify(options.model, options.gallery, options.calibration, **chosen))
+    print(harmless(certify(options.model, options.gallery, options.calibration, **chosen)))
 
 
 def _load_named(plugins: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 PARAMS = Path("params.yaml")
 # Declares a command: its name, what runs it, one line of help.
 Add = Callable[[str, Callable[[argparse.Namespace], None] | None, str], argparse.ArgumentParser]
+
+
+def harmless(text: str) -> str:
+    """A text without control characters: names of files must not steer the terminal."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def params() -> Params:

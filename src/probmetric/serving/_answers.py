@@ -53,7 +53,7 @@ def as_text(answers: Sequence[Answer]) -> str:
         lines.append(f"{answer.image}   {right}{doubt}{verdict}")
         shown = () if answer.withheld else answer.matches
         lines += [f"  {match.similarity:6.3f}  {match.class_name}  ({match.path})" for match in shown]
-    return "\n".join(lines)
+    return "\n".join(line.replace("\n", "\\n") for line in lines)  # a name may hold one, and pass for an answer
 
 
 def as_csv(answers: Sequence[Answer]) -> str:
