@@ -240,7 +240,6 @@ def test_wrong_arguments_are_refused(model, gallery, photos, arguments, says):
 
 
 def test_the_commands(project, photos, tmp_path, monkeypatch, capsys):
-
     monkeypatch.chdir(project)
     model, gallery = str(tmp_path / "m"), str(tmp_path / "g")
     image = next(iter(photos[1]))
