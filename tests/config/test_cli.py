@@ -59,6 +59,23 @@ def test_errors_are_one_paragraph_and_exit_two(capsys, arguments, expected):
     assert len(text) < 1500
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["train", "digits/cosine/seed0", "--threads", "0"],
+        ["make", "plan.json", "--threads", "-3"],
+        ["ui", "--port", "70000"],
+        ["ui", "--port", "http"],
+    ],
+)
+def test_a_number_that_cannot_be_is_refused_by_name(capsys, given):
+    with pytest.raises(SystemExit) as stopped:
+        main(given)
+    assert stopped.value.code == 2
+    assert f"argument {given[-2]}: " in (said := capsys.readouterr().err)
+    assert given[-1] in said
+
+
 def test_experiments_are_listed_with_their_runs(capsys):
     assert main(["experiments"]) == 0
     lines = capsys.readouterr().out.splitlines()

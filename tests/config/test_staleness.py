@@ -21,6 +21,8 @@ from probmetric.reporting.record import read_report_record
 from probmetric.reporting.tables import build_table
 from probmetric.run_folder import RunFolder
 
+ARCFACE, SHARED = "probmetric.losses.arcface", "probmetric.losses._base"
+
 
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
@@ -66,12 +68,12 @@ def why(run: Run, policy: str = "auto") -> str:
 def other_code(monkeypatch):
     """The loss's formula has changed since."""
 
-    def change(module: str = "probmetric.losses.arcface") -> None:
+    def change(module: str = ARCFACE, moved: str = "", gone: str = "") -> None:
         true = identity.module_digests
 
         def digests(name: str) -> dict[str, str]:
-            found = true(name)
-            return {key: "0" * 16 if key == module else value for key, value in found.items()}
+            found = {key: "0" * 16 if key == module else value for key, value in true(name).items() if key != gone}
+            return {"probmetric.elsewhere" if key == moved else key: value for key, value in found.items()}
 
         monkeypatch.setattr(identity, "module_digests", digests)
         identity.component_code.cache_clear()
@@ -104,12 +106,66 @@ def test_what_equals_its_default_does_not_count_written_or_not():
         ({"loss": {"name": "cosine"}}, "loss arcface -> cosine"),
         ({"uncertainty": "vmf"}, "uncertainty"),
         ({"evaluation": {"calibration_bins": 10}}, "evaluation.calibration_bins default -> 10"),
+        ({"dim": 64}, "dim 32 -> default"),
     ],
 )
 def test_other_settings_make_it_stale_and_say_which(changes, expected):
-    finish(planned())
-    assert state(planned(**changes)) == "stale"
-    assert expected in why(planned(**changes))
+    finish(planned(dim=32))
+    other = planned(**{"dim": 32} | changes)
+    assert state(other) == "stale"
+    assert expected in why(other)
+
+
+def test_settings_that_are_lists_come_back_equal():
+    finish(planned(evaluation={"ks": [1, 3]}))
+    assert state(planned(evaluation={"ks": [1, 3]})) == "fresh"
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_without_its_last_files_a_run_is_missing_and_the_others_may_be_elsewhere(recorded):
+    run = planned()
+    finish(run)
+    folder = RunFolder.named(run.name)
+    folder.weights_file().unlink()
+    assert state(run) == "fresh"
+    folder.metrics_file.unlink()
+    if not recorded:
+        made_module.forget(run.name, "evaluate")
+    assert (state(run), why(run)) == ("missing", "")
+
+
+def on_encoder_of(base: Run) -> Run:
+    """A run that fits a posterior on the encoder of `base`."""
+    settings = base.settings.model_dump() | {"method": "mine_laplace", "uncertainty": "laplace"}
+    return Run("digits/mine_laplace/seed0", base.name, RunSettings(**settings))
+
+
+def test_a_run_on_the_encoder_of_a_stale_run_is_stale():
+    base = planned()
+    run = on_encoder_of(base)
+    assert steps_of(run) == ("fit_posterior", "embed", "evaluate")
+    finish(base)
+    finish(run)
+    assert Judge({base.name: base, run.name: run}).run_verdict(run.name).state == "fresh"
+    base = planned(training={"epochs": 4})
+    run = on_encoder_of(base)
+    judge = Judge({base.name: base, run.name: run})
+    for step in ("fit_posterior", "embed"):
+        verdict = judge.verdict(run.name, step)
+        assert (verdict.state, verdict.why) == ("stale", f"train of {base.name} is stale")
+
+
+def test_a_run_from_the_weights_of_another_follows_it_while_it_is_planned():
+    origin = planned()
+    finish(origin)
+    weights = str(RunFolder.named(origin.name).weights_file())
+    run = Run("digits/tuned/seed0", "digits/tuned/seed0", planned(pretrained=weights).settings)
+    finish(run)
+    changed = planned(training={"epochs": 4})
+    assert Judge({run.name: run, origin.name: origin}).run_verdict(run.name).state == "fresh"
+    verdict = Judge({run.name: run, origin.name: changed}).verdict(run.name, "train")
+    assert (verdict.state, verdict.why) == ("stale", f"train of {origin.name} is stale")
+    assert state(run) == "fresh", "nobody here makes its origin: its file counts"
 
 
 def test_a_step_does_not_depend_on_the_settings_of_later_ones():
@@ -154,7 +210,8 @@ def test_results_without_weights_are_judged_by_what_they_were_made_from():
             file.unlink()
     assert Judge({run.name: run}).verdict(run.name, "evaluate").state != "stale"
     other = planned(training={"epochs": 9})
-    assert Judge({other.name: other}).verdict(other.name, "evaluate").state == "stale"
+    verdict = Judge({other.name: other}).verdict(other.name, "evaluate")
+    assert (verdict.state, verdict.why) == ("stale", f"embed of {run.name} is missing, and was another one")
 
 
 def test_a_weight_file_counts_while_it_is_there(place):
@@ -183,6 +240,20 @@ def test_edited_code_repeats_and_the_code_of_a_release_is_kept(other_code):
     assert (state(run), why(run)) == ("stale", "probmetric.losses.arcface changed")
     assert state(run, "keep") == "kept"
     assert state(run, "rerun") == "stale"
+
+
+def test_code_that_only_moved_is_not_named(other_code):
+    run = planned()
+    finish(run)
+    other_code(moved=SHARED)
+    assert why(run) == f"{ARCFACE} changed"
+
+
+def test_code_that_is_used_no_more_is_named(other_code):
+    run = planned()
+    finish(run)
+    other_code(module="", gone=SHARED)
+    assert (state(run), why(run)) == ("stale", f"{SHARED} changed")
 
 
 def test_results_of_an_earlier_release_are_kept_and_say_so(other_code):

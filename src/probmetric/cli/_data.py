@@ -43,7 +43,7 @@ def doctor(options: argparse.Namespace) -> None:
 
     folders = options.folders or sorted(path.parent for path in Path("data/prepared").glob("*/manifest.parquet"))
     if not folders:
-        raise FileError("data/prepared holds no prepared dataset; run `dvc repro prepare` first.")
+        raise FileError("data/prepared holds no prepared dataset; run `probmetric data ensure <dataset>` first.")
     findings = {folder: doctor(folder) for folder in folders}
     for folder, found in findings.items():
         print(f"{folder}: " + ("healthy" if not found else f"{len(found)} finding(s)"))

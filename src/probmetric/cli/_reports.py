@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from probmetric.cli._shared import Add, params, report_plan
+from probmetric.cli._shared import Add, params, report_plan, whole
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
@@ -138,4 +138,4 @@ def declare(add: Add) -> None:
     command = add("publish", publish, "collect all pages and the theory figures in a static site")
     command.add_argument("--output", type=Path, default=Path("site"))
     command = add("ui", ui, "browse the runs in the MLflow UI on this machine")
-    command.add_argument("--port", type=int, default=5000)
+    command.add_argument("--port", type=whole(1, 65535), default=5000)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from probmetric.cli._shared import Add, params, run_plan
+from probmetric.cli._shared import Add, params, run_plan, whole
 
 if TYPE_CHECKING:
     from probmetric.launch import Place
@@ -127,4 +127,4 @@ def declare(add: Add) -> None:
 
 
 def _add_threads(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--threads", type=int, default=1, help="CPU threads")
+    command.add_argument("--threads", type=whole(1, 4096), default=1, help="CPU threads")

@@ -30,7 +30,8 @@ def params() -> Params:
 
     if not present(PARAMS):
         raise FileError(
-            f"there is no {PARAMS} in {Path.cwd()}; run this command inside a project folder, the one that holds it."
+            f"there is no {PARAMS} in {Path.cwd()}; run this command inside a project folder, the one that holds it "
+            "(`probmetric init` starts one)."
         )
     found: Params = load(Params, PARAMS)
     return found
@@ -58,6 +59,19 @@ def report_plan(options: argparse.Namespace) -> ReportPlan:
 
     config = params().model_dump(mode="json") | {"experiments": [options.experiment]}
     return WorkflowPlan.from_config(config).report_plan(options.experiment)
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """Type of an argument that is a whole number from `least` to `most`."""
+
+    def read(text: str) -> int:
+        value = int(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{value} is not a number from {least} to {most}")
+        return value
+
+    read.__name__ = "whole number"  # what argparse calls it where `text` is none
+    return read
 
 
 def add_promise(command: argparse.ArgumentParser) -> None:
