@@ -140,6 +140,7 @@ def restore(run: str, ingredients: Ingredients) -> bool:
     latest = kept.with_name(_LATEST)
     if not (kept / _COMPLETE).exists() or not latest.exists() or latest.read_text() == ingredients.identity:
         return False
+    forget(run, step)
     for file in _all_files(folder, step):
         _link(kept / file.relative_to(folder.path), file)
     write_text(latest, ingredients.identity)

@@ -130,6 +130,22 @@ def test_going_back_brings_the_kept_files(links, monkeypatch):
     assert value() == 0.6
 
 
+def test_going_back_that_is_interrupted_leaves_no_record_beside_files_of_another(monkeypatch):
+    finish(PLAIN, 0.5)
+    finish(replace(PLAIN, version=2), 0.6)
+
+    def killed(*_arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(made_module, "_link", killed)
+        with pytest.raises(KeyboardInterrupt):
+            restore(RUN, PLAIN)
+    assert read_made(RUN, "evaluate") is None
+    assert restore(RUN, PLAIN)
+    assert value() == 0.5
+
+
 def test_a_half_kept_copy_is_none():
     finish(PLAIN, 0.5)
     finish(replace(PLAIN, version=2), 0.6)
