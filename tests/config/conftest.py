@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from probmetric import source_digest
 from probmetric.testing import isolated_components
 
 
@@ -18,3 +19,5 @@ def project(tmp_path, monkeypatch):
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
             del sys.modules[name]
+    for cached in (source_digest._top_folder, source_digest.source_file, source_digest.closure):
+        cached.cache_clear()

@@ -301,7 +301,7 @@ def test_outside_its_preconditions_a_claim_is_not_testable(tmp_path, needs, chan
             folder.joinpath("history.csv").write_text(history)
             settings = {"backbone": found["backbone"], "loss": {"options": {"samples": found["samples"]}}}
             write_yaml(folder / "run.yaml", {"run": key.run, "fidelity": "corrected", "settings": settings})
-        write_json(context.prepared / data / "summary.json", {"protocol": found["protocol"]})
+        write_json(context.prepared / data / "summary.json", {"protocol": found["protocol"], "splits": {}})
         context = dataclasses.replace(context, budgets=found["budgets"])
         (finding,) = evaluate_claims(context, [make(tmp_path / name, needs=needs)])
         if name == "unmet":
@@ -607,7 +607,7 @@ def told(tmp_path):
     flat = "epoch,val_metric\n" + "".join(f"{i},0.5\n" for i in range(6))
     for key in context.expected:
         (context.results / key.run / "history.csv").write_text(flat)
-        write_json(context.prepared / key.data / "summary.json", {"protocol": "open_set"})
+        write_json(context.prepared / key.data / "summary.json", {"protocol": "open_set", "splits": {}})
     return dataclasses.replace(context, budgets=dict.fromkeys(("pfml", "proxy_anchor", "proxy_nca_pp"), 8))
 
 

@@ -175,13 +175,13 @@ def test_a_substituted_dataset_is_not_compared(context, numbers):
 
 
 def test_a_dataset_cut_to_some_of_its_images_is_not_compared(context, numbers, tmp_path):
-    write_json(context.prepared / "digits" / "summary.json", {"options": {"subset": True}})
+    write_json(context.prepared / "digits" / "summary.json", {"options": {"subset": True}, "splits": {}})
     assert {item.verdict for item in compare_published(context, numbers)} == {"not run"}
     folder = context.results / context.expected[0].run
     write_yaml(folder / "run.yaml", {"run": "r", "settings": {"prepared": str(tmp_path / "elsewhere")}})
     again = dataclasses.replace(context)
     assert compare_published(again, numbers)[0].verdict == "inside"
-    write_json(tmp_path / "elsewhere" / "digits" / "summary.json", {"options": {"subset": True}})
+    write_json(tmp_path / "elsewhere" / "digits" / "summary.json", {"options": {"subset": True}, "splits": {}})
     assert {item.verdict for item in compare_published(again, numbers)} == {"not run"}
 
 
