@@ -3,10 +3,11 @@ if undisturbed. The points are touches of the file system and bytes of a file, n
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -21,13 +22,25 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM)
 
 
 def comparable(files: dict[str, bytes]) -> dict[str, bytes]:
-    return {name: content for name, content in files.items() if Path(name).name not in TIMED}
+    """Files without those that hold times, and records without the digests of these."""
+    return {name: untimed(name, content) for name, content in files.items() if Path(name).name not in TIMED}
+
+
+def untimed(name: str, content: bytes) -> bytes:
+    if Path(name).parent.name != "made":
+        return content
+    with suppress(json.JSONDecodeError):
+        record = json.loads(content)
+        record["files"] = {file: digest for file, digest in record["files"].items() if file not in TIMED}
+        return json.dumps(record).encode()
+    return content
 
 
 def check_whole(tiny: Tiny, whole: Tiny) -> None:
     """Same files, same bytes; nothing left lying about; MLflow says the same."""
     found, expected = tiny.files(), whole.files()
     assert sorted(found) == sorted(expected)
+    found = comparable(found)
     for name, content in comparable(expected).items():
         assert found[name] == content, f"{name} differs from the undisturbed one"
     assert tracked(tiny.folder) == tracked(whole.folder)
