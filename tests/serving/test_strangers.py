@@ -1,8 +1,5 @@
 """An image from another world is recognised by its pixels, whatever its embedding says."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from serving_helpers import PLAIN
@@ -11,7 +8,6 @@ import probmetric
 from probmetric import cli
 from probmetric.data import load_columns, open_images
 from probmetric.errors import ProbMetricError
-from probmetric.serving._look import quantile
 
 WORLDS = {
     "white": np.full((32, 32), 255, np.uint8),
@@ -112,19 +108,3 @@ def test_a_gallery_of_few_images_or_of_vectors_says_nothing(model):
     vectors = train(epochs=0)
     gallery = probmetric.Gallery.create(vectors, Blobs(0))
     assert not vectors.search(gallery, Blobs(1).x[:1] * 100)[0].withheld
-
-
-@pytest.mark.parametrize("rows", [1, 2, 3, 30, 101])
-@pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 0.995, 1.0])
-def test_quantiles_are_those_of_numpy(rows, share):
-    values = np.random.default_rng(0).normal(size=(rows, 5))
-    assert np.array_equal(quantile(values, share), np.quantile(values, share, axis=0))
-
-
-def test_a_search_does_not_wait_for_masked_arrays():
-    script = (
-        "import sys; import numpy as np; from probmetric.serving._look import World; "
-        "world = World.of(np.random.default_rng(0).normal(size=(99, 5))); world.unlike(world.rows[:2]); "
-        "assert 'numpy.ma' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True)

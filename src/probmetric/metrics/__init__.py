@@ -1,6 +1,6 @@
 """Metrics by name: which way is better, what tables call them, where they are computed; and the user's own.
 
-Every metric has one record (`_records`). A user's own is a function of a run's test embeddings, in a plugin:
+Every metric has one record (`_metric.Metric`, all in `_records`). A user's own is a function of a run's test embeddings, in a plugin:
 
     from probmetric.metrics import metric
 
@@ -24,7 +24,8 @@ from typing import Any, TypeVar
 from probmetric.errors import ProbMetricError
 from probmetric.metrics._docs import with_tables, write_tables
 from probmetric.metrics._headlines import HEADLINES
-from probmetric.metrics._records import DIRECTIONS, METRICS, Direction, Metric
+from probmetric.metrics._metric import DIRECTIONS, Direction, Metric
+from probmetric.metrics._records import METRICS
 from probmetric.registry import Entry, RegistrationError, Registry, UnknownNameError, nearest, registry_of
 
 __all__ = [

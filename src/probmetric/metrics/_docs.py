@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from probmetric.io import write_text
-from probmetric.metrics._records import METRICS, Metric
+from probmetric.metrics._metric import Metric
+from probmetric.metrics._records import METRICS
 
 _TABLE = re.compile(r"(<!-- metrics: (.*?) -->\n)(.*?)(<!-- end of metrics -->)", re.DOTALL)
 _HEAD = "| name | definition | better | source |\n|---|---|---|---|\n"

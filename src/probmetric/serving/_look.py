@@ -86,12 +86,12 @@ class World:
         """The world of looks (n, L); None where there are too few, or none."""
         if len(found) < LEAST or not found.shape[1]:
             return None
-        low, middle, high = (quantile(found.astype(np.float64), share) for share in (0.25, 0.5, 0.75))
+        low, middle, high = np.quantile(found.astype(np.float64), [0.25, 0.5, 0.75], axis=0)
         unit = np.maximum((high - low) / 1.349, 0.05)
         rows = np.clip((found - middle) / unit, -_LIMIT, _LIMIT)
         distance = _distances(rows, rows)
         np.fill_diagonal(distance, np.inf)
-        usual = float(quantile(distance.min(axis=1), 1.0 - OUTLIERS))
+        usual = float(np.quantile(distance.min(axis=1), 1.0 - OUTLIERS))
         return cls(rows, middle, unit, FARTHEST * max(usual, 1.0))
 
     def unlike(self, found: np.ndarray) -> list[str]:
@@ -102,17 +102,6 @@ class World:
         far = distance.min(axis=1) > self.farthest
         most = np.abs(rows - nearest).argmax(axis=1)
         return [NAMES[name] if strange else "" for name, strange in zip(most, far, strict=True)]
-
-
-def quantile(values: np.ndarray, share: float) -> np.ndarray:
-    """`np.quantile` of the columns of (n, ...); that one imports `numpy.ma`, a tenth of a cold search."""
-    ordered = np.sort(values, axis=0)
-    place = share * (len(ordered) - 1)
-    below = int(place)
-    low, high = ordered[below], ordered[min(below + 1, len(ordered) - 1)]
-    part = place - below
-    found: np.ndarray = low + (high - low) * part if part < 0.5 else high - (high - low) * (1 - part)
-    return found
 
 
 def _distances(first: np.ndarray, second: np.ndarray) -> np.ndarray:
