@@ -105,4 +105,4 @@ def spelled(path):
 
 def test_the_files_of_a_run_are_named_in_one_place():
     found = {path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py") if spelled(path)}
-    assert found == {"run_folder.py", "run_names.py"}
+    assert found == {"run_folder/_files.py", "run_names.py"}

@@ -1,6 +1,7 @@
 """Metrics by name: which way is better, what tables call them, where they are computed; and the user's own.
 
-Every metric has one record (`_metric.Metric`, all in `_records`). A user's own is a function of a run's test embeddings, in a plugin:
+Every metric has one record (`_metric.Metric`, all in `_records`). A user's own is a function of a run's test
+embeddings, in a plugin:
 
     from probmetric.metrics import metric
 

@@ -14,6 +14,8 @@ from probmetric.io import atomic_path, write_json
 from probmetric.registry import Registry
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from probmetric.reporting.experiment import ReportContext
     from probmetric.reporting.figures._style import Drawing
 
@@ -50,8 +52,7 @@ def save(name: str, folder: Path, build: Callable[[], Drawing]) -> list[Path]:
 
     with _style.style():
         drawing = build()
-        drawing.figure.draw_without_rendering()
-        drawing.figure.set_layout_engine("none")  # the places just found serve both files
+        _fix_places(drawing.figure)
         paths = [folder / f"{name}.{suffix}" for suffix in _METADATA]
         for path, metadata in zip(paths, _METADATA.values(), strict=True):
             with atomic_path(path) as temporary, temporary.open("wb") as file:
@@ -59,3 +60,14 @@ def save(name: str, folder: Path, build: Callable[[], Drawing]) -> list[Path]:
     words = {"title": drawing.title, "caption": drawing.caption, "alt": drawing.alt, "empty": drawing.empty}
     write_json(folder / f"{name}.json", words)
     return [*paths, folder / f"{name}.json"]
+
+
+def _fix_places(figure: Figure) -> None:
+    """Lay a figure out once for both files. The solver's last digits differ between calls; the places are rounded."""
+    import numpy as np
+    from matplotlib.transforms import Bbox
+
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        axes.set_position(Bbox(np.round(axes.get_position(original=True).get_points(), 6)))
