@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from probmetric import metrics
-from probmetric.evaluation import evaluate_run, evaluator
+from probmetric.evaluation import evaluate_run, of_test
 from probmetric.registry import RegistrationError, UnknownNameError
 from probmetric.testing import isolated_components
 
@@ -90,8 +90,8 @@ def test_a_users_metric_does_not_hide_the_librarys(group, name):
 
 
 def test_a_number_without_a_record_is_an_error(run, monkeypatch):
-    summarize = evaluator.summarize
-    monkeypatch.setattr(evaluator, "summarize", lambda values: summarize(values) | {"recal": 1.0})
+    summarize = of_test.summarize
+    monkeypatch.setattr(of_test, "summarize", lambda values: summarize(values) | {"recal": 1.0})
     with pytest.raises(UnknownNameError, match="unknown metric 'retrieval/recal': did you mean 'retrieval/"):
         evaluate_run(run)
 

@@ -10,7 +10,7 @@ from probmetric.evaluation.certificates import Certificate, CertificateError, ce
 from probmetric.evaluation.classification import classification_metrics
 from probmetric.evaluation.clustering import agreement, clustering_metrics
 from probmetric.evaluation.correlation import spearman
-from probmetric.evaluation.evaluator import EvaluationSettings, evaluate_run
+from probmetric.evaluation.evaluator import evaluate_run
 from probmetric.evaluation.gallery import Gallery, GalleryIndex
 from probmetric.evaluation.match import match_scores
 from probmetric.evaluation.neighbours import Neighbours, nearest_neighbours
@@ -19,6 +19,7 @@ from probmetric.evaluation.p_right import PRight, added_auroc, fit_p_right, p_ri
 from probmetric.evaluation.retrieval import retrieval_metrics, retrieval_per_query, summarize
 from probmetric.evaluation.sampled import neighbour_votes, retrieval_calibration, sampled_retrieval_metrics
 from probmetric.evaluation.selective import SparsificationCurve, risk_coverage, selective_metrics, sparsification
+from probmetric.evaluation.settings import EvaluationSettings
 from probmetric.evaluation.statistics import (
     PairedResult,
     bootstrap_interval,

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def measured(model: Model, images: Any, class_names: Sequence[str] | None, ks: tuple[int, ...]) -> dict[str, float]:
     """See `Model.evaluate`."""
     from probmetric.evaluation.answers import answers_among_others
-    from probmetric.evaluation.evaluator import EvaluationSettings, evaluate_test
+    from probmetric.evaluation.of_test import evaluate_test
+    from probmetric.evaluation.settings import EvaluationSettings
     from probmetric.run_folder import Embeddings
 
     items = items_of(images, None, class_names)
@@ -30,5 +31,4 @@ def measured(model: Model, images: Any, class_names: Sequence[str] | None, ks: t
     about = {"uncertainty": model.record.uncertainty.name, "classes": json.dumps(labels[: len(model.classes)].tolist())}
     test = Embeddings(tensors, about)
     settings = EvaluationSettings(ks=ks, clustering=False, structure=False)
-    metrics, _ = evaluate_test(test, settings, answers_among_others(test, ks))
-    return metrics
+    return evaluate_test(test, settings, answers_among_others(test, ks)).metrics
