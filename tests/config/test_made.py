@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from probmetric import made as made_module
 from probmetric.io import FileError, write_json, write_text
-from probmetric.made import Ingredients, forget, read_made, record, restore, superseded
+from probmetric.made import Ingredients, Made, forget, read_made, record, restore, superseded
 from probmetric.run_folder import RunFolder
 
 RUN = "digits/mine/seed0"
@@ -38,10 +39,10 @@ def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def finish(ingredients: Ingredients, value: float) -> None:
+def finish(ingredients: Ingredients, value: float) -> Made:
     for file in RunFolder.named(RUN).step_files(ingredients.step):
         write_json(file, {"value": value})
-    record(RUN, ingredients, release="1.0")
+    return record(RUN, ingredients, release="1.0")
 
 
 @pytest.mark.parametrize(
@@ -82,6 +83,11 @@ def test_whatever_decides_a_result_decides_its_identity_and_cohort(change):
     assert other.cohort != PLAIN.cohort
 
 
+def test_identity_and_cohort_are_those_of_every_release():
+    """Other digests of the same ingredients would make every finished run stale."""
+    assert (PLAIN.identity[:16], PLAIN.cohort[:16]) == ("32be8f8ae541e6cb", "0739fa1229e9d770")
+
+
 def test_seeds_share_a_cohort_not_an_identity():
     other = replace(PLAIN, settings={"seed": 1, "loss.margin": 0.3}, upstream={"embeddings": "xx"})
     assert other.identity != PLAIN.identity
@@ -97,10 +103,9 @@ def test_a_module_that_only_moved_changes_nothing():
 
 
 def test_a_record_is_read_as_it_was_written_and_forgotten():
-    finish(PLAIN, 0.5)
-    found = read_made(RUN, "evaluate")
-    assert found
-    assert (found.ingredients, found.release) == (PLAIN, "1.0")
+    made = finish(PLAIN, 0.5)
+    assert (made.ingredients, made.release) == (PLAIN, "1.0")
+    assert read_made(RUN, "evaluate") == made
     said = json.loads(RunFolder.named(RUN).made_file("evaluate").read_text())
     assert (said["identity"], said["cohort"]) == (PLAIN.identity, PLAIN.cohort)
     forget(RUN, "evaluate")
@@ -138,7 +143,7 @@ def test_going_back_that_is_interrupted_leaves_no_record_beside_files_of_another
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(made_module, "_link", killed)
+        patch.setattr(os, "link", killed)
         with pytest.raises(KeyboardInterrupt):
             restore(RUN, PLAIN)
     assert read_made(RUN, "evaluate") is None
@@ -161,3 +166,11 @@ def test_keeping_again_replaces_what_a_broken_copy_left():
     (kept / "stray").touch()
     finish(PLAIN, 0.5)
     assert not (kept / "stray").exists()
+
+
+def test_kept_files_of_what_is_no_step_are_superseded():
+    finish(PLAIN, 0.5)
+    shutil.copytree(made_module.KEPT / RUN / "evaluate", made_module.KEPT / RUN / "judge")
+    run = RunFolder.named(RUN)
+    shutil.copyfile(run.made_file("evaluate"), run.path / "made/judge.json")
+    assert [path.parent.name for path in superseded()] == ["judge"]

@@ -140,6 +140,21 @@ def on_encoder_of(base: Run) -> Run:
     return Run("digits/mine_laplace/seed0", base.name, RunSettings(**settings))
 
 
+def test_steps_before_have_the_names_that_records_know_them_by():
+    """Under other names every result of an earlier release would be stale."""
+    base = planned()
+    fitted, ensemble = on_encoder_of(base), planned(uncertainty={"name": "ensemble", "members": 2})
+    start = planned(pretrained="results/digits/other/seed0/model.safetensors")
+    train = {f"encoder {seed}": (f"digits/mine/seed{seed}", "train") for seed in range(2)}
+    one = {"encoder 0": train["encoder 0"]}
+    assert steps_before(base, "train") == {}
+    assert steps_before(start, "train") == {"pretrained": ("digits/other/seed0", "train")}
+    assert steps_before(base, "embed") == steps_before(fitted, "fit_posterior") == one
+    assert steps_before(fitted, "embed") == one | {"posterior": (fitted.name, "fit_posterior")}
+    assert steps_before(ensemble, "fit_posterior") == train
+    assert steps_before(ensemble, "evaluate") == {"embed": (base.name, "embed")}
+
+
 def test_a_run_on_the_encoder_of_a_stale_run_is_stale():
     base = planned()
     run = on_encoder_of(base)

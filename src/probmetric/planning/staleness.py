@@ -194,13 +194,8 @@ def _differing(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
 
 def _settings(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     """Settings that differ, as `loss.scale 16 -> 32`; what is not named has its default."""
-    names = _differing(_jsonable(had), _jsonable(wanted))
+    names = _differing(had, wanted)
     return [f"{name} {had.get(name, 'default')} -> {wanted.get(name, 'default')}" for name in names]
-
-
-def _jsonable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as they come back from JSON: tuples are lists there."""
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def _data(had: Mapping[str, str], wanted: Mapping[str, str]) -> list[str]:
@@ -238,7 +233,7 @@ def report_state(plan: ReportPlan, judge: Judge) -> str:
     for name in plan.shown:
         verdict, made = judge.run_verdict(name), judge.made(name, "evaluate")
         found[name] = [verdict.state, verdict.why, made.identity if made and verdict.usable else ""]
-    return digest_of({"plan": plan.plain(), "runs": found, "code": _reporting_code()})
+    return digest_of([plan.plain(), found, _reporting_code()])
 
 
 @functools.cache

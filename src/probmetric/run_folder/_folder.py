@@ -284,8 +284,9 @@ def _check_embeddings(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     for name, values in tensors.items():
         if len(values) != count:
             raise ValueError(f"{path}: {name} has {len(values)} rows, mean has {count}; run the embed step again.")
-        if values.dtype.kind == "f" and not np.isfinite(np.sum(values, dtype=np.float64)):
-            row = np.argwhere(~np.isfinite(values))[0][0] if values.size else 0
+        # NaN is the least and the greatest of whatever it is among; a sum may overflow.
+        if values.dtype.kind == "f" and not np.isfinite([values.min(initial=0), values.max(initial=0)]).all():
+            row = np.argwhere(~np.isfinite(values))[0][0]
             raise ValueError(f"{path}: {name} of row {row} is not finite; mend the run, then embed again.")
 
 
