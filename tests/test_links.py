@@ -1,9 +1,10 @@
-"""Every relative link in the repository's prose names a file that lies in Git, and a heading that is there."""
+"""Every relative link in prose names a file that lies in Git, and a heading that is there."""
 
 from __future__ import annotations
 
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,9 @@ def test_a_link_to_what_git_does_not_keep_is_dead():
 def test_prose_is_looked_at():
     assert {"README.md", "docs/figures.md", "reports/theory/README.md"} <= set(PAGES)
     assert len(LINK.findall((ROOT / "README.md").read_text(encoding="utf-8"))) > 10
+
+
+def test_what_is_named_for_mutants_is_there():
+    """A module that moved would be left out in silence."""
+    named = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mutmut"]
+    assert set(named["source_paths"] + named["pytest_add_cli_args_test_selection"] + named["also_copy"]) <= KEPT

@@ -106,8 +106,12 @@ def test_a_record_is_read_as_it_was_written_and_forgotten():
     made = finish(PLAIN, 0.5)
     assert (made.ingredients, made.release) == (PLAIN, "1.0")
     assert read_made(RUN, "evaluate") == made
-    said = json.loads(RunFolder.named(RUN).made_file("evaluate").read_text())
+    file = RunFolder.named(RUN).made_file("evaluate")
+    said = json.loads(file.read_text())
     assert (said["identity"], said["cohort"]) == (PLAIN.identity, PLAIN.cohort)
+    del said["files"]
+    write_json(file, said)
+    assert read_made(RUN, "evaluate") == replace(made, files={}), "records of the first release name no files"
     forget(RUN, "evaluate")
     assert read_made(RUN, "evaluate") is None
     forget(RUN, "evaluate")
