@@ -180,7 +180,7 @@ def _kept_folder(folder: RunFolder, step: Step, identity: str) -> Path:
 def _link(source: Path, target: Path) -> None:
     """A hard link, or a copy where the file system has none; `target` is replaced whole."""
     with atomic_path(target) as temporary:
-        temporary.unlink(missing_ok=True)
+        temporary.unlink()
         try:
             os.link(source, temporary)
         except OSError:

@@ -1,6 +1,7 @@
 """Identity of a step's results, their record, and the files kept beside them."""
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -11,7 +12,7 @@ import pytest
 
 from probmetric import made as made_module
 from probmetric.io import FileError, write_json, write_text
-from probmetric.made import Ingredients, Made, forget, read_made, record, restore, superseded
+from probmetric.made import Ingredients, Made, files_there, forget, read_made, record, restore, superseded
 from probmetric.run_folder import RunFolder
 
 RUN = "digits/mine/seed0"
@@ -115,6 +116,18 @@ def test_a_record_is_read_as_it_was_written_and_forgotten():
     forget(RUN, "evaluate")
     assert read_made(RUN, "evaluate") is None
     forget(RUN, "evaluate")
+
+
+def test_what_later_steps_compute_with_decides_the_output_and_texts_are_noted():
+    made, run = finish(PLAIN, 0.5), RunFolder.named(RUN)
+    texts = (run.metrics_file, run.curves_file, run.record_file)
+    assert made.files == {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in texts}
+    write_json(run.record_file, {"value": 0.6})
+    assert record(RUN, PLAIN, release="1.0").output == made.output, "the record of a run holds times"
+    assert finish(PLAIN, 0.6).output != made.output
+    assert files_there(RUN, "evaluate")
+    run.curves_file.unlink()
+    assert not files_there(RUN, "evaluate")
 
 
 @pytest.mark.parametrize("links", [True, False])

@@ -38,6 +38,7 @@ def test_the_names_of_a_runs_files_are_those_of_the_guide(run):
     for step in STEPS:
         assert run.step_results(step) == tuple(file for file in run.step_files(step) if file.name not in aside)
         assert run.made_file(step) == run.path / "made" / f"{step}.json"
+    assert run.weights_file() == run.weights_file("selected")
     assert RunFolder.named("digits/mine/seed0").path.as_posix() == "results/digits/mine/seed0"
     assert RunFolder.named("digits/mine/seed0", run.path).path == run.path / "digits/mine/seed0"
 
