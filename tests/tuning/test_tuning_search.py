@@ -198,6 +198,12 @@ def test_every_search_file_is_valid(params):
         load_tuning("glyph")
 
 
+@pytest.mark.parametrize(("method", "base"), [("lam_online", "contrastive"), ("nir", "proxy_anchor")])
+def test_what_wraps_a_loss_searches_all_that_the_loss_alone_searches(params, method, base):
+    search = Search(params, every_method(params), load_tuning("study"))
+    assert search.ranges[base].items() <= search.ranges[method].items()
+
+
 STUDY = {
     "named": "best-{method}",
     "methods": ["contrastive", "cosine"],
