@@ -1,4 +1,4 @@
-"""A search imports the architecture it needs, and leaves the rest of timm as if nothing had been."""
+"""A search imports what it needs: one architecture, of timm and of ours, and draws no weights it then loads."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
+from torch import nn
+
+from probmetric.serving._undrawn import Undrawn
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
@@ -50,3 +54,33 @@ def test_an_architecture_alone_is_the_same_and_leaves_no_trace():
     assert equal == [True] * 4
     assert "has no model 'no_such_model'" in unknown
     assert "timm" in whole
+
+
+def test_a_search_imports_no_training_evaluation_or_planning():
+    code = (
+        "import sys; from probmetric.serving.commands import search; import probmetric.training.network; "
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    heavy = {"probmetric.training.run", "probmetric.evaluation.evaluator", "probmetric.planning.runs", "pandas", "timm"}
+    assert not heavy & set(done.stdout.split())
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_weights_that_will_be_loaded_are_not_drawn(number):
+    made = (
+        lambda: nn.Conv2d(3, 4, 3),
+        lambda: nn.Embedding(9, 4),
+        lambda: nn.init.kaiming_normal_(nn.Linear(4, 4).weight, mode="fan_out"),
+        lambda: nn.init.trunc_normal_(nn.Linear(4, 4).weight, std=0.02),
+    )[number]
+    with torch.random.fork_rng(devices=[]):
+        before = torch.get_rng_state()
+        with Undrawn():
+            made()
+        assert torch.equal(torch.get_rng_state(), before)
+        with Undrawn():
+            noise = torch.empty(3).normal_()
+        assert not torch.equal(torch.get_rng_state(), before)
+        torch.set_rng_state(before)
+        assert torch.equal(noise, torch.empty(3).normal_())

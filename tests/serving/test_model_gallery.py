@@ -10,6 +10,7 @@ from serving_helpers import LAPLACE, PLAIN
 import probmetric
 from probmetric import cli
 from probmetric.errors import ProbMetricError
+from probmetric.serving import _gallery_files, _row_sums
 
 
 @pytest.fixture(scope="module")
@@ -218,6 +219,47 @@ def test_damaged_rows_are_noticed(gallery, tmp_path):
     file.write_bytes(data)
     with pytest.raises(ProbMetricError, match="damaged"):
         probmetric.Gallery.open(folder)
+
+
+@pytest.mark.parametrize("sums", [True, False])
+@pytest.mark.parametrize("tensor", ["mean", "uncertainty", None])
+def test_damaged_rows_of_a_large_file_are_noticed_before_an_answer(model, photos, tmp_path, monkeypatch, sums, tensor):
+    monkeypatch.setattr(_gallery_files, "VERIFIED_BYTES", 0 if sums else 2**20)
+    folder = probmetric.Gallery.create(model, photos[0]).save(tmp_path / "g")
+    file = next(folder.glob("rows-*"))
+    monkeypatch.setattr(_gallery_files, "VERIFIED_BYTES", 0)
+    if tensor:
+        data = bytearray(file.read_bytes())
+        start = 8 + int.from_bytes(data[:8], "little")
+        data[start + json.loads(data[8:start])[tensor]["data_offsets"][0] + 5] ^= 1
+        file.write_bytes(data)
+    opened = probmetric.Gallery.open(folder)
+    if tensor is None:
+        assert model.search(opened, sorted(photos[1])[:3], any_image=True)
+        return
+    for asked in (lambda: model.search(opened, sorted(photos[1])[:3]), lambda: opened.remove(opened.paths[:1])):
+        with pytest.raises(ProbMetricError, match="is damaged"):
+            asked()
+
+
+@pytest.mark.parametrize("damage", ["bit", "zeros", "exchanged", "shorter", "end"])
+def test_sums_of_rows_change_with_them(monkeypatch, damage):
+    monkeypatch.setattr(_row_sums, "BLOCK_BYTES", 8192)
+    rows = np.random.default_rng(0).standard_normal((3001, 7)).astype(np.float32)
+    sums = _row_sums.row_sums(rows)
+    flat = rows.copy().reshape(-1).view(np.uint8)
+    assert _row_sums.changed_row(rows, sums) is None
+    if damage == "bit":
+        flat[20_000] ^= 128
+    elif damage == "zeros":
+        flat[20_480:24_576] = 0
+    elif damage == "exchanged":
+        flat[16_384:32_768] = np.roll(flat[16_384:32_768], 8192)
+    elif damage == "end":
+        flat[-1] ^= 1
+    changed = flat.view(np.float32).reshape(rows.shape)
+    found = _row_sums.changed_row(changed[:2600] if damage == "shorter" else changed, sums)
+    assert found == {"end": 2925, "shorter": 2340}.get(damage, 585)
 
 
 def test_doubt_is_the_share_of_surer_validation_images(project, model, gallery, photos):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -86,8 +85,8 @@ def _bare(name: str) -> ModuleType:
 
 def _defining(architecture: str, folder: Path) -> str:
     """Name of the module of timm that defines an architecture."""
-    line = re.compile(rf"^def {re.escape(architecture)}\(".encode(), re.MULTILINE)
-    return next(path.stem for path in sorted(folder.glob("*.py")) if line.search(path.read_bytes()))
+    line = f"\ndef {architecture}(".encode()
+    return next(path.stem for path in sorted(folder.glob("*.py")) if line in path.read_bytes())
 
 
 def _forget(roots: set[str]) -> None:

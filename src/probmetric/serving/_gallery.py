@@ -148,9 +148,9 @@ class Gallery:
     def rows(self) -> np.ndarray:
         """All embeddings (N, M), unit rows; of a stored gallery in one file, a map of it."""
         if len(self._parts) == 1:
-            return self._parts[0].mean
+            return self._parts[0].rows
         return (
-            np.concatenate([part.mean for part in self._parts]) if self._parts else np.empty((0, self.dim), np.float32)
+            np.concatenate([part.rows for part in self._parts]) if self._parts else np.empty((0, self.dim), np.float32)
         )
 
     def check_model(self, model: Model) -> None:
@@ -262,7 +262,7 @@ class Gallery:
         from probmetric.evaluation.exact import exact_neighbours
 
         try:
-            return exact_neighbours(queries, [part.mean for part in self._parts], k=min(k, len(self)))
+            return exact_neighbours(queries, [part.rows for part in self._parts], k=min(k, len(self)))
         except ValueError as error:
             raise FileError(f"the gallery {self.folder or ''} is damaged ({error}); {AGAIN}.") from error
 

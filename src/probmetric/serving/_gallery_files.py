@@ -6,15 +6,18 @@
     looks-<digest>.safetensors    what a sample of the images looks like (`_look`)
 
 A file is named by its content and never changes; `gallery.json` is written after those it names, so a reader sees the
-old gallery or the new one.
+old gallery or the new one. What was read is compared with the name; of rows files over `VERIFIED_BYTES`, which stay on
+disk, with sums in their header (`_row_sums`) when the rows are first asked for.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +36,12 @@ from probmetric.io import (
     write_tensors,
 )
 from probmetric.serving._look import KEPT
+from probmetric.serving._row_sums import changed_row, row_sums
 
 INDEX, EARLIER_LOOKS = "gallery.json", "looks.safetensors"
 AGAIN = "make the gallery again (`probmetric index`)"
 VERIFIED_BYTES = 256 * 2**20
+_SUMS = {"mean": "sums", "uncertainty": "uncertainty_sums"}  # tensor -> its entry in the header
 _ROWS = re.compile(r"rows-[0-9a-f]{16}\.safetensors")
 _ENTRIES = re.compile(r"entries-[0-9a-f]{16}\.parquet")
 _LOOKS = re.compile(r"looks-[0-9a-f]{16}\.safetensors")
@@ -44,11 +49,21 @@ _LOOKS = re.compile(r"looks-[0-9a-f]{16}\.safetensors")
 
 @dataclass(frozen=True)
 class Part:
-    """Rows that were added together: `mean` (n, M) and `uncertainty` (n,); `file` once they are stored."""
+    """Rows that were added together.
+
+    Attributes:
+        mean: of each (n, M).
+        uncertainty: of each (n,).
+        file: name of their file, once they are stored.
+        unchecked: their file, where it was too large to be checked when it was opened.
+        sums: what that says of its tensors, by name (`_row_sums`); nothing where it has the name only.
+    """
 
     mean: np.ndarray
     uncertainty: np.ndarray
     file: str = ""
+    unchecked: Path | None = None
+    sums: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -59,9 +74,20 @@ class Part:
         digest.update(np.ascontiguousarray(self.uncertainty).data)
         return f"rows-{digest.hexdigest()[:16]}.safetensors"
 
+    @functools.cached_property
+    def rows(self) -> np.ndarray:
+        """`mean`, once it is known to be what was written.
+
+        Raises:
+            FileError: it is not.
+        """
+        if self.unchecked is not None:
+            _check_sums(self.unchecked, self)
+        return self.mean
+
     def where(self, keep: np.ndarray) -> Part:
         """The rows for which `keep` (n,) is true."""
-        return self if keep.all() else Part(self.mean[keep], self.uncertainty[keep])
+        return self if keep.all() else Part(self.rows[keep], self.uncertainty[keep])
 
 
 @dataclass(frozen=True)
@@ -113,7 +139,9 @@ def _stored(part: Part, folder: Path) -> str:
     """Name of the file that holds `part`; written unless it is there."""
     name = part.name
     if not (folder / name).exists():
-        write_tensors(folder / name, {"mean": np.asarray(part.mean), "uncertainty": np.asarray(part.uncertainty)})
+        tensors = {"mean": np.asarray(part.rows), "uncertainty": np.asarray(part.uncertainty)}
+        large = part.mean.nbytes + part.uncertainty.nbytes > VERIFIED_BYTES
+        write_tensors(folder / name, tensors, {_SUMS[key]: row_sums(tensors[key]) for key in tensors if large})
     return name
 
 
@@ -142,7 +170,7 @@ def _read_index(folder: Path) -> dict[str, Any]:
 
 
 def _open_part(path: Path, dim: int) -> Part:
-    """A part whose rows are mapped, not read; small files are compared with their checksum."""
+    """A part whose rows are mapped, not read; small files are compared with their name, others later (`Part.rows`)."""
     from safetensors import SafetensorError, safe_open
 
     check_responds(path)
@@ -151,17 +179,34 @@ def _open_part(path: Path, dim: int) -> Part:
             parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
             shapes = {name: (part.get_shape(), part.get_dtype()) for name, part in parts.items()}
             uncertainty = file.get_tensor("uncertainty")
+            said = file.metadata() or {}
     except (OSError, SafetensorError) as error:
         raise FileError(f"{path} is damaged or missing ({error}); {AGAIN}.") from error
     rows = shapes["mean"][0][0] if "mean" in shapes else 0
     if shapes != {"mean": ([rows, dim], "F32"), "uncertainty": ([rows], "F32")} or not rows:
         raise FileError(f"{path} holds {shapes}; expected mean (n, {dim}) and uncertainty (n,). {AGAIN}.")
     part = Part(_mapped(path, rows, dim), uncertainty)
-    if path.stat().st_size <= VERIFIED_BYTES:
-        if part.name != path.name:
-            raise FileError(f"{path} is damaged: its content does not fit its name; {AGAIN}.")
-        _check_rows(path, part)
+    if path.stat().st_size > VERIFIED_BYTES:
+        sums = {name: said[entry] for name, entry in _SUMS.items() if entry in said}
+        return replace(part, file=path.name, unchecked=path, sums=sums)
+    _check_name(path, part)
+    _check_rows(path, part)
     return replace(part, file=path.name)
+
+
+def _check_name(path: Path, part: Part) -> None:
+    if replace(part, file="").name != path.name:
+        raise FileError(f"{path} is damaged: its content does not fit its name; {AGAIN}.")
+
+
+def _check_sums(path: Path, part: Part) -> None:
+    """Raise `FileError` unless a large part fits its sums; one without them must fit its name."""
+    if set(part.sums) != set(_SUMS):
+        _check_name(path, part)
+    for name, sums in part.sums.items():
+        row = changed_row(getattr(part, name), sums)
+        if row is not None:
+            raise FileError(f"{path} is damaged: {name} is not what was written, from about row {row}; {AGAIN}.")
 
 
 def _check_rows(path: Path, part: Part) -> None:
@@ -190,7 +235,7 @@ def _write_entries(folder: Path, paths: list[str], class_names: list[str]) -> st
     name = _entries_file(paths, class_names)
     columns = {"path": pa.array(paths, pa.string()), "class_name": pa.array(class_names, pa.string())}
     with atomic_path(folder / name) as temporary:
-        pq.write_table(pa.table(columns), temporary)
+        pq.write_table(pa.table(columns), temporary, write_page_checksum=True)
     return name
 
 
@@ -200,7 +245,8 @@ def _read_entries(path: Path) -> tuple[list[str], list[str]]:
 
     check_responds(path)
     try:
-        with pq.ParquetFile(path) as file:  # read_table would import pandas, which takes a second
+        # read_table would import pandas, which takes a second
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
             table = file.read(["path", "class_name"])
         paths, class_names = (table.column(name).to_pylist() for name in ("path", "class_name"))
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from probmetric.embedder import prepared_folder
 from probmetric.errors import ProbMetricError
 from probmetric.io import (
     FileError,
@@ -24,7 +24,6 @@ from probmetric.io import (
     write_tensors,
     write_text,
 )
-from probmetric.planning.runs import Run
 from probmetric.run_folder import RunFolder
 from probmetric.serving._errors import ServingError
 from probmetric.serving._record import CARD, POSTERIOR, RECORD, REFERENCE, ModelRecord
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
     from probmetric.data.views import View
     from probmetric.models import Encoder
+    from probmetric.planning.runs import Run
     from probmetric.serving._model import Model
 
 Tensors = Mapping[str, "torch.Tensor"]
@@ -61,6 +61,8 @@ class Parts:
         Raises:
             FileError: a file of the run, or the prepared dataset it was trained on, is missing or damaged.
         """
+        from probmetric.embedder import prepared_folder
+
         folders = [RunFolder.named(name, results) for name in run.encoders]
         folder, settings = RunFolder.named(run.name, results), run.settings
         tensors: dict[str, Tensors] = {}
@@ -159,15 +161,19 @@ class Parts:
 
     def _encoder(self) -> tuple[Encoder, Any]:
         """The encoder, or all members as one, and the loss of the first."""
+        from probmetric.serving._undrawn import Undrawn
         from probmetric.training.network import assembled
 
         loaded = []
+        # Somebody's own component may keep random numbers that are no weights: there the draws stay as in training.
+        drawing = contextlib.nullcontext() if self.record.plugins else Undrawn()
         for number, member in enumerate(self.record.members):
             misfit = f"{_weights(number)} of {self.record.name} does not fit its record; {BROKEN}."
             weights = cast("dict[str, torch.Tensor]", self.tensors[_weights(number)])
             _check_sizes(member.facts.num_classes, weights, misfit)
             try:
-                loaded.append(assembled(member.settings, member.facts.model_dump(), weights, misfit))
+                with drawing:
+                    loaded.append(assembled(member.settings, member.facts.model_dump(), weights, misfit))
             except (TypeError, ValueError, ArithmeticError, MemoryError) as error:  # of sizes that make no network
                 raise error if isinstance(error, ProbMetricError) else FileError(f"{misfit} {error}") from error
         if len(loaded) == 1:
