@@ -183,6 +183,16 @@ def test_names_of_files_do_not_steer_the_terminal(project, capsys):
     assert not {"\x1b", "\x07"} & set(said)
 
 
+def test_splits_too_small_to_say_much_are_told_by_init_and_doctor(project, capsys):
+    photos(project / "photos", 3, 5)
+    assert cli.main(["init", "photos", "--name", "shop", "--split", "by_image"]) == 0
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Note: ")]
+    assert "no image of split val has another one of its class there" in notes[0]
+    assert cli.main(["prepare", "shop"]) == 0
+    assert cli.main(["doctor", "data/prepared/shop"]) == 0
+    assert notes[0].removeprefix("Note: ").rstrip(".") in capsys.readouterr().out
+
+
 def test_pictures_that_are_left_out_are_told_at_once(project, capsys):
     photos(project / "photos")
     (project / "photos/kind 0/new.webp").touch()

@@ -14,6 +14,7 @@ from PIL import Image
 
 from probmetric.config import ConfigError, Params, parse
 from probmetric.data import DataError, doctor, load_manifest, load_metadata, open_images, prepare_dataset
+from probmetric.data.sources._own import LEAST_ASKED, _too_small
 from probmetric.data.status import dataset_status
 
 
@@ -307,3 +308,20 @@ def test_pictures_of_kinds_that_are_not_read_are_said(tmp_path):
     prepared(raw, tmp_path / "shop")
     notes = json.loads((tmp_path / "shop" / "summary.json").read_text())["notes"]
     assert "3 picture(s) left out because they are no .jpg, .jpeg, .png: 1 .bmp, 2 .webp" in notes
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ([LEAST_ASKED], []),
+        ([LEAST_ASKED - 1, 1], ["49 of 50 images of split {} have another one of their class there: each is 2 %"]),
+        ([1] * 80, ["no image of split {} has another one of its class there"]),
+    ],
+)
+def test_splits_in_which_little_can_be_found_are_noted(counts, said):
+    """Images without another one of their class in the split are not asked."""
+    labels = np.repeat(np.arange(len(counts)), counts)
+    notes = _too_small(np.tile(labels, 2), np.repeat(["val", "test"], len(labels)))
+    expected = [text.format(split) for split in ("val", "test") for text in said]
+    assert len(notes) == len(expected)
+    assert all(note.startswith(text) for note, text in zip(notes, expected, strict=True))

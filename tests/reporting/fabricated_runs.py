@@ -159,7 +159,7 @@ def write_prepared(root: Path, name: str, images: int = 40) -> None:
     write_manifest(folder / "manifest.parquet", columns, {"images": "."})
     splits = {"train": {"images": 400, "classes": 20}, "val": {"images": 80, "classes": 4}}
     summary = {"protocol": "open_set", "splits": splits | {"test": {"images": images, "classes": 5}}, "image_size": 8}
-    write_json(folder / "summary.json", summary)
+    write_json(folder / "summary.json", summary | {"notes": ["3 left out"]})
     (folder / "digest").write_text(f"{'cd' * 32}  manifest.parquet\n", encoding="utf-8")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from probmetric.cli._shared import Add, add_on_error, params
+from probmetric.cli._shared import Add, add_on_error, harmless, params
 from probmetric.io import FileError
 
 
@@ -40,6 +40,7 @@ def _copy_digest(folder: Path, target: Path | None) -> None:
 def doctor(options: argparse.Namespace) -> None:
     """`probmetric doctor`."""
     from probmetric.data import doctor
+    from probmetric.data.manifest import read_summary
 
     folders = options.folders or sorted(path.parent for path in Path("data/prepared").glob("*/manifest.parquet"))
     if not folders:
@@ -49,6 +50,8 @@ def doctor(options: argparse.Namespace) -> None:
         print(f"{folder}: " + ("healthy" if not found else f"{len(found)} finding(s)"))
         for finding in found:
             print(f"  - {finding}")
+        for note in [] if found else read_summary(folder).get("notes", []):
+            print(harmless(f"  note: {note}"))
     if any(findings.values()):
         raise FileError("some datasets are not healthy; see above.")
 

@@ -208,6 +208,7 @@ def _datasets(context: ReportContext) -> list[dict[str, Any]]:
                     name: f"{counts['images']:,} images, {counts['classes']} classes" for name, counts in splits.items()
                 },
                 "noise": _noise(summary.get("noise")),
+                "notes": of_kind(summary.get("notes", []), list[str], folder / SUMMARY, "prepare the dataset again"),
                 "digest": digest,
             }
         )

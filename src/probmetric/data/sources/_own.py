@@ -23,6 +23,8 @@ from probmetric.data.splits import hold_out_classes, hold_out_images
 Split = Literal["by_class", "by_image", "by_group"]
 OnError = Literal["raise", "skip"]
 CLOSED_SETS = ("by_image", "by_group")
+LEAST_ASKED = 50  # images: each is two points of recall@1
+_PURPOSE = {"val": "choosing epochs and settings by retrieval", "test": "comparing methods by retrieval"}
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ class Sharing:
                 f"{where} leaves no image to validate on: with test_fraction {self.test_fraction:g} every class keeps "
                 "one image to train on. Add images, lower test_fraction, or set split: by_class."
             )
+        notes += _too_small(labels, splits)
         columns = {"path": listed.paths, "label": labels, "class_name": strings(classes[labels].tolist())}
         groups = {} if listed.groups is None else {"group": listed.groups}
         return columns | {"split": splits} | groups | listed.extra
@@ -181,3 +184,21 @@ class Sharing:
     def _classes_left(labels: np.ndarray, held: np.ndarray) -> np.ndarray:
         """Held images (N,) of classes of which nothing would stay: groups of several classes can do that."""
         return held & ~np.isin(labels, np.unique(labels[~held]))
+
+
+def _too_small(labels: np.ndarray, splits: np.ndarray) -> list[str]:
+    """What is said of splits in which few images have another one of their class, of labels (N,) and splits (N,)."""
+    found = []
+    for split, purpose in _PURPOSE.items():
+        counts = np.unique(labels[splits == split], return_counts=True)[1]
+        asked = int(counts[counts > 1].sum())
+        if asked >= LEAST_ASKED:
+            continue
+        if asked:
+            having = f"{asked} of {counts.sum()} images of split {split} have another one of their class there"
+            means = f"each is {100 / asked:.0f} % of recall@1, so {purpose} says little"
+        else:
+            having = f"no image of split {split} has another one of its class there"
+            means = f"{purpose} is not possible"
+        found.append(f"{having}: {means}; add images, or share them out otherwise")
+    return found
