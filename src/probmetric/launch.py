@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from probmetric.config import ConfigError
+from probmetric.interruptions import exit_status, interruptible
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,11 @@ class Children:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         if not self._child:
             _work_and_exit(work, parent)
-        status = os.waitstatus_to_exitcode(os.waitpid(self._child, 0)[1])
+        try:
+            status = os.waitstatus_to_exitcode(os.waitpid(self._child, 0)[1])
+        except KeyboardInterrupt:  # the terminal has told the child too
+            os.waitpid(self._child, 0)
+            raise
         self._child = 0
         return status
 
@@ -148,7 +153,10 @@ def _work_and_exit(work: Callable[[], int], parent: int) -> NoReturn:
     status = 1
     try:
         die_with(parent)
-        status = work()
+        with interruptible():
+            status = work()
+    except KeyboardInterrupt as error:
+        status = exit_status(error)
     except BaseException:
         traceback.print_exc()
     finally:

@@ -25,7 +25,6 @@ from probmetric.io import (
     digest_of,
     remembered_json,
     remove,
-    sha256_file,
     write_json,
     write_text,
 )
@@ -84,7 +83,7 @@ class Made:
         ingredients: what it was made from.
         release: version of this package that made it.
         output: digest of what it wrote, for the steps after it.
-        files: name of each text file it wrote -> SHA-256; tensor files carry their own. `RunFolder` checks them.
+        files: name of each file it wrote -> digest of its content; `RunFolder` checks them.
     """
 
     ingredients: Ingredients
@@ -123,8 +122,7 @@ def record(run: str, ingredients: Ingredients, *, release: str) -> Made:
     """Say what made the files of a step, last of all, and keep them beside under their identity."""
     folder, step = RunFolder.named(run), ingredients.step
     output = digest_of({file.name: content_digest(file) for file in folder.step_results(step)})
-    texts = [file for file in folder.step_files(step) if file.suffix != ".safetensors"]
-    made = Made(ingredients, release, output, {file.name: sha256_file(file) for file in texts})
+    made = Made(ingredients, release, output, {file.name: content_digest(file) for file in folder.step_files(step)})
     write_json(folder.made_file(step), asdict(made) | {"identity": made.identity, "cohort": ingredients.cohort})
     _keep(folder, made)
     return made

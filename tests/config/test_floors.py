@@ -10,7 +10,7 @@ import probmetric
 
 ROOT = Path(probmetric.__file__).parent
 FLOORS = (
-    ("errors", "lazy"),
+    ("errors", "interruptions", "lazy"),
     ("io", "privacy"),
     ("registry", "source_digest", "job_times"),
     ("metrics",),

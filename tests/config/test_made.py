@@ -8,10 +8,11 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from probmetric import made as made_module
-from probmetric.io import FileError, write_json, write_text
+from probmetric.io import FileError, write_json, write_tensors, write_text
 from probmetric.made import Ingredients, Made, files_there, forget, read_made, record, restore, superseded
 from probmetric.run_folder import RunFolder
 
@@ -71,6 +72,30 @@ def test_a_text_file_that_is_not_as_its_step_wrote_it_is_refused(step, name, rea
     change(run.path / name)
     with pytest.raises(FileError, match=name):
         read(RunFolder.named(RUN))
+
+
+TENSORS = {"mean": np.eye(2, dtype=np.float32), "uncertainty": np.ones(2), "label": np.arange(2), "index": np.arange(2)}
+
+
+@pytest.mark.parametrize(
+    ("step", "name", "read"),
+    [
+        ("train", "model.safetensors", lambda run: run.weights()),
+        ("fit_posterior", "posterior.safetensors", lambda run: run.posterior()),
+        ("embed", "embeddings/test.safetensors", lambda run: run.embeddings("test")),
+        ("embed", "embeddings/test.safetensors", lambda run: run.tensors("test", "mean")),
+        ("evaluate", "matches.safetensors", lambda run: run.matches()),
+    ],
+)
+def test_tensors_of_another_run_are_refused(step, name, read):
+    run = RunFolder.named(RUN)
+    for file in run.step_files(step):
+        write_tensors(file, TENSORS) if file.suffix == ".safetensors" else write_text(file, "")
+    record(RUN, replace(PLAIN, step=step), release="1.0")
+    read(run)
+    write_tensors(run.path / name, TENSORS | {"uncertainty": np.zeros(2)})
+    with pytest.raises(FileError, match=rf"{name} is not as {step} wrote it"):
+        read(run)
 
 
 def value() -> float:

@@ -159,12 +159,27 @@ def test_a_certificate_is_read_as_it_was_written_and_refuses_what_it_is_not_for(
 
 
 @pytest.mark.parametrize("change", [{"threshold": "low"}, {"risk": None}, {"unknown": 1}])
+def test_a_certificate_of_other_values_is_refused(tmp_path, change):
+    """Of an earlier version, without a digest."""
+    doubt, right = drawn(np.random.default_rng(4), 500)
+    path = tmp_path / "certificate.json"
+    certify(doubt, right, risk=0.2).save(path)
+    values = json.loads(path.read_text())
+    del values["digest"]
+    path.write_text(json.dumps(values))
+    assert Certificate.load(path).risk == 0.2
+    path.write_text(json.dumps(values | change))
+    with pytest.raises(CertificateError, match=r"certificate\.json"):
+        Certificate.load(path)
+
+
+@pytest.mark.parametrize("change", [{"threshold": 0.7}, {"digest": None}, {"coverage": np.nan}])
 def test_a_damaged_certificate_is_refused(tmp_path, change):
     doubt, right = drawn(np.random.default_rng(4), 500)
     path = tmp_path / "certificate.json"
     certify(doubt, right, risk=0.2).save(path)
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(CertificateError, match=r"certificate\.json"):
+    with pytest.raises(FileError, match=r"certificate\.json is damaged or was edited"):
         Certificate.load(path)
     with pytest.raises(FileError, match=r"missing.*certify again"):
         Certificate.load(tmp_path / "none.json")

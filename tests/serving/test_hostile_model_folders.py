@@ -7,7 +7,7 @@ import os
 import shutil
 
 import pytest
-from serving_helpers import ENSEMBLE, LAPLACE, PLAIN
+from serving_helpers import ENSEMBLE, LAPLACE, PLAIN, undigested
 
 import probmetric
 from probmetric import cli
@@ -81,7 +81,7 @@ def rewritten(folder, name, tensors):
     old, metadata = read_tensors(folder / name, framework="torch")
     metadata.pop("sha256", None)
     write_tensors(folder / name, tensors(old), metadata)
-    record = json.loads((folder / "model.json").read_text())
+    record = undigested(folder / "model.json")
     digest = content_digest(folder / name)
     if name == "reference.safetensors":
         record["reference"] = digest
@@ -126,14 +126,14 @@ def test_tensors_of_another_form_are_refused(folder, asked, name, kind):
 @pytest.mark.parametrize("where", [("settings", "dim"), ("facts", "dim"), ("facts", "num_images")])
 @pytest.mark.parametrize("value", [10**9, 10**30, -1, "x", None, [], 1.5])
 def test_sizes_that_make_no_network_are_refused(folder, asked, where, value):
-    record = json.loads((folder / "model.json").read_text())
+    record = undigested(folder / "model.json")
     record["members"][0][where[0]][where[1]] = value
     (folder / "model.json").write_text(json.dumps(record))
     assert refusal(folder, asked) or where[1] == "num_images"
 
 
 def test_a_folder_of_an_earlier_version_is_read_without_the_digest_of_its_reference(folder, asked):
-    record = json.loads((folder / "model.json").read_text())
+    record = undigested(folder / "model.json")
     del record["reference"]
     (folder / "model.json").write_text(json.dumps(record))
     assert not refusal(folder, asked)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from serving_helpers import ENSEMBLE, LAPLACE, PLAIN
+from serving_helpers import ENSEMBLE, LAPLACE, PLAIN, undigested
 
 import probmetric
 from probmetric.data import open_images
@@ -159,7 +159,7 @@ def changed(record, path, value):
 )
 def test_a_hostile_record_is_refused(exported, tmp_path, path, value, says):
     folder = shutil.copytree(exported[PLAIN], tmp_path / "m")
-    record = json.loads((folder / "model.json").read_text())
+    record = undigested(folder / "model.json")
     changed(record, path, value)
     (folder / "model.json").write_text(json.dumps(record))
     with pytest.raises((ProbMetricError, ValueError), match=says):
@@ -181,7 +181,7 @@ def test_a_model_cannot_make_python_import_a_module(exported, tmp_path, monkeypa
     (tmp_path / "evil.py").write_text("raise SystemExit('executed')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
-    record = json.loads((folder / "model.json").read_text())
+    record = undigested(folder / "model.json")
     record["plugins"] = ["evil"]
     record["members"][0]["settings"]["loss"] = {"name": "evil", "options": {}}
     (folder / "model.json").write_text(json.dumps(record))

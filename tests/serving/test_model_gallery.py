@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from serving_helpers import LAPLACE, PLAIN
+from serving_helpers import LAPLACE, PLAIN, undigested
 
 import probmetric
 from probmetric import cli
@@ -121,7 +121,7 @@ def test_a_torch_dataset_is_a_gallery(model):
     assert gallery.class_names == ["0", "1", "0", "1", "0"]
 
 
-def test_links_out_of_the_folder_are_not_followed(model, photos, tmp_path):
+def test_links_out_of_the_folder_are_not_followed_and_said(model, photos, tmp_path, caplog):
     from PIL import Image
 
     (tmp_path / "in").mkdir()
@@ -129,7 +129,9 @@ def test_links_out_of_the_folder_are_not_followed(model, photos, tmp_path):
     Image.new("L", (32, 32)).save(tmp_path / "secret.png")
     (tmp_path / "in" / "b.png").symlink_to(tmp_path / "secret.png")
     (tmp_path / "in" / "c.png").symlink_to(tmp_path / "in" / "c.png")
+    (tmp_path / "in" / "d.png").symlink_to("/nowhere/at/all")
     assert probmetric.Gallery.create(model, tmp_path / "in").paths == [str(tmp_path / "in" / "a.png")]
+    assert f"left out: 3 link(s) that lead out of {tmp_path}/in, or nowhere, such as {tmp_path}/in/b.png" in caplog.text
 
 
 def test_a_name_that_is_no_utf8_can_be_stored(model, photos, tmp_path):
@@ -158,7 +160,7 @@ def test_a_name_that_is_no_utf8_can_be_stored(model, photos, tmp_path):
 )
 def test_a_hostile_gallery_is_refused(gallery, tmp_path, change):
     folder = gallery.save(tmp_path / "g")
-    values = json.loads((folder / "gallery.json").read_text())
+    values = undigested(folder / "gallery.json")
     (folder / "gallery.json").write_text(json.dumps(values | change))
     with pytest.raises(ProbMetricError):
         probmetric.Gallery.open(folder)
@@ -177,7 +179,7 @@ def test_rows_that_are_no_embeddings_are_refused_whatever_their_file_is_called(g
     tensors[name][3] = value
     made = Part(**tensors)
     write_tensors(folder / made.name, tensors)
-    index = json.loads((folder / "gallery.json").read_text())
+    index = undigested(folder / "gallery.json")
     (folder / "gallery.json").write_text(json.dumps(index | {"rows": [made.name]}))
     with pytest.raises(ProbMetricError, match="row 3 is no embedding"):
         probmetric.Gallery.open(folder)
@@ -205,7 +207,7 @@ def test_a_gallery_that_names_an_image_twice_is_refused(gallery, tmp_path):
 
     folder = gallery.save(tmp_path / "g")
     entries = _write_entries(folder, [gallery.paths[0], *gallery.paths[:-1]], gallery.class_names)
-    index = json.loads((folder / "gallery.json").read_text())
+    index = undigested(folder / "gallery.json")
     (folder / "gallery.json").write_text(json.dumps(index | {"entries": entries}))
     with pytest.raises(ProbMetricError, match="names an image twice"):
         probmetric.Gallery.open(folder)

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from serving_helpers import LAPLACE
+from serving_helpers import LAPLACE, undigested
 
 import probmetric
 from probmetric.data import load_columns, open_images
@@ -139,7 +139,7 @@ def test_the_command(exported, gallery, certified, photos, capsys, tmp_path, pro
 )
 def test_damaged_trust_is_refused(certified, tmp_path, file, change):
     folder = certified.save(tmp_path / "g")
-    values = json.loads((folder / file).read_text())
+    values = undigested(folder / file)
     (folder / file).write_text(json.dumps(values | change))
     with pytest.raises(ProbMetricError):
         probmetric.Gallery.open(folder)

@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from probmetric.cli._parser import parser
 from probmetric.cli._shared import harmless
 from probmetric.errors import OUT_OF_MEMORY, ProbMetricError, is_out_of_memory
-from probmetric.io import read_problem
+from probmetric.interruptions import INTERRUPTED, exit_status, interruptible
+from probmetric.io import problem_with
 from probmetric.privacy import switch_telemetry_off
 
 EXIT_CONFIG = 2
@@ -38,8 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="%(message)s", force=True)
     logging.getLogger("probmetric").setLevel(logging.INFO)
     try:
-        _check_given(arguments)
-        options.run_command(options)
+        with interruptible():
+            _check_given(arguments)
+            options.run_command(options)
     except ProbMetricError as error:
         print(f"probmetric {options.command}: {harmless(str(error))}", file=sys.stderr)
         return EXIT_CONFIG
@@ -53,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.filename is None:
             raise
-        print(f"probmetric {options.command}: {harmless(str(read_problem(error.filename, error)))}", file=sys.stderr)
+        print(f"probmetric {options.command}: {harmless(str(problem_with(error.filename, error)))}", file=sys.stderr)
         return EXIT_CONFIG
     except UnicodeEncodeError as error:
         if not str(error.object).isascii() and error.reason == "surrogates not allowed":
@@ -63,9 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
             return EXIT_CONFIG
         raise
-    except KeyboardInterrupt:
-        print("interrupted; run the same command again to go on.", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as error:
+        print(f"probmetric {options.command}: {INTERRUPTED}", file=sys.stderr)
+        return exit_status(error)
     return 0
 
 

@@ -78,8 +78,9 @@ def write_card(folder: str | Path, output: str | Path, licence: str = "") -> lis
     card, machine = Path(output) / "README.md", Path(output) / "croissant.json"
     if present(card) and not present(machine):
         raise DataError(f"{card} is there and no data card (no croissant.json beside it); name another folder.")
-    write_text(card, data_card(folder, licence))
+    text = data_card(folder, licence)
     write_json(machine, croissant(folder, licence))
+    write_text(card, text)  # last: without the other file beside it, it would pass for somebody's own
     return [card, machine]
 
 

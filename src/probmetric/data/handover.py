@@ -12,11 +12,11 @@ import fcntl
 import json
 import logging
 import os
-import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from probmetric.interruptions import call
 from probmetric.io import write_text
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ def repro(address: str, *, force: bool = False) -> int:
     with alone():
         forget_the_dead()
         options = ["--force", "--single-item"] if force else []
-        return subprocess.run(["dvc", "repro", *options, address], check=False).returncode
+        return call(["dvc", "repro", *options, address])
 
 
 @contextlib.contextmanager

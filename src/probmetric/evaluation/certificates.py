@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from probmetric.errors import ProbMetricError
 from probmetric.evaluation import _arrays
-from probmetric.io import read_json, write_json
+from probmetric.io import read_json, signed, unsigned, write_json
 
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -47,6 +47,7 @@ PILOT = 5
 THRESHOLDS = 100
 SLACK = 1.5
 EVERYTHING = sys.float_info.max
+_AGAIN = "certify again"
 
 
 class CertificateError(ProbMetricError, ValueError):
@@ -126,7 +127,7 @@ class Certificate:
 
     def save(self, path: str | Path) -> None:
         """Write it as JSON."""
-        write_json(path, asdict(self))
+        write_json(path, signed(asdict(self)))
 
     @classmethod
     def load(cls, path: str | Path) -> Certificate:
@@ -136,7 +137,7 @@ class Certificate:
             FileError: the file is missing or damaged.
             CertificateError: it is no certificate.
         """
-        return cls.of(read_json(path, fix="certify again"), str(path))
+        return cls.of(unsigned(read_json(path, _AGAIN), path, _AGAIN), str(path))
 
     @classmethod
     def of(cls, values: Any, name: str = "the certificate") -> Certificate:

@@ -14,14 +14,15 @@ from probmetric.io._reading import (
     present,
     read_csv,
     read_json,
-    read_problem,
     read_text,
     read_yaml,
     remembered_json,
     sha256_file,
+    signed,
+    unsigned,
 )
 from probmetric.io._tensors import content_digest, read_tensors, tensors_digest, write_tensors
-from probmetric.io._writing import atomic_path, remove, write_json, write_text, write_yaml
+from probmetric.io._writing import atomic_path, problem_with, remove, write_json, write_text, write_yaml
 
 __all__ = [
     "FileError",
@@ -31,16 +32,18 @@ __all__ = [
     "digest_of",
     "of_kind",
     "present",
+    "problem_with",
     "read_csv",
     "read_json",
-    "read_problem",
     "read_tensors",
     "read_text",
     "read_yaml",
     "remembered_json",
     "remove",
     "sha256_file",
+    "signed",
     "tensors_digest",
+    "unsigned",
     "write_json",
     "write_tensors",
     "write_text",

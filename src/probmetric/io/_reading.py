@@ -11,6 +11,7 @@ import json
 import os
 import stat
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,29 @@ def of_kind(value: Any, kind: Any, path: str | Path, fix: str) -> Any:
         problem = error.errors()[0]
         place = str(next(iter(problem["loc"]), "top level"))
         raise FileError(f"{path} is damaged ({place} {problem['msg'].removeprefix('Input ')}); {fix}.") from None
+
+
+def signed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` with their digest, by which `unsigned` finds whether they were changed."""
+    return dict(values) | {"digest": digest_of(values)}
+
+
+def unsigned(values: Any, path: str | Path, fix: str) -> Any:
+    """What was `signed`, read from `path`, without its digest; files of earlier versions have none.
+
+    Raises:
+        FileError: it was changed; says to `fix` it.
+    """
+    if not isinstance(values, dict) or "digest" not in values:
+        return values
+    plain = {name: value for name, value in values.items() if name != "digest"}
+    try:
+        same = digest_of(plain) == values["digest"]
+    except ValueError:  # NaN: no number of ours
+        same = False
+    if not same:
+        raise FileError(f"{path} is damaged or was edited: its digest is another one; {fix}.")
+    return plain
 
 
 def remembered_json(path: str | Path) -> Any:

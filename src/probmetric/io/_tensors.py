@@ -25,11 +25,12 @@ _LONGEST_HEADER = 100 * 2**20
 def content_digest(path: str | Path) -> str:
     """Digest of a file's content: the checksum a tensor file carries in its header, else its SHA-256."""
     if Path(path).suffix == ".safetensors":
-        with Path(path).open("rb") as file:
+        check_responds(path)
+        with contextlib.suppress(FileNotFoundError), Path(path).open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             header = file.read(length) if length < _LONGEST_HEADER else b""
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            return str(json.loads(header)["__metadata__"][_CHECKSUM])
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                return str(json.loads(header)["__metadata__"][_CHECKSUM])
     return sha256_file(path)
 
 

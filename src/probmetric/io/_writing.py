@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from probmetric.io._reading import FileError
+from probmetric.io._reading import FileError, read_problem
 
 _ADVICE = {
     errno.ENOSPC: "the disk is full; free some space and run the same command again",
@@ -20,6 +20,8 @@ _ADVICE = {
     errno.EROFS: "the file system is read-only; mount it writable or choose another folder",
     errno.EACCES: "the folder is not writable; change its permissions (chmod u+w) or its owner",
     errno.EPERM: "writing is not permitted; change the folder's permissions or owner",
+    errno.EEXIST: "a file or link stands where a folder belongs; name another place, or move it away",
+    errno.ENOTDIR: "a file stands where a folder belongs; name another place, or move it away",
     errno.EFBIG: "the file would exceed the size allowed (ulimit -f); raise the limit and run the same command again",
 }
 
@@ -102,6 +104,12 @@ def _flush(path: Path) -> None:
 def _write_problem(path: Path, error: OSError) -> FileError:
     advice = _ADVICE.get(error.errno or 0, "nothing was written there")
     return FileError(f"cannot write {path}: {error.strerror or error}; {advice}.")
+
+
+def problem_with(path: str | Path, error: OSError) -> FileError:
+    """What to say, and to do, where `path` was to be read or written, whichever the error is one of."""
+    written = (set(_ADVICE) | {errno.ENOTEMPTY}) - {errno.EACCES, errno.EPERM}
+    return _write_problem(Path(path), error) if error.errno in written else read_problem(path, error)
 
 
 def remove(path: str | Path) -> None:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from probmetric.io import (
     FileError,
+    content_digest,
     present,
     read_csv,
     read_json,
     read_tensors,
     read_yaml,
     remembered_json,
-    sha256_file,
     write_json,
     write_tensors,
     write_text,
@@ -74,7 +74,7 @@ class RunFolder(RunFiles):
         made = remembered_json(self.made_file(step))
         noted = made.get("files") if isinstance(made, dict) else None
         written = noted.get(file.name) if isinstance(noted, dict) else None
-        if written is not None and sha256_file(file) != written:
+        if written is not None and content_digest(file) != written:
             raise FileError(f"{file} is not as {step} wrote it: damaged or edited; restore it, or {RERUN}.")
         return file
 
@@ -88,7 +88,7 @@ class RunFolder(RunFiles):
 
     def weights(self, which: Which = "selected") -> dict[str, torch.Tensor]:
         """Weights by name, `encoder.*` and `loss.*`."""
-        return read_tensors(self.weights_file(which), framework="torch")[0]
+        return read_tensors(self._unchanged(self.weights_file(which)), framework="torch")[0]
 
     @functools.cached_property
     def history(self) -> list[dict[str, float | None]]:
@@ -127,7 +127,7 @@ class RunFolder(RunFiles):
 
     def posterior(self) -> dict[str, torch.Tensor]:
         """The fitted posterior's tensors by name."""
-        return read_tensors(self.posterior_file, framework="torch")[0]
+        return read_tensors(self._unchanged(self.posterior_file), framework="torch")[0]
 
     def write_posterior(self, posterior: Mapping[str, torch.Tensor], uncertainty: str) -> None:
         """Write what the uncertainty of that name was fitted to."""
@@ -141,7 +141,7 @@ class RunFolder(RunFiles):
             ValueError: tensors of unequal length, or a number that is not finite.
         """
         path = self.embeddings_file(split)
-        tensors, metadata = read_tensors(path)
+        tensors, metadata = read_tensors(self._unchanged(path))
         missing = [name for name in ("mean", "uncertainty", "label", "index") if name not in tensors]
         if missing:
             raise FileError(f"{path} lacks {', '.join(missing)}; delete it and run the embed step again.")
@@ -182,7 +182,7 @@ class RunFolder(RunFiles):
             yield None
             return
         try:
-            with safe_open(path, framework="numpy") as file:
+            with safe_open(self._unchanged(path), framework="numpy") as file:
                 yield file
         except (SafetensorError, OSError) as error:
             raise FileError(f"{path} is damaged or truncated ({error}); {RERUN}.") from error
@@ -217,7 +217,7 @@ class RunFolder(RunFiles):
         """
         if not present(self.matches_file):
             raise FileError(f"{self.matches_file} is missing; run the evaluate step.")
-        tensors, metadata = read_tensors(self.matches_file)
+        tensors, metadata = read_tensors(self._unchanged(self.matches_file))
         found: dict[str, dict[str, np.ndarray]] = {}
         for name, values in tensors.items():
             where, _, what = name.partition(":")

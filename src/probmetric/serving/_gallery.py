@@ -276,7 +276,7 @@ class Gallery:
         target = Path(folder) if folder is not None else self.folder
         if target is None:
             raise ServingError("say where to store the gallery: save(folder).")
-        if target.exists() and any(target.iterdir()) and not (target / INDEX).is_file():
+        if target.exists() and not (target / INDEX).is_file() and not _gallery_files.unfinished(target):
             raise ServingError(f"{target} exists and is no gallery; name another folder, or remove it.")
         content = Content(self.model, self.dim, self._parts, self.paths, self.class_names, self.looks)
         self.folder, self._parts = target, _gallery_files.write(target, content)

@@ -32,6 +32,8 @@ from probmetric.io import (
     present,
     read_json,
     read_tensors,
+    signed,
+    unsigned,
     write_json,
     write_tensors,
 )
@@ -130,7 +132,7 @@ def write(folder: Path, content: Content) -> list[Part]:
     entries = _write_entries(folder, content.paths, content.class_names)
     looks = _write_looks(folder, content.looks)
     values = {"format": 1, "model": content.model, "dim": content.dim, "rows": names, "entries": entries}
-    write_json(folder / INDEX, values | {"looks": looks})
+    write_json(folder / INDEX, signed(values | {"looks": looks}))
     _remove_others(folder, {*names, entries, looks})
     return [_open_part(folder / name, content.dim) for name in names]
 
@@ -152,7 +154,7 @@ def _read_index(folder: Path) -> dict[str, Any]:
         raise FileError(f"{folder} is no gallery (it has no {INDEX}); make one with `probmetric index`.")
     if path.stat().st_size > 16 * 2**20:
         raise FileError(f"{path} is larger than 16 MiB; {AGAIN}.")
-    values = read_json(path, AGAIN)
+    values = unsigned(read_json(path, AGAIN), path, AGAIN)
     sound = (
         isinstance(values, dict)
         and values.get("format") == 1
@@ -163,6 +165,7 @@ def _read_index(folder: Path) -> dict[str, Any]:
         and all(isinstance(name, str) and _ROWS.fullmatch(name) for name in values["rows"])
         and _ENTRIES.fullmatch(str(values.get("entries")))
         and (values.get("looks") in (None, "") or _LOOKS.fullmatch(str(values["looks"])))
+        and set(values) <= {"format", "model", "dim", "rows", "entries", "looks"}
     )
     if not sound:
         raise FileError(f"{path} is damaged or of a later version; {AGAIN}.")
@@ -298,6 +301,11 @@ def _remove_others(folder: Path, current: set[str]) -> None:
         if path.name == EARLIER_LOOKS or (_named_by_content(path.name) and path.name not in current):
             with contextlib.suppress(OSError):
                 path.unlink()
+
+
+def unfinished(folder: Path) -> bool:
+    """Whether all that is in `folder` is what the first `write` into it leaves where it does not come to its end."""
+    return all(_named_by_content(path.name) or path.name.startswith(".") for path in folder.iterdir())
 
 
 def _named_by_content(name: str) -> bool:

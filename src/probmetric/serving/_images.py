@@ -7,6 +7,7 @@ however it is handed over.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from probmetric.data.store import ImageStore
     from probmetric.data.views import View
 
+log = logging.getLogger(__name__)
 SHOWN = 50
 IMAGE_FILES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
@@ -39,7 +41,9 @@ def named(image: Any, number: int) -> str:
 
 
 def image_files(place: str | Path) -> list[Path]:
-    """The file `place`, or the image files below the folder `place`, in order; links that lead out of it are left out.
+    """The file `place`, or the image files below the folder `place`, in order.
+
+    Links that lead out of it, or nowhere, are left out with a warning.
 
     Raises:
         DataError: there is no such place, or it holds no image.
@@ -51,7 +55,17 @@ def image_files(place: str | Path) -> list[Path]:
         return [place]
     root = place.resolve()
     listed = sorted(path for path in place.rglob("*") if path.suffix.lower() in IMAGE_FILES)
-    found = [path for path in listed if not path.name.startswith(".") and _lies_in(root, path) and path.is_file()]
+    shown = [path for path in listed if not path.name.startswith(".")]
+    inside = [path for path in shown if _lies_in(root, path)]
+    if len(inside) < len(shown):
+        first = next(path for path in shown if path not in inside)
+        log.warning(
+            "left out: %d link(s) that lead out of %s, or nowhere, such as %s; copy the images.",
+            len(shown) - len(inside),
+            place,
+            first,
+        )
+    found = [path for path in inside if path.is_file()]
     if not found:
         raise DataError(f"{place}: no image files ({', '.join(IMAGE_FILES)}).")
     return found

@@ -19,7 +19,9 @@ from probmetric.io import (
     present,
     read_json,
     read_tensors,
+    signed,
     tensors_digest,
+    unsigned,
     write_json,
     write_tensors,
     write_text,
@@ -99,7 +101,7 @@ class Parts:
         path = folder / RECORD
         if present(path) and path.stat().st_size > _LARGEST_RECORD:
             raise FileError(f"{path} is larger than {_LARGEST_RECORD >> 20} MiB: it is no record of a model.")
-        values = read_json(path, BROKEN)
+        values = unsigned(read_json(path, BROKEN), path, BROKEN)
         _check_components(values, path)
         record = ModelRecord.parse(values, str(path))
         expected = {_weights(number) for number in range(len(record.members))}
@@ -126,7 +128,7 @@ class Parts:
         with new_folder(folder) as target:
             for name, tensors in self.tensors.items():
                 write_tensors(target / name, tensors)
-            write_json(target / RECORD, record.model_dump(mode="json"))
+            write_json(target / RECORD, signed(record.model_dump(mode="json")))
             write_text(target / CARD, card(record))
         shutil.rmtree(folder.parent / f".{folder.name}.work", ignore_errors=True)
         return folder

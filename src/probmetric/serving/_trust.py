@@ -17,7 +17,7 @@ import numpy as np
 
 from probmetric.evaluation.certificates import Certificate, CertificateError
 from probmetric.evaluation.p_right import PRight
-from probmetric.io import FileError, digest_of, present, read_json, write_json
+from probmetric.io import FileError, present, read_json, signed, unsigned, write_json
 
 if TYPE_CHECKING:
     from probmetric.serving._gallery import Gallery
@@ -166,8 +166,7 @@ def write(folder: Path, digest: str, trust: Trust | None, certificates: Sequence
     (folder / TRUST).unlink(missing_ok=True)
     if trust is not None:
         p_right = None if trust.p_right is None else trust.p_right.plain()
-        values = {"gallery": digest, "p_right": p_right, "apart": trust.apart.tolist()}
-        write_json(folder / TRUST, values | {"digest": digest_of(values)})
+        write_json(folder / TRUST, signed({"gallery": digest, "p_right": p_right, "apart": trust.apart.tolist()}))
 
 
 def read(folder: Path, digest: str) -> tuple[Trust | None, list[Certificate]]:
@@ -180,10 +179,8 @@ def read(folder: Path, digest: str) -> tuple[Trust | None, list[Certificate]]:
     certificates = [Certificate.load(path) for path in sorted(folder.glob("certificate-*.json"))]
     if not present(folder / TRUST):
         return None, certificates
-    values = read_json(folder / TRUST, "delete it")
+    values = unsigned(read_json(folder / TRUST, "delete it"), folder / TRUST, "delete it")
     try:
-        if values.pop("digest", None) not in (None, digest_of(values)):  # None: of an earlier version
-            raise ValueError("its digest is another one")
         if values["gallery"] != digest:
             return None, certificates
         p_right = None if values["p_right"] is None else PRight.of(values["p_right"])

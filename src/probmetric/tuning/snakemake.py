@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from probmetric.config import StalePolicy
+from probmetric.interruptions import call
 from probmetric.planning.runs import Run
 from probmetric.planning.staleness import Judge
 from probmetric.run_folder import RunFolder
@@ -21,7 +21,7 @@ def build_study(name: str, options: Sequence[str] = ()) -> None:
         TuningError: some of it could not be made; Snakemake's messages say what.
     """
     command = ["snakemake", "--keep-going", *options, "--config", f"experiments=[{name}]"]
-    if subprocess.run(command, check=False).returncode:
+    if call(command):
         raise TuningError(f"experiment {name} is not complete; Snakemake's messages are above. Run the command again.")
 
 
@@ -43,7 +43,7 @@ def train_runs(runs: Sequence[Run], stale: StalePolicy = "auto", options: Sequen
         return
     config = ["--config", "experiments=[]", f"runs={json.dumps(waiting, separators=(',', ':'))}"]
     command = ["snakemake", *missing, "--keep-going", *options, *config]
-    status = subprocess.run(command, check=False).returncode
+    status = call(command)
     if status < 0 or status == 130:
         raise TuningError("training was stopped; run the same command again to go on.")
     if status and not any(Path(target).exists() for target in missing):
