@@ -60,7 +60,7 @@ def test_training_is_read_back(run):
     assert torch.equal(run.weights()["encoder.x"], torch.ones(2, dtype=torch.float64))
     assert torch.equal(run.weights("last")["encoder.x"], torch.zeros(2, dtype=torch.float64))
     assert [metadata(run.weights_file(which)) for which in ("selected", "last")] == [{"epoch": "1"}, {"epoch": "2"}]
-    assert run.history_file.read_text() == "epoch,seconds,val\n0,9.0,\n1,1.0,0.5\n2,2.0,\n"
+    assert run.history_file.read_bytes() == b"epoch,seconds,val\n0,9.0,\n1,1.0,0.5\n2,2.0,\n"
     assert run.history[:2] == [{"epoch": 0, "seconds": 9, "val": None}, {"epoch": 1, "seconds": 1, "val": 0.5}]
     assert run.encoder == record
     run.write_timing({"embedding/test_seconds": 0.25})

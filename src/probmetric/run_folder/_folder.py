@@ -284,17 +284,16 @@ def _check_embeddings(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     for name, values in tensors.items():
         if len(values) != count:
             raise ValueError(f"{path}: {name} has {len(values)} rows, mean has {count}; run the embed step again.")
-        # NaN is the least and the greatest of whatever it is among; a sum may overflow.
-        if values.dtype.kind == "f" and not np.isfinite([values.min(initial=0), values.max(initial=0)]).all():
-            row = np.argwhere(~np.isfinite(values))[0][0]
-            raise ValueError(f"{path}: {name} of row {row} is not finite; mend the run, then embed again.")
+        bad = np.argwhere(~np.isfinite(values))
+        if bad.size:
+            raise ValueError(f"{path}: {name} of row {bad[0][0]} is not finite; mend the run, then embed again.")
 
 
 def _csv(rows: Sequence[Mapping[str, Any]], head: Sequence[str]) -> str:
     """Rows as CSV; columns in the order they first appear, empty where a row lacks one; `head` without rows."""
     columns = list(dict.fromkeys(key for row in rows for key in row)) or list(head)
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
