@@ -143,10 +143,10 @@ def test_a_record_is_read_as_it_was_written_and_forgotten():
     forget(RUN, "evaluate")
 
 
-def test_what_later_steps_compute_with_decides_the_output_and_texts_are_noted():
+def test_what_later_steps_compute_with_decides_the_output_and_every_file_is_noted():
     made, run = finish(PLAIN, 0.5), RunFolder.named(RUN)
-    texts = (run.metrics_file, run.curves_file, run.record_file)
-    assert made.files == {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in texts}
+    files = run.step_files("evaluate")
+    assert made.files == {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
     write_json(run.record_file, {"value": 0.6})
     assert record(RUN, PLAIN, release="1.0").output == made.output, "the record of a run holds times"
     assert finish(PLAIN, 0.6).output != made.output
