@@ -120,9 +120,11 @@ def test_one_number_is_no_list_of_seeds():
     assert parse(Grid, {"datasets": ["digits"], "methods": ["m"], "seeds": [3]}, "x.yaml").seeds == (3,)
 
 
-def test_outside_a_project_folder_the_command_says_so(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("command", ["experiments", "schema"])
+def test_outside_a_project_folder_the_command_says_so(tmp_path, monkeypatch, capsys, command):
     from probmetric import cli
 
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["experiments"]) == 2
+    assert cli.main([command]) == 2
+    assert not list(tmp_path.iterdir())
     assert f"there is no params.yaml in {tmp_path}; run this command inside a project folder" in capsys.readouterr().err

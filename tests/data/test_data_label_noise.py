@@ -1,9 +1,12 @@
 """Label noise changes training labels only, at the rate asked for, and keeps the originals."""
 
+import shutil
+
 import numpy as np
 import pytest
 
 from probmetric.data import (
+    DataError,
     add_noise,
     doctor,
     inject_label_noise,
@@ -107,6 +110,15 @@ def test_noise_on_noise_is_refused(prepared, tmp_path):
     add_noise(prepared / "digits", prepared / "digits+noise0.1", rate=0.1, seed=0)
     with pytest.raises(ValueError, match="already has noisy labels"):
         add_noise(prepared / "digits+noise0.1", tmp_path / "x", rate=0.1, seed=0)
+
+
+def test_a_clean_dataset_that_was_changed_is_refused(prepared, tmp_path):
+    folder = shutil.copytree(prepared / "digits", tmp_path / "changed")
+    manifest = folder / "manifest.parquet"
+    manifest.write_bytes(manifest.read_bytes() + b" ")
+    with pytest.raises(DataError, match=r"manifest\.parquet was changed after it was prepared"):
+        add_noise(folder, tmp_path / "noisy", rate=0.2)
+    assert not (tmp_path / "noisy").exists()
 
 
 def test_doctor_finds_noise_outside_train_and_a_wrong_rate(prepared, tmp_path):

@@ -59,6 +59,7 @@ def schema(options: argparse.Namespace) -> None:
     from probmetric.registry import write_catalogue
     from probmetric.reporting.claims.docs import write_tables as write_claims
 
+    params()  # elsewhere a folder `workflow` would be begun
     pages = {Path("docs/evaluation.md"): write_tables, Path("docs/claims.md"): write_claims}
     tables = [write(page) for page, write in pages.items() if page.is_file()]
     for path in [write_catalogue(), *write_schemas(options.output), *tables]:

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from probmetric.data.digest import read_digest, write_digest
+from probmetric.data.digest import read_digest, verify_digest, write_digest
 from probmetric.data.manifest import (
     IMAGES,
     MANIFEST,
@@ -96,8 +96,12 @@ def add_noise(
 
     Returns:
         The realised rate.
+
+    Raises:
+        DataError: the clean dataset is not as it was prepared.
     """
     prepared_folder, output_folder = Path(prepared_folder), Path(output_folder)
+    verify_digest(prepared_folder)
     digest = read_digest(prepared_folder)
     table, metadata = read_table(prepared_folder)
     if "noise" in metadata:
