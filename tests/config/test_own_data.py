@@ -193,6 +193,14 @@ def test_splits_too_small_to_say_much_are_told_by_init_and_doctor(project, capsy
     assert notes[0].removeprefix("Note: ").rstrip(".") in capsys.readouterr().out
 
 
+def test_a_dozen_images_of_each_class_are_enough_to_choose_by(project, capsys):
+    """With the usual share of validation images each class would have one, and no training could choose its epoch."""
+    photos(project / "photos", 3, 12)
+    assert cli.main(["init", "photos", "--name", "shop"]) == 0
+    assert "no image of split val" not in capsys.readouterr().out
+    assert "val_fraction: 0.3" in (project / "params.yaml").read_text()
+
+
 def test_pictures_that_are_left_out_are_told_at_once(project, capsys):
     photos(project / "photos")
     (project / "photos/kind 0/new.webp").touch()

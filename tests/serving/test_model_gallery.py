@@ -2,6 +2,10 @@
 
 import json
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -281,6 +285,34 @@ def test_doubt_is_the_share_of_surer_validation_images(project, model, gallery, 
 def test_wrong_arguments_are_refused(model, gallery, photos, arguments, says):
     with pytest.raises(ProbMetricError, match=says):
         model.search(gallery, next(iter(photos[1])), **arguments)
+
+
+def test_two_that_change_a_gallery_at_once_wait_for_each_other(exported, model, photos, tmp_path, caplog):
+    from probmetric.io import alone
+    from probmetric.serving import commands
+
+    place, (first, *others) = tmp_path / "g", sorted(photos[1])
+    index = partial(commands.index, str(exported[PLAIN]), [Path(path) for path in others], place)
+    with ThreadPoolExecutor(1) as pool:
+        with alone(place):
+            second = pool.submit(index)
+            while "another process changes" not in caplog.text:
+                assert not second.done()
+                time.sleep(0.01)
+            probmetric.Gallery.create(model, [first]).save(place)
+        assert second.result() == f"{place}: {len(photos[1])} images ({len(others)} added, 0 removed)"
+    assert not list(tmp_path.glob(".g.lock"))
+
+
+def test_a_first_save_that_failed_does_not_stand_in_the_way(gallery, tmp_path):
+    saved = gallery.save(tmp_path / "g")
+    (saved / "gallery.json").unlink()
+    (saved / "trust.json").unlink(missing_ok=True)
+    assert len(probmetric.Gallery.open(gallery.save(tmp_path / "g"))) == len(gallery)
+    (tmp_path / "g" / "gallery.json").unlink()
+    (tmp_path / "g" / "mine.txt").touch()
+    with pytest.raises(ProbMetricError, match="is no gallery"):
+        gallery.save(tmp_path / "g")
 
 
 def test_the_commands(project, photos, tmp_path, monkeypatch, capsys):

@@ -22,10 +22,11 @@ from probmetric.io._reading import (
     unsigned,
 )
 from probmetric.io._tensors import content_digest, read_tensors, tensors_digest, write_tensors
-from probmetric.io._writing import atomic_path, problem_with, remove, write_json, write_text, write_yaml
+from probmetric.io._writing import alone, atomic_path, problem_with, remove, write_json, write_text, write_yaml
 
 __all__ = [
     "FileError",
+    "alone",
     "atomic_path",
     "check_responds",
     "content_digest",

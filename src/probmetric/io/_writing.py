@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import logging
 import os
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from probmetric.io._reading import FileError, read_problem
+
+log = logging.getLogger(__name__)
 
 _ADVICE = {
     errno.ENOSPC: "the disk is full; free some space and run the same command again",
@@ -77,6 +80,39 @@ def _remove_abandoned(path: Path) -> None:
                     (path.parent / name).unlink()
             finally:
                 os.close(handle)
+
+
+@contextlib.contextmanager
+def alone(path: str | Path) -> Iterator[None]:
+    """Hold the right to change what is at `path`, waiting for another process that does; a killed one holds nothing.
+
+    Raises:
+        FileError: no lock can be written beside it, with the fix.
+    """
+    lock = Path(path).parent / f".{Path(path).name}.lock"
+    while True:
+        try:
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            file = lock.open("a")
+        except OSError as error:
+            raise _write_problem(lock, error) from error
+        with file:
+            if _lock(file.fileno()) is False:
+                log.warning("another process changes %s; waiting for it", path)
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if _is(lock, file.fileno()):  # else the process before took the lock's file away
+                try:
+                    yield
+                finally:
+                    lock.unlink(missing_ok=True)
+                return
+
+
+def _is(path: Path, handle: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(handle))
+    except FileNotFoundError:
+        return False
 
 
 def _lock(handle: int) -> bool | None:

@@ -22,6 +22,7 @@ from probmetric.planning.experiments import EXPERIMENTS
 TABLES, VECTORS = (".csv", ".tsv"), (".npy", ".npz", ".safetensors")
 MANY_CLASSES = 20
 MOST_TESTED = 10_000  # vectors that evaluation compares with each other by default: its time grows with the square
+LARGER_VAL = (0.3, 0.5)  # shares tried where the usual one leaves each class a single validation image
 NAME = re.compile("[a-z][a-z0-9_-]*")  # what rules of the workflow take for a dataset and for an experiment
 ON_PIXELS = ("arcface", "contrastive", "laplace")
 ON_VECTORS: dict[str, dict[str, Any]] = {
@@ -115,7 +116,19 @@ def _read(place: Path, source: str, split: str, options: dict[str, Any]) -> tupl
     better = _suited(table, source, chosen, given=bool(split))
     if better != chosen:
         table = _listed(place, source, better)
+    for fraction in LARGER_VAL:
+        if max(_sizes(table, "val")) > 1:
+            break
+        tried = better | {"val_fraction": fraction}
+        larger = _listed(place, source, tried)
+        if max(_sizes(larger, "val")) > 1 < min(_sizes(larger, "train")):
+            return larger, tried
     return table, better
+
+
+def _sizes(table: Table, split: str) -> list[int]:
+    """Images of each class in a split, 0 for none at all; one that is alone in its class cannot be retrieved."""
+    return list(Counter(table.columns["label"][table.columns["split"] == split].tolist()).values()) or [0]
 
 
 def _suited(table: Table, source: str, options: dict[str, Any], *, given: bool) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from probmetric.io import present
+from probmetric.io import alone, present
 from probmetric.run_folder import RunFolder
 from probmetric.serving._answers import as_csv, as_text
 from probmetric.serving._errors import ServingError
@@ -60,10 +61,22 @@ def index(
         remove: names to remove.
     """
     _check_splits(splits)
-    exists = present(folder / INDEX)
-    if not exists and not places:
+    if not present(folder / INDEX) and not places:
         raise ServingError(f"{folder} is no gallery yet; name images to make it of.")
     model = load(source) if places else None
+    with alone(folder):
+        return _index(model, places, folder, splits, on_error, remove)
+
+
+def _index(
+    model: Model | None,
+    places: Sequence[Path],
+    folder: Path,
+    splits: Sequence[str],
+    on_error: OnError,
+    remove: Sequence[str],
+) -> str:
+    exists = present(folder / INDEX)
     gallery = Gallery.open(folder) if exists else Gallery(model.digest if model else "", 0)
     gone = gallery.remove(remove) if remove else 0
     added, problems = 0, []
@@ -129,9 +142,11 @@ def certify(
     source: str, folder: Path, images: Path | None, *, risk: float, confidence: float = 0.9, score: str = ""
 ) -> str:
     """Certify the answers of the gallery in `folder`; says what was certified. Arguments as of `Gallery.certify`."""
-    model, gallery = load(source), Gallery.open(folder)
-    found = gallery.certify(model, images, risk=risk, confidence=confidence, score=score)
-    gallery.save()
+    model = load(source)
+    with alone(folder) if folder.is_dir() else contextlib.nullcontext():
+        gallery = Gallery.open(folder)
+        found = gallery.certify(model, images, risk=risk, confidence=confidence, score=score)
+        gallery.save()
     if found.threshold is None:
         return f"nothing can be certified: at every doubt more than {risk:g} of the answers could be wrong"
     return (
