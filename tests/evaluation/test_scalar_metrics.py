@@ -122,6 +122,14 @@ def test_bins_that_are_made_once_are_those_made_for_each_draw():
         assert binned.reliability(right, rows).error("l1") == calibration_error(sure[rows], right[rows])
 
 
+def test_bins_of_more_confidences_than_sixteen_bits_tell_apart():
+    generator = np.random.default_rng(1)
+    sure, right = generator.permutation(70_000) / 70_000, generator.integers(0, 2, 70_000)
+    bins = np.argsort(sure).reshape(10, -1)
+    gaps = np.abs(right[bins].mean(axis=1) - sure[bins].mean(axis=1))
+    assert calibration_error(sure, right, bins=10) == pytest.approx(gaps.mean())
+
+
 def test_calibration_error_equals_torchmetrics():
     import torch
     from torchmetrics.functional.classification import binary_calibration_error
@@ -139,7 +147,9 @@ def test_open_last_bin_drops_certain_answers():
     options = {"bins": 10, "scheme": "equal_width"}
     assert calibration_error(sure, right, **options) == pytest.approx(0.4)
     assert calibration_error(sure, right, **options, last_bin="open") == 0.0
-    with pytest.raises(ValueError, match="drops them all"):
+    with pytest.raises(
+        ValueError, match=r"^every confidence is exactly 1 and last_bin='open' drops them all; use 'closed'\.$"
+    ):
         reliability(np.ones(3), np.ones(3), last_bin="open")
 
 
