@@ -371,6 +371,7 @@ def test_classwise_calibration_error_is_the_mean_over_the_columns():
     assert found == expected(bins=15, scheme="equal_width", norm="l1")
     options = {"bins": 7, "scheme": "equal_mass", "norm": "l2"}
     assert classwise_calibration_error(probabilities, labels, **options) == expected(**options)
+    assert classwise_calibration_error([[1.0005, 0.0]], [0]) == 0.0, "rounding above 1 is 1"
     with pytest.raises(ValueError, match=r"^labels has shape \(2,\); expected \(200,\), .* row of probabilities"):
         classwise_calibration_error(probabilities, labels[:2])
 
