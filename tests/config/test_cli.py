@@ -27,6 +27,20 @@ def test_help_names_every_step(capsys):
     assert set(steps.split()) <= listed
 
 
+@pytest.mark.parametrize(("module", "said"), [("faiss", True), ("probmetric.gone", False)])
+def test_a_module_that_is_not_installed_is_named_with_what_installs_it(monkeypatch, capsys, module, said):
+    def missing(options):
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    monkeypatch.setattr("probmetric.cli._upkeep.experiments", missing)
+    if said:
+        assert main(["experiments"]) == EXIT_CONFIG
+        assert "the module faiss is not installed; pip install 'probmetric[all]'" in capsys.readouterr().err
+    else:
+        with pytest.raises(ModuleNotFoundError):
+            main(["experiments"])
+
+
 def test_help_imports_nothing_heavy():
     heavy = "{'numpy', 'pandas', 'pydantic', 'torch', 'yaml'}"
     code = f"import sys; import probmetric.cli as c; c._parser.parser(); print(sorted({heavy} & set(sys.modules)))"

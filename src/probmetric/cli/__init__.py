@@ -42,33 +42,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with interruptible():
             _check_given(arguments)
             options.run_command(options)
-    except ProbMetricError as error:
-        print(f"probmetric {options.command}: {harmless(str(error))}", file=sys.stderr)
-        return EXIT_CONFIG
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        print(f"probmetric {options.command}: {OUT_OF_MEMORY}", file=sys.stderr)
-        return EXIT_CONFIG
-    except BrokenPipeError:
-        sys.stderr.close()
-    except OSError as error:
-        if error.filename is None:
-            raise
-        print(f"probmetric {options.command}: {harmless(str(problem_with(error.filename, error)))}", file=sys.stderr)
-        return EXIT_CONFIG
-    except UnicodeEncodeError as error:
-        if not str(error.object).isascii() and error.reason == "surrogates not allowed":
-            name = error.object.encode(errors="backslashreplace").decode()
-            print(
-                f"probmetric {options.command}: {name} is not UTF-8 and cannot be stored; rename it.", file=sys.stderr
-            )
-            return EXIT_CONFIG
-        raise
     except KeyboardInterrupt as error:
         print(f"probmetric {options.command}: {INTERRUPTED}", file=sys.stderr)
         return exit_status(error)
+    except BrokenPipeError:
+        sys.stderr.close()
+    except Exception as error:
+        said = _said(error)
+        if not said:
+            raise
+        print(f"probmetric {options.command}: {harmless(said)}", file=sys.stderr)
+        return EXIT_CONFIG
     return 0
+
+
+def _said(error: Exception) -> str:
+    """What an error says to people; "" of one that is for developers."""
+    if isinstance(error, ProbMetricError):
+        return str(error)
+    if isinstance(error, MemoryError | RuntimeError) and is_out_of_memory(error):
+        return OUT_OF_MEMORY
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "probmetric").startswith("probmetric"):
+        return f"the module {error.name} is not installed; pip install 'probmetric[all]' brings what all commands need."
+    if isinstance(error, OSError) and error.filename is not None:
+        return str(problem_with(error.filename, error))
+    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+        name = error.object.encode(errors="backslashreplace").decode()
+        return f"{name} is not UTF-8 and cannot be stored; rename it."
+    return ""
 
 
 def _check_given(arguments: Sequence[str]) -> None:
