@@ -9,7 +9,7 @@ from probmetric import identity
 from probmetric import made as made_module
 from probmetric.cli import main
 from probmetric.config import Params, RunSettings, load
-from probmetric.io import write_json, write_tensors, write_yaml
+from probmetric.io import write_json, write_tensors, write_text, write_yaml
 from probmetric.made import read_made, record, restore, superseded
 from probmetric.planning import staleness
 from probmetric.planning.plans import ReportPlan, RunPlan
@@ -202,6 +202,20 @@ def test_other_data_makes_it_stale_and_unprepared_data_does_not(place):
     assert state(run) == "fresh"
     digest.write_text("other  manifest\n")
     assert why(run) == "dataset digits has other content"
+
+
+@pytest.mark.parametrize(
+    ("step", "known"),
+    [
+        ("train", ["digits"]),
+        ("fit_posterior", ["digits"]),
+        ("embed", ["digits", "glyphs"]),
+        ("evaluate", ["digits", "glyphs"]),
+    ],
+)
+def test_strangers_count_from_where_they_are_embedded(place, step, known):
+    write_text(place / "data/prepared/glyphs/digest", "b  manifest\n")
+    assert sorted(step_ingredients(planned(ood=("glyphs",)), step, {}).data) == known
 
 
 def test_weights_that_were_made_anew_repeat_what_was_computed_from_them():
