@@ -49,6 +49,7 @@ class Gallery:
         self._parts: list[Part] = []
         self._trust: Trust | None = None
         self._digest = ""
+        self._world: tuple[np.ndarray, World | None] | None = None  # of which looks
 
     @classmethod
     def create(cls, model: Model, images: Any, *, on_error: OnError = "raise", **names: Sequence[str]) -> Gallery:
@@ -215,7 +216,9 @@ class Gallery:
 
     def unlike(self, looks: np.ndarray) -> list[str]:
         """Why each image with these `looks` (Q, L) is a stranger to the gallery, "" where it is not; [] if unknown."""
-        world = World.of(self.looks)
+        if self._world is None or self._world[0] is not self.looks:
+            self._world = self.looks, World.of(self.looks)
+        world = self._world[1]
         if world is None or looks.shape[1] != self.looks.shape[1]:
             return []
         return [name and f"a stranger: it looks like no image of the gallery ({name})" for name in world.unlike(looks)]
