@@ -168,3 +168,12 @@ def test_what_cannot_be_exported_says_so(exported, tmp_path, monkeypatch):
     with pytest.raises(ProbMetricError, match="cannot be exported"):
         model.to_program()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_network_that_pools_by_a_mean_can_be_exported(tmp_path):
+    """Its mean and the graph's output of that name were one name twice: no ONNX runtime loaded the file."""
+    images = torch.rand(16, 3, 12, 12, generator=torch.Generator().manual_seed(0))
+    data = torch.utils.data.TensorDataset(images, torch.arange(16) % 4)
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    model = probmetric.fit(data, network, dim=4, loss="proxy_anchor", uncertainty="norm", epochs=1)
+    agree(answers(model.to_onnx(tmp_path / "m.onnx"), images.numpy()), model.embed(list(images)))

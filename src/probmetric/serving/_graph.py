@@ -15,7 +15,7 @@ import contextlib
 import importlib.util
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ from probmetric.uncertainty import Predictor, Uncertainty, create_uncertainty
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+    from torch.onnx import ONNXProgram
 
     from probmetric.serving._images import Eye
     from probmetric.serving._model import Model
@@ -273,9 +274,20 @@ def write_onnx(model: Model, path: Path) -> Path:
         found = torch.onnx.export(
             exported, dynamo=True, input_names=["input"], output_names=list(graph.outputs), verbose=False
         )
+    assert found is not None
+    _rename_within(found, graph.outputs)
     with atomic_path(path) as temporary:
-        found.save(temporary, external_data=False)  # type: ignore[union-attr]
+        found.save(temporary, external_data=False)
     return path
+
+
+def _rename_within(found: ONNXProgram, outputs: Sequence[str]) -> None:
+    """Name anew what is no output and is called like one: the mean that a network pools by is called `mean`."""
+    given = {id(value) for value in found.model.graph.outputs}
+    for node in found.model.graph.all_nodes():
+        for value in node.outputs:
+            if value.name in outputs and id(value) not in given:
+                value.name = f"{value.name}_within"
 
 
 def _exported(graph: Graph) -> ExportedProgram:
