@@ -70,7 +70,7 @@ def test_the_first_page_lists_every_experiment_and_theory_figure(reports, tmp_pa
         assert f"{name}/index.html" in page.links
         assert f"All of {name}</a>" in text
     assert text.count("<code>A &lt; B</code>.") == 2
-    drawn = {path.stem for path in THEORY.glob("*.json")}
+    drawn = {path.stem for path in THEORY.glob("*.png")}
     assert {link for link in page.links if link.startswith("theory/")} == {
         f"theory/{name}.{kind}" for name in drawn for kind in ("png", "pdf")
     }
@@ -105,12 +105,19 @@ def test_a_page_whose_files_are_gone_is_named(reports, tmp_path):
     (reports / "study/table.csv").unlink()
     with pytest.raises(FileError, match=r"study/index\.html links to table\.csv, .* make .* report again"):
         write_site(reports, tmp_path / "site")
+    assert not (tmp_path / "site").exists(), "no part of a site stays"
+
+
+def test_a_damaged_theory_figure_is_named(reports, tmp_path):
+    figure = reports / "theory/bessel_ratio.pdf"
+    figure.write_bytes(figure.read_bytes()[:-9])
+    with pytest.raises(FileError, match=r"bessel_ratio\.pdf was damaged or edited .*; draw the theory figures again"):
+        write_site(reports, tmp_path / "site")
 
 
 @pytest.mark.parametrize("name", ["index.html", "table.csv", "figures/sparsification.pdf", "page.json"])
-def test_what_was_damaged_since_the_report_was_signed_is_named(reports, tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
-    sign("pfml/table2", "state")
+def test_what_was_damaged_since_the_report_was_signed_is_named(reports, tmp_path, name):
+    sign(reports / "pfml/table2", "state")
     write_site(reports, tmp_path / "site")
     damaged = reports / "pfml/table2" / name
     damaged.write_bytes(damaged.read_bytes()[:-9])

@@ -63,7 +63,7 @@ def page(options: argparse.Namespace) -> None:
         tables(options)
         figures(options)
     write_report(_report(options))
-    sign(plan.experiment, report_state(plan, plan.judge()))
+    sign(REPORTS / plan.experiment, report_state(plan, plan.judge()))
 
 
 def track(options: argparse.Namespace) -> None:

@@ -44,23 +44,22 @@ def write_report_record(experiment: str, runs: Mapping[str, Mapping[str, str]], 
     write_json(path, {"runs": dict(runs), "left_out": dict(left_out), "files": files})
 
 
-def sign(experiment: str, state: str) -> None:
-    """Say that tables, figures and page are those of `state` (`report_state`); the last thing that is written."""
-    folder = REPORTS / experiment
+def sign(folder: Path, state: str = "") -> None:
+    """Say that what lies in the report `folder` is that of `state` (`report_state`); the last thing that is written."""
     found = [path for path in sorted([*folder.glob("[!.]*"), *folder.glob("figures/[!.]*")]) if path.is_file()]
     files = {str(path.relative_to(folder)): sha256_file(path) for path in found if path.name != PAGE}
     write_json(folder / PAGE, {"state": state, "files": files})
 
 
-def check_signed(folder: Path) -> None:
+def check_signed(folder: Path, fix: str = REPORT) -> None:
     """Check the files of the report in `folder`, if it was signed.
 
     Raises:
-        FileError: one is missing, or not as it was when the report was signed.
+        FileError: one is missing, or not as it was when the report was signed; says to `fix` it.
     """
     kind = dict[str, dict[str, str] | str]
-    found = read_json(folder / PAGE, REPORT, kind) if present(folder / PAGE) else {}
-    _check(folder, found.get("files", {}), REPORT)
+    found = read_json(folder / PAGE, fix, kind) if present(folder / PAGE) else {}
+    _check(folder, found.get("files", {}), fix)
 
 
 def _check(folder: Path, files: Mapping[str, str], fix: str) -> None:

@@ -17,14 +17,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from probmetric.data.prepare import new_folder
 from probmetric.io import FileError, read_json, read_text, write_text
 from probmetric.reporting.html import environment
-from probmetric.reporting.record import REPORT, check_signed
+from probmetric.reporting.record import PAGE, REPORT, check_signed
 
 GENERATOR = "probmetric publish"
 LOCAL = "data-local"  # marks links that lead out of the reports, to files of this machine
 _LOCAL = re.compile(rf' {LOCAL} href="[^"]*"')
 _SUFFIX = " – ProbMetric"
+_DRAW = "draw the theory figures again (`probmetric theory`)"
 
 
 @dataclass
@@ -73,32 +75,34 @@ def target(page: Path, link: str) -> Path:
 
 
 def write_site(reports: Path, site: Path) -> Path:
-    """Write the site of all pages below `reports` into the folder `site`; returns its first page.
+    """Write the site of all pages below `reports` into the folder `site`, whole or not at all; returns its first page.
 
     Raises:
         FileError: nothing is reported yet, a page links to a file that is not there or was damaged, or `site` holds
             something else.
     """
     pages = sorted(reports.rglob("index.html"))
-    figures = sorted((reports / "theory").glob("*.json"))
+    figures = sorted(path for path in (reports / "theory").glob("*.json") if path.name != PAGE)
     if not pages and not figures:
         raise FileError(f"{reports} holds no page yet; `snakemake` makes those of the experiments in params.yaml.")
+    check_signed(reports / "theory", _DRAW)
     for page in pages:
         check_signed(page.parent)
-    _clear(site)
-    experiments = [_experiment(page, reports, site) for page in pages]
-    theory = [_figure(words, reports, site) for words in figures]
-    template = environment().get_template("site.html.j2")
-    write_text(site / "index.html", template.render(generator=GENERATOR, experiments=experiments, theory=theory))
+    _check_target(site)
+    with new_folder(site) as new:
+        experiments = [_experiment(page, reports, new) for page in pages]
+        theory = [_figure(words, reports, new) for words in figures]
+        template = environment().get_template("site.html.j2")
+        write_text(new / "index.html", template.render(generator=GENERATOR, experiments=experiments, theory=theory))
     return site / "index.html"
 
 
-def _clear(site: Path) -> None:
-    """Remove a site this module wrote; never anything else."""
+def _check_target(site: Path) -> None:
+    """Raise `FileError` where `site` holds anything but a site this module wrote."""
     first = site / "index.html"
     if first.exists() and Page.read(first).meta.get("generator") == GENERATOR:
-        shutil.rmtree(site)
-    elif site.exists() and (not site.is_dir() or any(site.iterdir())):
+        return
+    if site.exists() and (not site.is_dir() or any(site.iterdir())):
         raise FileError(f"{site} exists and is no site of `{GENERATOR}`; name another folder or remove it.")
 
 
@@ -124,7 +128,7 @@ def _figure(words: Path, reports: Path, site: Path) -> dict[str, Any]:
     image, paper = words.with_suffix(".png"), words.with_suffix(".pdf")
     for path in (image, paper):
         _copy(path, reports, site)
-    said = read_json(words, "draw the theory figures again (probmetric theory)", dict[str, str])
+    said = read_json(words, _DRAW, dict[str, str])
     return said | {"image": str(image.relative_to(reports)), "pdf": str(paper.relative_to(reports))}
 
 

@@ -1,7 +1,8 @@
 """The papers' figures that need no training: drawn from the library's own distributions and losses.
 
 One file per figure, found by its name; a figure is a function `draw() -> Drawing`. `write_theory(folder)` writes each
-as .png, .pdf and .json, and README.md, which shows them with their captions. The same code gives the same bytes.
+as .png, .pdf and .json, README.md, which shows them with their captions, and digests, by which `probmetric publish`
+finds damage. The same code gives the same bytes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 from probmetric.io import atomic_path, read_json, write_text
 from probmetric.registry import Registry
 from probmetric.reporting.figures import save
+from probmetric.reporting.record import sign
 
 REGISTRY = Registry("theory figure", "probmetric.reporting.theory")
 register, list_theory = REGISTRY.register, REGISTRY.names
@@ -31,6 +33,7 @@ def write_theory(folder: str | Path) -> list[Path]:
         paths += [image, *others]
     page = folder / "README.md"
     write_text(page, "\n".join([_HEAD, *(_section(folder, name) for name in list_theory())]))
+    sign(folder)
     return [*paths, page]
 
 
