@@ -12,6 +12,12 @@ from pathlib import Path
 SIGNALS = ("SIGINT", "SIGTERM", "SIGPIPE", "SIGXFSZ", "SIGHUP")
 
 
+def handler(name):
+    """The name of a function, or what else handles the signal: the address of a function differs."""
+    found = signal.getsignal(getattr(signal, name))
+    return getattr(found, "__qualname__", str(found))
+
+
 def facts():
     import numpy
     import torch
@@ -28,7 +34,7 @@ def facts():
         "umask": mask,
         "files": resource.getrlimit(resource.RLIMIT_NOFILE),
         "size": resource.getrlimit(resource.RLIMIT_FSIZE),
-        "signals": [str(signal.getsignal(getattr(signal, name))) for name in SIGNALS],
+        "signals": [handler(name) for name in SIGNALS],
         "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
         "torch": torch.get_num_threads(),
         "blas": sorted({found["num_threads"] for found in threadpool_info() if found["user_api"] == "blas"}),
