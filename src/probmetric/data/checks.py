@@ -71,20 +71,25 @@ def doctor(folder: str | Path) -> list[Finding]:
     try:
         verify_digest(folder, quick=False)
     except FileError as error:
-        findings.append(Finding(str(folder), str(error).rstrip("."), advice))
+        findings.append(_told(folder, error, advice))
     try:
         table, metadata = read_table(folder)
         columns = {name: values_of(table, name) for name in table.column_names}
         opened = _Folder(folder, columns, metadata, read_summary(folder, advice))
         store = ImageStore(folder)
     except FileError as error:
-        return [*findings, Finding(str(folder), str(error).rstrip("."), advice)]
+        return [*findings, _told(folder, error, advice)]
     checks: list[Callable[[_Folder], Iterator[tuple[Path, str]]]] = [
         _check_types, _check_labels, _check_splits, _check_repeats, _check_noise, _check_counts,
     ]  # fmt: skip
     problems = [problem for check in checks for problem in check(opened)]
     problems += [*_check_pixels(opened, store), *_check_decoding(store)]
     return findings + [Finding(str(file), value, advice) for file, value in problems]
+
+
+def _told(folder: Path, error: FileError, advice: str) -> Finding:
+    """An error as a finding, which says folder and advice once."""
+    return Finding(str(folder), str(error).rstrip(".").removesuffix(f"; {advice}").removeprefix(f"{folder}/"), advice)
 
 
 def _check_types(folder: _Folder) -> Iterator[tuple[Path, str]]:
