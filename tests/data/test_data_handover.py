@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from probmetric.data.handover import alone, forget_the_dead, repro
+from probmetric.data.handover import DVC, forget_the_dead, repro
+from probmetric.io import alone
 
 pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 
@@ -118,7 +119,7 @@ def test_two_at_once_both_succeed(project: Path) -> None:
 
 
 def test_the_second_waits_and_says_so(project: Path) -> None:
-    with alone():
+    with alone(DVC / "probmetric"):
         second = asked("quick")
         time.sleep(2)
         assert second.poll() is None

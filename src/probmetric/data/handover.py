@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from probmetric.interruptions import call
-from probmetric.io import write_text
+from probmetric.io import alone, write_text
 
 log = logging.getLogger(__name__)
 
@@ -29,23 +29,10 @@ def repro(address: str, *, force: bool = False) -> int:
 
     Waits while another process is here, and forgets those that were killed.
     """
-    with alone():
+    with alone(DVC / "probmetric", "prepares data here"):
         forget_the_dead()
         options = ["--force", "--single-item"] if force else []
         return call(["dvc", "repro", *options, address])
-
-
-@contextlib.contextmanager
-def alone(folder: Path = DVC) -> Iterator[None]:
-    """Hold the right to ask DVC for data, waiting for another process that does; a killed one holds nothing."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "probmetric.lock").open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            log.warning("another process prepares data (it holds %s); waiting for it", file.name)
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def forget_the_dead(folder: Path = DVC) -> list[int]:

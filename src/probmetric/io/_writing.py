@@ -83,8 +83,12 @@ def _remove_abandoned(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def alone(path: str | Path) -> Iterator[None]:
+def alone(path: str | Path, doing: str = "") -> Iterator[None]:
     """Hold the right to change what is at `path`, waiting for another process that does; a killed one holds nothing.
+
+    Args:
+        path: the file or folder; the lock lies beside it.
+        doing: what the other process does, for the message to who waits; empty: it changes `path`.
 
     Raises:
         FileError: no lock can be written beside it, with the fix.
@@ -98,7 +102,7 @@ def alone(path: str | Path) -> Iterator[None]:
             raise _write_problem(lock, error) from error
         with file:
             if _lock(file.fileno()) is False:
-                log.warning("another process changes %s; waiting for it", path)
+                log.warning("another process %s; waiting for it", doing or f"changes {path}")
                 fcntl.flock(file, fcntl.LOCK_EX)
             if _is(lock, file.fileno()):  # else the process before took the lock's file away
                 try:
