@@ -43,22 +43,22 @@ def exact_product(x, y, steps):
 
 
 @njit(nogil=True, cache=True)
-def exact_key(i, j, x, search):
-    """Key of query i, read as `x` (M,), against gallery row j; equal to that of `_keys.keys`."""
-    _, gallery, steps_q, steps_g, shift_g = search
-    return exact_product(x, gallery[j], steps_g[j]) / (steps_q[i] * steps_g[j]) + shift_g[j]
+def exact_key(x, step_x, y, step_y, shift_y):
+    """Key of a query, read as `x` (M,), against a gallery row `y` (M,); equal to that of `_keys.keys`."""
+    return exact_product(x, y, step_y) / (step_x * step_y) + shift_y
 
 
 @njit(nogil=True, cache=True)
 def exact_thresholds(search, offsets, columns, start, stop, result):
     """Exact keys (flat) of the positives of queries start..stop-1, descending; `columns` are put in the same order."""
-    queries, _, steps_q, _, _ = search
+    queries, gallery, steps_q, steps_g, shift_g = search
     x = np.empty(queries.shape[1])
     for i in range(start, stop):
         read_row(queries[i], steps_q[i], x)
         s, e = offsets[i], offsets[i + 1]
         for p in range(s, e):
-            result[p] = exact_key(i, columns[p], x, search)
+            j = columns[p]
+            result[p] = exact_key(x, steps_q[i], gallery[j], steps_g[j], shift_g[j])
         order = np.argsort(-result[s:e])
         result[s:e] = result[s:e][order]
         columns[s:e] = columns[s:e][order]
@@ -121,22 +121,13 @@ def fill_table(table, low, high):
 
 
 @njit(nogil=True, cache=True)
-def settle(i, j, value, first, search, x, low, exact, above, tied):
-    """Compare pair (i,j), too near to positives first-1, first-2, ... for float32, with them by its exact key."""
-    key = exact_key(i, j, x, search)
-    p = first - 1
-    while p >= 0 and low[p] <= value:
-        above[p] += key > exact[p]
-        tied[p] += key == exact[p]
-        p -= 1
-
-
-@njit(nogil=True, cache=True)
 def place(i, values, found, count, search, bounds, counts, base, scratch):
     """Add the first `count` entries, keys `values` of query i against gallery rows `found`, to the counts of i.
 
-    Returns how many of them float32 cannot decide: low <= key < high. `exact`, `low`, `high` (P,) descend.
+    Those that float32 cannot decide, low <= key < high, are compared by their exact keys; returns how many these are.
+    `exact`, `low`, `high` (P,) descend.
     """
+    queries, gallery, steps_q, steps_g, shift_g = search
     offsets, all_low, all_high, all_exact = bounds
     s, e = offsets[i], offsets[i + 1]
     low, high, exact = all_low[s:e], all_high[s:e], all_exact[s:e]
@@ -157,9 +148,14 @@ def place(i, values, found, count, search, bounds, counts, base, scratch):
             first = bisect(high, values[n])
             if first > 0 and low[first - 1] <= values[n]:
                 if near == 0:
-                    read_row(search[0][i], search[2][i], x)
+                    read_row(queries[i], steps_q[i], x)
                 near += 1
-                settle(i, found[n], values[n], first, search, x, low, exact, above, tied)
+                j, p = found[n], first - 1
+                key = exact_key(x, steps_q[i], gallery[j], steps_g[j], shift_g[j])
+                while p >= 0 and low[p] <= values[n]:
+                    above[p] += key > exact[p]
+                    tied[p] += key == exact[p]
+                    p -= 1
         bins[first] += 1
     sure = 0
     for p in range(last):

@@ -17,7 +17,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from probmetric.evaluation._compiled import FLAGS, exact_product, read_row
+from probmetric.evaluation._compiled import FLAGS, exact_key, read_row
 from probmetric.evaluation._keys import float32_error, steps_of
 from probmetric.evaluation._ranks_compiled import TILE, blas_threads, diagonals, run_all
 
@@ -171,4 +171,4 @@ def _rescore(rows, steps, indices, similarity):
         read_row(rows[i], steps[i], x)
         for p in range(indices.shape[1]):
             j = indices[i, p]
-            similarity[i, p] = exact_product(x, rows[j], steps[j]) / (steps[i] * steps[j])
+            similarity[i, p] = exact_key(x, steps[i], rows[j], steps[j], 0.0)

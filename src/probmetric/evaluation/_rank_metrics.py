@@ -48,23 +48,24 @@ def _metrics_of_block(counts: Counts, ks: tuple[int, ...], ties: Ties) -> dict[s
 
 
 class RankSums:
-    """Sums over the ranks of each query's positives; `number` (B,) is how many positives a query has."""
+    """Sums over the ranks of each query's positives, nearest first; `number` (B,) is how many positives a query has."""
 
     def __init__(self, offsets: NDArray[np.int64], within: NDArray[np.int64], ranks: NDArray[np.int64]) -> None:
         self.number = np.diff(offsets)
-        self._owner = np.repeat(np.arange(len(self.number)), self.number)
+        self._some = self.number > 0
+        self._starts = offsets[:-1][self._some]
         self._ranks = ranks
         self._precision = within / ranks
         self._first = np.full(len(self.number), np.inf)
-        self._first[self.number > 0] = ranks[offsets[:-1][self.number > 0]]
+        self._first[self._some] = ranks[self._starts]
 
     def hits(self, k: Any) -> Doubles:
         """h(k) for a cutoff or one cutoff per query (B,)."""
-        return self._sum(np.ones_like(self._precision), k)
+        return self._sum(self._among(k))
 
     def average_precision(self, k: Any) -> Doubles:
         """AP(k), not divided, for a cutoff or one cutoff per query (B,)."""
-        return self._sum(self._precision, k)
+        return self._sum(np.where(self._among(k), self._precision, 0.0))
 
     def any_hit(self, k: int) -> Doubles:
         """1 where the nearest positive is among the first k."""
@@ -74,11 +75,14 @@ class RankSums:
         """1 / r_1, 0 without positives."""
         return 1.0 / self._first
 
-    def _sum(self, values: Doubles, k: Any) -> Doubles:
-        cutoff = np.broadcast_to(np.asarray(k, dtype=np.int64), self.number.shape)[self._owner]
-        kept = self._ranks <= cutoff
-        sums = np.bincount(self._owner[kept], weights=values[kept], minlength=len(self.number))
-        return sums.astype(np.float64)
+    def _among(self, k: Any) -> NDArray[np.bool_]:
+        return self._ranks <= (k if np.ndim(k) == 0 else np.repeat(k, self.number))
+
+    def _sum(self, values: NDArray[Any]) -> Doubles:
+        sums = np.zeros(len(self.number))
+        if len(self._starts):
+            sums[self._some] = np.add.reduceat(values, self._starts, dtype=np.float64)
+        return sums
 
 
 def metrics_from_sums(sums: Any, ks: Iterable[int]) -> dict[str, Doubles]:
