@@ -1,0 +1,26 @@
+"""Tests of one group stay with one worker: those that share a SLURM daemon would disturb each other."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PAIR = """
+import pathlib, time, pytest
+
+@pytest.mark.xdist_group("pair")
+@pytest.mark.parametrize("number", range(2))
+def test_one(number, worker_id):
+    pathlib.Path(f"{number}.{worker_id}").touch()
+    time.sleep(0.2)
+"""
+
+
+def test_pytest_and_its_plugin_keep_groups_together(tmp_path):
+    """Of two workers one runs both tests; with some pairs of releases the groups are forgotten without a word."""
+    (tmp_path / "test_pair.py").write_text(PAIR)
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", "-p", "no:cacheprovider"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    workers = [path.suffix for path in tmp_path.glob("*.gw*")]
+    assert len(workers) == 2
+    assert len(set(workers)) == 1
