@@ -4,14 +4,15 @@
 
 Every function and its peer are called in turn, round by round, and the least time of each counts: other processes only
 add time. One thread is timed by the processor time it uses, several threads and accelerators by the wall. Targets:
-log C_M and A_M at most 10 times tanh in float32; a vMF draw at most 1.5 times the Gaussian one. Draws are 10 per image
-for 112 images.
+log C_M and A_M at most 10 times tanh in float32; a vMF draw at most 1.5 times the Gaussian one, 3 times up to M = 16. Draws
+are 10 per image, for a batch of images and, up to M = 128, for as many that the calls of torch no longer count.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +23,7 @@ from _machine import hardware
 
 from probmetric.directional import PowerSpherical, VonMisesFisher, log_normalizer, mean_resultant_length
 
-IMAGES, DRAWS = 112, 10
+DRAWS, MOST_VALUES = 10, 2**24
 Record = dict[str, Any]
 
 
@@ -88,23 +89,24 @@ def sampling(arguments: argparse.Namespace, device: torch.device) -> list[Record
         return torch.autograd.grad(samples.square().sum(), source.concentration)
 
     records = []
-    for dim in arguments.dims:
-        loc = gaussian(IMAGES, dim)
+    shapes = ((images, dim) for images in arguments.images for dim in arguments.dims)
+    for images, dim in (shape for shape in shapes if DRAWS * math.prod(shape) <= MOST_VALUES):
+        loc = gaussian(images, dim)
         for kappa in (10.0, float(dim), 1e4):
-            concentration = torch.full((IMAGES,), kappa, device=device, requires_grad=True)
+            concentration = torch.full((images,), kappa, device=device, requires_grad=True)
             for family in (VonMisesFisher, PowerSpherical):
                 source = family(loc, concentration, validate_args=False)
                 timed = {
                     "draw": lambda s=source: s.sample((DRAWS,), generator=generator),
-                    "peer": lambda d=dim: gaussian(DRAWS, IMAGES, d),
+                    "peer": lambda n=images, d=dim: gaussian(DRAWS, n, d),
                     "step": lambda s=source: gradient(s),
                 }
                 least = least_milliseconds(timed, device, arguments.rounds)
-                record = {"distribution": family.__name__, "shape": [DRAWS, IMAGES, dim], "kappa": kappa}
+                record = {"distribution": family.__name__, "shape": [DRAWS, images, dim], "kappa": kappa}
                 record |= {"milliseconds": least["draw"], "gaussian_milliseconds": least["peer"]}
                 record |= {"ratio_to_gaussian": least["draw"] / least["peer"], "step_milliseconds": least["step"]}
                 records.append(record)
-                row = f"{family.__name__:18}{f'({DRAWS}, {IMAGES}, {dim})':>16}{kappa:>7.0f}{least['draw']:>9.3f}"
+                row = f"{family.__name__:18}{f'({DRAWS}, {images}, {dim})':>16}{kappa:>7.0f}{least['draw']:>9.3f}"
                 print(f"{row}{least['peer']:>10.3f}{record['ratio_to_gaussian']:>7.2f}{least['step']:>12.3f}")
     return records
 
@@ -118,6 +120,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30, help="rounds (default: 30)")
     parser.add_argument("--sizes", type=int, nargs="+", default=[100_000, 1_000_000], help="elements per tensor")
     parser.add_argument("--dims", type=int, nargs="+", default=[2, 16, 128, 512, 2048], help="dimensions M")
+    parser.add_argument("--images", type=int, nargs="+", default=[112, 11_200], help="images that draws are made for")
     parser.add_argument("--output", type=Path, default=None, help="JSON file (benchmarks/results/directional-*.json)")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)

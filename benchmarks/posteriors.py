@@ -1,6 +1,6 @@
 """Cost of the Laplace approximation beside the published construction and beside deterministic training and embedding.
 
-    python benchmarks/laplace.py [--only curvature online embedding] [--threads 1 --cpu-time] [--json results.json]
+    python benchmarks/posteriors.py [--only curvature online embedding] [--threads 1 --cpu-time] [--json results.json]
 
 curvature   diagonal Gauss-Newton matrix of a linear layer under the contrastive loss: the closed form against the
             published construction, which carries one Z x Z Hessian block per pair and image through the Jacobian of the
@@ -8,8 +8,9 @@ curvature   diagonal Gauss-Newton matrix of a linear layer under the contrastive
             product of the distinct pairs' rows, in float32, that a direct sum over pairs costs. Target: 1,000 times the
             pair throughput at 2048 -> 2048, and 5,000 pairs in under 100 ms on 2 cores.
 online      one training step with online LAM against the same step without. Target: at most 1.3 times.
-embedding   a pass with 100 weight draws against a deterministic pass through a ResNet-50 with a 2048 -> 2048 head.
-            Target: at most twice.
+embedding   a pass with 100 weight draws against a deterministic pass through a ResNet-50 with a 2048 -> 2048 head, and
+            against laplace-torch's draws from the same posterior, where it is installed (`pip install -e .[peers]`).
+            Target: at most twice the deterministic pass.
 
 All contenders run in one process, in turn, so that whatever else loads the machine loads them alike; the fastest of the
 repeats counts. On a busy machine use one thread and processor time (--threads 1 --cpu-time): waiting is not counted.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import json
 import threading
 import time
@@ -30,6 +32,7 @@ import torch
 import torch.nn.functional as F
 from _machine import hardware
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from probmetric.losses import create_loss
 from probmetric.models import create_encoder
@@ -262,19 +265,49 @@ def embedding(arguments: argparse.Namespace, device: torch.device) -> list[dict[
     def sampled() -> None:
         uncertainty.bind(encoder, posterior=posterior, seed=0)(batches)
 
-    plain, drawn = fastest([deterministic, sampled], device, arguments.passes, arguments.clock)
+    peer = laplace_torch(encoder, posterior, batches, device)
+    contenders = [deterministic, sampled, *([peer] if peer else [])]
+    plain, drawn, *others = fastest(contenders, device, arguments.passes, arguments.clock)
     with Memory(device) as memory:
         sampled()
-    return [
-        {
-            "images": 32 * len(batches),
-            "samples": 100,
-            "deterministic_s": plain,
-            "sampled_s": drawn,
-            "ratio": drawn / plain,
-            "sampled_peak_mb": memory.peak,
-        }
-    ]
+    row = {
+        "images": 32 * len(batches),
+        "samples": 100,
+        "deterministic_s": plain,
+        "sampled_s": drawn,
+        "ratio": drawn / plain,
+        "sampled_peak_mb": memory.peak,
+    }
+    return [row | {"laplace_torch_s": seconds, "laplace_torch_ratio": seconds / plain} for seconds in others] or [row]
+
+
+def laplace_torch(
+    encoder: nn.Module, posterior: dict[str, Tensor], batches: Sequence[Tensor], device: torch.device
+) -> Callable[[], object] | None:
+    """A pass of laplace-torch with 100 draws from `posterior`, summed up as means and variances; None if not installed.
+
+    It keeps a batch's features between draws, as we do, and draws the head anew for every batch.
+    """
+    try:
+        from laplace import DiagLLLaplace
+        from laplace.curvature import BackPackGGN
+    except ImportError:
+        return None
+    peer = DiagLLLaplace(copy.deepcopy(encoder), "regression", backend=BackPackGGN, last_layer_name="head")
+    peer.fit(DataLoader(TensorDataset(batches[0].to(device), torch.zeros(len(batches[0]), 2048)), batch_size=32))
+    peer.H = torch.cat([posterior["weight_curvature"].flatten(), posterior["bias_curvature"]]).to(device)
+    peer.prior_precision = float(posterior["prior_precision"])
+    deviation = peer.posterior_scale[: 2048 * 2048].cpu()
+    expected = (posterior["weight_curvature"].flatten() + posterior["prior_precision"]).rsqrt()
+    torch.testing.assert_close(deviation, expected)
+
+    def drawn() -> None:
+        for batch in batches:
+            with torch.no_grad():
+                samples = F.normalize(peer.predictive_samples(batch.to(device), pred_type="nn", n_samples=100), dim=-1)
+                samples.mean(0), samples.var(0)
+
+    return drawn
 
 
 def layer(text: str) -> tuple[int, int]:
