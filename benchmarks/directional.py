@@ -4,8 +4,8 @@
 
 Every function and its peer are called in turn, round by round, and the least time of each counts: other processes only
 add time. One thread is timed by the processor time it uses, several threads and accelerators by the wall. Targets:
-log C_M and A_M at most 10 times tanh in float32; a vMF draw at most 1.5 times the Gaussian one, 3 times up to M = 16. Draws
-are 10 per image, for a batch of images and, up to M = 128, for as many that the calls of torch no longer count.
+log C_M and A_M at most 10 times tanh in float32; a vMF draw at most 1.5 times the Gaussian one, 3 times up to M = 16.
+Draws are 10 per image, for a batch of images and, up to M = 128, for so many that the calls of torch no longer count.
 """
 
 from __future__ import annotations
