@@ -68,7 +68,7 @@ class Times:
 def estimated(search: Search, name: str, times: Times) -> str:
     """One line on the search, one on its study, one on both."""
     spec = search.spec
-    trials = [run for method in spec.methods for run in search.planned(method) for _ in range(spec.trials)]
+    trials = [run for method in spec.methods for run in search.planned(method)]
     lines, total = [], 0.0
     parts: list[tuple[str, list[Run], Callable[[Run], Iterable[Step]]]] = [
         (f"search: {spec.trials} trials of {len(spec.methods)} methods", trials, lambda _: ("train",))
