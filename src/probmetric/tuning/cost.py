@@ -3,7 +3,7 @@
 Training: seconds an epoch of the method on the dataset (else of any method on it), median over the histories in
 `results/`, times the epochs, as if nothing stopped early. Every other part of a job (start, data, validation,
 posterior, embedding, evaluation): processor seconds of the recorded jobs (`benchmarks/jobs`) of any run, less what
-their epochs took. Finished runs are not counted.
+their epochs took. Runs that are finished count too: it is what the whole takes.
 """
 
 from __future__ import annotations
