@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -26,7 +27,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Every worker and every process a test starts keeps and finds numba's machine code in one folder."""
+    """Ctrl-C reaches what tests start, also below `nohup` or `&`; numba's machine code lies in one folder for all."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "cache"):
         os.environ.setdefault("NUMBA_CACHE_DIR", str(config.cache.mkdir("numba")))
 
