@@ -14,7 +14,8 @@ from probmetric.interruptions import interruptible
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 LINE = "interrupted; run the same command again to go on.\n"
-# A command of which one part is replaced: what it does until the signal comes.
+# A command of which one part is replaced: what it does until the signal comes. It sleeps in short pieces: Python hears a
+# signal that comes just before a sleep only after it.
 COMMAND = """
 import signal, sys, time
 import probmetric.cli._upkeep as upkeep
@@ -33,16 +34,17 @@ WRITES = """
     with atomic_path("whole.txt") as path:
         path.write_text("half")
         Path("ready").touch()
-        time.sleep(60)
+        [time.sleep(0.01) for _ in range(6000)]
 """
 IMPORTS = """
     Path("swallows.py").write_text("try:\\n import waits\\nexcept BaseException:\\n pass\\n")
-    Path("waits.py").write_text("import pathlib, time; pathlib.Path('ready').touch(); time.sleep(60)")
+    program = "import pathlib, time; pathlib.Path('ready').touch()\\n[time.sleep(0.01) for _ in range(6000)]"
+    Path("waits.py").write_text(program)
     sys.path.insert(0, ".")
     import swallows
 """
 CALLS = """
-    program = "import pathlib, time; pathlib.Path('ready').touch()\\ntry:\\n time.sleep(60)\\n"
+    program = "import pathlib, time; pathlib.Path('ready').touch()\\ntry:\\n [time.sleep(0.01) for _ in range(6000)]\\n"
     program += "except KeyboardInterrupt:\\n time.sleep(0.5); pathlib.Path('in order').touch()"
     call([sys.executable, "-c", program])
 """
