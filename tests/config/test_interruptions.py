@@ -14,8 +14,8 @@ from probmetric.interruptions import interruptible
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 LINE = "interrupted; run the same command again to go on.\n"
-# A command of which one part is replaced: what it does until the signal comes. It sleeps in short pieces: Python hears a
-# signal that comes just before a sleep only after it.
+# A command of which one part is replaced: what it does until the signal comes. It sleeps in short pieces: Python
+# hears a signal that comes just before a sleep only after it.
 COMMAND = """
 import signal, sys, time
 import probmetric.cli._upkeep as upkeep
