@@ -94,7 +94,9 @@ class Search:
             size = min(self.spec.batch, self.spec.trials - start)
             asked = [(name, self._studies[name].ask()) for name in self.spec.methods for _ in range(size)]
             planned = [(name, trial, suggest(trial, self.ranges[name])) for name, trial in asked]
-            runs = {(name, trial.number): self._runs(name, values, self._brief) for name, trial, values in planned}
+            runs = {
+                (name, trial.number): self._runs(name, {**values, **self._brief}) for name, trial, values in planned
+            }
             train(_distinct(runs.values()))
             for name, trial, values in planned:
                 self._tell(name, trial, values, runs[name, trial.number])
@@ -122,7 +124,7 @@ class Search:
     def planned(self, method: str) -> list[Run]:
         """The runs of a method's search, as if every trial had the method's own settings."""
         full, halving = self._runs(method, {}), self.spec.halving
-        brief = self._runs(method, {}, self._brief) * self.spec.trials
+        brief = self._runs(method, self._brief) * self.spec.trials
         return brief + full * halving.keep if halving else brief
 
     def _ranges_of(self, name: str) -> dict[str, SearchRange]:
@@ -167,8 +169,8 @@ class Search:
         """What a trial's training has besides its settings."""
         return {"training.epochs": self.spec.halving.epochs} if self.spec.halving else {}
 
-    def _runs(self, name: str, values: Mapping[str, Any], also: Mapping[str, Any] | None = None) -> list[Run]:
-        return [self._resolve(name, {**values, **(also or {})}, seed) for seed in self.spec.seeds]
+    def _runs(self, name: str, values: Mapping[str, Any]) -> list[Run]:
+        return [self._resolve(name, values, seed) for seed in self.spec.seeds]
 
     def _study(self, name: str) -> optuna.Study:
         import optuna
