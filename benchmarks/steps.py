@@ -1,6 +1,6 @@
 """A step of the demo's net: the training loop beside a bare loop with the same forward, loss, backward and update.
 
-    python benchmarks/steps.py [--dataset digits] [--losses proxy_anchor contrastive] [--steps 50] [--rounds 9]
+    python benchmarks/steps.py [--dataset glyphs] [--losses proxy_anchor contrastive] [--steps 50] [--rounds 9]
 
 Three contenders take turns, the least round counts. `bare` repeats encoder, loss, backward pass and PyTorch's optimiser
 on one batch that is in memory; `loop` is the training loop on that same batch (rates, seeds, checks, gradient norm,
@@ -68,7 +68,7 @@ def main() -> None:
     """Measure, print and write the results."""
     arguments = parser(__doc__)
     arguments.add_argument("--device", default="cpu")
-    arguments.add_argument("--dataset", default="digits", help="an embedded dataset")
+    arguments.add_argument("--dataset", default="glyphs", help="an embedded dataset")
     arguments.add_argument("--losses", nargs="+", default=["proxy_anchor", "contrastive", "arcface"])
     arguments.add_argument("--steps", type=int, default=50, help="of a round")
     arguments.add_argument("--rounds", type=int, default=9)
