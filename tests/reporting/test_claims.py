@@ -17,11 +17,13 @@ from probmetric.reporting import claims
 from probmetric.reporting.aggregate import aggregate
 from probmetric.reporting.claims import layout
 from probmetric.reporting.claims.docs import with_tables
+from probmetric.reporting.claims.overrides import usual
 from probmetric.reporting.claims.printed import printed_numbers
 from probmetric.reporting.claims.testing import evaluate_claims
 from probmetric.reporting.html import render
 from probmetric.reporting.published import load_published
 from probmetric.reporting.tables import write_tables
+from probmetric.run_names import RunKey
 
 RECALL = "retrieval/recall_at_1"
 
@@ -321,6 +323,48 @@ def test_training_has_converged_if_its_runs_have_on_average(tmp_path, last, met)
         (context.results / key.run / "history.csv").write_text(f"epoch,val_metric\n{rows}")
     (finding,) = evaluate_claims(context, [make(tmp_path, needs=["converged"])])
     assert (finding.verdict == "holds") == met
+
+
+@pytest.mark.parametrize(("longer", "met"), [(0.504, True), (0.52, False)])
+def test_training_has_not_converged_if_more_epochs_gain(tmp_path, longer, met):
+    """A rate that falls to zero stops every training; the claim is about the length most methods have."""
+    usual = "+training.epochs=6"
+    places = {f"digits/a{usual}": HIGH, f"digits/b{usual}": LOW, "digits/a+training.epochs=12": LOW}
+    context = study(tmp_path, places)
+    for key in context.expected:
+        values = [0.1, 0.4, 0.5, 0.5, 0.5, 0.5] if usual in f"+{key.overrides}" else [0.1, 0.4, 0.5, *[longer] * 9]
+        rows = "".join(f"{i},{value}\n" for i, value in enumerate(values))
+        (context.results / key.run / "history.csv").write_text(f"epoch,val_metric\n{rows}")
+    (finding,) = evaluate_claims(context, [make(tmp_path, needs=["converged"])])
+    if met:
+        assert (finding.verdict, finding.unmet) == ("holds", ())
+    else:
+        (reason,) = finding.unmet
+        assert finding.verdict == "not testable here"
+        assert reason.endswith("had not converged: 4% better after 12 epochs instead of 6")
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        (["a", "b", "a+loss.scale=2"], ""),
+        (["a+training.epochs=30", "b+training.epochs=30", "a+training.epochs=90", "raw"], "training.epochs=30"),
+        ([f"{m}+training.epochs={n}" for m, n in product("ab", (30, 180, 90))], "training.epochs=180"),
+        ([*"ab", "a+training.epochs=30", "b+training.epochs=30"], ""),
+        ([f"{m}+loss.scale={n}" for m, n in product("ab", (1, 2))], ""),
+    ],
+)
+def test_methods_stand_for_claims_with_the_overrides_most_have(runs, expected):
+    keys = [RunKey.parse(f"digits/{run}/seed0") for run in runs]
+    assert "+".join(usual(keys)) == expected
+
+
+def test_claims_are_judged_by_the_longest_training_of_all(tmp_path):
+    values = {"a": (LOW, HIGH), "b": (HIGH, LOW)}
+    places = {f"digits/{m}+training.epochs={n}": values[m][i] for m in "ab" for i, n in enumerate((9, 10))}
+    context = study(tmp_path, places)
+    (finding,) = evaluate_claims(context, [make(tmp_path)])
+    assert (finding.verdict, finding.difference) == ("holds", pytest.approx(np.subtract(HIGH, LOW).mean()))
 
 
 def test_a_papers_own_experiment_has_published_settings(tmp_path):

@@ -4,7 +4,8 @@ clean_labels        the training labels are right
 noise_as_published  20 % of the training labels were replaced at random
 converged           training had stopped gaining: the best validation metric of the last fifth of the epochs is at
 most 1 % better than that of the epochs before, on average over a method's runs (that of one run is noisy), and in none
-of them more than 10 % worse: training that falls apart has not converged
+of them more than 10 % worse: training that falls apart has not converged. Where the rate falls to zero every training
+stops gaining; so where the experiment has the same method with more epochs, these gained at most 1 % as well
 tuned_or_published  settings are the paper's, on its dataset, or were tuned, with as many runs for every method; where
 they were tuned on another dataset, that is said beside the verdict (`tuned_elsewhere`)
 closed_set          test classes are training classes
@@ -22,12 +23,14 @@ from typing import TYPE_CHECKING
 from probmetric.data.manifest import SUMMARY, read_summary
 from probmetric.io import present
 from probmetric.reporting._selection import trained_by
+from probmetric.reporting.claims.overrides import Overrides, but_for_length, overrides_of
 from probmetric.run_names import LabelNoise, split_data_name
 
 if TYPE_CHECKING:
     from probmetric.reporting.claims import Claim, Names
     from probmetric.reporting.experiment import ReportContext
     from probmetric.run_folder import RunFolder
+    from probmetric.run_names import RunKey
 
 PAPERS = ("nivmf", "nir", "vmf", "lam", "pfml")
 GAIN = 0.01
@@ -55,12 +58,16 @@ def late_gain(history: Sequence[dict[str, float | None]]) -> float | None:
     Args:
         history: rows of history.csv; None without at least five validations.
     """
-    values = [value for row in history if (value := row.get("val_metric")) is not None]
+    values = _validations(history)
     last = max(1, len(values) // 5)
     if len(values) < 5:
         return None
     before, after = max(values[:-last]), max(values[-last:])
     return (after - before) / max(abs(before), TINY)
+
+
+def _validations(history: Sequence[dict[str, float | None]]) -> list[float]:
+    return [value for row in history if (value := row.get("val_metric")) is not None]
 
 
 def _clean_labels(context: ReportContext, data: str, variants: Sequence[str]) -> str:
@@ -75,7 +82,34 @@ def _converged(context: ReportContext, data: str, variants: Sequence[str]) -> st
             return f"{context.label(variant)} had not converged"
         if known and min(known) < -FALL:
             return f"the training of {context.label(variant)} fell apart"
+        if gained := _gain_of_longer(context, data, variant):
+            return f"{context.label(variant)} had not converged: {gained}"
     return ""
+
+
+def _gain_of_longer(context: ReportContext, data: str, variant: str) -> str:
+    """What longer training of the same method gained over `variant`; empty if it gained at most 1 % or was not run."""
+    best, epochs = _best_validation(context, data, variant)
+    trained = {run.key.variant: _but_for_length(run.key) for run in context.runs if run.key.data == data}
+    for other in (other for other in trained if trained[other] == trained.get(variant)):
+        later, more = _best_validation(context, data, other)
+        if more > epochs and (seeds := best.keys() & later.keys()):
+            before, after = (fmean(found[seed] for seed in seeds) for found in (best, later))
+            if (gain := (after - before) / max(abs(before), TINY)) > GAIN:
+                return f"{gain:.0%} better after {more} epochs instead of {epochs}"
+    return ""
+
+
+def _best_validation(context: ReportContext, data: str, variant: str) -> tuple[dict[int, float], int]:
+    """Seed -> best validation metric of the runs of `variant`, and how many epochs each has at least."""
+    histories = {run.key.seed: trained_by(context, run).history for run in _runs(context, data, [variant])}
+    measured = {seed: _validations(history) for seed, history in histories.items()}
+    best = {seed: max(values) for seed, values in measured.items() if values}
+    return best, min(map(len, histories.values()), default=0)
+
+
+def _but_for_length(key: RunKey) -> tuple[str, str, Overrides]:
+    return key.method, key.made, but_for_length(overrides_of(key))
 
 
 def _tuned_or_published(context: ReportContext, data: str, variants: Sequence[str]) -> str:

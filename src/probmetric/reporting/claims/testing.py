@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +13,7 @@ from probmetric.reporting._comparison import LEVEL
 from probmetric.reporting._measured import AS_PUBLISHED, Series, plays, series
 from probmetric.reporting._per_image import image_errors, image_values
 from probmetric.reporting.claims import Claim, Finding, Names, Verdict
+from probmetric.reporting.claims.overrides import Overrides, overrides_of, usual
 from probmetric.reporting.claims.preconditions import tuned_elsewhere, unmet
 from probmetric.run_names import split_data_name
 
@@ -30,19 +32,19 @@ _Found = Mapping[tuple[str, str], Sequence[Series]]
 def evaluate_claims(context: ReportContext, claims: Iterable[Claim]) -> list[Finding]:
     """Findings of every claim, one per dataset (and fidelity) on which it can be tested; without any, one "not run".
 
-    Where a method was run with several values of an option, the run without that override stands for it; where a
-    version with settings chosen by a search was run, that one.
+    Where a method was run with several values of an option, the run with the overrides that most methods have on the
+    dataset stands for it (the longest training of several), or the one without; where a version with settings chosen by
+    a search was run, that one.
     """
     claims = list(claims)
     found = series(context, {metric for claim in claims for metric in claim.metrics})
-    shared = set(context.shared_overrides)
     findings: list[Finding] = []
     for claim in claims:
         tested = [
             finding
             for data in context.data
             for fidelity in ("corrected", AS_PUBLISHED)
-            if (finding := _Case(context, claim, data, fidelity, found, shared).finding())
+            if (finding := _Case(context, claim, data, fidelity, found).finding())
         ]
         findings += tested or [Finding(claim, "", "not run")]
     return findings
@@ -57,12 +59,16 @@ class _Case:
     data: str
     fidelity: str
     found: _Found
-    shared: set[str]
 
     @property
     def clean(self) -> str:
         """The dataset without its label noise."""
         return split_data_name(self.data)[0]
+
+    @functools.cached_property
+    def usual(self) -> Overrides:
+        """The overrides with which methods stand for the claim."""
+        return usual(key for key in self.context.expected if key.data == self.data)
 
     def finding(self) -> Finding | None:
         claim = self.claim
@@ -102,8 +108,9 @@ class _Case:
         for among in (versions, [(item, item.key.method) for item in here]):
             for name, fidelity in itertools.product(names, fidelities):
                 fits = [s for s, part in among if s.fidelity == fidelity and plays(part, name)]
-                plain = [s for s in fits if not set(filter(None, s.key.overrides.split("+"))) - self.shared]
-                if len(chosen := plain or fits) == 1:
+                common = [s for s in fits if overrides_of(s.key) == self.usual]
+                plain = [s for s in fits if not overrides_of(s.key)]
+                if len(chosen := common or plain or fits) == 1:
                     return chosen[0]
         return None
 
