@@ -12,6 +12,7 @@ image_variance      what the choice of the test images adds to the variance of a
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ Pairwise = dict[tuple[str, str], tuple[float, float]]
 LEAST_SEEDS = 3
 SMALLEST_SHARE = 0.1
 SMALLEST_STEP = 0.001
+_LOG_SMALLEST = -690.0
 
 
 class PairedResult(NamedTuple):
@@ -91,10 +93,15 @@ def paired_test(a: Any, b: Any, *, image_variance: float = 0.0) -> PairedResult:
     Where neither spreads at all (nothing depends on the seed) repetitions tell nothing: the p-value is NaN, but 1
     where `a` equals `b`. With one pair it is NaN.
 
+    The two variances of the mean difference are known from few seeds and from many images: each has its own quantile,
+    and the p-value is the level at which an interval with half width sqrt(t^2 s^2 / n + z^2 `image_variance`) reaches
+    zero. Such intervals cover at least at their level (Banerjee, 1961).
+
     Args:
         a: values (n,).
         b: values (n,).
-        image_variance: added to the variance of the mean difference, see `image_variance`.
+        image_variance: what the choice of the test images adds to the variance of the mean difference, see
+            `image_variance`; taken as known.
 
     Examples:
         >>> paired_test([3.0, 4.0, 6.0], [1.0, 3.0, 3.0]).difference
@@ -114,11 +121,28 @@ def paired_test(a: Any, b: Any, *, image_variance: float = 0.0) -> PairedResult:
     largest = float(max(np.abs(first).max(), np.abs(second).max()))
     if own <= 1e-12 * largest:
         return PairedResult(mean, float("nan"), float("nan"), count)
-    from scipy.special import stdtr
-
     spread = max(float(difference.std(ddof=1)), SMALLEST_SHARE * own, SMALLEST_STEP * largest)
-    statistic = mean / (spread**2 / count + image_variance) ** 0.5
-    return PairedResult(mean, 2 * float(stdtr(count - 1, -abs(statistic))), mean / spread, count)
+    return PairedResult(mean, _p_value(mean, spread**2 / count, count - 1, image_variance), mean / spread, count)
+
+
+def _p_value(mean: float, of_seeds: float, freedom: int, of_images: float) -> float:
+    """The p at which t(p)^2 `of_seeds` + z(p)^2 `of_images` is `mean` squared, t with `freedom` degrees of freedom."""
+    from scipy.optimize import brentq
+    from scipy.special import log_ndtr, ndtri, stdtr, stdtrit
+
+    statistic = abs(mean) / (of_seeds + of_images) ** 0.5
+    widest = float(stdtr(freedom, -statistic))  # a tail, as if all of it were known from the seeds
+    narrowest = max(float(log_ndtr(-statistic)), _LOG_SMALLEST)
+
+    def excess(log_tail: float) -> float:
+        tail = math.exp(log_tail)
+        return float(stdtrit(freedom, tail) ** 2 * of_seeds + ndtri(tail) ** 2 * of_images - mean**2)
+
+    if not of_images or widest <= math.exp(narrowest) or excess(math.log(widest)) >= 0:
+        return 2 * widest
+    if excess(narrowest) <= 0:
+        return 2 * math.exp(narrowest)
+    return 2 * math.exp(brentq(excess, narrowest, math.log(widest), xtol=1e-9))
 
 
 def pairwise_tests(
