@@ -14,10 +14,10 @@ from scipy import stats
 
 from probmetric.io import FileError, write_json, write_yaml
 from probmetric.reporting import claims
+from probmetric.reporting._overrides import usual
 from probmetric.reporting.aggregate import aggregate
 from probmetric.reporting.claims import layout
 from probmetric.reporting.claims.docs import with_tables
-from probmetric.reporting.claims.overrides import usual
 from probmetric.reporting.claims.printed import printed_numbers
 from probmetric.reporting.claims.testing import evaluate_claims
 from probmetric.reporting.html import render

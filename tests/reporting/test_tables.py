@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from fabricated_runs import study_metrics, write_run
+from fabricated_runs import Workspace, study_metrics, write_run
 from scipy import stats
 
 from probmetric import metrics
@@ -299,3 +299,26 @@ def test_tuned_methods_show_what_their_settings_cost(study):
         assert "Tuning runs" in render(shown)
     rows = list(csv.DictReader(io.StringIO(_render.csv_text(shown))))
     assert {row["tuning_runs"] for row in rows if row["method"].partition("+")[0] == first} == {"24"}
+
+
+def test_methods_trained_for_another_length_are_shown_but_not_ranked(tmp_path):
+    """Three times the epochs of two methods say whether these had converged; the table compares equal lengths."""
+    recall_at_1 = "retrieval/recall_at_1"
+    recall = {"a+training.epochs=30": 0.6, "b+training.epochs=30": 0.5, "c": 0.1, "a+training.epochs=90": 0.9}
+    space = Workspace(tmp_path, tuple(f"digits/{name}/seed{seed}" for name in recall for seed in range(3)))
+    for name, value in recall.items():
+        for seed in range(3):
+            write_run(tmp_path, f"digits/{name}/seed{seed}", {recall_at_1: value + 0.01 * seed})
+    context = space.context(metrics=(recall_at_1,), figures=(), labels={})
+    aggregate(
+        [context.results / run for run in space.runs], context.folder / "runs.csv", context.folder / "metrics.json"
+    )
+    table = build_table(context)
+    states = {row.method: row.cells[0].state for row in table.groups[0].rows}
+    assert states["a+training.epochs=30"] == "best"
+    assert states["a+training.epochs=90"] == "other length"
+    assert "other length" not in (states["b+training.epochs=30"], states["c"])
+    (answer,) = _answers.answers(table)
+    assert answer.best == "a, 30 epochs"
+    assert "b, 30 epochs" in answer.margin
+    assert "0.910 ± 0.025 ‡" in _render.markdown(table)

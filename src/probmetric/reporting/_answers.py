@@ -118,7 +118,7 @@ def answers(table: ResultTable) -> list[Answer]:
 
 def _answer(table: ResultTable, group: Group) -> Answer:
     column = table.columns[0]
-    ranked = [(row, cell) for row in group.rows if (cell := row.cells[0]) is not None]
+    ranked = [(row, cell) for row in group.rows if (cell := row.cells[0]) is not None and cell.ranked]
     ranked.sort(key=lambda pair: pair[1].mean, reverse=column.direction != "lower")
     if not ranked:
         return Answer(group.title, "not run", "", column.heading, "No run on this dataset is finished.", "")

@@ -9,7 +9,7 @@ contribute or what the standard error over them is.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LEVEL = 0.05
 
-State = Literal["best", "not worse", "worse", "untested", ""]
+State = Literal["best", "not worse", "worse", "untested", "other length", ""]
 Images = Mapping[str, Mapping[int, "Doubles"]]
 
 
@@ -33,8 +33,8 @@ class Cell:
         half_width: half of the 95 % interval; None with a single seed.
         n: seeds with a value.
         state: `best` mean of its dataset, noise rate and metric, `not worse` than it as far as can be told,
-            significantly `worse`, `untested` (fewer than three shared seeds, or nothing varies with the seed); empty
-            where methods are not compared.
+            significantly `worse`, `untested` (fewer than three shared seeds, or nothing varies with the seed), of an
+            `other length` of training, so not compared; empty where no methods are.
         p_value: p-value against the best, corrected over all pairs; None for the best itself or where untested.
         difference: mean paired difference to the best, None likewise.
     """
@@ -55,6 +55,11 @@ class Cell:
     def tied(self) -> bool:
         """Whether it was tested and not found worse than the best."""
         return self.state == "not worse"
+
+    @property
+    def ranked(self) -> bool:
+        """Whether it may be called the best."""
+        return self.state != "other length"
 
     @property
     def untested(self) -> bool:
@@ -88,6 +93,7 @@ def compare(
     *,
     images: Images | None = None,
     image_errors: Mapping[str, Mapping[int, float]] | None = None,
+    unranked: Collection[str] = (),
 ) -> dict[str, Cell]:
     """Cells of one metric for the methods of one dataset and noise rate.
 
@@ -96,24 +102,25 @@ def compare(
         by_method: method -> seed -> value; methods without values are left out of the answer.
         images: method -> seed -> what single test images contribute (N,), where known.
         image_errors: method -> seed -> standard error of the value over test images, where known.
+        unranked: methods that are measured, but not compared (`_overrides.other_lengths`).
     """
     from probmetric.evaluation.statistics import pairwise_tests
 
     errors = image_errors or {}
     by_method = {method: seeds for method, seeds in by_method.items() if seeds}
     cells = {method: _cell(seeds, errors.get(method, {})) for method, seeds in by_method.items()}
+    cells |= {method: replace(cells[method], state="other length") for method in cells.keys() & set(unranked)}
+    compared = {method: seeds for method, seeds in by_method.items() if cells[method].ranked}
     record = find(metric)
-    if record.direction == "none" or not record.comparable or len(cells) < 2:
+    if record.direction == "none" or not record.comparable or len(compared) < 2:
         return cells
-    best = _best(metric, cells)
-    tests = pairwise_tests(by_method, images=images, image_errors=errors)
-    for method, cell in cells.items():
-        if method == best:
-            cells[method] = replace(cell, state="best")
-            continue
+    best = _best(metric, {method: cells[method] for method in compared})
+    tests = pairwise_tests(compared, images=images, image_errors=errors)
+    cells[best] = replace(cells[best], state="best")
+    for method in compared.keys() - {best}:
         p_value, difference = tests[method, best]
         state: State = "untested" if math.isnan(p_value) else "worse" if p_value < LEVEL else "not worse"
-        cells[method] = replace(cell, state=state, p_value=_known(p_value), difference=_known(difference))
+        cells[method] = replace(cells[method], state=state, p_value=_known(p_value), difference=_known(difference))
     return cells
 
 

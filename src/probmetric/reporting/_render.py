@@ -21,13 +21,13 @@ LEGEND = (
     "Mean ± half-width of the 95 % interval over seeds and, where single images were kept, test images. Bold: best "
     "mean of its group. *: not significantly worse than the best; no mark: significantly worse (paired t-test over "
     "shared seeds, Holm-corrected over all pairs of methods, 5 % level). †: not tested against the best, fewer than "
-    "three shared seeds. "
+    "three shared seeds. ‡: not compared, because most methods here were trained for another length. "
     "↑ higher is better, ↓ lower is better. –: not defined for this method."
 )
 
 BUDGET = "Tuning runs"
-_MD_MARKS = {"not worse": " \\*", "untested": " †"}
-_TEX_MARKS = {"not worse": "^{*}", "untested": r"^{\dagger}"}
+_MD_MARKS = {"not worse": " \\*", "untested": " †", "other length": " ‡"}
+_TEX_MARKS = {"not worse": "^{*}", "untested": r"^{\dagger}", "other length": r"^{\ddagger}"}
 
 
 def number(column: Column, cell: Cell) -> tuple[str, str]:
@@ -187,6 +187,7 @@ _TEX = {
     "–": "--",
     "×": r"$\times$",
     "†": r"$\dagger$",
+    "‡": r"$\ddagger$",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from probmetric.io import write_text
 from probmetric.metrics import direction, heading
 from probmetric.reporting._comparison import Cell, compare
+from probmetric.reporting._overrides import other_lengths
 from probmetric.reporting._per_image import image_errors, image_values
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ def _column(metric: str, means: list[float]) -> Column:
 def _group(context: ReportContext, data: str) -> Group:
     expected = [key for key in context.expected if key.data == data]
     variants = list(dict.fromkeys(key.variant for key in expected))
+    unranked = other_lengths(expected)
     values: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     fidelity: dict[str, str] = {}
     seeds: dict[str, set[int]] = defaultdict(set)
@@ -123,6 +125,7 @@ def _group(context: ReportContext, data: str) -> Group:
             {name: values[metric][name] for name in variants if name in values[metric]},
             images=image_values(context, data, metric),
             image_errors=image_errors(context, data, metric),
+            unranked=unranked,
         )
         for metric in context.metrics
     }

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 from probmetric.data.manifest import SUMMARY, read_summary
 from probmetric.io import present
+from probmetric.reporting._overrides import Overrides, but_for_length, overrides_of
 from probmetric.reporting._selection import trained_by
-from probmetric.reporting.claims.overrides import Overrides, but_for_length, overrides_of
 from probmetric.run_names import LabelNoise, split_data_name
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from probmetric.reporting._comparison import LEVEL
 from probmetric.reporting._measured import AS_PUBLISHED, Series, plays, series
+from probmetric.reporting._overrides import Overrides, overrides_of, usual
 from probmetric.reporting._per_image import image_errors, image_values
 from probmetric.reporting.claims import Claim, Finding, Names, Verdict
-from probmetric.reporting.claims.overrides import Overrides, overrides_of, usual
 from probmetric.reporting.claims.preconditions import tuned_elsewhere, unmet
 from probmetric.run_names import split_data_name
 

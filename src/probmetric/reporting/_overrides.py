@@ -1,4 +1,4 @@
-"""Overrides of runs (`training.epochs=90`), and with which of them a method stands for a claim."""
+"""Overrides of runs (`training.epochs=90`), and which of a method's versions is compared with other methods."""
 
 from __future__ import annotations
 
@@ -38,6 +38,15 @@ def usual(keys: Iterable[RunKey]) -> Overrides:
     lengths = {overrides: epochs for overrides in common if (epochs := _epochs(overrides))}
     alike = len({but_for_length(overrides) for overrides in common}) == 1
     return max(lengths, key=lengths.__getitem__) if alike and len(lengths) == len(common) else frozenset()
+
+
+def other_lengths(keys: Iterable[RunKey]) -> set[str]:
+    """Variants that repeat a method with another length of training than `usual`: shown, but not ranked with others."""
+    keys = list(keys)
+    common = usual(keys)
+    methods = {key.method for key in keys if overrides_of(key) == common}
+    others = (key for key in keys if key.method in methods and overrides_of(key) != common)
+    return {key.variant for key in others if but_for_length(overrides_of(key)) == but_for_length(common)}
 
 
 def _epochs(overrides: Overrides) -> int:
