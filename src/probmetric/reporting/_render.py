@@ -21,7 +21,7 @@ LEGEND = (
     "Mean ± half-width of the 95 % interval over seeds and, where single images were kept, test images. Bold: best "
     "mean of its group. *: not significantly worse than the best; no mark: significantly worse (paired t-test over "
     "shared seeds, Holm-corrected over all pairs of methods, 5 % level). †: not tested against the best, fewer than "
-    "three shared seeds. ‡: not compared, because most methods here were trained for another length. "
+    "three shared seeds. ‡: of another length of training, so not compared. "
     "↑ higher is better, ↓ lower is better. –: not defined for this method."
 )
 
