@@ -142,7 +142,8 @@ def certified(world: World, fresh: Answers, risk: float, score: str, fitted: PRi
 
 def watched(clean: np.ndarray, changed: dict[str, np.ndarray]) -> dict[str, Any]:
     """False alarms among 10,000 clean queries, and how many changed queries it takes to the alarm, over orders."""
-    false, delays = 0, {name: [] for name in changed}
+    false = 0
+    delays: dict[str, list[int]] = {name: [] for name in changed}
     for number in range(ORDERS):
         order = np.random.default_rng([5, number]).permutation(len(clean))
         reference = clean[order[: len(clean) - CLEAN]][:1000]

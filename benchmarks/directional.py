@@ -11,6 +11,7 @@ Draws are 10 per image, for a batch of images and, up to M = 128, for so many th
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import time
@@ -44,6 +45,11 @@ def least_milliseconds(
     return {name: 1e3 * seconds for name, seconds in least.items()}
 
 
+def gradient(function: Callable[..., torch.Tensor], kappa: torch.Tensor, *options: int) -> object:
+    """One pass forward and back."""
+    return torch.autograd.grad(function(kappa, *options).sum(), kappa)
+
+
 def elementwise(arguments: argparse.Namespace, device: torch.device) -> list[Record]:
     """Log C_M, A_M and one backward pass against tanh."""
     functions = {"log_normalizer": log_normalizer, "mean_resultant_length": mean_resultant_length}
@@ -58,12 +64,12 @@ def elementwise(arguments: argparse.Namespace, device: torch.device) -> list[Rec
             fixed = kappa.detach()
             for dim in arguments.dims:
                 timed: dict[str, Callable[[], object]] = {
-                    "tanh": lambda k=fixed: k.tanh(),
-                    "tanh step": lambda k=kappa: torch.autograd.grad(k.tanh().sum(), k),
+                    "tanh": functools.partial(torch.tanh, fixed),
+                    "tanh step": functools.partial(gradient, torch.tanh, kappa),
                 }
                 for name, function in functions.items():
-                    timed[name] = lambda f=function, d=dim, k=fixed: f(k, d)
-                    timed[name + " step"] = lambda f=function, d=dim, k=kappa: torch.autograd.grad(f(k, d).sum(), k)
+                    timed[name] = functools.partial(function, fixed, dim)
+                    timed[name + " step"] = functools.partial(gradient, function, kappa, dim)
                 least = least_milliseconds(timed, device, arguments.rounds)
                 for name in functions:
                     record = {"function": name, "dtype": str(dtype)[6:], "size": size, "dim": dim}
@@ -84,7 +90,7 @@ def sampling(arguments: argparse.Namespace, device: torch.device) -> list[Record
     def gaussian(*shape: int) -> torch.Tensor:
         return torch.nn.functional.normalize(torch.randn(shape, generator=generator, device=device), dim=-1)
 
-    def gradient(source: VonMisesFisher | PowerSpherical) -> object:
+    def gradient_of_draws(source: VonMisesFisher | PowerSpherical) -> object:
         samples = source.rsample((DRAWS,), generator=generator)
         return torch.autograd.grad(samples.square().sum(), source.concentration)
 
@@ -96,10 +102,10 @@ def sampling(arguments: argparse.Namespace, device: torch.device) -> list[Record
             concentration = torch.full((images,), kappa, device=device, requires_grad=True)
             for family in (VonMisesFisher, PowerSpherical):
                 source = family(loc, concentration, validate_args=False)
-                timed = {
-                    "draw": lambda s=source: s.sample((DRAWS,), generator=generator),
-                    "peer": lambda n=images, d=dim: gaussian(DRAWS, n, d),
-                    "step": lambda s=source: gradient(s),
+                timed: dict[str, Callable[[], object]] = {
+                    "draw": functools.partial(source.sample, (DRAWS,), generator=generator),
+                    "peer": functools.partial(gaussian, DRAWS, images, dim),
+                    "step": functools.partial(gradient_of_draws, source),
                 }
                 least = least_milliseconds(timed, device, arguments.rounds)
                 record = {"distribution": family.__name__, "shape": [DRAWS, images, dim], "kappa": kappa}

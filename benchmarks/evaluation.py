@@ -63,7 +63,7 @@ def run_match(rows: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Every row asked among the others."""
     from probmetric.evaluation.match import find_match
 
-    return {"gap": float(find_match(rows, rows, labels, self_index=np.arange(len(rows))).gap.mean())}
+    return {"cosine": float(find_match(rows, rows, labels, self_index=np.arange(len(rows))).similarity.mean())}
 
 
 def run_both(rows: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -72,7 +72,7 @@ def run_both(rows: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     from probmetric.evaluation.among import asked_among
 
     match, per_query = asked_among({"mean": rows}, labels, ks=(1, 10, 100, 1000))
-    return summarize(per_query) | {"gap": float(match.gap.mean())}
+    return summarize(per_query) | {"cosine": float(match.similarity.mean())}
 
 
 def run_gemm(rows: np.ndarray, labels: np.ndarray, half: bool = False) -> dict[str, float]:

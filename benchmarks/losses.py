@@ -166,9 +166,9 @@ def peak_megabytes(step: Step, z: Tensor, y: Tensor) -> float | None:
     gc.collect()
     if z.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(z.device)
-        before = torch.cuda.memory_allocated(z.device)
+        allocated = torch.cuda.memory_allocated(z.device)
         step(z, y)
-        return (torch.cuda.max_memory_allocated(z.device) - before) / 2**20
+        return (torch.cuda.max_memory_allocated(z.device) - allocated) / 2**20
     try:
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")

@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import functools
 import json
 import threading
 import time
@@ -34,9 +35,10 @@ from _machine import hardware
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from probmetric.losses import create_loss
-from probmetric.models import create_encoder
+from probmetric.losses import Loss, create_loss
+from probmetric.models import Encoder, create_encoder
 from probmetric.uncertainty import create_uncertainty, laplace
+from probmetric.uncertainty.laplace_online import OnlineLaplace
 
 
 def per_pair_construction(features: Tensor, weight: Tensor, pairs: Tensor, target: Tensor) -> Tensor:
@@ -150,7 +152,7 @@ def _published(arguments: argparse.Namespace, device: torch.device, inputs: int,
         published = arguments.clock() - start
     found, _ = laplace.diag_ggn(features, weight, None, *few, approximation="full")
     few_s, many_s = fastest(
-        [lambda p=p: laplace.diag_ggn(features, weight, None, *p, approximation="full") for p in (few, many)],
+        [functools.partial(laplace.diag_ggn, features, weight, None, *p, approximation="full") for p in (few, many)],
         device,
         arguments.rounds,
         arguments.clock,
@@ -196,17 +198,19 @@ def _closed(
     }
 
 
-def training_step(encoder: nn.Module, loss: nn.Module, images: Tensor, labels: Tensor) -> Callable[[], None]:
+def training_step(encoder: Encoder, loss: Loss, images: Tensor, labels: Tensor) -> Callable[[], None]:
     """One optimiser step, through `from_features` where the loss is an objective."""
     optimizer = torch.optim.RMSprop(encoder.parameters(), lr=1e-5)
     generator = torch.Generator(images.device).manual_seed(0)
+    head = encoder.head
+    assert head is not None  # a linear layer in every network of this benchmark
 
     def step() -> None:
         features = encoder.features(images)
         if getattr(loss, "wants_features", False):
-            value = loss.from_features(features, encoder.head, labels, generator=generator)
+            value = loss.from_features(features, head, labels, generator=generator)
         else:
-            value = loss(encoder.head(features), labels, generator=generator)
+            value = loss(head(features), labels, generator=generator)
         optimizer.zero_grad()
         value.backward()
         optimizer.step()
@@ -230,7 +234,7 @@ def online(arguments: argparse.Namespace, device: torch.device) -> list[dict[str
         options = {"tag": "resnet50.tv_in1k"} if backbone == "timm" else {}
         encoder = create_encoder(backbone, dim=dim, in_channels=channels, image_size=size, **options).to(device).train()
         plain = create_loss("contrastive", num_classes=10, dim=dim).to(device)
-        objective = create_uncertainty("laplace_online").objective(encoder, plain, num_images=60000).to(device)
+        objective = OnlineLaplace().objective(encoder, plain, num_images=60000).to(device)
         steps = [training_step(encoder, loss, images, labels) for loss in (plain, objective.train())]
         deterministic, with_laplace = fastest(steps, device, arguments.rounds, arguments.clock)
         rows.append(

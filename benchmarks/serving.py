@@ -117,7 +117,7 @@ def query(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         subprocess.run([sys.executable, "-c", "import torch"], check=True)
     with timed(found, "cold_search_s"):
         command = [sys.executable, "-m", "probmetric.cli", "search", folder / "model", folder / "gallery", paths[0]]
-        subprocess.run(command, check=True, capture_output=True)
+        subprocess.run([str(part) for part in command], check=True, capture_output=True)
     return found | {"images": options.images, "backbone": "timm resnet18", "threads": 1}
 
 

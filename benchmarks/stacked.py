@@ -39,7 +39,7 @@ def trainer(prepared: Path, settings: Training, loss_name: str, seed: int, devic
     torch.manual_seed(seed)
     data = TrainingData(prepared, settings, seed=seed, device=device)
     encoder = create_encoder("compact", dim=DIM, in_channels=data.in_channels, image_size=data.image_size)
-    encoder = encoder.to(device, memory_format=torch.channels_last)
+    encoder = encoder.to(device).to(memory_format=torch.channels_last)
     loss = create_loss(loss_name, num_classes=data.num_classes, dim=DIM).to(device)
     checkpoints = Checkpoints(Path(tempfile.gettempdir()) / "unused")
     quiet: dict[str, Any] = {"seed": seed, "device": device, "checkpoints": checkpoints, "identity": ""}

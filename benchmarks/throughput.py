@@ -68,7 +68,7 @@ def images_per_second(name: str, run: Run, device: torch.device, steps: int, bat
         settings.backbone.name, dim=settings.dim, in_channels=channels, image_size=side, **settings.backbone.options
     )
     encoder.set_batch_norm(training.batch_norm)
-    encoder = encoder.to(device, memory_format=torch.channels_last).train()
+    encoder = encoder.to(device).to(memory_format=torch.channels_last).train()
     loss = create_loss("cosine", num_classes=100, dim=settings.dim).to(device)
     optimizer = create_optimizer(training, encoder, loss)
     images = torch.rand(size, channels, side, side, device=device).contiguous(memory_format=torch.channels_last)

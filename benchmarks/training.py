@@ -36,7 +36,7 @@ from probmetric.training.backend import backend
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData
 from probmetric.training.loop import Trainer
-from probmetric.uncertainty import create_uncertainty
+from probmetric.uncertainty.laplace_online import OnlineLaplace
 
 PROXY_LOSSES = (
     *("proxy_nca", "proxy_nca_pp", "proxy_anchor", "proxy_anchor_nca", "soft_triple", "cosine", "arcface"),
@@ -104,12 +104,11 @@ def arguments() -> argparse.Namespace:
 def trainer_for(options: argparse.Namespace, data: TrainingData, device: torch.device, loss_name: str) -> Trainer:
     """The loop with ResNet-50 and a loss; `laplace_online` is the contrastive loss under that objective."""
     encoder = create_encoder("timm", dim=512, image_size=options.size, tag=options.tag)
-    encoder = encoder.to(device, memory_format=torch.channels_last)
+    encoder = encoder.to(device).to(memory_format=torch.channels_last)
     base = "contrastive" if loss_name == "laplace_online" else loss_name
     loss = create_loss(base, num_classes=data.num_classes, dim=512).to(device)
     if loss_name == "laplace_online":
-        shaped = create_uncertainty(loss_name).objective(encoder, loss, num_images=len(data.labels))
-        loss = shaped.to(device)
+        loss = OnlineLaplace().objective(encoder, loss, num_images=len(data.labels)).to(device)
     checkpoints = Checkpoints(Path(tempfile.gettempdir()) / "unused")
     quiet: dict[str, Any] = {"seed": 0, "device": device, "checkpoints": checkpoints, "identity": ""}
     trainer = Trainer(data.settings, encoder, loss, data, progress_bar=False, checkpoint_steps=1 << 60, **quiet)

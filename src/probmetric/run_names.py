@@ -18,6 +18,7 @@ from probmetric.io import FileError
 RESULTS = Path("results")
 STATE = Path("state/training")
 MADE = "made="
+EPOCHS = "training.epochs="  # how the override of a run's length begins
 _SEED = re.compile(r"seed(\d+)")
 _NOISE = re.compile(r"(?P<dataset>.+?)(?:\+noise(?P<rate>\d*\.?\d+))?")
 NoiseKind = Literal["uniform", "nearest"]
@@ -113,6 +114,11 @@ class RunKey:
     def run(self) -> str:
         """The run's path below the results folder: its name everywhere in the reports."""
         return f"{self.data}/{replace(self, made='').variant}/seed{self.seed}"
+
+
+def override_items(overrides: str) -> list[str]:
+    """`["loss.scale=64", "training.epochs=90"]` for what stands after the method in the name of a run."""
+    return [item for item in overrides.split("+") if item]
 
 
 def legal_name(text: str) -> str:

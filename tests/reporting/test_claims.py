@@ -328,11 +328,11 @@ def test_training_has_converged_if_its_runs_have_on_average(tmp_path, last, met)
 @pytest.mark.parametrize(("longer", "met"), [(0.504, True), (0.52, False)])
 def test_training_has_not_converged_if_more_epochs_gain(tmp_path, longer, met):
     """A rate that falls to zero stops every training; the claim is about the length most methods have."""
-    usual = "+training.epochs=6"
-    places = {f"digits/a{usual}": HIGH, f"digits/b{usual}": LOW, "digits/a+training.epochs=12": LOW}
+    short = "+training.epochs=6"
+    places = {f"digits/a{short}": HIGH, f"digits/b{short}": LOW, "digits/a+training.epochs=12": LOW}
     context = study(tmp_path, places)
     for key in context.expected:
-        values = [0.1, 0.4, 0.5, 0.5, 0.5, 0.5] if usual in f"+{key.overrides}" else [0.1, 0.4, 0.5, *[longer] * 9]
+        values = [0.1, 0.4, 0.5, 0.5, 0.5, 0.5] if short in f"+{key.overrides}" else [0.1, 0.4, 0.5, *[longer] * 9]
         rows = "".join(f"{i},{value}\n" for i, value in enumerate(values))
         (context.results / key.run / "history.csv").write_text(f"epoch,val_metric\n{rows}")
     (finding,) = evaluate_claims(context, [make(tmp_path, needs=["converged"])])

@@ -15,8 +15,10 @@ from probmetric.io import write_json
 from probmetric.registry import UnknownNameError
 from probmetric.reporting import _answers, _render
 from probmetric.reporting._comparison import compare, summarise
+from probmetric.reporting._overrides import other_lengths
 from probmetric.reporting.aggregate import aggregate
 from probmetric.reporting.tables import Column, Group, ResultTable, Row, build_table, write_tables
+from probmetric.run_names import RunKey
 
 HIGHER = ("retrieval/recall_at_10", "retrieval/map_at_r", "retrieval/map_at_1000", "ood/cars/auroc", "clustering/nmi")
 LOWER = ("calibration/retrieval_ece_as_published", "structure/proxy_w1", "training/epoch_seconds")
@@ -322,3 +324,10 @@ def test_methods_trained_for_another_length_are_shown_but_not_ranked(tmp_path):
     assert answer.best == "a, 30 epochs"
     assert "b, 30 epochs" in answer.margin
     assert "0.910 ± 0.025 ‡" in _render.markdown(table)
+
+
+def test_lengths_that_most_methods_have_are_ranked():
+    names = [f"{method}+training.epochs={epochs}" for method in "ab" for epochs in (30, 180)]
+    keys = [RunKey.parse(f"digits/{name}/seed0") for name in [*names, "a+training.epochs=90", "c+loss.scale=2"]]
+    assert other_lengths(keys) == {"a+training.epochs=90"}
+    assert other_lengths([key for key in keys if key.method == "a"]) == set(), "a sweep of one method"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from probmetric.reporting._words import option_words, override_words
+from probmetric.reporting._words import group_title, option_words, override_words
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,16 @@ def test_overrides_are_told_in_words(override, words):
 
 def test_an_option_is_named_without_its_component():
     assert option_words("loss.proxies_per_class") == "proxies per class"
+
+
+@pytest.mark.parametrize(
+    ("data", "title"),
+    [
+        ("glyphs", "glyphs"),
+        ("glyphs+noise0.2", "glyphs, 20 % label noise"),
+        ("cub-vmf+nearest0.25", "cub-vmf, 25 % nearest-class label noise"),
+        ("glyphs+uniform0.2s1", "glyphs, 20 % label noise, seed 1"),
+    ],
+)
+def test_titles_say_which_labels_are_wrong(data, title):
+    assert group_title(data) == title

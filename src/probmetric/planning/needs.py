@@ -24,10 +24,9 @@ from probmetric.job_times import JOBS, job_megabytes, job_seconds
 from probmetric.planning.runs import Run
 from probmetric.planning.staleness import steps_of
 from probmetric.run_folder import RunFolder, Step
-from probmetric.run_names import RESULTS
+from probmetric.run_names import EPOCHS, RESULTS
 
 LATEST = 10
-_EPOCHS = "training.epochs="
 
 
 @dataclass(frozen=True)
@@ -131,5 +130,5 @@ class Needs:
 def kind(run: str) -> str:
     """The name of a run without its seed, label noise and number of epochs."""
     data, method, _seed = run.split("/")
-    parts = [part for part in method.split("+") if not part.startswith(_EPOCHS)]
+    parts = [part for part in method.split("+") if not part.startswith(EPOCHS)]
     return f"{data.partition('+')[0]}/{'+'.join(parts)}"

@@ -41,7 +41,7 @@ from probmetric.planning.experiments import (
 )
 from probmetric.registry import nearest
 from probmetric.run_folder import RunFolder
-from probmetric.run_names import RESULTS, RunKey, split_data_name, table_of
+from probmetric.run_names import RESULTS, RunKey, override_items, split_data_name, table_of
 
 _POSTERIOR_KEYS = ("uncertainty", "evaluation")
 
@@ -376,7 +376,7 @@ def find_run(params: Params, name: str) -> Run:
 
 def _named(params: Params, methods: Mapping[str, Method], name: str) -> Run:
     key = RunKey.parse(name)
-    pairs = [part.partition("=") for part in key.overrides.split("+") if part]
+    pairs = [item.partition("=") for item in override_items(key.overrides)]
     return resolve(
         params,
         methods,

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from probmetric.evaluation.certificates import Certificate
 from probmetric.io import content_digest, present
-from probmetric.reporting.figures._data import group_title
+from probmetric.reporting._words import group_title
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext

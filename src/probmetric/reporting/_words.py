@@ -1,6 +1,8 @@
-"""Overrides of a run (`uncertainty.apart=5`) in the words a reader of a table or figure expects."""
+"""Names of data and overrides of runs in the words a reader of a table or figure expects."""
 
 from __future__ import annotations
+
+from probmetric.run_names import LabelNoise, split_data_name
 
 _PHRASES = {
     "dim": "{} dimensions",
@@ -11,6 +13,16 @@ _PHRASES = {
     "uncertainty.samples": "{} samples",
 }
 _SWITCH = {"true": "on", "false": "off", "null": "none"}
+
+
+def group_title(data: str) -> str:
+    """`glyphs+noise0.2` -> `glyphs, 20 % label noise`; `+nearest0.2`: `glyphs, 20 % nearest-class label noise`."""
+    dataset, label_noise = split_data_name(data)
+    if not label_noise:
+        return dataset
+    noise = LabelNoise.parse(label_noise)
+    kind = "nearest-class label noise" if noise.kind == "nearest" else "label noise"
+    return f"{dataset}, {100 * noise.rate:g} % {kind}" + (f", seed {noise.seed}" if noise.seed else "")
 
 
 def option_words(option: str) -> str:

@@ -14,7 +14,7 @@ from probmetric.reporting._words import override_words
 from probmetric.reporting.aggregate import Record, found_run, read_records
 from probmetric.reporting.record import REPORTS, read_report_record
 from probmetric.run_folder import RunFolder
-from probmetric.run_names import MADE, RESULTS, RunKey
+from probmetric.run_names import MADE, RESULTS, RunKey, override_items
 
 if TYPE_CHECKING:
     from probmetric.planning.plans import ReportPlan
@@ -128,13 +128,13 @@ class ReportContext:
     @functools.cached_property
     def shared_overrides(self) -> list[str]:
         """Overrides (`training.epochs=2`) that every run of the experiment has."""
-        sets = [key.overrides.split("+") for key in self.expected]
-        return [item for item in sets[0] if item and all(item in other for other in sets)]
+        sets = [override_items(key.overrides) for key in self.expected]
+        return [item for item in sets[0] if all(item in other for other in sets)]
 
     def label(self, variant: str) -> str:
         """What a reader sees for a method: its label or its name, then in words what tells it from others."""
         method, _, overrides = variant.partition("+")
-        own = [item for item in overrides.split("+") if item and item not in self.shared_overrides]
+        own = [item for item in override_items(overrides) if item not in self.shared_overrides]
         own = [
             f"kept from {item.removeprefix(MADE)}" if item.startswith(MADE) else override_words(item) for item in own
         ]

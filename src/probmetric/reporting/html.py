@@ -22,11 +22,10 @@ from probmetric.io import FileError, check_responds, of_kind, present, read_json
 from probmetric.reporting import _answers, _render, _scores
 from probmetric.reporting._certificates import certificates
 from probmetric.reporting._selection import cautions
-from probmetric.reporting._words import override_words
+from probmetric.reporting._words import group_title, override_words
 from probmetric.reporting.claims import layout as claims_layout
 from probmetric.reporting.claims import load_claims
 from probmetric.reporting.claims.testing import evaluate_claims
-from probmetric.reporting.figures._data import group_title
 from probmetric.reporting.published import layout, load_published
 from probmetric.reporting.published.comparing import compare_published
 from probmetric.reporting.tables import build_table, texts

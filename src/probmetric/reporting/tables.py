@@ -17,6 +17,8 @@ from probmetric.metrics import direction, heading
 from probmetric.reporting._comparison import Cell, compare
 from probmetric.reporting._overrides import other_lengths
 from probmetric.reporting._per_image import image_errors, image_values
+from probmetric.reporting._words import group_title
+from probmetric.run_names import data_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +68,7 @@ class Group:
     @property
     def title(self) -> str:
         """`glyphs`, or `glyphs, 20 % label noise`."""
-        return f"{self.dataset}, {100 * self.noise:g} % label noise" if self.noise else self.dataset
+        return group_title(data_name(self.dataset, self.noise))
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from probmetric.reporting._words import group_title
 from probmetric.reporting.claims import Claim, Finding
-from probmetric.reporting.figures._data import group_title
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,13 +37,14 @@ def evaluate_claims(context: ReportContext, claims: Iterable[Claim]) -> list[Fin
     """
     claims = list(claims)
     found = series(context, {metric for claim in claims for metric in claim.metrics})
+    common = {data: usual(key for key in context.expected if key.data == data) for data in context.data}
     findings: list[Finding] = []
     for claim in claims:
         tested = [
             finding
             for data in context.data
             for fidelity in ("corrected", AS_PUBLISHED)
-            if (finding := _Case(context, claim, data, fidelity, found).finding())
+            if (finding := _Case(context, claim, data, fidelity, found, common[data]).finding())
         ]
         findings += tested or [Finding(claim, "", "not run")]
     return findings
@@ -59,16 +59,12 @@ class _Case:
     data: str
     fidelity: str
     found: _Found
+    usual: Overrides
 
     @property
     def clean(self) -> str:
         """The dataset without its label noise."""
         return split_data_name(self.data)[0]
-
-    @functools.cached_property
-    def usual(self) -> Overrides:
-        """The overrides with which methods stand for the claim."""
-        return usual(key for key in self.context.expected if key.data == self.data)
 
     def finding(self) -> Finding | None:
         claim = self.claim
@@ -108,9 +104,9 @@ class _Case:
         for among in (versions, [(item, item.key.method) for item in here]):
             for name, fidelity in itertools.product(names, fidelities):
                 fits = [s for s, part in among if s.fidelity == fidelity and plays(part, name)]
-                common = [s for s in fits if overrides_of(s.key) == self.usual]
+                alike = [s for s in fits if overrides_of(s.key) == self.usual]
                 plain = [s for s in fits if not overrides_of(s.key)]
-                if len(chosen := common or plain or fits) == 1:
+                if len(chosen := alike or plain or fits) == 1:
                     return chosen[0]
         return None
 

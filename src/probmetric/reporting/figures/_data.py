@@ -10,18 +10,13 @@ import numpy as np
 
 from probmetric.metrics import better
 from probmetric.reporting._comparison import summarise
+from probmetric.reporting._words import group_title
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
     from probmetric.run_folder import RunFolder
 
 Curve = tuple[np.ndarray, np.ndarray]
-
-
-def group_title(data: str) -> str:
-    """`glyphs+noise0.2` -> `glyphs, 20 % label noise`."""
-    dataset, _, noise = data.partition("+noise")
-    return f"{dataset}, {100 * float(noise):g} % label noise" if noise else dataset
 
 
 def by_group(context: ReportContext) -> dict[str, dict[str, list[RunFolder]]]:

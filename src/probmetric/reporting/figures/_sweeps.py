@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from probmetric.reporting.figures import _data
+from probmetric.run_names import override_items
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
@@ -101,7 +102,7 @@ def _registered_default(parent: str, component: str, leaf: str) -> Any:
 
 def _own_options(context: ReportContext, key: RunKey) -> dict[str, str]:
     """Overrides of a run that not all runs of the experiment share, as text."""
-    items = [item for item in key.overrides.split("+") if item and item not in context.shared_overrides]
+    items = [item for item in override_items(key.overrides) if item not in context.shared_overrides]
     return dict(item.split("=", 1) for item in items)
 
 

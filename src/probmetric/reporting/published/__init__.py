@@ -13,6 +13,7 @@ from pathlib import Path
 
 from probmetric.io import FileError
 from probmetric.metrics import heading
+from probmetric.reporting._words import group_title
 from probmetric.run_names import data_name
 
 FOLDER = Path(__file__).parent
@@ -78,7 +79,7 @@ class PublishedNumber:
         """`cub`, `cub, 20 % label noise` or `cub-mlrc1 to cub-mlrc4, mean`."""
         first, *others = self.datasets
         name = f"{first} to {others[-1]}, mean" if others else first
-        return f"{name}, {100 * self.noise:g} % label noise" if self.noise else name
+        return group_title(data_name(name, self.noise))
 
     @property
     def half_width(self) -> float:
