@@ -1,7 +1,9 @@
-"""Status queries that SLURM does not answer are asked again."""
+"""Status queries that SLURM does not answer are asked again; tasks of an array do not wait for one another."""
 
 import asyncio
 import logging
+import subprocess
+import sys
 
 from probmetric.planning import slurm
 
@@ -30,3 +32,17 @@ def test_what_the_daemon_said_is_remembered_while_it_is_silent():
 
 def test_on_one_machine_nothing_is_changed():
     slurm.outlast_outages(None)
+    slurm.separate_array_tasks()
+
+
+TASK = """
+from probmetric.planning.slurm import instead
+print("before")
+instead(lambda commands, index: f"echo {commands} {index}; exit 3")("task", 2)
+print("never")
+"""
+
+
+def test_an_array_task_becomes_its_own_command():
+    task = subprocess.run([sys.executable, "-c", TASK], check=False, capture_output=True, text=True)
+    assert (task.returncode, task.stdout) == (3, "before\ntask 2\n")

@@ -8,7 +8,7 @@ import psutil
 from probmetric.planning.console import linked
 from probmetric.planning.devices import device_count
 from probmetric.planning.jobs import JobPlan
-from probmetric.planning.slurm import outlast_outages
+from probmetric.planning.slurm import outlast_outages, separate_array_tasks
 from probmetric.planning.summaries import (
     closing_summary,
     failure_summary,
@@ -23,6 +23,7 @@ from probmetric.resident import owner
 from snakemake.exceptions import WorkflowError
 
 prepare_environment()
+separate_array_tasks()
 
 try:
     # A job on another machine asks for nothing but its own run.

@@ -1,18 +1,21 @@
-"""A workflow on SLURM outlasts its daemons: a status query that is not answered is asked again.
+"""What the SLURM executor plugin (2.8) does not do by itself: outlast SLURM's daemons, keep tasks of an array apart.
 
-The executor plugin (2.8) drops every job of a status query that failed and then waits for ever for jobs that nobody
-watches. It also takes a slurmctld that is down for one that forgets finished jobs at once, and turns to accounting,
-which need not exist.
+The plugin drops every job of a status query that failed and then waits for ever for jobs that nobody watches. It takes
+a slurmctld that is down for one that forgets finished jobs at once, and turns to accounting, which need not exist.
+
+In an array every task but the first runs its own job inside a Snakemake that waits for the *first* job's outputs, and
+that deletes them where they are late (snakemake-executor-plugin-slurm#447): one run that fails takes all others along.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NoReturn
 
 PAUSES = (5, 10, 20, 40, 60)
 """Seconds between repeated queries; the last one again and again."""
@@ -72,3 +75,23 @@ def last_known(read: Callable[[], int | None]) -> Callable[[], int | None]:
         return known
 
     return remembering
+
+
+def separate_array_tasks() -> None:
+    """In a job that is a task of an array: become this task's own Snakemake instead of waiting beside it."""
+    plugin: Any = sys.modules.get("snakemake_executor_plugin_slurm_jobstep")
+    if plugin is not None and "SLURM_ARRAY_TASK_ID" in os.environ:
+        plugin._decompress_array_task_call = instead(plugin._decompress_array_task_call)
+
+
+def instead(command_of: Callable[..., str]) -> Callable[..., NoReturn]:
+    """A function that replaces this process by the shell command that `command_of` returns."""
+
+    @functools.wraps(command_of)
+    def become(*arguments: Any) -> NoReturn:
+        command = command_of(*arguments)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execv("/bin/sh", ["sh", "-c", command])
+
+    return become
