@@ -118,13 +118,17 @@ def result(folder: Path, name: str, rank: int) -> dict[str, Tensor]:
 
 
 def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    """To 1e-5: of the steepest gradient for gradients, of the largest entry or of 1 for the rest."""
+    """To 1e-5 of the steepest gradient for gradients, of the largest entry or of 1 for the rest; weights to 1e-4.
+
+    Adam divides a gradient by its own size: where that is next to nothing, its rounding moves the weight visibly.
+    """
     steepest = max(
         (float(value.abs().max()) for key, value in expected.items() if key.startswith("gradient/")), default=1
     )
     for key, value in expected.items():
         scale = steepest if key.startswith("gradient/") else max(1.0, float(value.abs().max()))
-        torch.testing.assert_close(found[key], value, rtol=0, atol=1e-5 * scale, msg=lambda m, k=key: f"{k}: {m}")
+        close = (1e-4 if key.startswith("weight/") else 1e-5) * scale
+        torch.testing.assert_close(found[key], value, rtol=0, atol=close, msg=lambda m, k=key: f"{k}: {m}")
 
 
 def own_place() -> Place:
