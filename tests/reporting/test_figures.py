@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import struct
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from matplotlib.text import Text
 from probmetric.registry import UnknownNameError
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import _data, _images, _lines, _multiples, _style, draw, list_figures
+from probmetric.run_names import RunKey
 
 
 def png_size(path) -> tuple[int, int]:
@@ -121,6 +123,29 @@ def test_the_image_grid_shows_the_ends_of_the_uncertainty(study):
     assert [value for _, value in uncertain] == pytest.approx(tensors["uncertainty"][order[::-1][:10]].tolist())
     row = int(tensors["index"][order[0]])
     assert certain[0][0][0, 0, 0] == 2 * row
+
+
+def test_every_kind_of_wrong_labels_has_a_panel_that_begins_at_the_clean_ones():
+    from probmetric.reporting.figures import noise_robustness
+
+    measured = {
+        "digits": [0.9, 0.8],
+        "digits+noise0.4": [0.5],
+        "digits+noise0.2": [0.6],
+        "digits+nearest0.2": [0.7],
+        "glyphs": [1.0],
+    }
+    records = [
+        SimpleNamespace(key=RunKey.parse(f"{data}/a/seed{seed}"), metric="m", value=value)
+        for data, values in measured.items()
+        for seed, value in enumerate(values)
+    ]
+    lines = noise_robustness._collect(SimpleNamespace(records=records), "m")
+    assert {title: {rate: cell.mean for rate, cell in methods["a"].items()} for title, methods in lines.items()} == {
+        "digits": {0.0: pytest.approx(0.85), 0.2: 0.6, 0.4: 0.5},
+        "digits, nearest-class label noise": {0.0: pytest.approx(0.85), 0.2: 0.7},
+    }
+    assert [list(methods["a"]) for methods in lines.values()] == [[0.0, 0.2, 0.4], [0.0, 0.2]]
 
 
 def test_drawing_leaves_the_callers_style_alone(study):

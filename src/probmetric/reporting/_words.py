@@ -21,8 +21,13 @@ def group_title(data: str) -> str:
     if not label_noise:
         return dataset
     noise = LabelNoise.parse(label_noise)
+    return f"{dataset}, {100 * noise.rate:g} % {noise_words(noise)}"
+
+
+def noise_words(noise: LabelNoise) -> str:
+    """`nearest-class label noise, seed 1`; noise that is just called so is uniform and of seed 0."""
     kind = "nearest-class label noise" if noise.kind == "nearest" else "label noise"
-    return f"{dataset}, {100 * noise.rate:g} % {kind}" + (f", seed {noise.seed}" if noise.seed else "")
+    return f"{kind}, seed {noise.seed}" if noise.seed else kind
 
 
 def option_words(option: str) -> str:
