@@ -25,8 +25,9 @@ from probmetric.planning.experiments import experiment_names
 from probmetric.planning.overview import THROUGHPUT, kind
 from probmetric.planning.runs import Run, plan_experiment
 from probmetric.training.forward import embed, resolve_precision
-from probmetric.training.optimizer import create_optimizer, update_parameters
+from probmetric.training.optimizer import create_optimizer
 from probmetric.training.provenance import hardware
+from probmetric.uncompiled import update_parameters
 
 WARM_UP = 3
 SMALL = {"mnist": (1, 28), "fashion_mnist": (1, 28), "cifar10": (3, 32), "cifar100": (3, 32), "svhn": (3, 32)}

@@ -12,7 +12,8 @@ from probmetric.config import Training
 from probmetric.losses import create_loss
 from probmetric.losses._base import Loss
 from probmetric.models import create_encoder
-from probmetric.training.optimizer import create_optimizer, gradient_norm, set_learning_rates, update_parameters
+from probmetric.training.optimizer import create_optimizer, gradient_norm, set_learning_rates
+from probmetric.uncompiled import update_parameters
 
 
 class TwoRates(Loss):

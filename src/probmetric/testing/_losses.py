@@ -10,7 +10,7 @@ from torch import Tensor
 
 from probmetric.losses import REGISTRY, Loss, create_loss
 from probmetric.testing._contract import Contract, raises, skip_if, telling
-from probmetric.training.optimizer import spare_compiler_import, update_parameters
+from probmetric.uncompiled import spare_compiler_import, update_parameters
 
 C, M, B = 5, 6, 9
 

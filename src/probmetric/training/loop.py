@@ -38,12 +38,13 @@ from probmetric.training.data import TrainingData
 from probmetric.training.diagnosis import TrainingError, non_finite_gradients, non_finite_loss
 from probmetric.training.forward import Network, embed_as_trained, resolve_precision
 from probmetric.training.network import Weights, weights_of
-from probmetric.training.optimizer import create_optimizer, set_learning_rates, update_parameters
+from probmetric.training.optimizer import create_optimizer, set_learning_rates
 from probmetric.training.progress import HISTORY_COLUMNS, Progress
 from probmetric.training.schedule import learning_rate_factor
 from probmetric.training.seeds import generator_for, seed_layers
 from probmetric.training.team import team_of
 from probmetric.training.validation import validate
+from probmetric.uncompiled import update_parameters
 
 log = logging.getLogger(__name__)
 

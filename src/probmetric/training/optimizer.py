@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
-import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from probmetric.config import ConfigError
+from probmetric.uncompiled import spare_compiler_import
 
 if TYPE_CHECKING:
     from probmetric.config import Training
@@ -73,27 +72,6 @@ def _options(settings: Training) -> dict[str, Any]:
     if settings.optimizer == "sgd":
         return options | {"momentum": settings.momentum, "nesterov": settings.nesterov, "fused": True}
     return options | {"fused": True}
-
-
-def spare_compiler_import() -> None:
-    """Keep PyTorch from importing its compiler, one to two seconds per process, to manage an optimiser.
-
-    The first call of these methods imports `torch._dynamo` for the one purpose of exempting them from compilation.
-    Where nothing is compiled they may as well be called directly; where PyTorch lacks the mechanism this does
-    nothing.
-    """
-    if "torch._dynamo" in sys.modules:
-        return
-    for name in ("add_param_group", "state_dict", "load_state_dict", "zero_grad"):
-        function = getattr(getattr(torch.optim.Optimizer, name), "__wrapped__", None)
-        if function is not None:
-            vars(function).setdefault("__dynamo_disable", function)
-
-
-@torch.no_grad()
-def update_parameters(optimizer: torch.optim.Optimizer) -> None:
-    """`optimizer.step()` without its decorators, which import the compiler and serve only it and step hooks."""
-    inspect.unwrap(type(optimizer).step)(optimizer)
 
 
 def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> float:

@@ -30,7 +30,8 @@ from probmetric.config import EncoderSettings
 from probmetric.losses import Loss
 from probmetric.training.diagnosis import TrainingError
 from probmetric.training.loop import Trainer, TrainingStoppedError, progress_bar
-from probmetric.training.optimizer import create_optimizer, set_learning_rates, update_parameters
+from probmetric.training.optimizer import create_optimizer, set_learning_rates
+from probmetric.uncompiled import update_parameters
 
 log = logging.getLogger(__name__)
 
