@@ -80,7 +80,7 @@ def last_known(read: Callable[[], int | None]) -> Callable[[], int | None]:
 def separate_array_tasks() -> None:
     """In a job that is a task of an array: become this task's own Snakemake instead of waiting beside it."""
     plugin: Any = sys.modules.get("snakemake_executor_plugin_slurm_jobstep")
-    if plugin is not None and "SLURM_ARRAY_TASK_ID" in os.environ:
+    if "SLURM_ARRAY_TASK_ID" in os.environ and hasattr(plugin, "_decompress_array_task_call"):
         plugin._decompress_array_task_call = instead(plugin._decompress_array_task_call)
 
 
