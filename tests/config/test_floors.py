@@ -10,7 +10,8 @@ import probmetric
 
 ROOT = Path(probmetric.__file__).parent
 FLOORS = (
-    ("errors", "interruptions", "lazy"),
+    ("lazy", "uncompiled"),
+    ("errors", "interruptions"),
     ("io", "privacy"),
     ("registry", "source_digest", "job_times"),
     ("metrics",),
