@@ -27,6 +27,12 @@ SETTINGS = {
 RUN = "digits/contrastive/seed0"
 
 
+@pytest.fixture(autouse=True)
+def no_results_here(tmp_path, monkeypatch):
+    """A finished run's line reads `results/` of the working directory; a clone that ran the demo has some."""
+    monkeypatch.chdir(tmp_path)
+
+
 class Clock:
     now = 100.0
 
