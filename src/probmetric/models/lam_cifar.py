@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from probmetric.models import register
 from probmetric.models._base import Encoder
+from probmetric.models._heads import Flatten
 from probmetric.registry import Share
 
 
@@ -34,7 +35,7 @@ class LamCifar(Encoder):
             nn.Conv2d(64, 64, 3),
             nn.ReLU(),
             nn.Dropout2d(dropout),
-            nn.Flatten(),
+            Flatten(),
         )
         side = ((image_size - 2) // 2 - 2) // 2 - 2
         self._attach_head(64 * side**2, dim)

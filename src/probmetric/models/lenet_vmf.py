@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from probmetric.models import register
 from probmetric.models._base import Encoder
+from probmetric.models._heads import Flatten
 
 
 @register
@@ -32,7 +33,7 @@ class LeNetVmf(Encoder):
             nn.BatchNorm2d(16),
             nn.ReLU(),
             nn.MaxPool2d(2),
-            nn.Flatten(),
+            Flatten(),
             nn.Linear(16 * (image_size // 4) ** 2, 120),
             nn.BatchNorm1d(120),
             nn.ReLU(),
