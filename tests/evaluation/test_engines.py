@@ -9,7 +9,7 @@ import torch
 from brute_force import cosine_keys, label_positives
 from hypothesis import given, settings
 
-from probmetric.evaluation import ranks, retrieval
+from probmetric.evaluation import among, ranks, retrieval
 from probmetric.evaluation._problem import build_problem, numpy_rows, torch_rows
 from probmetric.evaluation._ranks_compiled import compiled_counts
 from probmetric.evaluation._ranks_torch import full_precision, torch_counts
@@ -149,6 +149,11 @@ def test_engine_is_chosen_by_size_and_numpy_needs_no_numba(monkeypatch):
     rows = np.ones((1, 512), dtype=np.float32)
     small = problem_of(rows.repeat(100, 0) / np.sqrt(np.float32(512)), np.arange(100) % 50)
     assert ranks.choose_engine(small) == "numpy"
+    monkeypatch.delitem(sys.modules, "probmetric.evaluation._nearest_compiled", raising=False)
+    middle = problem_of(rows.repeat(1_000, 0) / np.sqrt(np.float32(512)), np.arange(1_000) % 500)
+    assert ranks.choose_engine(middle) == "numpy"
+    among.load_kernels()
+    assert [ranks.choose_engine(problem) for problem in (small, middle)] == ["numpy", "compiled"]
     large = problem_of(rows.repeat(15_000, 0) / np.sqrt(np.float32(512)), np.arange(15_000) % 7_500)
     assert ranks.choose_engine(large) == "compiled"
     monkeypatch.setitem(sys.modules, "probmetric.evaluation._ranks_compiled", None)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from probmetric.evaluation._problem import build_problem, numpy_rows
 from probmetric.evaluation._rank_metrics import collect
 from probmetric.evaluation.match import LONGEST_LIST, NEAREST, Match, find_match
-from probmetric.evaluation.ranks import Problem, choose_engine
+from probmetric.evaluation.ranks import FILTERED_DISTANCES, Problem, choose_engine
 from probmetric.evaluation.retrieval import retrieval_per_query
 
 if TYPE_CHECKING:
@@ -53,3 +53,17 @@ def _compiled(problem: Problem, labels: NDArray[Any], ks: tuple[int, ...], k: in
         return None
     lists = Lists(problem.queries, labels.astype(np.int64), k)
     return lists, collect(compiled_counts(problem, lists=lists), problem.relation, ks, "pessimistic")
+
+
+def load_kernels() -> None:
+    """Load the machine code of the compiled path, and compile it where that was never done (10 s).
+
+    Small problems are worth it from then on, in this process and in those it forks. Where there is no numba, or no
+    folder for what it compiles, nothing happens.
+    """
+    rows = np.eye(4, dtype=np.float32)
+    labels = np.arange(len(rows)) % 2
+    for distance in FILTERED_DISTANCES:
+        problem = build_problem(rows, labels, None, None, None, None, distance, False, numpy_rows)
+        if _compiled(problem, labels, ks=(1,), k=1) is None:
+            return

@@ -29,7 +29,9 @@ from probmetric.evaluation._relation import Relation
 Ints = NDArray[np.int64]
 BLOCK_BYTES = 32 << 20
 SMALLEST_TILE = 256
-FILTERED_DISTANCES = ("cosine", "euclidean")
+# What is left to load, and what a search must take to be worth that, by the furthest that is loaded.
+_SECONDS_TO_LOAD = {"probmetric.evaluation._nearest_compiled": 0.004, "numba": 0.1, "sys": 1.5}
+FILTERED_DISTANCES: tuple[Distance, ...] = ("cosine", "euclidean")
 Engine = Literal["auto", "numpy", "compiled", "torch", "streamed"]
 
 
@@ -96,8 +98,10 @@ def choose_engine(problem: Problem) -> Engine:
 
 
 def worth_compiling(queries: int, gallery: int, dim: int) -> bool:
-    """Whether a search takes long enough to load numba for it, which may be loaded already."""
-    return queries * gallery * (2e-11 * dim + 1.2e-8) > (0.1 if "numba" in sys.modules else 1.5)
+    """Whether a search takes long enough to load numba for it, or the kernels, which may be loaded already."""
+    return queries * gallery * (2e-11 * dim + 1.2e-8) > next(
+        seconds for module, seconds in _SECONDS_TO_LOAD.items() if module in sys.modules
+    )
 
 
 def numpy_counts(problem: Problem, block: int | None = None) -> Iterator[Counts]:

@@ -42,9 +42,7 @@ def main() -> None:
     before = list(code())
     listener, path = socket.socket(fileno=int(number)), Path(folder, name)
     owner = os.pidfd_open(int(path.parent.name))
-    for module in WANTED:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(module)
+    _import_wanted()
     if list(code()) == before and _forks_well():
         gc.collect()
         gc.freeze()
@@ -52,6 +50,15 @@ def main() -> None:
         usage.note_server(path.parent)
     with contextlib.suppress(OSError):
         path.unlink()
+
+
+def _import_wanted() -> None:
+    """Import what steps need. The kernels come first: the thread that loads them is gone when all is imported."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("probmetric.evaluation.among").load_kernels()
+    for module in WANTED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
 
 
 def _forks_well() -> bool:
