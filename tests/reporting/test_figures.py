@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import re
@@ -12,7 +13,7 @@ from matplotlib.text import Text
 
 from probmetric.registry import UnknownNameError
 from probmetric.reporting.experiment import ReportContext
-from probmetric.reporting.figures import _data, _images, _lines, _multiples, _style, draw, list_figures
+from probmetric.reporting.figures import _data, _images, _lines, _multiples, _style, draw, draw_all, list_figures
 from probmetric.run_names import RunKey
 
 
@@ -146,6 +147,17 @@ def test_every_kind_of_wrong_labels_has_a_panel_that_begins_at_the_clean_ones():
         "digits, nearest-class label noise": {0.0: pytest.approx(0.85), 0.2: 0.7},
     }
     assert [list(methods["a"]) for methods in lines.values()] == [[0.0, 0.2, 0.4], [0.0, 0.2]]
+
+
+@pytest.mark.slow
+def test_several_processes_draw_the_figures_that_one_draws(study):
+    two = dataclasses.replace(study, figures=("metric_per_method", "roc"))
+    expected = {path: path.read_bytes() for path in draw_all(two)}
+    for path in expected:
+        path.unlink()
+    assert {path: path.read_bytes() for path in draw_all(two, processes=2)} == expected
+    with pytest.raises(UnknownNameError, match="did you mean 'roc'"):
+        draw_all(dataclasses.replace(study, figures=("roc", "rok")), processes=2)
 
 
 def test_drawing_leaves_the_callers_style_alone(study):

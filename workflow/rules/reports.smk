@@ -84,15 +84,16 @@ rule figures:
         "benchmarks/jobs/figures/{experiment}.tsv"
     conda:
         "../envs/probmetric.yaml"
+    threads: 4
     resources:
-        mem_mb=2000,
+        mem_mb=4000,
         runtime=30,
     params:
         plan=report_file,
     message:
         "Figures of {wildcards.experiment}"
     shell:
-        "probmetric figures {wildcards.experiment} --plan {params.plan:q} > {log} 2>&1"
+        "probmetric figures {wildcards.experiment} --plan {params.plan:q} --threads {threads} > {log} 2>&1"
 
 
 rule report:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from probmetric.cli._shared import Add, params, report_plan, whole
+from probmetric.cli._shared import Add, add_threads, params, report_plan, whole
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
@@ -48,12 +48,13 @@ def figures(options: argparse.Namespace) -> None:
     """`probmetric figures`."""
     from probmetric.reporting.figures import draw_all
 
-    draw_all(_report(options))
+    draw_all(_report(options), processes=options.threads)
 
 
 def page(options: argparse.Namespace) -> None:
     """`probmetric report`."""
     from probmetric.planning.staleness import report_state
+    from probmetric.reporting.figures import draw_all
     from probmetric.reporting.html import write_report
     from probmetric.reporting.record import sign
 
@@ -61,7 +62,7 @@ def page(options: argparse.Namespace) -> None:
     if options.partial:
         aggregate(options)
         tables(options)
-        figures(options)
+        draw_all(_report(options))
     write_report(_report(options))
     sign(REPORTS / plan.experiment, report_state(plan, plan.judge()))
 
@@ -124,6 +125,8 @@ def declare(add: Add) -> None:
         command.add_argument("experiment", help="name of a file below workflow/experiments, e.g. demo")
         if name == "figure":
             command.add_argument("figure", help="metric_per_method, learning_curves, ...")
+        if name == "figures":
+            add_threads(command)
         if name == "track":
             command.add_argument("--receipt", type=Path, help="JSON file that says what was written")
         if name == "report":

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from probmetric.cli._shared import Add, params, run_plan, whole
+from probmetric.cli._shared import Add, add_threads, params, run_plan
 
 if TYPE_CHECKING:
     from probmetric.launch import Place
@@ -111,20 +111,16 @@ def declare(add: Add) -> None:
         command.add_argument("run", help="<dataset>[+noise<rate>]/<method>[+key=value...]/seed<k>")
         command.add_argument("--plan", type=Path, help="plan file of the run (default: resolve from params.yaml)")
         if name != "evaluate":
-            _add_threads(command)
+            add_threads(command)
         if name in ("train", "embed"):
             command.add_argument("--processes", type=int, default=1, help="processes that share the work, on any nodes")
     command = add("make", make, "make what is not finished of several runs, one after the other")
     command.add_argument("plan", type=Path, help="plan file of the bundle (state/plan/bundles)")
     command.add_argument("--receipt", type=Path, help="JSON file to write when all are finished")
-    _add_threads(command)
+    add_threads(command)
     command = add("tune", tune, "search a method's settings on validation data; started again it goes on")
     command.add_argument(
         "--estimate", action="store_true", help="only say what processor time it will take (give it before the name)"
     )
     command.add_argument("search", help="name of a file below workflow/tuning")
     command.add_argument("snakemake", nargs=argparse.REMAINDER, help="options for snakemake, e.g. --profile slurm")
-
-
-def _add_threads(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--threads", type=whole(1, 4096), default=1, help="CPU threads")

@@ -83,3 +83,8 @@ def add_promise(command: argparse.ArgumentParser) -> None:
 def add_on_error(command: argparse.ArgumentParser) -> None:
     """What is done with images that cannot be read."""
     command.add_argument("--on-error", choices=["raise", "skip"], default="raise", help="what is done with bad images")
+
+
+def add_threads(command: argparse.ArgumentParser) -> None:
+    """How many CPU threads the command may use."""
+    command.add_argument("--threads", type=whole(1, 4096), default=1, help="CPU threads")

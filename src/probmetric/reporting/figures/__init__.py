@@ -6,7 +6,10 @@ A figure is a function `draw(context) -> Drawing`; `draw(name, context)` writes 
 
 from __future__ import annotations
 
+import functools
+import multiprocessing
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,10 +43,18 @@ def draw(name: str, context: ReportContext) -> list[Path]:
     return save(name, context.folder / "figures", lambda: component(context))
 
 
-def draw_all(context: ReportContext) -> list[Path]:
-    """Draw every figure the experiment names; one process pays for the imports once."""
+def draw_all(context: ReportContext, processes: int = 1) -> list[Path]:
+    """Draw every figure the experiment names, by so many `processes` where these can be forked."""
     (context.folder / "figures").mkdir(parents=True, exist_ok=True)
-    return [path for name in context.figures for path in draw(name, context)]
+    drawn: Callable[[str], list[Path]] = functools.partial(draw, context=context)
+    processes = min(processes, len(context.figures))
+    if processes < 2 or "fork" not in multiprocessing.get_all_start_methods():
+        return [path for name in context.figures for path in drawn(name)]
+    from probmetric.reporting.figures import _style
+
+    fork = multiprocessing.get_context("fork")
+    with _style.style(), ProcessPoolExecutor(processes, fork) as pool:  # the style imports what all figures need
+        return [path for paths in pool.map(drawn, context.figures) for path in paths]
 
 
 def save(name: str, folder: Path, build: Callable[[], Drawing]) -> list[Path]:
