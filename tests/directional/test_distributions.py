@@ -31,6 +31,12 @@ def at_cosine(loc: torch.Tensor, cosine: torch.Tensor) -> torch.Tensor:
     return cosine[:, None] * loc + (1 - cosine**2).sqrt()[:, None] * across
 
 
+def circle_grid(count: int = 2000) -> tuple[torch.Tensor, torch.Tensor]:
+    """Points (K, 2) on the unit circle and weights (K,) that sum to 2 pi; exact for smooth functions."""
+    angle = 2 * math.pi * torch.arange(count, dtype=DOUBLE) / count
+    return torch.stack([angle.cos(), angle.sin()], -1), torch.full((count,), 2 * math.pi / count, dtype=DOUBLE)
+
+
 @ROTATIONAL
 @pytest.mark.parametrize("dim", [2, 3, 8, 64])
 @pytest.mark.parametrize("kappa", [0.0, 0.8, 9.0, 60.0])
@@ -81,6 +87,53 @@ def test_samples_follow_the_distribution_function(dim: int, kappa: float) -> Non
     exact = np.interp(drawn.numpy(), angle[1:].numpy(), (below / below[-1]).numpy())
     steps = np.arange(count + 1) / count
     assert max((exact - steps[:-1]).max(), (steps[1:] - exact).max()) < 1.63 / count**0.5  # exceeded once in 100
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+@pytest.mark.parametrize("kappa", [1e-6, 0.2, 1.0, 1.7, 5.0, 1e3, 1e6])
+def test_samples_on_the_circle_follow_the_distribution_function(kappa: float, dtype: torch.dtype) -> None:
+    """Kolmogorov and Smirnov's difference in the signed angle, by sums over angles, and the resultant by Bessel's."""
+    count = 40_000
+    loc = unit(2, 3).to(dtype)
+    samples = VonMisesFisher(loc, torch.tensor(kappa, dtype=dtype)).sample((count,), generator=generator(8))
+    wide, place = loc.double(), samples.double()
+    drawn = torch.atan2(wide[0] * place[:, 1] - wide[1] * place[:, 0], place @ wide).sort().values
+    reach = min(math.pi, 12 / kappa**0.5)
+    angle = torch.linspace(-reach, reach, 40_001, dtype=DOUBLE)
+    below = torch.cumulative_trapezoid((-2 * kappa * (angle / 2).sin() ** 2).exp(), angle)
+    exact = np.interp(drawn.numpy(), angle[1:].numpy(), (below / below[-1]).numpy())
+    steps = np.arange(count + 1) / count
+    assert max((exact - steps[:-1]).max(), (steps[1:] - exact).max()) < 1.63 / count**0.5  # exceeded once in 100
+    gap = 2 * (drawn / 2).sin() ** 2
+    assert abs(gap.mean() - (1 - float(bessel_reference(2, kappa)[1]))) < 4 * gap.std() / count**0.5
+
+
+@pytest.mark.parametrize("kappa", [0.0, 1e-6, 0.3, 1.0, 2.0, 30.0, 1e6])
+def test_proposals_on_the_circle_envelop_the_density(kappa: float) -> None:
+    """No cost is negative, and what is accepted has the density exp(-kappa s) of the angle, up to one factor."""
+    from probmetric.directional.von_mises_fisher import _Normal
+
+    constants = _Normal.constants(scalar(kappa), 2)
+    scale = (constants[0] / 2).sqrt()  # of y: t = chi^2 / (4 lambda)
+    y = torch.linspace(0, min(1.0, 7 * scale.item()), 2001, dtype=DOUBLE)[:-1]
+    gap, cost = _Normal.propose((y / scale).square(), constants, 2)
+    assert (cost > -1e-9).all()
+    slope = (1 + y**2) / (1 - y**2 + y**4)
+    log_ratio = -((y / scale) ** 2) / 2 - cost + kappa * gap - slope.log()
+    torch.testing.assert_close(log_ratio, log_ratio[:1].expand_as(log_ratio), atol=1e-8, rtol=0)
+    torch.testing.assert_close(2 * torch.atan(y / (1 - y**2)), torch.acos(1 - gap), atol=1e-7, rtol=0)
+    assert _Normal.propose((scalar(1.01) / scale).square(), constants, 2)[1] == math.inf
+
+
+@ROTATIONAL
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_directions_on_the_circle(family: type, dtype: torch.dtype) -> None:
+    loc = torch.tensor([0.6, -0.8], dtype=dtype)
+    distribution = family(loc, torch.tensor(5.0), validate_args=False)
+    samples = distribution.sample((2000,), generator=generator())
+    assert samples.dtype == dtype
+    exact = family(torch.tensor([0.6, -0.8]), torch.tensor(5.0)).mean
+    torch.testing.assert_close(samples.float().mean(0), exact, atol=0.05, rtol=0)
 
 
 @ROTATIONAL
@@ -142,10 +195,10 @@ def test_implicit_derivative_against_quadrature(family: type, dim: int, kappa: f
 
 
 @ROTATIONAL
-@pytest.mark.parametrize(("dim", "kappa"), [(3, 0.7), (3, 12.0), (3, 150.0)])
+@pytest.mark.parametrize(("dim", "kappa"), [(2, 0.7), (2, 12.0), (2, 150.0), (3, 0.7), (3, 12.0), (3, 150.0)])
 def test_reparameterised_gradient_of_an_expectation(family: type, dim: int, kappa: float) -> None:
     """E[f(x)] with a curved f: pathwise gradients against finite differences of the quadrature."""
-    points, weights = sphere_grid()
+    points, weights = sphere_grid() if dim == 3 else circle_grid()
     first, second = unit(dim, 3), unit(dim, 4)
 
     def f(x: torch.Tensor) -> torch.Tensor:
@@ -249,11 +302,7 @@ def test_exact_nonisotropic_density_integrates_to_one(dim: int) -> None:
     kappas = torch.linspace(0.8, 2.5, dim, dtype=DOUBLE)
     distribution = NonIsotropicVonMisesFisher(loc, kappas)
     if dim == 2:
-        angle = 2 * math.pi * torch.arange(2000, dtype=DOUBLE) / 2000
-        points, weights = (
-            torch.stack([angle.cos(), angle.sin()], -1),
-            torch.full((2000,), 2 * math.pi / 2000, dtype=DOUBLE),
-        )
+        points, weights = circle_grid()
     elif dim == 3:
         points, weights = sphere_grid(160, 200)
     else:

@@ -65,7 +65,7 @@ class RotationallySymmetric(Distribution):
     def rsample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Samples (*sample_shape, ..., M) with gradients to `loc` and `concentration`, drawn with `generator`."""
         shape = Size(sample_shape) + self.batch_shape
-        noise = Noise(self.loc, shape, generator)
+        noise = noise_around(self.loc, shape, generator)
         gap = self._sample_gap(noise, generator)
         return _turn(self.loc, gap.to(self.loc.dtype), noise)
 
@@ -86,7 +86,12 @@ class RotationallySymmetric(Distribution):
 
 def around(loc: Tensor, gap: Tensor, generator: torch.Generator | None) -> Tensor:
     """Random unit vectors (S..., ..., M) at cosine 1 - `gap` (S..., ...) from `loc` (..., M)."""
-    return _turn(loc, gap, Noise(loc, gap.shape, generator))
+    return _turn(loc, gap, noise_around(loc, gap.shape, generator))
+
+
+def noise_around(loc: Tensor, shape: Size, generator: torch.Generator | None) -> Noise:
+    """What places samples `shape` around `loc` (..., M)."""
+    return (_CircleNoise if loc.shape[-1] == 2 else Noise)(loc, shape, generator)
 
 
 def no_sample(kappa: Tensor, rounds: int) -> RuntimeError:
@@ -101,7 +106,7 @@ def no_sample(kappa: Tensor, rounds: int) -> RuntimeError:
 class Noise:
     """Gaussian vectors (*shape, M), their components along `loc` (*shape, 1) and what is across, squared; for one use.
 
-    In low dimension the component along loc is taken out here and again in `_at`, which keeps v orthogonal where the
+    In low dimension the component along loc is taken out here and again in `at`, which keeps v orthogonal where the
     noise is nearly parallel to loc. In high dimension only noise drawn with the seed that made loc is; the sample then
     is the mean direction times its cosine.
     """
@@ -128,19 +133,42 @@ class Noise:
         length = torch.addcmul(self.across, self.toward, self.toward).sqrt_()
         return (self.toward / length).squeeze(-1)
 
+    def at(self, loc: Tensor, gap: Tensor) -> Tensor:
+        """Unit vectors at `gap` (S..., ...) from `loc` (..., M), in the noise's memory."""
+        gap = gap.unsqueeze(-1)
+        scale = (2 - gap).mul_(gap).clamp_min_(0).div_(self.across).sqrt_()
+        return self.vectors.mul_(scale).addcmul_((1 - gap).addcmul_(scale, self.along, value=-1), loc)
+
+
+class _CircleNoise(Noise):
+    """On the circle, where what is across `loc` (..., 2) is one Gaussian (*shape): its sign is the side of the mean."""
+
+    def __init__(self, loc: Tensor, shape: Size, generator: torch.Generator | None) -> None:
+        self.across = torch.randn(shape, generator=generator, dtype=loc.dtype, device=loc.device)
+
+    @property
+    def chi_square(self) -> Tensor:
+        """Chi-square variates (*shape) with one degree of freedom."""
+        return self.across.square()
+
+    def at(self, loc: Tensor, gap: Tensor) -> Tensor:
+        """Unit vectors at `gap` (S..., ...) from `loc` (..., 2): loc (cos + i sin), both read as complex numbers."""
+        sine = (2 - gap).mul_(gap).clamp_min_(0).sqrt_().copysign_(self.across)
+        turned = _complex(1 - gap, sine).mul_(_complex(loc[..., 0], loc[..., 1]))
+        return torch.view_as_real(turned).to(loc.dtype)
+
 
 def _turn(loc: Tensor, gap: Tensor, noise: Noise) -> Tensor:
     if torch.is_grad_enabled() and (loc.requires_grad or gap.requires_grad):
         samples: Tensor = _Around.apply(loc, gap, noise)
         return samples
-    return _at(loc, gap, noise)
+    return noise.at(loc, gap)
 
 
-def _at(loc: Tensor, gap: Tensor, noise: Noise) -> Tensor:
-    """Unit vectors at `gap` (S..., ...) from `loc` (..., M), in the noise's memory."""
-    gap = gap.unsqueeze(-1)
-    scale = (2 - gap).mul_(gap).clamp_min_(0).div_(noise.across).sqrt_()
-    return noise.vectors.mul_(scale).addcmul_((1 - gap).addcmul_(scale, noise.along, value=-1), loc)
+def _complex(real: Tensor, imaginary: Tensor) -> Tensor:
+    """Complex numbers (...), which torch has from single precision on."""
+    wide = torch.promote_types(real.dtype, torch.float32)
+    return torch.complex(real.to(wide), imaginary.to(wide))
 
 
 class _Around(Function):
@@ -152,7 +180,7 @@ class _Around(Function):
 
     @staticmethod
     def forward(ctx: Any, loc: Tensor, gap: Tensor, noise: Noise) -> Tensor:
-        samples = _at(loc, gap, noise)
+        samples = noise.at(loc, gap)
         ctx.save_for_backward(loc, gap, samples)
         return samples
 

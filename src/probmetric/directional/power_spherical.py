@@ -54,7 +54,7 @@ class PowerSpherical(RotationallySymmetric):
         return -self.log_normalizer() - self.concentration * _mean_statistic(alpha, beta)
 
     def _sample_gap(self, noise: Noise, generator: torch.Generator | None) -> Tensor:
-        kappa = self.concentration.expand(noise.across.shape[:-1])
+        kappa = self.concentration.expand(noise.chi_square.shape)
         dim, beta = self.dim, (self.dim - 1) / 2
         with torch.no_grad():
             far = torch._standard_gamma(kappa + beta, generator=generator)
