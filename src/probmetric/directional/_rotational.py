@@ -8,6 +8,7 @@ its digits when the concentration is large. Gradients with respect to it: see `_
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -150,6 +151,11 @@ class _CircleNoise(Noise):
     def chi_square(self) -> Tensor:
         """Chi-square variates (*shape) with one degree of freedom."""
         return self.across.square()
+
+    @property
+    def cosine(self) -> Tensor:
+        """Cosines (*shape) of uniform angles: the share of Gaussians nearer zero, times pi, whatever the sign."""
+        return self.across.abs().mul_(math.sqrt(0.5)).erf_().mul_(math.pi).cos_()
 
     def at(self, loc: Tensor, gap: Tensor) -> Tensor:
         """Unit vectors at `gap` (S..., ...) from `loc` (..., 2): loc (cos + i sin), both read as complex numbers."""

@@ -21,8 +21,11 @@ All are right for every kappa, so batches of different ones are drawn by the sch
 (The code released with papers 000 and 002 replaces the parameter of that scheme by its limit for large kappa from
 kappa = 10 on; for kappa < M / 4 its samples are antipodal.)
 
-On the circle (M = 2), ours: the angle a to mu is written tan(a / 2) = y / (1 - y^2) with y in [-1, 1], t = y^2. Then
-s = 2 t / (1 - t + t^2) >= 2 t, and da / dy is twice (1 + t) / (1 - t + t^2) <= exp(2 t - t^2) <= exp(2 t - 2 p t + p^2)
+Concentrations of 1 and more on the circle (M = 2), ours: the angle a to mu is written tan(a / 2) = y / (1 - y^2) with
+y in [-1, 1], t = y^2. Then s = 2 t / (1 - t + t^2) >= 2 t, and da / dy is twice
+
+    (1 + t) / (1 - t + t^2) <= exp(2 t - t^2) <= exp(2 t - 2 p t + p^2)
+
 for any p. So a normal distribution envelops the density of y,
 
     y ~ N(0, 1 / (4 lambda)),  lambda = kappa - 1 + p;      p = 1 / (4 lambda) is best, hence
@@ -116,9 +119,9 @@ def _draw_gap(noise: Noise, kappa: Tensor, dim: int, generator: torch.Generator 
 
 
 def _scheme(kappa: Tensor, dim: int) -> type[_Scheme]:
-    if dim == 2:
-        return _Normal
-    return _Uniform if float(kappa.mean()) < dim / 2 else _Gamma
+    if float(kappa.mean()) < dim / 2:
+        return _Uniform
+    return _Normal if dim == 2 else _Gamma
 
 
 def _on_sphere(shape: torch.Size, kappa: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -178,7 +181,7 @@ class _Uniform(_Scheme):
         """Cosines of uniform directions with a fixed one, from two uniforms (Ulrich 1984)."""
         draws = torch.rand((2, *shape), generator=generator, dtype=like.dtype, device=like.device)
         cosine = torch.cos(2 * math.pi * draws[0])
-        return cosine * (-torch.expm1(2 / (dim - 2) * torch.log1p(-draws[1]))).sqrt()
+        return cosine if dim == 2 else cosine * (-torch.expm1(2 / (dim - 2) * torch.log1p(-draws[1]))).sqrt()
 
     @staticmethod
     def propose(draws: Tensor, constants: tuple[Tensor, ...], dim: int) -> tuple[Tensor, Tensor]:
@@ -246,7 +249,7 @@ class _Normal(_Scheme):
         """Proposals and costs from chi-square variates; what is beyond t = 1 costs infinitely much."""
         width, kappa, start = constants
         double = draws * width
-        rest = torch.nn.functional.threshold_(torch.rsub(double, 1, alpha=0.5), 0, math.inf)
+        rest = torch.nn.functional.threshold(torch.rsub(double, 1, alpha=0.5), 0, math.inf, inplace=True)
         denominator = rest.addcmul_(double, double, value=0.25)
         gap = double / denominator
         cost = denominator.div_(double.add_(2)).log_().sub_(draws, alpha=0.5)
