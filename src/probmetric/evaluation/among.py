@@ -56,7 +56,7 @@ def _compiled(problem: Problem, labels: NDArray[Any], ks: tuple[int, ...], k: in
 
 
 def load_kernels() -> None:
-    """Load the machine code of the compiled path, and compile it where that was never done (10 s).
+    """Load the machine code of the compiled path, and compile it where that was never done (some seconds).
 
     Small problems are worth it from then on, in this process and in those it forks. Where there is no numba, or no
     folder for what it compiles, nothing happens.
