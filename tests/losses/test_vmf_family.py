@@ -21,6 +21,7 @@ from probmetric.losses._released_vmf import (
     quadratic_log_normalizer,
     released_samples,
 )
+from probmetric.registry import OptionValueError
 
 DOUBLE = torch.float64
 DISTANCES = ("cos", "l2", "nivmf", "b_vmf", "el_vmf", "kl_vmf")
@@ -345,6 +346,21 @@ def test_as_published_has_the_constants_of_the_released_scripts() -> None:
     loss.warm_start(z.detach().float(), y)
     assert loss.temperature.item() == pytest.approx(0.003)
     assert loss.optimizer_groups()[2]["lr"] == pytest.approx(0.002)
+
+
+def test_scale_and_margin_of_the_guiding_loss_are_settable() -> None:
+    loss = create_loss(
+        "el_nivmf", num_classes=4, dim=6, guidance="proxy_anchor", guide_scale=20.0, guide_margin=0.2
+    ).double()
+    z, y = batch()
+    bare = create_loss("proxy_anchor", num_classes=4, dim=6, scale=20.0, margin=0.2).double()
+    with torch.no_grad():
+        bare.proxies.copy_(loss.proxies)
+    alone = loss(z, y, generator=seeded())
+    loss.guidance_weight = 0.0
+    torch.testing.assert_close(alone - loss(z, y, generator=seeded()), bare(z, y))
+    with pytest.raises(OptionValueError, match=r"guide_scale=2\.0; allowed: None: proxy_nca_pp has no such option"):
+        create_loss("el_nivmf", num_classes=4, dim=6, guidance="proxy_nca_pp", guide_scale=2.0)
 
 
 @pytest.mark.parametrize("guidance", ["proxy_anchor", "proxy_nca", "soft_triple"])

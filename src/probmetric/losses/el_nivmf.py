@@ -5,7 +5,8 @@
 estimated with `samples` draws z_n for each image; rho_c is the nivMF of proxy c (eq. 4). `guidance_weight` omega > 0
 adds any proxy loss on the same proxy directions (the paper: ProxyAnchor). `corrected` measures the gradients of both
 terms at the images once, at the warm start, and counts omega in units of their ratio: at omega = 1 they start equal,
-whatever the temperature makes of the first; `as_published` takes omega as it is.
+whatever the temperature makes of the first; `as_published` takes omega as it is. `guide_scale` and `guide_margin`
+are the guiding loss's; None leaves it its own.
 
 The (images, samples, classes) log-densities come from two matrix products over all draws at once, see `_nivmf`; above
 `_LARGEST` entries they are made in blocks of images and made again in the backward pass, which bounds the memory.
@@ -18,6 +19,7 @@ The (images, samples, classes) log-densities come from two matrix products over 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
@@ -27,11 +29,12 @@ from torch.utils.checkpoint import checkpoint
 
 from probmetric.directional import VonMisesFisher
 from probmetric.directional.normalizer import log_normalizer_of_square
-from probmetric.losses import REGISTRY, create_loss, register
+from probmetric.losses import create_loss, register
 from probmetric.losses._base import Loss, require, unit
 from probmetric.losses._nivmf import nivmf_log_densities, nivmf_log_likelihoods
 from probmetric.losses._released_vmf import quadratic_log_normalizer, released_samples
 from probmetric.losses._sample_proxy import Released, SampleProxyLoss, some_rows
+from probmetric.losses._wrapped import options_of
 from probmetric.losses.sample_proxy import by_fidelity
 from probmetric.registry import Count, NotNegative, Positive
 
@@ -57,6 +60,8 @@ class ELNivMF(SampleProxyLoss):
             "none", "proxy_anchor", "proxy_anchor_nca", "proxy_nca", "proxy_nca_pp", "soft_triple"
         ] = "none",
         guidance_weight: NotNegative = 1.0,
+        guide_scale: float | None = None,
+        guide_margin: float | None = None,
         normalizer: Literal["by_fidelity", "exact", "paper", "none"] = "by_fidelity",
         concentration: Positive = 18.0,
         temperature: NotNegative = 0.0,
@@ -89,13 +94,14 @@ class ELNivMF(SampleProxyLoss):
         self.normalizer = by_fidelity(normalizer, self.published)
         self.guidance: Loss | None = None
         if guidance != "none" and guidance_weight > 0:
-            self.guidance = self._create_guide(guidance, fidelity)
+            given = {"fidelity": fidelity, "scale": guide_scale, "margin": guide_margin}
+            self.guidance = self._create_guide(guidance, given)
             self.register_buffer("guidance_scale", torch.tensor(1.0))
 
-    def _create_guide(self, name: str, fidelity: str) -> Loss:
+    def _create_guide(self, name: str, given: Mapping[str, Any]) -> Loss:
         """The guiding loss; where it has one proxy per class, its directions are ours."""
-        given = {"fidelity": fidelity} if "fidelity" in REGISTRY.options(name) else {}
-        loss = create_loss(name, num_classes=self.num_classes, dim=self.dim, **given)
+        options = options_of(name, given, prefix="guide_")
+        loss = create_loss(name, num_classes=self.num_classes, dim=self.dim, **options)
         if loss.get_parameter("proxies").shape == self.proxies.shape:
             del loss.proxies
             loss.register_buffer("proxies", torch.empty(0), persistent=False)

@@ -26,16 +26,16 @@ leaves it its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from probmetric.losses import REGISTRY, create_loss, register
+from probmetric.losses import create_loss, register
 from probmetric.losses._base import Loss, require, unit
 from probmetric.losses._flow import ConditionalFlow
+from probmetric.losses._wrapped import options_of
 from probmetric.losses.soft_triple import SoftTriple
 from probmetric.registry import Count, NotNegative, Positive
 
@@ -80,7 +80,7 @@ class NIR(Loss):
         require(blocks >= 1, "blocks", blocks, "at least 1")
         require(depth >= 2, "depth", depth, "at least 2 linear layers")
         given = {"fidelity": fidelity, "proxies_per_class": proxies_per_class, "scale": scale, "margin": margin}
-        self.base = create_loss(base, num_classes=num_classes, dim=dim, proxy_lr=proxy_lr, **_options_of(base, given))
+        self.base = create_loss(base, num_classes=num_classes, dim=dim, proxy_lr=proxy_lr, **options_of(base, given))
         self.flow = ConditionalFlow(dim, blocks=blocks, width=width, depth=depth, condition=condition)
         self.per_sample = fidelity == "as_published"
         divide = nll_norm == "dim" or (nll_norm == "by_fidelity" and not self.per_sample)
@@ -179,11 +179,3 @@ class NIR(Loss):
         """The proxy loss's groups and the flow at its own learning rate."""
         flow = {"params": list(self.flow.parameters()), "lr": self.flow_lr, "weight_decay": 0.0}
         return [*self.base.optimizer_groups(), flow]
-
-
-def _options_of(base: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The given options that the base has; a scale or margin that it lacks is an error."""
-    known = REGISTRY.options(base)
-    for name in ("scale", "margin"):
-        require(given[name] is None or name in known, name, given[name], f"None: {base} has no such option")
-    return {name: value for name, value in given.items() if name in known and value is not None}

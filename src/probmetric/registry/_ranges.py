@@ -63,6 +63,8 @@ RANGES: Mapping[str, Mapping[str, Range]] = {
         "depth": _MANY,
         "embedding_scale": _WEIGHT,
         "epsilon": _ANY,
+        "guide_margin": _ANY,
+        "guide_scale": _POSITIVE,
         "margin": _ANY,
         "margin_from_epoch": _NONE_OR_MANY,
         "min_distance": _POSITIVE,
