@@ -271,22 +271,28 @@ STUDY = {
     "methods": ["contrastive", "cosine"],
     "posteriors": ["laplace"],
     "spaces": {"contrastive": {"loss.margin": {"low": 0.3, "high": 1.2}}},
-    "study": {
-        "title": "After",
-        "runs": [{"datasets": ["glyphs"], "methods": ["untrained", "untuned", "tuned"], "seeds": [0]}],
+    "studies": {
+        "after": {
+            "title": "After",
+            "runs": [{"datasets": ["glyphs"], "methods": ["untrained", "untuned", "tuned"], "seeds": [0]}],
+        },
+        "noise": {
+            "title": "Noise",
+            "runs": [{"datasets": ["glyphs"], "noise": [0.2], "methods": ["tuned"], "seeds": [0]}],
+        },
     },
 }
 
 
-def test_a_search_writes_the_study_of_what_it_chose(params, tmp_path):
+def test_a_search_writes_the_studies_of_what_it_chose(params, tmp_path):
     search, _ = searched(params, tmp_path / "runs", trials=2, batch=2, **STUDY)
     assert search.ranges["cosine"].keys() == RATES.keys()
     assert search.ranges["contrastive"].keys() == {"loss.margin", *RATES}
     written = read_yaml(report.write_methods(search, "t", folder=tmp_path))
     assert written["best-laplace"]["base"] == "best-contrastive"
-    path = report.write_study(search, "t", folder=tmp_path)
-    assert path == tmp_path / "tuned-t.yaml"
-    spec = parse(Experiment, read_yaml(path), "t")
+    paths = report.write_studies(search, "t", folder=tmp_path)
+    assert paths == [tmp_path / "after.yaml", tmp_path / "noise.yaml"]
+    spec = parse(Experiment, read_yaml(paths[0]), "after")
     methods = {name: parse(Method, value, name) for name, value in written.items()}
     runs = expand(params, spec.model_copy(update={"methods": methods}))
     assert [run.settings.method for run in runs] == [
@@ -300,9 +306,9 @@ def test_a_search_writes_the_study_of_what_it_chose(params, tmp_path):
 def test_the_plan_says_which_methods_were_tuned_and_what_they_are_versions_of(params, tmp_path, monkeypatch):
     search, _ = searched(params, tmp_path / "runs", trials=2, batch=2, **STUDY)
     report.write_methods(search, "t", folder=tmp_path / METHODS)
-    report.write_study(search, "t", folder=tmp_path / EXPERIMENTS)
+    report.write_studies(search, "t", folder=tmp_path / EXPERIMENTS)
     monkeypatch.chdir(tmp_path)
-    planned = plan_experiment(params, "tuned-t")
+    planned = plan_experiment(params, "after")
     untuned = ("contrastive", "cosine", "laplace")
     assert planned.tuned == {f"best-{method}": method for method in untuned}
     assert planned.budgets == dict.fromkeys(planned.tuned, 2)
@@ -342,5 +348,6 @@ def test_the_cost_is_told_from_recorded_times(params, tmp_path):
     assert times.of(other, ["train"]) is None
     said = cost.estimated(search, "t", times)
     assert said.splitlines()[0].startswith("search: 2 trials of 2 methods: 4 runs: 0.")
-    assert "study tuned-t: 7 runs" in said
+    assert "study after: 7 runs" in said
+    assert "study noise: 3 runs" in said
     assert "no times recorded" in cost.estimated(search, "t", cost.Times({}, {}))

@@ -16,10 +16,13 @@ SEARCH = {
     "batch": 2,
     "set": {"training.epochs": 1},
     "ranges": {"training.learning_rate": {"low": 0.001, "high": 0.01, "log": True}},
+    "studies": {
+        "after": {"title": "After", "runs": [{"datasets": ["digits"], "methods": ["untrained"], "seeds": [0]}]},
+    },
 }
 
 
-def test_a_search_trains_ordinary_runs_and_writes_methods_experiments_can_name(workspace):
+def test_a_search_trains_ordinary_runs_writes_methods_experiments_can_name_and_builds_its_studies(workspace):
     write_yaml(workspace.folder / "workflow/tuning/try.yaml", SEARCH)
     said = workspace.command("probmetric", "tune", "try", "--cores", "2").stdout
     assert "proxy_anchor-tuned-try" in read_yaml(workspace.folder / "workflow/methods/tuned-try.yaml")
@@ -30,6 +33,7 @@ def test_a_search_trains_ordinary_runs_and_writes_methods_experiments_can_name(w
         assert (workspace.folder / "results" / run / "model.safetensors").exists()
         assert not (workspace.folder / "results" / run / "embeddings").exists()
     assert "ProxyAnchor | 2 | 0 |" in said
+    assert "untrained" in (workspace.folder / "reports/after/runs.csv").read_text()
 
     again = workspace.command("probmetric", "tune", "try", "--cores", "2").stdout
     assert "Train digits" not in again

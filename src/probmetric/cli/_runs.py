@@ -78,24 +78,23 @@ def tune(options: argparse.Namespace) -> None:
     from probmetric.planning.experiments import every_method
     from probmetric.tuning import cost, load_tuning, report
     from probmetric.tuning.search import Search
-    from probmetric.tuning.snakemake import build_study, train_runs
+    from probmetric.tuning.snakemake import build_studies, train_runs
 
     project = params()
     search = Search(project, every_method(project), load_tuning(options.search))
     if options.estimate:
         print(cost.estimated(search, options.search, cost.Times.recorded()))
         return
-    if search.spec.study:
-        report.study(search, options.search)  # a mistake in it is said now, not after hours
+    report.studies(search, options.search)  # a mistake in them is said now, not after hours
     search.run(
         lambda runs: train_runs(runs, project.stale, options.snakemake),
         lambda search: report.write_progress(search, options.search),
     )
     print(report.table(search))
     print(f"Tuned methods, to be named in experiments: {report.write_methods(search, options.search)}")
-    if written := report.write_study(search, options.search):
-        print(f"Their experiment: {written}", flush=True)
-        build_study(written.stem, options.snakemake)
+    if written := report.write_studies(search, options.search):
+        print(f"Their experiments: {', '.join(map(str, written))}", flush=True)
+        build_studies([path.stem for path in written], options.snakemake)
 
 
 def declare(add: Add) -> None:

@@ -80,9 +80,9 @@ class Tuning(Strict):
     posteriors: tuple[str, ...] = Field(
         (), description="methods without training of their own whose `base` is tuned: each gets a tuned one too"
     )
-    study: dict[str, Any] = Field(
+    studies: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
-        description="an experiment that is written and built when the search is done, as `tuned-<search>`; among its "
+        description="experiments that are written and built when the search is done, by their names; among their "
         "methods `tuned` stands for all tuned ones and `untuned` for the same as they were",
     )
 

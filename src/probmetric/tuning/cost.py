@@ -1,4 +1,4 @@
-"""Processor time a search and its study will take, from what runs of the same kind took on this machine.
+"""Processor time a search and its studies will take, from what runs of the same kind took on this machine.
 
 Training: seconds an epoch of the method on the dataset (else of any method on it), median over the histories in
 `results/`, times the epochs, as if nothing stopped early. Every other part of a job (start, data, validation,
@@ -66,15 +66,14 @@ class Times:
 
 
 def estimated(search: Search, name: str, times: Times) -> str:
-    """One line on the search, one on its study, one on both."""
+    """A line on the search, one on each of its studies, one on all."""
     spec = search.spec
     trials = [run for method in spec.methods for run in search.planned(method)]
     lines, total = [], 0.0
     parts: list[tuple[str, list[Run], Callable[[Run], Iterable[Step]]]] = [
         (f"search: {spec.trials} trials of {len(spec.methods)} methods", trials, lambda _: ("train",))
     ]
-    if spec.study:
-        parts.append((f"study tuned-{name}", _study_runs(search, name), steps_of))
+    parts.extend((f"study {study}", runs, steps_of) for study, runs in _study_runs(search, name).items())
     for title, runs, steps in parts:
         found = [times.of(run, steps(run)) for run in runs]
         known = [seconds for seconds in found if seconds is not None]
@@ -94,10 +93,13 @@ def _hours(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h of processor time"
 
 
-def _study_runs(search: Search, name: str) -> list[Run]:
-    """Runs of the study, its methods as if every search had kept its first settings; encoders once."""
+def _study_runs(search: Search, name: str) -> dict[str, list[Run]]:
+    """Runs of the studies, their methods as if every search had kept its first settings; encoders once."""
     first = {method: [Trial(method, 0, {}, (), 0.0)] for method in search.spec.methods}
     search.trials.update({method: found for method, found in first.items() if not search.trials[method]})
     methods: Methods = parse(Methods, {"methods": report.tuned_methods(search, name)}, "tuned")
-    spec: Experiment = parse(Experiment, report.study(search, name), f"{name}: study")
-    return expand(search.params, spec, {**search.methods, **methods.methods})
+    known = {**search.methods, **methods.methods}
+    return {
+        study: expand(search.params, parse(Experiment, content, study), known)
+        for study, content in report.studies(search, name).items()
+    }

@@ -1,4 +1,4 @@
-"""What a search leaves: trials.csv, history.png, table.md, a methods file with the chosen settings, and its study."""
+"""What a search leaves: trials.csv, history.png, table.md, a methods file with the chosen settings, and its studies."""
 
 from __future__ import annotations
 
@@ -38,30 +38,30 @@ def write_methods(search: Search, name: str, *, folder: Path = METHODS) -> Path:
     return path
 
 
-def write_study(search: Search, name: str, *, folder: Path = EXPERIMENTS) -> Path | None:
-    """Write the experiment `tuned-<name>` of a finished search; None where its file asks for none.
+def write_studies(search: Search, name: str, *, folder: Path = EXPERIMENTS) -> list[Path]:
+    """Write the experiments of a finished search.
 
     Raises:
-        ConfigError: what the search file says under `study` is no experiment.
+        ConfigError: one that the search file has under `studies` is no experiment.
     """
-    if not search.spec.study:
-        return None
-    path = folder / f"tuned-{name}.yaml"
-    write_yaml(path, study(search, name))
-    return path
+    found = {folder / f"{study}.yaml": content for study, content in studies(search, name).items()}
+    for path, content in found.items():
+        write_yaml(path, content)
+    return list(found)
 
 
-def study(search: Search, name: str) -> dict[str, Any]:
-    """The experiment of a search, `tuned` and `untuned` replaced by the methods they stand for."""
-    spec = search.spec
-    tuned = [*spec.methods, *spec.posteriors]
+def studies(search: Search, name: str) -> dict[str, dict[str, Any]]:
+    """The experiments of a search by name, `tuned` and `untuned` replaced by the methods they stand for."""
+    tuned = [*search.spec.methods, *search.spec.posteriors]
     names = {"untuned": tuned, "tuned": [_name(search, method, name) for method in tuned]}
-    blocks = [
-        grid | {"methods": [found for method in grid["methods"] for found in names.get(method, [method])]}
-        for grid in spec.study["runs"]
-    ]
-    found = spec.study | {"runs": blocks}
-    parse(Experiment, found, f"{name}: study")
+    found = {}
+    for study, content in search.spec.studies.items():
+        blocks = [
+            grid | {"methods": [found for method in grid["methods"] for found in names.get(method, [method])]}
+            for grid in content["runs"]
+        ]
+        found[study] = content | {"runs": blocks}
+        parse(Experiment, found[study], f"{name}: studies.{study}")
     return found
 
 

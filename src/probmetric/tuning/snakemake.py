@@ -14,15 +14,21 @@ from probmetric.run_folder import RunFolder
 from probmetric.tuning.search import TuningError
 
 
-def build_study(name: str, options: Sequence[str] = ()) -> None:
-    """Have Snakemake build experiment `name`, from data to report; called again it goes on.
+def build_studies(names: Sequence[str], options: Sequence[str] = ()) -> None:
+    """Have Snakemake build the experiments `names`, from data to report, one after the other; called again it goes on.
 
     Raises:
         TuningError: some of it could not be made; Snakemake's messages say what.
     """
-    command = ["snakemake", "--keep-going", *options, "--config", f"experiments=[{name}]"]
-    if call(command):
-        raise TuningError(f"experiment {name} is not complete; Snakemake's messages are above. Run the command again.")
+    incomplete = []
+    for name in names:
+        if status := call(["snakemake", "--keep-going", *options, "--config", f"experiments=[{name}]"]):
+            _check_not_stopped(status)
+            incomplete.append(name)
+    if incomplete:
+        raise TuningError(
+            f"not complete: {', '.join(incomplete)}; Snakemake's messages are above. Run the command again."
+        )
 
 
 def train_runs(runs: Sequence[Run], stale: StalePolicy = "auto", options: Sequence[str] = ()) -> None:
@@ -44,7 +50,11 @@ def train_runs(runs: Sequence[Run], stale: StalePolicy = "auto", options: Sequen
     config = ["--config", "experiments=[]", f"runs={json.dumps(waiting, separators=(',', ':'))}"]
     command = ["snakemake", *missing, "--keep-going", *options, *config]
     status = call(command)
-    if status < 0 or status == 130:
-        raise TuningError("training was stopped; run the same command again to go on.")
+    _check_not_stopped(status)
     if status and not any(Path(target).exists() for target in missing):
         raise TuningError("no run of this batch could be trained; Snakemake's message is above. Run the command again.")
+
+
+def _check_not_stopped(status: int) -> None:
+    if status < 0 or status == 130:
+        raise TuningError("stopped; run the same command again to go on.")
