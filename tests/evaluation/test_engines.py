@@ -64,6 +64,7 @@ def test_compiled_and_torch_equal_exact_path(seed, count, distance, kind, tile, 
     problem = problem_of(rows, labels, distance)
     exact, fast = joined(ranks.numpy_counts(problem)), joined(compiled_counts(problem, tile, threads))
     np.testing.assert_array_equal(exact, fast)
+    np.testing.assert_array_equal(exact, joined(compiled_counts(problem)))
     on_torch = torch_counts(problem_of(rows, labels, distance, torch_rows), tile)
     np.testing.assert_array_equal(exact, joined(on_torch))
 
@@ -77,7 +78,8 @@ def test_near_ties_are_those_of_integer_arithmetic():
         for p in sorted(positives[i], key=lambda j: -keys[i][j]):
             expected_above.append(sum(key > keys[i][p] for key in wrong))
             expected_tied.append(sum(key == keys[i][p] for key in wrong))
-    for counts in (ranks.numpy_counts(problem_of(rows, labels)), compiled_counts(problem_of(rows, labels), 17)):
+    problem = problem_of(rows, labels)
+    for counts in (ranks.numpy_counts(problem), compiled_counts(problem, 17), compiled_counts(problem)):
         above, tied = joined(counts)
         np.testing.assert_array_equal(above, expected_above)
         np.testing.assert_array_equal(tied, expected_tied)
@@ -92,6 +94,7 @@ def test_gallery_and_sparse_relation(distance):
     problem = problem_of(rows[:90], None, distance, gallery=rows, positives=pairs, query_index=index)
     exact, fast = joined(ranks.numpy_counts(problem, 7)), joined(compiled_counts(problem, 64))
     np.testing.assert_array_equal(exact, fast)
+    np.testing.assert_array_equal(exact, joined(compiled_counts(problem)))
     options = {"gallery": rows, "positives": pairs, "query_index": index, "engine": "torch"}
     here = retrieval.retrieval_per_query(rows[:90], distance=distance, **options)
     there = retrieval.retrieval_per_query(rows[:90], distance=distance, **options | {"engine": "numpy"})
@@ -118,10 +121,10 @@ def test_where_float32_decides_nothing(distance, kind):
 def test_queries_in_parts_give_the_same(monkeypatch):
     rows, labels = clustered(4, 200, 5, 8, 1.0)
     problem = problem_of(rows, labels)
-    whole = joined(compiled_counts(problem))
+    whole = joined(compiled_counts(problem, 64))
     monkeypatch.setattr("probmetric.evaluation._ranks_compiled.PAIRS", 500)
-    assert len(list(compiled_counts(problem))) > 5
-    np.testing.assert_array_equal(whole, joined(compiled_counts(problem)))
+    assert len(list(compiled_counts(problem, 64))) > 5
+    np.testing.assert_array_equal(whole, joined(compiled_counts(problem, 64)))
 
 
 def test_blocks_and_shuffles_change_nothing():
@@ -147,13 +150,13 @@ def test_threads_of_the_matrix_product_change_nothing(engine):
 
 def test_engine_is_chosen_by_size_and_numpy_needs_no_numba(monkeypatch):
     rows = np.ones((1, 512), dtype=np.float32)
+    monkeypatch.delitem(sys.modules, "probmetric.evaluation._nearest_compiled", raising=False)
     small = problem_of(rows.repeat(100, 0) / np.sqrt(np.float32(512)), np.arange(100) % 50)
     assert ranks.choose_engine(small) == "numpy"
-    monkeypatch.delitem(sys.modules, "probmetric.evaluation._nearest_compiled", raising=False)
     middle = problem_of(rows.repeat(1_000, 0) / np.sqrt(np.float32(512)), np.arange(1_000) % 500)
     assert ranks.choose_engine(middle) == "numpy"
     among.load_kernels()
-    assert [ranks.choose_engine(problem) for problem in (small, middle)] == ["numpy", "compiled"]
+    assert [ranks.choose_engine(problem) for problem in (small, middle)] == ["compiled", "compiled"]
     large = problem_of(rows.repeat(15_000, 0) / np.sqrt(np.float32(512)), np.arange(15_000) % 7_500)
     assert ranks.choose_engine(large) == "compiled"
     monkeypatch.setitem(sys.modules, "probmetric.evaluation._ranks_compiled", None)

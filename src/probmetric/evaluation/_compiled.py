@@ -236,6 +236,29 @@ def count_exact_rows(keys, rows, bounds, counts, bins):
 
 
 @njit(nogil=True, cache=True)
+def take_thresholds(keys, offsets, columns, result):
+    """Keys (flat) of the positives of every query, descending, of all exact `keys` (Q,N)."""
+    for i in range(keys.shape[0]):
+        s, e = offsets[i], offsets[i + 1]
+        for p in range(s, e):
+            result[p] = keys[i, columns[p]]
+        result[s:e] = np.sort(result[s:e])[::-1]
+
+
+@njit(nogil=True, cache=True, fastmath=FLAGS)
+def count_every_key(keys, offsets, thresholds, above, tied):
+    """Counts from exact `keys` (Q,N), positives and self at -inf: every key is compared with every threshold."""
+    for i in range(keys.shape[0]):
+        line = keys[i]
+        for p in range(offsets[i], offsets[i + 1]):
+            bound, larger, equal = thresholds[p], 0.0, 0.0
+            for b in range(line.shape[0]):
+                larger += 1.0 if line[b] > bound else 0.0
+                equal += 1.0 if line[b] == bound else 0.0
+            above[p], tied[p] = np.int64(larger), np.int64(equal)
+
+
+@njit(nogil=True, cache=True)
 def count_columns(tile, rows, cols, search, bounds, counts, space, patience):
     """Counts from the columns of `tile`: the points of columns cols.. as queries against those of rows rows.. ."""
     offsets, low = bounds[0], bounds[1]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from probmetric.evaluation import _compiled
 from probmetric.evaluation._keys import BITS, float32_error, on_grid, squared_norms, steps_of
 from probmetric.evaluation._relation import LabelRelation
-from probmetric.evaluation.ranks import Counts, Problem
+from probmetric.evaluation.ranks import SMALL, Counts, Problem, key_function
 
 if TYPE_CHECKING:
     from probmetric.evaluation._nearest_compiled import Lists
@@ -68,6 +68,9 @@ def compiled_counts(
 
     `lists`, of the same rows by cosine, are offered every tile; they are whole after the last of the counts.
     """
+    if lists is None and tile is None and len(problem.queries) * len(problem.gallery) <= SMALL:
+        yield _small_counts(problem)
+        return
     size = tile or TILE
     with blas_threads() as (available, limited), ThreadPoolExecutor(threads or available if limited else 1) as pool:
         gallery = _side(problem.gallery, str(problem.distance))
@@ -78,6 +81,19 @@ def compiled_counts(
             lock, local = threading.Lock(), threading.local()
             run_all(pool, [(_tile, task, *place, size, lock, local) for place in _grid(task, size)])
             yield Counts(start, stop, task.offsets, task.above, task.tied)
+
+
+def _small_counts(problem: Problem) -> Counts:
+    """Counts from one float64 matrix of exact keys."""
+    found = key_function(problem)(0, len(problem.queries))
+    offsets, columns = problem.relation.block(0, len(found))
+    exact = np.empty(len(columns))
+    _compiled.take_thresholds(found, offsets, columns, exact)
+    own = np.full(len(found), -1) if problem.self_index is None else problem.self_index
+    _compiled.mask(found, 0, 0, own, offsets, columns)
+    above, tied = np.empty(len(columns), dtype=np.int64), np.empty(len(columns), dtype=np.int64)
+    _compiled.count_every_key(found, offsets, exact, above, tied)
+    return Counts(0, len(found), offsets, above, tied)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ of a query in descending order, the rank of the j-th is j + above + tied if ties
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -30,7 +30,10 @@ Ints = NDArray[np.int64]
 BLOCK_BYTES = 32 << 20
 SMALLEST_TILE = 256
 # What is left to load, and what a search must take to be worth that, by the furthest that is loaded.
-_SECONDS_TO_LOAD = {"probmetric.evaluation._nearest_compiled": 0.004, "numba": 0.1, "sys": 1.5}
+_KERNELS = "probmetric.evaluation._nearest_compiled"
+_SECONDS_TO_LOAD = {_KERNELS: 0.004, "numba": 0.1, "sys": 1.5}
+SMALL = 1 << 21
+"""Pairs up to which the compiled path makes all exact keys at once: threads and tiles would cost more."""
 FILTERED_DISTANCES: tuple[Distance, ...] = ("cosine", "euclidean")
 Engine = Literal["auto", "numpy", "compiled", "torch", "streamed"]
 
@@ -94,7 +97,8 @@ def choose_engine(problem: Problem) -> Engine:
     queries, dim = problem.queries.shape
     few_positives = problem.relation.counts.sum() <= 512 * queries
     suited = problem.distance in FILTERED_DISTANCES and few_positives
-    return "compiled" if suited and worth_compiling(queries, len(problem.gallery), dim) else "numpy"
+    ready = _KERNELS in sys.modules and queries * len(problem.gallery) <= SMALL
+    return "compiled" if suited and (ready or worth_compiling(queries, len(problem.gallery), dim)) else "numpy"
 
 
 def worth_compiling(queries: int, gallery: int, dim: int) -> bool:
@@ -108,13 +112,13 @@ def numpy_counts(problem: Problem, block: int | None = None) -> Iterator[Counts]
     """Exact keys of a block of queries by a float64 matrix product, sorted; O(block x N) memory."""
     total, width = len(problem.queries), len(problem.gallery)
     block = block or max(1, BLOCK_BYTES // (8 * width))
-    key_block = _key_function(problem)
+    key_block = key_function(problem)
     for start in range(0, total, block):
         stop = min(start + block, total)
         yield counts_of_block(problem, key_block(start, stop), start, stop)
 
 
-def _key_function(problem: Problem):
+def key_function(problem: Problem) -> Callable[[int, int], NDArray[np.float64]]:
     """Function (start, stop) -> keys (stop-start,N) of those queries."""
     distance, queries, gallery = problem.distance, problem.queries, problem.gallery
     if not isinstance(distance, str):
