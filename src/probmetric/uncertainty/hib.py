@@ -16,6 +16,9 @@ The start differs as well. Published: σ = 1, a = 1, b = 0. In M dimensions that
 length 1, and no distance on the sphere gives p above ½; small networks hardly leave that state. Corrected: σ is 0.3
 times the root mean square of μ over the training images (`warm_start`), softplus(a) = 5 and b = 3, so that p = ½ at a
 distance of 0.6, above the 0.4 between two samples of one image and below the √2 of unrelated images.
+
+Made for two or three dimensions. In many, noise only lengthens distances, and the objective prefers it on clear images
+(docs/uncertainty.md, "HIB in many dimensions").
 """
 
 from __future__ import annotations
