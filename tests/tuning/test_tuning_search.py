@@ -272,11 +272,11 @@ STUDY = {
     "posteriors": ["laplace"],
     "spaces": {"contrastive": {"loss.margin": {"low": 0.3, "high": 1.2}}},
     "studies": {
-        "after": {
+        "tuned-after": {
             "title": "After",
             "runs": [{"datasets": ["glyphs"], "methods": ["untrained", "untuned", "tuned"], "seeds": [0]}],
         },
-        "noise": {
+        "tuned-noise": {
             "title": "Noise",
             "runs": [{"datasets": ["glyphs"], "noise": [0.2], "methods": ["tuned"], "seeds": [0]}],
         },
@@ -291,7 +291,7 @@ def test_a_search_writes_the_studies_of_what_it_chose(params, tmp_path):
     written = read_yaml(report.write_methods(search, "t", folder=tmp_path))
     assert written["best-laplace"]["base"] == "best-contrastive"
     paths = report.write_studies(search, "t", folder=tmp_path)
-    assert paths == [tmp_path / "after.yaml", tmp_path / "noise.yaml"]
+    assert paths == [tmp_path / "tuned-after.yaml", tmp_path / "tuned-noise.yaml"]
     spec = parse(Experiment, read_yaml(paths[0]), "after")
     methods = {name: parse(Method, value, name) for name, value in written.items()}
     runs = expand(params, spec.model_copy(update={"methods": methods}))
@@ -308,7 +308,7 @@ def test_the_plan_says_which_methods_were_tuned_and_what_they_are_versions_of(pa
     report.write_methods(search, "t", folder=tmp_path / METHODS)
     report.write_studies(search, "t", folder=tmp_path / EXPERIMENTS)
     monkeypatch.chdir(tmp_path)
-    planned = plan_experiment(params, "after")
+    planned = plan_experiment(params, "tuned-after")
     untuned = ("contrastive", "cosine", "laplace")
     assert planned.tuned == {f"best-{method}": method for method in untuned}
     assert planned.budgets == dict.fromkeys(planned.tuned, 2)
@@ -324,6 +324,8 @@ def test_the_plan_says_which_methods_were_tuned_and_what_they_are_versions_of(pa
         ),
         ({"spaces": {"arcface": RATES}}, "arcface is not among `methods`"),
         ({"named": "tuned"}, "gives all methods one name"),
+        ({"studies": {"study": {}}}, "studies: 'study' does not begin with tuned-, and would replace an experiment"),
+        ({"studies": {"tuned-../x": {}}}, "does not begin with tuned-"),
     ],
 )
 def test_a_wrong_study_stops_before_any_training(params, tmp_path, changes, message):
@@ -348,6 +350,6 @@ def test_the_cost_is_told_from_recorded_times(params, tmp_path):
     assert times.of(other, ["train"]) is None
     said = cost.estimated(search, "t", times)
     assert said.splitlines()[0].startswith("search: 2 trials of 2 methods: 4 runs: 0.")
-    assert "study after: 7 runs" in said
-    assert "study noise: 3 runs" in said
+    assert "study tuned-after: 7 runs" in said
+    assert "study tuned-noise: 3 runs" in said
     assert "no times recorded" in cost.estimated(search, "t", cost.Times({}, {}))

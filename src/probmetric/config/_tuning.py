@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pydantic import Field, model_validator
@@ -82,7 +83,8 @@ class Tuning(Strict):
     )
     studies: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
-        description="experiments that are written and built when the search is done, by their names; among their "
+        description="experiments that are written and built when the search is done, by their names, which "
+        "begin with `tuned-`; among their "
         "methods `tuned` stands for all tuned ones and `untuned` for the same as they were",
     )
 
@@ -92,6 +94,10 @@ class Tuning(Strict):
             raise ValueError(f"named: {self.named!r} gives all methods one name; it needs {{method}}")
         if strangers := [name for name in self.spaces if name not in self.methods]:
             raise ValueError(f"spaces: {', '.join(strangers)} is not among `methods`")
+        if wrong := [name for name in self.studies if not re.fullmatch(r"tuned-[\w.-]+", name)]:
+            raise ValueError(
+                f"studies: {wrong[0]!r} does not begin with tuned-, and would replace an experiment of yours"
+            )
         if self.halving and self.halving.keep > self.trials:
             raise ValueError(f"halving: keep is {self.halving.keep}, but there are {self.trials} trials")
         return self
