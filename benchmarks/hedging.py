@@ -2,10 +2,10 @@
 
     python benchmarks/hedging.py results/glyphs/tuned-hib+training.epochs=90/seed0 [more runs]
 
-Finished runs of HIB on data whose manifest has the column `distortion`. Rank correlation of σ/|μ| with the distortion
-of the training images: as the network has it, and where the objective has it once every image has a factor of its own
-on σ, from the network's σ and from one common σ; if both end alike, it is the objective's. For the test images: what
-1/|μ|, σ and σ/|μ| tell, as AUROC of a wrong nearest neighbour and as rank correlation with the distortion.
+Trained runs of HIB (`probmetric train RUN`) on data whose manifest has the column `distortion`. Rank correlation of
+σ/|μ| with the distortion of the training images: as the network has it, and where the objective has it once every image
+has a factor of its own on σ, from the network's σ and from one common σ; if both end alike, it is the objective's. For
+the test images: what 1/|μ|, σ and σ/|μ| tell: AUROC of a wrong neighbour, rank correlation with the distortion.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def optimised(objective: HIBObjective, images: dict[str, Any], log_variance: Ten
         for rows in _balanced(images["label"].numpy(), draw):
             own = log_variance[rows] + 2 * stretch[rows][:, None]
             optimizer.zero_grad()
-            _value(objective, images["mean"][rows], own, images["label"][rows], generator).backward()
+            objective.of_gaussians(images["mean"][rows], own, images["label"][rows], generator=generator).backward()
             optimizer.step()
     return (log_variance + 2 * stretch[:, None]).detach()
 
@@ -77,19 +77,6 @@ def _balanced(labels: NDArray[np.int64], draw: np.random.Generator) -> Iterator[
     draw.shuffle(groups)
     for k in range(0, len(groups) - CLASSES + 1, CLASSES):
         yield torch.from_numpy(np.concatenate(groups[k : k + CLASSES]))
-
-
-def _value(
-    objective: HIBObjective, mean: Tensor, log_variance: Tensor, labels: Tensor, generator: torch.Generator
-) -> Tensor:
-    """The objective of a batch whose means and log variances (B, M) are given."""
-    noise = torch.randn(objective.train_samples, *mean.shape, generator=generator)
-    samples = F.normalize(mean + (0.5 * log_variance).exp() * noise, dim=-1)
-    match, mismatch = objective.log_probabilities(samples)
-    same = labels[:, None] == labels[None, :]
-    positive = same & ~torch.eye(len(labels), dtype=torch.bool)
-    divergence = objective.kl_weight * objective.divergence(mean, log_variance).mean()
-    return -match[positive].mean() - mismatch[~same].mean() + divergence
 
 
 def correlations(objective: HIBObjective, images: dict[str, Any]) -> dict[str, float]:

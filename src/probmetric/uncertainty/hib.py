@@ -67,8 +67,12 @@ class HIBObjective(Objective):
         self.variance.shift.copy_((_RELATIVE_STD**2 * square).log())
 
     def from_features(self, features: Tensor, head: nn.Linear, labels: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Negative log-likelihood of match and mismatch plus the weighted divergence."""
+        """The objective of a batch's features (B, D)."""
         mean, log_variance = _means(head(features), self.as_published), self.variance(features)
+        return self.of_gaussians(mean, log_variance, labels, generator=generator)
+
+    def of_gaussians(self, mean: Tensor, log_variance: Tensor, labels: Tensor, *, generator: torch.Generator) -> Tensor:
+        """Negative log-likelihood of match and mismatch plus the weighted divergence, of means and log σ² (B, M)."""
         shape = (self.train_samples, *mean.shape)
         noise = torch.randn(shape, generator=generator, device=generator.device).to(mean)
         samples = F.normalize(mean + (0.5 * log_variance).exp() * noise, dim=-1)
