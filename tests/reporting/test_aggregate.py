@@ -3,12 +3,14 @@ from __future__ import annotations
 import csv
 import json
 import re
+from collections import Counter
 from statistics import fmean
 
 import pytest
 import yaml
 
 from probmetric.io import FileError, write_json
+from probmetric.reporting._selection import late_gain
 from probmetric.reporting.aggregate import aggregate, legal_name, read_records
 from probmetric.run_names import RunKey
 
@@ -43,7 +45,9 @@ def test_every_metric_of_every_finished_run_is_one_row(workspace, study):
         every = list(csv.DictReader(file))
     rows = [row for row in every if not row["metric"].startswith("training/")]
     trained = sum((folder / "history.csv").exists() for folder in workspace.folders)
-    assert len(every) - len(rows) == 3 * trained  # seconds per epoch and in all, and epochs
+    counted = Counter(row["metric"] for row in every if row["metric"].startswith("training/"))
+    assert {counted.pop(f"training/{name}") for name in ("epoch_seconds", "seconds", "epochs")} == {trained}
+    assert set(counted) == {"training/late_gain"}  # of runs with five validations or more
     finished = [folder for folder in workspace.folders if (folder / "metrics.json").exists()]
     assert len(finished) == 41
     for folder in finished:
@@ -58,6 +62,19 @@ def test_every_metric_of_every_finished_run_is_one_row(workspace, study):
             (settings["dataset"], settings["noise"], settings["method"], settings["seed"])
         }
     assert len(rows) == sum(len(json.loads((folder / "metrics.json").read_text())) for folder in finished)
+
+
+@pytest.mark.parametrize(
+    ("values", "gain"),
+    [
+        ([0.2, 0.4, 0.3, 0.5, 0.6], 0.2),
+        ([0.2, 0.5, 0.3, 0.4, 0.4], -0.2),
+        ([None, 0.1, None, 0.2, 0.3, 0.4, 0.5], 0.25),
+        ([0.1, 0.2, 0.3, 0.4], None),
+    ],
+)
+def test_late_gain_is_what_the_last_fifth_of_the_validations_adds_to_the_best_before(values, gain):
+    assert late_gain([{"val_metric": value} for value in values]) == pytest.approx(gain)
 
 
 def test_the_summary_holds_means_over_seeds_under_legal_names(workspace, study):

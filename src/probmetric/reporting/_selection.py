@@ -1,14 +1,17 @@
-"""How the weights of a run were chosen, and whether the choice meant anything."""
+"""How the weights of a run were chosen, whether the choice meant anything, and whether training had stopped gaining."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from probmetric.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
+
+TINY = 1e-9
 
 
 def trained_by(context: ReportContext, run: RunFolder) -> RunFolder:
@@ -17,6 +20,25 @@ def trained_by(context: ReportContext, run: RunFolder) -> RunFolder:
     if run.history or not isinstance(encoder, str):
         return run
     return RunFolder.named(encoder, context.results)
+
+
+def late_gain(history: Sequence[dict[str, float | None]]) -> float | None:
+    """How much better the last fifth of the epochs is than those before, by their best, as a share of the latter.
+
+    Args:
+        history: rows of history.csv; None without at least five validations.
+    """
+    values = validations(history)
+    last = max(1, len(values) // 5)
+    if len(values) < 5:
+        return None
+    before, after = max(values[:-last]), max(values[-last:])
+    return (after - before) / max(abs(before), TINY)
+
+
+def validations(history: Sequence[dict[str, float | None]]) -> list[float]:
+    """The validation metric of every epoch that has one."""
+    return [value for row in history if (value := row.get("val_metric")) is not None]
 
 
 def warning(context: ReportContext, run: RunFolder) -> str:

@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from probmetric.io import FileError, atomic_path, present, read_csv, write_json
+from probmetric.reporting._selection import late_gain
 from probmetric.reporting.record import REPORTS, write_report_record
 from probmetric.run_folder import STEPS, RunFolder, finished_runs
 from probmetric.run_names import RESULTS, RunKey, legal_name
@@ -84,10 +85,15 @@ def aggregate(
     records = [
         Record(run.key, run.fidelity, metric, value)
         for run in finished_runs(runs)
-        for metric, value in sorted({**run.metrics, **run.times}.items())
+        for metric, value in sorted(_measured(run).items())
     ]
     _write_records(output_csv, records)
     write_json(summary_json, summarise(records, metrics))
+
+
+def _measured(run: RunFolder) -> dict[str, float | None]:
+    gain = late_gain(run.history)
+    return {**run.metrics, **run.times} | ({} if gain is None else {"training/late_gain": gain})
 
 
 def summarise(records: Iterable[Record], metrics: Sequence[str] | None = None) -> dict[str, float]:

@@ -10,6 +10,12 @@ TRAINING = measured(
     Metric("epoch_seconds", "Seconds per epoch", "lower", "leaves out the first epoch; of the machine", unit="s"),
     Metric("seconds", "Seconds", "lower", "of all epochs; of the machine", unit="s"),
     Metric("epochs", "", "none", "epochs trained"),
+    Metric(
+        "late_gain",
+        "Late gain",
+        "none",
+        "best validation metric of the last fifth of epochs over the best before, less one; above .01 not converged",
+    ),
 )
 
 EMBEDDING = measured(

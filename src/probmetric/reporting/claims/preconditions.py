@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from probmetric.data.manifest import SUMMARY, read_summary
 from probmetric.io import present
 from probmetric.reporting._overrides import Overrides, but_for_length, overrides_of
-from probmetric.reporting._selection import trained_by
+from probmetric.reporting._selection import TINY, late_gain, trained_by, validations
 from probmetric.run_names import LabelNoise, split_data_name
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 PAPERS = ("nivmf", "nir", "vmf", "lam", "pfml")
 GAIN = 0.01
 FALL = 0.1
-TINY = 1e-9
 NOISE = LabelNoise("uniform", 0.2)
 MOST_SAMPLES = 5
 
@@ -50,24 +49,6 @@ def tuned_elsewhere(context: ReportContext, data: str, variants: Sequence[str]) 
     """Datasets other than that of `data` the settings of `variants` were tuned on."""
     places = {context.tuned_on.get(variant.partition("+")[0], "") for variant in variants}
     return tuple(sorted(places - {"", split_data_name(data)[0]}))
-
-
-def late_gain(history: Sequence[dict[str, float | None]]) -> float | None:
-    """How much better the last fifth of the epochs is than those before, by their best, as a share of the latter.
-
-    Args:
-        history: rows of history.csv; None without at least five validations.
-    """
-    values = _validations(history)
-    last = max(1, len(values) // 5)
-    if len(values) < 5:
-        return None
-    before, after = max(values[:-last]), max(values[-last:])
-    return (after - before) / max(abs(before), TINY)
-
-
-def _validations(history: Sequence[dict[str, float | None]]) -> list[float]:
-    return [value for row in history if (value := row.get("val_metric")) is not None]
 
 
 def _clean_labels(context: ReportContext, data: str, variants: Sequence[str]) -> str:
@@ -103,7 +84,7 @@ def _gain_of_longer(context: ReportContext, data: str, variant: str) -> str:
 def _best_validation(context: ReportContext, data: str, variant: str) -> tuple[dict[int, float], int]:
     """Seed -> best validation metric of the runs of `variant`, and how many epochs each has at least."""
     histories = {run.key.seed: trained_by(context, run).history for run in _runs(context, data, [variant])}
-    measured = {seed: _validations(history) for seed, history in histories.items()}
+    measured = {seed: validations(history) for seed, history in histories.items()}
     best = {seed: max(values) for seed, values in measured.items() if values}
     return best, min(map(len, histories.values()), default=0)
 
