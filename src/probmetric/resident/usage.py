@@ -7,6 +7,7 @@ child is exact. `s`, the wall time, is right as it is; `max_vms`, `max_uss` and 
 from __future__ import annotations
 
 import json
+import os
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
@@ -74,12 +75,13 @@ def correct_rows(folder: Path) -> int:
 
 
 def _correct(path: Path, facts: Mapping[str, Any]) -> bool:
-    """Correct a row written since the command started."""
-    if not path.exists() or path.stat().st_mtime < facts["started"]:
+    """Correct a row written since the command started; the file's time, which is the job's end, stays."""
+    if not path.exists() or (written := path.stat()).st_mtime < facts["started"]:
         return False
     names, *_before, last = (line.split("\t") for line in path.read_text(encoding="utf-8").splitlines())
     row = dict(zip(names, last, strict=True))
     row |= dict.fromkeys(_UNKNOWN, "NA") | {name: f"{facts[name]:.2f}" for name in row.keys() & facts.keys()}
     row["mean_load"] = f"{100 * facts['cpu_time'] / max(float(row['s']), 1e-3):.2f}"
     path.write_text("\t".join(names) + "\n" + "\t".join(row[name] for name in names) + "\n", encoding="utf-8")
+    os.utime(path, ns=(written.st_atime_ns, written.st_mtime_ns))
     return True
