@@ -89,8 +89,7 @@ def _small_counts(problem: Problem) -> Counts:
     offsets, columns = problem.relation.block(0, len(found))
     exact = np.empty(len(columns))
     _compiled.take_thresholds(found, offsets, columns, exact)
-    own = np.full(len(found), -1) if problem.self_index is None else problem.self_index
-    _compiled.mask(found, 0, 0, own, offsets, columns)
+    _compiled.mask(found, 0, 0, problem.itself(0, len(found)), offsets, columns)
     above, tied = np.empty(len(columns), dtype=np.int64), np.empty(len(columns), dtype=np.int64)
     _compiled.count_every_key(found, offsets, exact, above, tied)
     return Counts(0, len(found), offsets, above, tied)
@@ -178,7 +177,7 @@ def _prepare(
     return _Task(
         queries=queries.rows[part],
         gallery=gallery.rows,
-        own=np.full(stop - start, -1) if problem.self_index is None else problem.self_index[part],
+        own=problem.itself(start, stop),
         offsets=offsets,
         columns=columns,
         factor=np.float32(0 if distance == "cosine" else unit),

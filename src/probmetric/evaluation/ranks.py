@@ -52,6 +52,10 @@ class Problem:
     self_index: Ints | None
     distance: Distance
 
+    def itself(self, start: int, stop: int) -> Ints:
+        """`self_index` of queries start..stop-1, -1 for all where there is none."""
+        return np.full(stop - start, -1) if self.self_index is None else self.self_index[start:stop]
+
 
 @dataclass(frozen=True)
 class Counts:
@@ -153,9 +157,8 @@ def counts_of_block(problem: Problem, found: NDArray[np.float64], start: int, st
     order = np.lexsort((-threshold, owner))
     threshold = threshold[order]
     found[owner, columns] = -np.inf
-    if problem.self_index is not None:
-        own = problem.self_index[start:stop]
-        found[rows[own >= 0], own[own >= 0]] = -np.inf
+    own = problem.itself(start, stop)
+    found[rows[own >= 0], own[own >= 0]] = -np.inf
     above, tied = count_above(found, offsets, threshold)
     return Counts(start, stop, offsets, above, tied)
 
