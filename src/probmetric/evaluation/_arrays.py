@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 UNIT_TOLERANCE = 1e-4
 SMALLEST_NORM, LARGEST_NORM = 1e-12, 1e15
+NORM_BLOCK = 1 << 16  # values, half a megabyte of float64: stays in a cache
 
 
 def is_cuda(values: Any) -> bool:
@@ -70,9 +71,10 @@ def check_unit_rows(array: NDArray[np.float32], name: str) -> None:
 def row_norms(array: NDArray[Any]) -> NDArray[np.float64]:
     """Euclidean norm of each row of `array` (N,M), summed in float64, without a float64 copy of the whole."""
     norms = np.empty(len(array))
-    for start in range(0, len(array), 4096):
-        block = array[start : start + 4096].astype(np.float64)
-        norms[start : start + 4096] = np.sqrt(np.einsum("ij,ij->i", block, block))
+    rows = max(1, NORM_BLOCK // max(array.shape[1], 1))
+    for start in range(0, len(array), rows):
+        block = array[start : start + rows].astype(np.float64)
+        norms[start : start + rows] = np.sqrt(np.einsum("ij,ij->i", block, block))
     return norms
 
 

@@ -21,8 +21,8 @@ import numpy as np
 from numba import njit
 
 CHUNK = 16
-TABLE_CELLS = 1024
-TABLE_FROM = 128
+CELLS = 16
+FEW = 128
 FLAGS = {"reassoc", "nsz", "contract"}
 
 
@@ -48,20 +48,37 @@ def exact_key(x, step_x, y, step_y, shift_y):
     return exact_product(x, y, step_y) / (step_x * step_y) + shift_y
 
 
+@njit(nogil=True, cache=True, fastmath=FLAGS)
+def sort_descending(keys, space):
+    """Sort `keys` (P,), P <= FEW, in place, by counting for each how many come before it; `space` (P,) is scratch.
+
+    Counts in float64 fill the vector lanes and leave no branch to be mispredicted.
+    """
+    for p in range(keys.shape[0]):
+        value, before = keys[p], 0.0
+        for q in range(keys.shape[0]):
+            before += 1.0 if keys[q] > value else 0.0
+        for q in range(p):
+            before += 1.0 if keys[q] == value else 0.0
+        space[np.int64(before)] = value
+    keys[:] = space[: keys.shape[0]]
+
+
 @njit(nogil=True, cache=True)
 def exact_thresholds(search, offsets, columns, start, stop, result):
-    """Exact keys (flat) of the positives of queries start..stop-1, descending; `columns` are put in the same order."""
+    """Exact keys (flat) of the positives, gallery rows `columns` (flat), of queries start..stop-1, descending."""
     queries, gallery, steps_q, steps_g, shift_g = search
-    x = np.empty(queries.shape[1])
+    x, space = np.empty(queries.shape[1]), np.empty(FEW)
     for i in range(start, stop):
         read_row(queries[i], steps_q[i], x)
         s, e = offsets[i], offsets[i + 1]
         for p in range(s, e):
             j = columns[p]
             result[p] = exact_key(x, steps_q[i], gallery[j], steps_g[j], shift_g[j])
-        order = np.argsort(-result[s:e])
-        result[s:e] = result[s:e][order]
-        columns[s:e] = columns[s:e][order]
+        if e - s <= FEW:
+            sort_descending(result[s:e], space)
+        else:
+            result[s:e] = np.sort(result[s:e])[::-1]
 
 
 @njit(nogil=True, cache=True, fastmath=FLAGS)
@@ -99,25 +116,92 @@ def bisect(high, value):
 
 
 @njit(nogil=True, cache=True)
-def fill_table(table, low, high):
-    """Tabulate `bisect` on equal cells from low[-1] to beyond high[0]; -1 marks cells that hold an undecided interval.
+def is_tabled(positives):
+    """Whether a query of so many positives has a table: neither too few to be worth it nor too many for int16."""
+    return 2 < positives < 1 << 14
 
-    Returns (origin, cells per unit). The cell of a value is monotone in it, rounding included, so a value in another
-    cell than an interval's ends is on the same side of the interval as its cell.
-    """
+
+@njit(nogil=True, cache=True)
+def cells_of(low, high, cells):
+    """Origin and cells per unit of the table of a query, low[-1] being in its first, high[0] near its last."""
     origin = low[low.shape[0] - 1]
-    step = np.float32(table.shape[0] - 2) / max(high[0] - origin, np.float32(1e-30))
-    cell = 0
+    return origin, np.float32(cells - 2) / max(high[0] - origin, np.float32(1e-30))
+
+
+@njit(nogil=True, cache=True)
+def fill_bounds(bounds, start, stop, shift, unit, error):
+    """Float32 bounds, rounded outwards, of the interval around the key of each positive of queries start..stop-1 in
+    which float32 cannot decide: `error` either side of the exact key, in units of float32's keys.
+    """
+    offsets, low, high, exact, _tables = bounds
+    for i in range(start, stop):
+        for p in range(offsets[i], offsets[i + 1]):
+            key = (exact[p] + shift[i]) * unit
+            low[p] = np.nextafter(np.float32(key - error), np.float32(-np.inf))
+            high[p] = np.nextafter(np.float32(key + error), np.float32(np.inf))
+
+
+@njit(nogil=True, cache=True)
+def fill_tables(bounds, start, stop):
+    """Tables of queries start..stop-1, flat, CELLS cells per positive."""
+    offsets, low, high, _exact, tables = bounds
+    for i in range(start, stop):
+        s, e = offsets[i], offsets[i + 1]
+        if is_tabled(e - s):
+            fill_table(low[s:e], high[s:e], tables[CELLS * s : CELLS * e])
+
+
+@njit(nogil=True, cache=True)
+def fill_table(low, high, table):
+    """Tabulate `bisect` on equal cells from low[-1] to beyond high[0].
+
+    An entry is twice the index of the first of `high` that is in its cell or a lower one, plus 1 where the cell touches
+    an undecided interval: the index of a value there may be a later one. The cell of a value is monotone in it,
+    rounding included, so a value in another cell than a bound's is on the same side of the bound as its cell.
+    """
+    origin, step = cells_of(low, high, table.shape[0])
+    cell, last = 0, table.shape[0] - 1
     for p in range(low.shape[0] - 1, -1, -1):
-        start, stop = np.int64((low[p] - origin) * step), np.int64((high[p] - origin) * step)
-        while cell < start:
-            table[cell] = p + 1
+        first = min(np.int64((low[p] - origin) * step), last)
+        final = min(np.int64((high[p] - origin) * step), last)
+        while cell < first:
+            table[cell] = 2 * (p + 1)
             cell += 1
-        while cell <= stop:
-            table[cell] = -1
+        while cell < final:
+            table[cell] = 2 * (p + 1) + 1
             cell += 1
+        table[final] = 2 * p + 1
+        cell = max(cell, final + 1)
     table[cell:] = 0
-    return origin, step
+
+
+@njit(nogil=True, cache=True)
+def cell_of(value, origin, step, cells):
+    """Cell of a `value` not below `origin`, unsigned: an index that cannot be negative is not checked for it."""
+    return np.uint64(min(np.int64((value - origin) * step), cells - 1))
+
+
+@njit(nogil=True, cache=True)
+def first_at_most(value, high, table, origin, step):
+    """Index of the first of `high` (P,) that is <= value, by the table, or by bisection where it is empty."""
+    if table.shape[0] == 0:
+        return bisect(high, value)
+    first = np.int64(table[cell_of(value, origin, step, table.shape[0])]) >> 1
+    while first < high.shape[0] and high[first] > value:
+        first += 1
+    return first
+
+
+@njit(nogil=True, cache=True)
+def tally(values, count, table, origin, step, bins, unsure):
+    """Add `count` values to `bins` by their cells; returns how many, listed in `unsure`, may belong further on."""
+    listed = np.int64(0)
+    for n in range(count):
+        entry = np.uint64(table[cell_of(values[n], origin, step, table.shape[0])])
+        bins[entry >> np.uint64(1)] += 1
+        unsure[listed] = n
+        listed += np.int64(entry & np.uint64(1))
+    return listed
 
 
 @njit(nogil=True, cache=True)
@@ -128,35 +212,36 @@ def place(i, values, found, count, search, bounds, counts, base, scratch):
     `exact`, `low`, `high` (P,) descend.
     """
     queries, gallery, steps_q, steps_g, shift_g = search
-    offsets, all_low, all_high, all_exact = bounds
+    offsets, all_low, all_high, all_exact, tables = bounds
     s, e = offsets[i], offsets[i + 1]
     low, high, exact = all_low[s:e], all_high[s:e], all_exact[s:e]
     above, tied = counts[0][s - base : e - base], counts[1][s - base : e - base]
-    bins, table, x = scratch
-    near = 0
-    last = low.shape[0]
+    bins, unsure, x = scratch
+    last, near = e - s, 0
     bins[: last + 1] = 0
-    tabled = count > TABLE_FROM and last > 2
-    origin, step = np.float32(0), np.float32(0)
-    if tabled:
-        origin, step = fill_table(table, low, high)
-    for n in range(count):
-        first = -1
-        if tabled:
-            first = table[min(np.int64((values[n] - origin) * step), table.shape[0] - 1)]
-        if first < 0:
-            first = bisect(high, values[n])
-            if first > 0 and low[first - 1] <= values[n]:
-                if near == 0:
-                    read_row(queries[i], steps_q[i], x)
-                near += 1
-                j, p = found[n], first - 1
-                key = exact_key(x, steps_q[i], gallery[j], steps_g[j], shift_g[j])
-                while p >= 0 and low[p] <= values[n]:
-                    above[p] += key > exact[p]
-                    tied[p] += key == exact[p]
-                    p -= 1
+    table = tables[CELLS * s : CELLS * e if is_tabled(last) else CELLS * s]
+    origin, step = cells_of(low, high, CELLS * last)
+    tabled = table.shape[0] > 0
+    listed = tally(values, count, table, origin, step, bins, unsure) if tabled else count
+    for m in range(listed):
+        n = unsure[m] if tabled else m
+        value = values[n]
+        first = first_at_most(value, high, table, origin, step)
         bins[first] += 1
+        if tabled:
+            bins[table[cell_of(value, origin, step, table.shape[0])] >> 1] -= 1
+        unsure[near] = n
+        near += 1 if first > 0 and low[first - 1] <= value else 0
+    if near:
+        read_row(queries[i], steps_q[i], x)
+    for m in range(near):
+        n = unsure[m]
+        j, p = found[n], first_at_most(values[n], high, table, origin, step) - 1
+        key = exact_key(x, steps_q[i], gallery[j], steps_g[j], shift_g[j])
+        while p >= 0 and low[p] <= values[n]:
+            above[p] += key > exact[p]
+            tied[p] += key == exact[p]
+            p -= 1
     sure = 0
     for p in range(last):
         sure += bins[p]

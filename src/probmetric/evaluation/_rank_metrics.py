@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -15,18 +15,30 @@ from probmetric.evaluation.ranks import Counts
 Doubles = NDArray[np.float64]
 Ties = Literal["pessimistic", "expected", "optimistic"]
 MAP_CUTOFFS = (5, 10, 20, 1000)
+PAIRS = 1 << 15
 
 
 def collect(blocks: Iterable[Counts], relation: Relation, ks: tuple[int, ...], ties: Ties) -> dict[str, Doubles]:
     """Every metric for every query (Q,) from the `blocks` of counts, and `positives` (Q,)."""
     names = metric_names(ks)
     result = {name: np.zeros(len(relation.counts)) for name in names}
-    for counts in blocks:
+    for counts in (part for block in blocks for part in _in_parts(block)):
         found = _metrics_of_block(counts, ks, ties)
         for name in names:
             result[name][counts.start : counts.stop] = found[name]
     result["positives"] = relation.counts.astype(np.float64)
     return result
+
+
+def _in_parts(counts: Counts) -> Iterator[Counts]:
+    """`counts` some queries at a time, whose arrays stay in a cache: new memory costs more than the sums."""
+    offsets, first = counts.offsets, 0
+    while first < len(offsets) - 1:
+        last = max(first + 1, int(np.searchsorted(offsets, offsets[first] + PAIRS, side="right")) - 1)
+        pairs = slice(offsets[first], offsets[last])
+        own = offsets[first : last + 1] - offsets[first]
+        yield Counts(counts.start + first, counts.start + last, own, counts.above[pairs], counts.tied[pairs])
+        first = last
 
 
 def metric_names(ks: tuple[int, ...]) -> list[str]:
@@ -38,9 +50,12 @@ def metric_names(ks: tuple[int, ...]) -> list[str]:
 
 def _metrics_of_block(counts: Counts, ks: tuple[int, ...], ties: Ties) -> dict[str, Doubles]:
     """Per-query metrics (stop-start,) of one block."""
-    ranks = counts.above + (counts.tied if ties == "pessimistic" else 0)
-    within = np.arange(len(ranks)) - np.repeat(counts.offsets[:-1], np.diff(counts.offsets)) + 1
-    sums = RankSums(counts.offsets, within, ranks + within)
+    within = np.arange(1, len(counts.above) + 1)
+    within -= np.repeat(counts.offsets[:-1], np.diff(counts.offsets))
+    ranks = counts.above + within
+    if ties == "pessimistic":
+        ranks += counts.tied
+    sums = RankSums(counts.offsets, within, ranks)
     result = metrics_from_sums(sums, ks)
     if ties == "expected":
         _expected.replace_tied(result, counts, ks, metrics_from_sums)
@@ -56,6 +71,7 @@ class RankSums:
         self._starts = offsets[:-1][self._some]
         self._ranks = ranks
         self._precision = within / ranks
+        self._kept = np.empty_like(self._precision)
         self._first = np.full(len(self.number), np.inf)
         self._first[self._some] = ranks[self._starts]
 
@@ -65,7 +81,7 @@ class RankSums:
 
     def average_precision(self, k: Any) -> Doubles:
         """AP(k), not divided, for a cutoff or one cutoff per query (B,)."""
-        return self._sum(np.where(self._among(k), self._precision, 0.0))
+        return self._sum(np.multiply(self._among(k), self._precision, out=self._kept))
 
     def any_hit(self, k: int) -> Doubles:
         """1 where the nearest positive is among the first k."""

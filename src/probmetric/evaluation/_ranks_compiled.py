@@ -3,13 +3,14 @@
 Each worker thread multiplies one tile at a time with a single-threaded BLAS and scans it. In self-retrieval by labels
 the similarity matrix is symmetric and only tiles on and above the diagonal are made, each serving its rows and its
 columns. Counts are integers and are added under a lock, so neither threads nor tile size change them. Memory: a tile
-per thread and about 60 bytes per positive pair; beyond `PAIRS` of those, queries are taken a part at a time.
+per thread and about 90 bytes per positive pair; beyond `PAIRS` of those, queries are taken a part at a time.
 
 What else needs every pair of rows reads the same tiles: the lists of `_nearest_compiled`.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,7 @@ Floats = NDArray[np.float32]
 TILE = 1024
 PAIRS = 1 << 20
 UNDECIDED = 16
+SAMPLE, CROWDED = 256, 0.1
 
 
 @dataclass
@@ -71,7 +73,7 @@ def compiled_counts(
     if lists is None and tile is None and len(problem.queries) * len(problem.gallery) <= SMALL:
         yield _small_counts(problem)
         return
-    size = tile or TILE
+    size = tile or _even_tile(len(problem.gallery))
     with blas_threads() as (available, limited), ThreadPoolExecutor(threads or available if limited else 1) as pool:
         gallery = _side(problem.gallery, str(problem.distance))
         same = problem.queries is problem.gallery
@@ -81,6 +83,12 @@ def compiled_counts(
             lock, local = threading.Lock(), threading.local()
             run_all(pool, [(_tile, task, *place, size, lock, local) for place in _grid(task, size)])
             yield Counts(start, stop, task.offsets, task.above, task.tied)
+
+
+def _even_tile(rows: int) -> int:
+    """Side of a tile of at most `TILE`, so that those at the edges are about as large as the others."""
+    tiles = -(-rows // TILE)
+    return -(-rows // (tiles * _compiled.CHUNK)) * _compiled.CHUNK
 
 
 def _small_counts(problem: Problem) -> Counts:
@@ -162,17 +170,18 @@ def _prepare(
     distance, part = str(problem.distance), slice(start, stop)
     queries, gallery = sides
     offsets, columns = problem.relation.block(start, stop)
-    columns, exact = columns.copy(), np.empty(len(columns))
+    exact = np.empty(len(columns))
     search = (queries.rows[part], gallery.rows, queries.steps[part], gallery.steps, gallery.shift)
-    spans = np.linspace(0, stop - start, 65).astype(np.int64)
-    run_all(
-        pool,
-        [(_compiled.exact_thresholds, search, offsets, columns, spans[n], spans[n + 1], exact) for n in range(64)],
-    )
+    spans = list(itertools.pairwise(np.linspace(0, stop - start, 65).astype(np.int64)))
+    run_all(pool, [(_compiled.exact_thresholds, search, offsets, columns, *span, exact) for span in spans])
     unit = (min(queries.steps.min(), gallery.steps.min()) / 2.0**BITS) ** 2
-    shift = queries.shift[part]
-    threshold = (exact + np.repeat(shift, np.diff(offsets))) * unit
-    low, high = _undecided(threshold, float32_error(gallery.rows.shape[1], distance))
+    shift, error = queries.shift[part], float32_error(gallery.rows.shape[1], distance)
+    low, high = np.empty(len(exact), dtype=np.float32), np.empty(len(exact), dtype=np.float32)
+    bounds = (offsets, low, high, exact, np.empty(0, dtype=np.int16))
+    run_all(pool, [(_compiled.fill_bounds, bounds, *span, shift, unit, error) for span in spans])
+    if _crowded(search, shift, unit, offsets, low):
+        bounds = (*bounds[:-1], np.empty(_compiled.CELLS * len(exact), dtype=np.int16))
+        run_all(pool, [(_compiled.fill_tables, bounds, *span) for span in spans])
     whole = stop - start == len(problem.queries)
     return _Task(
         queries=queries.rows[part],
@@ -184,7 +193,7 @@ def _prepare(
         filter_q=(shift * unit).astype(np.float32),
         filter_g=(gallery.shift * unit).astype(np.float32),
         search=search,
-        bounds=(offsets, low, high, exact),
+        bounds=bounds,
         above=np.zeros(len(columns), dtype=np.int64),
         tied=np.zeros(len(columns), dtype=np.int64),
         symmetric=whole and queries is gallery and isinstance(problem.relation, LabelRelation),
@@ -193,10 +202,13 @@ def _prepare(
     )
 
 
-def _undecided(keys: Doubles, error: float) -> tuple[Floats, Floats]:
-    """Float32 bounds, rounded outwards, of the interval around each key in which float32 cannot decide."""
-    low, high = (keys - error).astype(np.float32), (keys + error).astype(np.float32)
-    return np.nextafter(low, np.float32(-np.inf)), np.nextafter(high, np.float32(np.inf))
+def _crowded(search: tuple[Any, ...], shift: Doubles, unit: float, offsets: Ints, low: Floats) -> bool:
+    """Whether so many entries of a line reach its farthest positive that tables pay, judged by some of the pairs."""
+    asked = np.flatnonzero(np.diff(offsets))[:: max(1, len(shift) // SAMPLE)]
+    queries, gallery, _steps_q, _steps_g, shift_g = search
+    some = slice(None, None, max(1, len(gallery) // SAMPLE))
+    keys = (queries[asked] @ gallery[some].T + shift[asked, None] + shift_g[some]) * unit
+    return bool(keys.size) and float((keys >= low[offsets[asked + 1] - 1, None]).mean()) > CROWDED
 
 
 def run_all(pool: ThreadPoolExecutor, calls: list[tuple[Any, ...]]) -> None:
@@ -215,7 +227,7 @@ def _tile(task: _Task, rows: int, cols: int, size: int, lock: threading.Lock, lo
             np.empty((_compiled.CHUNK, size + 1), dtype=np.int64),
             (
                 np.empty(int(np.diff(task.offsets).max()) + 1, dtype=np.int64),
-                np.empty(_compiled.TABLE_CELLS, dtype=np.int64),
+                np.empty(size + 1, dtype=np.int64),
                 np.empty(task.gallery.shape[1]),
             ),
         )
