@@ -55,8 +55,8 @@ def test_ends_are_those_of_a_process_of_its_own(office, wish):
     assert found[0] == {"": 2, "fail": 2, "text": 1, "seven": 7, "die": -9, "crash": -6}[wish]
 
 
-def waiting(office):
-    process = office.start("tables", "nothing", SPY="wait")
+def waiting(office, command="tables"):
+    process = office.start(command, "nothing", SPY="wait")
     assert process.stdout.readline() == "waiting\n"
     assert office.jobs()
     return process
@@ -121,6 +121,16 @@ def test_its_usage_is_noted_and_corrects_the_benchmark_row(office, monkeypatch):
     assert float(found["mean_load"]) == pytest.approx(50 * float(found["cpu_time"]), abs=1)
     assert float(found["max_rss"]) > 100
     assert (found["s"], found["max_uss"]) == ("2.0", "NA")
+
+
+def test_data_is_prepared_while_the_server_still_starts(doomed):
+    alone = doomed.start("prepare", "nothing", SPY="wait")
+    assert alone.stdout.readline() == "waiting\n"
+    assert doomed.servers()
+    assert not doomed.jobs()
+    assert doomed.run("tables", "nothing")[0] == 2
+    waiting(doomed, "prepare")
+    assert len(doomed.jobs()) == 1
 
 
 def test_edited_code_is_what_the_next_command_runs(doomed):

@@ -39,6 +39,18 @@ if workflow.local_exec and "gpu" not in workflow.global_resources and device_cou
 
 EXPERIMENTS = PLAN.experiments
 PREPARED = PLAN.params.data.prepared
+# What Snakemake sets to a job's threads, for a job whose threads are processes: it is served as jobs of one thread are.
+ONE_THREAD_EACH = " ".join(
+    f"{library}=1"
+    for library in (
+        "OMP_NUM_THREADS",
+        "GOTO_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "VECLIB_MAXIMUM_THREADS",
+        "NUMEXPR_NUM_THREADS",
+    )
+)
 
 
 wildcard_constraints:
@@ -117,6 +129,12 @@ def run_digests(step):
         return judged(needed, PLAN.repeats(wildcards.run, step))
 
     return of_run
+
+
+def training_images(wildcards):
+    """Input function: the table of the images trained on; of ready jobs Snakemake starts those with the most first."""
+    folder = os.path.dirname(PLAN.digests(wildcards.run)[0])
+    return judged([f"{folder}/manifest.parquet"], PLAN.repeats(wildcards.run, "train"))
 
 
 def bundle_digests(wildcards):

@@ -6,6 +6,7 @@ rule prepare:
         again=data_again,
     output:
         f"{PREPARED}/{{data}}/digest",
+        f"{PREPARED}/{{data}}/manifest.parquet",
     log:
         "logs/prepare/{data}.log",
     benchmark:

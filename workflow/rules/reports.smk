@@ -90,10 +90,12 @@ rule figures:
         runtime=30,
     params:
         plan=report_file,
+        each=ONE_THREAD_EACH,
     message:
         "Figures of {wildcards.experiment}"
     shell:
-        "probmetric figures {wildcards.experiment} --plan {params.plan:q} --threads {threads} > {log} 2>&1"
+        "{params.each} probmetric figures {wildcards.experiment} --plan {params.plan:q} --threads {threads}"
+        " > {log} 2>&1"
 
 
 rule report:

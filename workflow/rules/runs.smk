@@ -11,6 +11,7 @@ rule train:
         again=again("train"),
         origin=origin,
         digest=run_digests("train"),
+        images=training_images,
     output:
         weights="results/{run}/model.safetensors",
         last="results/{run}/model_last.safetensors",

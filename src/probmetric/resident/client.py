@@ -24,7 +24,9 @@ STEPS = frozenset(
         *("aggregate", "tables", "figures", "figure", "report", "track", "theory"),
     )
 )
-SECONDS_TO_START = 60.0
+# Need little of what a server imports: while it starts they run themselves, on another core.
+LIGHT = frozenset(("prepare", "noise", "data"))
+SECONDS_TO_START, SECONDS_TO_ANSWER = 60.0, 0.2
 NUMBER = 4  # bytes of a process number or a wait status
 
 
@@ -61,8 +63,12 @@ class _Conversation:
         self.link = link
 
     def run(self) -> int | None:
-        """Have the command run; None if the server was lost, and nothing runs any more."""
-        self.link.settimeout(SECONDS_TO_START)
+        """Have the command run; None if the server was lost, and nothing runs any more.
+
+        Raises:
+            OSError: the server does not answer in time.
+        """
+        self.link.settimeout(SECONDS_TO_ANSWER if sys.argv[1] in LIGHT else SECONDS_TO_START)
         _send_request(self.link)
         if self.link.recv(1) != b"r":
             return None

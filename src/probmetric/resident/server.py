@@ -53,12 +53,16 @@ def main() -> None:
 
 
 def _import_wanted() -> None:
-    """Import what steps need. The kernels come first: the thread that loads them is gone when all is imported."""
+    """Import what steps need. The kernels come first: the thread that loads them is gone when all is imported.
+
+    Children inherit how memory is kept.
+    """
     with contextlib.suppress(ImportError):
         importlib.import_module("probmetric.evaluation.among").load_kernels()
     for module in WANTED:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
+    importlib.import_module("probmetric.training.allocator").keep_freed_memory()
 
 
 def _forks_well() -> bool:
