@@ -9,7 +9,7 @@ import torch
 from brute_force import cosine_keys, label_positives
 from hypothesis import given, settings
 
-from probmetric.evaluation import among, ranks, retrieval
+from probmetric.evaluation import _ranks_compiled, among, ranks, retrieval
 from probmetric.evaluation._problem import build_problem, numpy_rows, torch_rows
 from probmetric.evaluation._ranks_compiled import compiled_counts
 from probmetric.evaluation._ranks_torch import full_precision, torch_counts
@@ -125,6 +125,20 @@ def test_queries_in_parts_give_the_same(monkeypatch):
     monkeypatch.setattr("probmetric.evaluation._ranks_compiled.PAIRS", 500)
     assert len(list(compiled_counts(problem, 64))) > 5
     np.testing.assert_array_equal(whole, joined(compiled_counts(problem, 64)))
+
+
+@pytest.mark.parametrize("distance", ["cosine", "euclidean"])
+@pytest.mark.parametrize(("spread", "crowded"), [(0.3, False), (3.0, True)])
+def test_tables_are_made_where_classes_overlap_and_change_nothing(monkeypatch, distance, spread, crowded):
+    rows, labels = clustered(5, 1500, 12, 32, spread)
+    rows[:40], labels[:40] = rows[40:80], labels[40:80]  # exact ties
+    problem = problem_of(rows, labels, distance)
+    exact, answers, judge = joined(ranks.numpy_counts(problem)), [], _ranks_compiled._crowded
+    monkeypatch.setattr(_ranks_compiled, "_crowded", lambda *given: answers.append(judge(*given)) or answers[-1])
+    np.testing.assert_array_equal(exact, joined(compiled_counts(problem, 256)))
+    assert answers == [crowded]
+    monkeypatch.setattr(_ranks_compiled, "_crowded", lambda *_given: not crowded)
+    np.testing.assert_array_equal(exact, joined(compiled_counts(problem, 256)))
 
 
 def test_blocks_and_shuffles_change_nothing():

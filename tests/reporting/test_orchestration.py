@@ -48,6 +48,15 @@ def test_the_start_of_processes_counts_as_overhead(workspace, tmp_path):
     assert found.computation == pytest.approx(5 - 2)
 
 
+def test_no_start_is_counted_twice(workspace, tmp_path):
+    """A training's start is what its epochs leave, a report's is reporting."""
+    write_benchmark(tmp_path, "train", "a", 3.0)
+    write_benchmark(tmp_path, "figures", "a", 4.0)
+    found = measure(tmp_path, [], 10.0, starts={"train": 2.0, "figures": 2.0})
+    assert (found.step_overhead, found.reporting, found.computation, found.idle) == pytest.approx((3, 4, 0, 3))
+    assert found.share == pytest.approx(1)
+
+
 def test_bad_input_is_named(workspace, tmp_path):
     with pytest.raises(ValueError, match="total_seconds is 0"):
         measure(tmp_path, [], 0)

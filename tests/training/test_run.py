@@ -72,6 +72,19 @@ def test_selected_weights_have_the_recorded_metric(digits_open: Path, tmp_path: 
     assert recall == pytest.approx(record["training"]["selected_value"], abs=2 / len(labels))
 
 
+def test_batches_made_several_at_once_are_those_made_alone(digits: Path) -> None:
+    """Wherever an epoch is taken up again."""
+    data = TrainingData(digits, quick_settings().training, seed=0, device=CPU)
+    for start in (0, 2):
+        made = list(data.epoch_batches(3, start))
+        assert len(made) == data.steps_per_epoch - start
+        for positions, images, labels in made:
+            alone, own = data.batch(positions, epoch=3)
+            assert torch.equal(images, alone)
+            assert images.stride() == alone.stride()
+            assert torch.equal(labels, own)
+
+
 def test_same_seed_same_weights_other_seed_others(digits: Path, tmp_path: Path) -> None:
     weights = [
         (train(quick_settings(seed=seed), digits, tmp_path / name) / "model.safetensors").read_bytes()

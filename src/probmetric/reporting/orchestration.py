@@ -81,8 +81,8 @@ def measure(
         total_seconds: wall time of the whole workflow.
         cores: jobs that could run at once.
         since: leave out files older than this time (seconds since the epoch): jobs of earlier invocations.
-        starts: rule -> seconds one of its processes takes to start and import (`start_seconds`); training needs
-            none, its epochs are timed from the inside.
+        starts: rule -> seconds one of its processes takes to start and import (`start_seconds`); not counted where
+            it is already: of training, whose epochs are timed from the inside, and of reporting.
         output: JSON file to write, if any.
 
     Raises:
@@ -98,8 +98,8 @@ def measure(
     reporting = sum(found["seconds"] for rule, found in by_rule.items() if rule in REPORTING)
     overhead = max(0.0, train_jobs - training)
     for rule, seconds in (starts or {}).items():
-        found = by_rule.get(rule, {"jobs": 0.0, "seconds": 0.0})
-        overhead += min(found["jobs"] * seconds, found["seconds"])
+        if rule in by_rule and rule not in (*TRAINING, *REPORTING):
+            overhead += min(by_rule[rule]["jobs"] * seconds, by_rule[rule]["seconds"])
     idle = max(0.0, total_seconds * cores - job_seconds)
     result = Orchestration(
         total_seconds=total_seconds,
