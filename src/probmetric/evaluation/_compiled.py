@@ -182,17 +182,6 @@ def cell_of(value, origin, step, cells):
 
 
 @njit(nogil=True, cache=True)
-def first_at_most(value, high, table, origin, step):
-    """Index of the first of `high` (P,) that is <= value, by the table, or by bisection where it is empty."""
-    if table.shape[0] == 0:
-        return bisect(high, value)
-    first = np.int64(table[cell_of(value, origin, step, table.shape[0])]) >> 1
-    while first < high.shape[0] and high[first] > value:
-        first += 1
-    return first
-
-
-@njit(nogil=True, cache=True)
 def tally(values, count, table, origin, step, bins, unsure):
     """Add `count` values to `bins` by their cells; returns how many, listed in `unsure`, may belong further on."""
     listed = np.int64(0)
@@ -202,6 +191,40 @@ def tally(values, count, table, origin, step, bins, unsure):
         unsure[listed] = n
         listed += np.int64(entry & np.uint64(1))
     return listed
+
+
+@njit(nogil=True, cache=True)
+def settle(key, value, p, low, exact, above, tied):
+    """Compare the exact `key` of an entry with those of positive p and nearer ones, as far as `value` cannot decide."""
+    while p >= 0 and low[p] <= value:
+        above[p] += key > exact[p]
+        tied[p] += key == exact[p]
+        p -= 1
+
+
+@njit(nogil=True, cache=True)
+def place_by_table(i, values, found, count, search, low, high, exact, table, above, tied, scratch):
+    """As `place`, up to `bins`: first all entries by their cells, then those whose cell does not tell."""
+    queries, gallery, steps_q, steps_g, shift_g = search
+    bins, unsure, x = scratch
+    origin, step = cells_of(low, high, table.shape[0])
+    near = 0
+    for m in range(tally(values, count, table, origin, step, bins, unsure)):
+        n = unsure[m]
+        begin = np.int64(table[cell_of(values[n], origin, step, table.shape[0])]) >> 1
+        first = begin
+        while first < high.shape[0] and high[first] > values[n]:
+            first += 1
+        bins[begin] -= 1
+        bins[first] += 1
+        if first > 0 and low[first - 1] <= values[n]:
+            if near == 0:
+                read_row(queries[i], steps_q[i], x)
+            near += 1
+            j = found[n]
+            key = exact_key(x, steps_q[i], gallery[j], steps_g[j], shift_g[j])
+            settle(key, values[n], first - 1, low, exact, above, tied)
+    return near
 
 
 @njit(nogil=True, cache=True)
@@ -216,32 +239,23 @@ def place(i, values, found, count, search, bounds, counts, base, scratch):
     s, e = offsets[i], offsets[i + 1]
     low, high, exact = all_low[s:e], all_high[s:e], all_exact[s:e]
     above, tied = counts[0][s - base : e - base], counts[1][s - base : e - base]
-    bins, unsure, x = scratch
-    last, near = e - s, 0
+    bins, _unsure, x = scratch
+    near, last = 0, e - s
     bins[: last + 1] = 0
-    table = tables[CELLS * s : CELLS * e if is_tabled(last) else CELLS * s]
-    origin, step = cells_of(low, high, CELLS * last)
-    tabled = table.shape[0] > 0
-    listed = tally(values, count, table, origin, step, bins, unsure) if tabled else count
-    for m in range(listed):
-        n = unsure[m] if tabled else m
-        value = values[n]
-        first = first_at_most(value, high, table, origin, step)
+    if tables.shape[0] > 0 and is_tabled(last):
+        table = tables[CELLS * s : CELLS * e]
+        near = place_by_table(i, values, found, count, search, low, high, exact, table, above, tied, scratch)
+        count = 0
+    for n in range(count):
+        first = bisect(high, values[n])
+        if first > 0 and low[first - 1] <= values[n]:
+            if near == 0:
+                read_row(queries[i], steps_q[i], x)
+            near += 1
+            j = found[n]
+            key = exact_key(x, steps_q[i], gallery[j], steps_g[j], shift_g[j])
+            settle(key, values[n], first - 1, low, exact, above, tied)
         bins[first] += 1
-        if tabled:
-            bins[table[cell_of(value, origin, step, table.shape[0])] >> 1] -= 1
-        unsure[near] = n
-        near += 1 if first > 0 and low[first - 1] <= value else 0
-    if near:
-        read_row(queries[i], steps_q[i], x)
-    for m in range(near):
-        n = unsure[m]
-        j, p = found[n], first_at_most(values[n], high, table, origin, step) - 1
-        key = exact_key(x, steps_q[i], gallery[j], steps_g[j], shift_g[j])
-        while p >= 0 and low[p] <= values[n]:
-            above[p] += key > exact[p]
-            tied[p] += key == exact[p]
-            p -= 1
     sure = 0
     for p in range(last):
         sure += bins[p]
