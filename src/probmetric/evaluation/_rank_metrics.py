@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from probmetric.evaluation import _expected
 from probmetric.evaluation._relation import Relation
-from probmetric.evaluation.ranks import Counts
+from probmetric.evaluation.ranks import Counts, query_spans
 
 Doubles = NDArray[np.float64]
 Ties = Literal["pessimistic", "expected", "optimistic"]
@@ -32,13 +32,11 @@ def collect(blocks: Iterable[Counts], relation: Relation, ks: tuple[int, ...], t
 
 def _in_parts(counts: Counts) -> Iterator[Counts]:
     """`counts` some queries at a time, whose arrays stay in a cache: new memory costs more than the sums."""
-    offsets, first = counts.offsets, 0
-    while first < len(offsets) - 1:
-        last = max(first + 1, int(np.searchsorted(offsets, offsets[first] + PAIRS, side="right")) - 1)
+    offsets = counts.offsets
+    for first, last in query_spans(np.diff(offsets), PAIRS):
         pairs = slice(offsets[first], offsets[last])
         own = offsets[first : last + 1] - offsets[first]
         yield Counts(counts.start + first, counts.start + last, own, counts.above[pairs], counts.tied[pairs])
-        first = last
 
 
 def metric_names(ks: tuple[int, ...]) -> list[str]:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from probmetric.evaluation import _compiled
 from probmetric.evaluation._keys import BITS, float32_error, on_grid, squared_norms, steps_of
 from probmetric.evaluation._relation import LabelRelation
-from probmetric.evaluation.ranks import SMALL, Counts, Problem, key_function
+from probmetric.evaluation.ranks import SMALL, Counts, Problem, key_function, query_spans
 
 if TYPE_CHECKING:
     from probmetric.evaluation._nearest_compiled import Lists
@@ -78,7 +78,7 @@ def compiled_counts(
         gallery = _side(problem.gallery, str(problem.distance))
         same = problem.queries is problem.gallery
         queries = gallery if same else _side(problem.queries, str(problem.distance))
-        for start, stop in _parts(problem.relation.counts):
+        for start, stop in query_spans(problem.relation.counts, PAIRS):
             task = _prepare(problem, (queries, gallery), start, stop, pool, lists)
             lock, local = threading.Lock(), threading.local()
             run_all(pool, [(_tile, task, *place, size, lock, local) for place in _grid(task, size)])
@@ -115,16 +115,6 @@ def blas_threads() -> Iterator[tuple[int, bool]]:
     available = max((library["num_threads"] for library in blas.info()), default=1)
     with blas.limit(limits=1):
         yield available, True
-
-
-def _parts(positives: Ints) -> Iterator[tuple[int, int]]:
-    """Runs of queries with at most `PAIRS` positives together (one query at least)."""
-    total, start = np.cumsum(positives), 0
-    while start < len(positives):
-        before = total[start - 1] if start else 0
-        stop = max(start + 1, int(np.searchsorted(total, before + PAIRS, side="right")))
-        yield start, stop
-        start = stop
 
 
 def _grid(task: _Task, size: int) -> Iterator[tuple[int, int]]:

@@ -92,6 +92,16 @@ def positive_counts(problem: Problem, block: int | None = None, engine: Engine =
     return numpy_counts(problem, block)
 
 
+def query_spans(positives: Ints, pairs: int) -> Iterator[tuple[int, int]]:
+    """Runs of queries, of `positives` (Q,) each, with at most so many `pairs` together (one query at least)."""
+    total, start = np.cumsum(positives), 0
+    while start < len(positives):
+        before = total[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(total, before + pairs, side="right")))
+        yield start, stop
+        start = stop
+
+
 def choose_engine(problem: Problem) -> Engine:
     """Streamed for a `Gallery`, torch for tensors; numba where its load (1.5 s) pays off; else NumPy."""
     if hasattr(problem.gallery, "blocks"):

@@ -151,7 +151,7 @@ class TrainingData:
             yield positions, images, self.labels[positions].to(self.device)
 
     def _augmented(self, batches: list[Tensor], epoch: int) -> Iterator[Tensor]:
-        """Augmented images of each of the `batches`; several small ones at once, in half the time."""
+        """Augmented images of each of the `batches`; several small ones at once, in two thirds of the time."""
         if self._held is None:
             yield from self._ahead(lambda positions: self.batch(positions, epoch=epoch)[0], batches)
             return
