@@ -6,7 +6,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: audit benchmark changed check demo docs env format gpu help hooks lint lock mutants publish report sbom schemas smoke \
+.PHONY: audit benchmark changed check demo docs env format gpu help hooks lint lock mutants publish report sbom schemas size smoke \
 	style test test-all test-system types ui units
 
 # What runs whole workflows, a cluster, a browser or many processes, or kills and starves them; other tests are of units.
@@ -103,6 +103,9 @@ gpu: env ## what needs a CUDA device: its tests, then training, losses and stack
 audit: env ## known vulnerabilities of the pinned packages (asks the package index), secrets in the repository
 	pytest -q -n0 tests/security/test_secrets.py
 	uv tool run pip-audit --requirement requirements.lock --no-deps --disable-pip
+
+size: ## code lines of the package by room, private modules, long parameter lists, import circles
+	@$(PYTHON) .ci/size.py
 
 schemas: env ## catalogue of components; JSON schemas of params.yaml and experiment files, for editors
 	probmetric schema
