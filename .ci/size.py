@@ -38,10 +38,10 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 
 
 def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Count the parameters of a function but `self` and `cls`."""
+    """Count the parameters of a function, `self` included."""
     args = function.args
     names = [arg.arg for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
-    return len([name for name in names if name not in ("self", "cls")])
+    return len(names)
 
 
 def imported(node: ast.AST) -> Iterator[str]:
