@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from probmetric.losses import register
 from probmetric.losses._base import require
-from probmetric.losses._softmax import CosineSoftmax
+from probmetric.losses.cosine import CosineSoftmax
 from probmetric.registry import Positive
 
 
@@ -24,7 +24,6 @@ from probmetric.registry import Positive
 class ArcFace(CosineSoftmax):
     """ArcFace with `margin` in radians and a learned inverse temperature."""
 
-    vectorises = True
     margin_is_on: Tensor
 
     def __init__(

@@ -19,7 +19,6 @@ from probmetric.losses._base import Loss, require, unit
 class Triplet(Loss):
     """Semi-hard triplet loss on squared distances."""
 
-    vectorises = True
     wants_groups = 2
 
     def __init__(self, *, num_classes: int, dim: int, margin: float = 0.2) -> None:
