@@ -62,7 +62,7 @@ def test_a_search_imports_no_training_evaluation_or_planning():
         "print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    heavy = {"probmetric.training.run", "probmetric.evaluation.evaluator", "probmetric.planning.runs", "pandas", "timm"}
+    heavy = {"probmetric.training.run", "probmetric.runs.evaluate", "probmetric.planning.runs", "pandas", "timm"}
     assert not heavy & set(done.stdout.split())
 
 

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
-    from probmetric.evaluation.certificates import Certificate
     from probmetric.serving._fit import OwnRecord
     from probmetric.serving._gallery import Gallery
     from probmetric.serving._parts import Parts
     from probmetric.serving._record import ModelRecord
+    from probmetric.trust.certificates import Certificate
     from probmetric.uncertainty import DirectionalBatch, Predictor
 
 CHUNK = 256
@@ -327,7 +327,7 @@ def _uncertified(certificate: Certificate | None, known: _Known) -> list[str]:
     """Why each answer is withheld by the certificate, "" where it is given."""
     if certificate is None:
         return []
-    from probmetric.evaluation.deployed import certified_doubt
+    from probmetric.trust.deployed import certified_doubt
 
     given = certificate.answers(certified_doubt(certificate, known.doubts))
     reason = f"above the certified doubt: more than {certificate.risk:g} of such answers could be wrong"
