@@ -6,7 +6,6 @@ from typing import Any
 
 from pydantic import Field
 
-from probmetric import losses
 from probmetric.config._components import (
     Backbone,
     Component,
@@ -21,10 +20,7 @@ from probmetric.config._components import (
 )
 from probmetric.config._params import Evaluation
 from probmetric.config._training import Training
-from probmetric.io import digest_of
 from probmetric.run_names import data_name
-
-_NUMBERS = ("learning_rate", "weight_decay", "gradient_clip")
 
 
 class EncoderSettings(Strict):
@@ -52,33 +48,13 @@ class EncoderSettings(Strict):
     def plain(self) -> dict[str, Any]:
         """Plain values for YAML and JSON; the class called with them gives equal settings.
 
-        A run without an objective or view of its own, that leaves the sharding of its proxies to us, or that is trained
-        for itself, is described without that key, as before there were any: it is not repeated.
+        A run without an objective or view of its own is described without that key.
         """
         values = self.model_dump(mode="json")
         for optional in ("objective", "view"):
             if values[optional] is None:
                 del values[optional]
-        if values["training"]["shard_proxies"] == "auto":
-            del values["training"]["shard_proxies"]
-        if values["training"]["stack"] == 1:
-            del values["training"]["stack"]
         return values
-
-    @property
-    def stackable(self) -> str:
-        """Digest of what runs have in common that can be stacked.
-
-        It is everything that decides the encoder but the seed and numbers: options of the loss that are floats, rates,
-        weight decay and the clipping of gradients.
-        """
-        values = {name: value for name, value in self.plain().items() if name not in ("seed", "method")}
-        values["training"] = {name: value for name, value in values["training"].items() if name not in _NUMBERS}
-        if self.loss:
-            known = losses.REGISTRY.options(self.loss.name)
-            kept = {name: value for name, value in self.loss.options.items() if "float" not in known[name].types}
-            values["loss"] = {"name": self.loss.name, "options": kept}
-        return digest_of(values)
 
 
 class RunSettings(EncoderSettings):

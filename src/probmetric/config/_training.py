@@ -42,18 +42,6 @@ class Training(Strict):
     channels_last: bool = True
     compile: bool = Field(False, description="torch.compile the encoder")
     deterministic: bool = Field(False, description="only kernels that give the same bits again; slower on CUDA")
-    shard_proxies: Literal["auto", "always", "never"] = Field(
-        "auto",
-        description="in a run on several processes each keeps only its rows of the loss's matrices; auto: of those "
-        "with 16,777,216 entries and more. Changes no result",
-    )
-    stack: int = Field(
-        1,
-        ge=1,
-        le=64,
-        description="so many runs that differ in their seed or in numbers only are one job, which trains them as one "
-        "stacked model; for GPUs, where a small net waits for kernels to start. Changes results by rounding only",
-    )
     batch_norm: Literal["train", "frozen"] = "train"
     augment: Literal["none", "standard", "vmf", "lam"] = "standard"
     validate_every: Some = 1
