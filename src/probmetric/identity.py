@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from probmetric import losses, metrics, models, scores, uncertainty
+from probmetric import losses, metrics, models, uncertainty
 from probmetric.config import Component, EncoderSettings, RunSettings
 from probmetric.data import views
 from probmetric.io import content_digest, sha256_file
@@ -24,10 +24,11 @@ from probmetric.made import Ingredients, Made
 from probmetric.registry import Registry
 from probmetric.run_folder import Step
 from probmetric.source_digest import module_digests
+from probmetric.trust import scores
 
 VERSIONS: dict[Step, int] = {"train": 1, "fit_posterior": 1, "embed": 3, "evaluate": 3}
 PRETRAINED = "pretrained"
-EVALUATION = "probmetric.evaluation.evaluator"
+EVALUATION = "probmetric.runs.evaluate"
 
 REGISTRIES: dict[str, Registry] = {
     "loss": losses.REGISTRY,

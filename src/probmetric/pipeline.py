@@ -26,7 +26,7 @@ from probmetric.run_folder import RunFolder, Step
 from probmetric.run_names import RESULTS, STATE
 
 if TYPE_CHECKING:
-    from probmetric.evaluation.deployed import Unit
+    from probmetric.trust.deployed import Unit
 
 log = logging.getLogger(__name__)
 DISTORTIONS = ("warp", "noise", "blur", "occlusion", "distortion")  # columns of a manifest: strengths, 0 for none
@@ -167,8 +167,8 @@ def evaluate(plan: RunPlan) -> None:
 
 
 def _evaluate(planned: Run, plugins: Sequence[str]) -> None:
-    from probmetric.evaluation.answers import p_right_of, run_answers
-    from probmetric.evaluation.evaluator import evaluate_run
+    from probmetric.runs.evaluate import evaluate_run
+    from probmetric.trust.answers import p_right_of, run_answers
 
     run, encoder_run, settings = planned.name, planned.encoder, planned.settings
     folder, chosen = RunFolder.named(run), settings.evaluation
@@ -207,10 +207,10 @@ def certify(run: str, *, risk: float, confidence: float, score: str = "", unit: 
         CertificateError: nothing can be certified with so many images; says what is needed.
         FileError: the run is not evaluated.
     """
-    from probmetric.evaluation.certificate_page import page
-    from probmetric.evaluation.deployed import certify_record
-    from probmetric.evaluation.p_right import PRight
     from probmetric.io import content_digest, write_text
+    from probmetric.trust.certificate_page import page
+    from probmetric.trust.deployed import certify_record
+    from probmetric.trust.p_right import PRight
 
     folder = RunFolder.named(run)
     matches, metadata = folder.matches()
@@ -244,8 +244,8 @@ def _training_metrics(
     """
     import torch
 
-    from probmetric.evaluation import proxy_transport, structure_metrics
-    from probmetric.evaluation.structure import singular_values
+    from probmetric.metrics.structure import singular_values, structure_metrics
+    from probmetric.metrics.transport import proxy_transport
     from probmetric.training import claim_device
     from probmetric.training.processes import ALONE
 
@@ -280,8 +280,8 @@ def _known(folder: Path) -> dict[str, Any]:
     from probmetric.data.exact import split_posterior
     from probmetric.data.manifest import read_table, values_of
     from probmetric.data.places import COLUMNS
-    from probmetric.evaluation.places import Places
-    from probmetric.evaluation.verification import Pairs
+    from probmetric.metrics.verification import Pairs
+    from probmetric.runs.evaluate_places import Places
 
     verify_digest(folder)
     table, metadata = read_table(folder, ["index"], optional=(*DISTORTIONS, "true_probability", *COLUMNS))

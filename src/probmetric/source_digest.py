@@ -25,8 +25,8 @@ MEMORY = Path("state/source.json")
 INFRASTRUCTURE = tuple(
     f"probmetric.{name}"
     for name in (
-        *("config", "errors", "io", "launch", "lazy", "metrics", "planning", "privacy", "registry", "reporting"),
-        *("run_folder", "run_names", "tracking"),
+        *("config", "errors", "io", "launch", "lazy", "planning", "privacy", "registry", "reporting"),
+        *("metrics._docs", "metrics._headlines", "metrics._records", "run_folder", "run_names", "tracking"),
     )
 )
 

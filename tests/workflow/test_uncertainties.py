@@ -257,8 +257,8 @@ def test_temperature_is_refused_where_the_validation_classes_are_unseen(folder):
 
 def test_laplace_chooses_its_prior_on_validation_images(folder):
     """The stored precision is a candidate, and gives the run whose validation sparsification is best."""
-    from probmetric.evaluation import selective_metrics
-    from probmetric.evaluation.neighbours import nearest_neighbours
+    from probmetric.metrics import selective_metrics
+    from probmetric.retrieval.neighbours import nearest_neighbours
 
     def area(uncertainty_options: dict, method: str) -> float:
         run = embed(

@@ -86,8 +86,8 @@ def certificate(options: argparse.Namespace) -> None:
 
 def monitor(options: argparse.Namespace) -> None:
     """`probmetric monitor`."""
-    from probmetric.evaluation.certificates import Certificate
-    from probmetric.evaluation.monitor import monitored
+    from probmetric.trust.certificates import Certificate
+    from probmetric.trust.monitor import monitored
 
     report = monitored(
         Certificate.load(options.certificate),

@@ -243,7 +243,7 @@ KINDS = {
     "dataset": "probmetric.data.sources",
     "view": "probmetric.data.views",
     "metric": "probmetric.metrics",
-    "score": "probmetric.scores",
+    "score": "probmetric.trust.scores",
     "figure": "probmetric.reporting.figures",
     "theory figure": "probmetric.reporting.theory",
 }

@@ -121,7 +121,7 @@ def measure(
 _IMPORTS = {
     "fit_posterior": "probmetric.training.network, probmetric.uncertainty._base",
     "embed": "probmetric.training.network, probmetric.uncertainty._base, probmetric.data.reader",
-    "evaluate": "probmetric.pipeline, probmetric.evaluation.evaluator",
+    "evaluate": "probmetric.pipeline, probmetric.runs.evaluate",
     "prepare": "dvc.cli",
 }
 

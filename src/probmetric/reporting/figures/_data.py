@@ -61,7 +61,7 @@ def best_runs(context: ReportContext, *names: str) -> dict[str, RunFolder]:
 
 def is_right(mean: np.ndarray, label: np.ndarray) -> np.ndarray:
     """Whether the nearest neighbour of each of the unit rows `mean` (N, M) has its `label` (N,)."""
-    from probmetric.evaluation.neighbours import nearest_neighbours
+    from probmetric.retrieval.neighbours import nearest_neighbours
 
     return label[nearest_neighbours(mean, k=1).indices[:, 0]] == label  # type: ignore[no-any-return]
 

@@ -47,7 +47,7 @@ def draw(context: ReportContext) -> _style.Drawing:
 
 def _lines(run: RunFolder, album: _images.Album) -> list[tuple[list[np.ndarray], list[str]]]:
     """Tiles and frame colours of each query and its nearest images."""
-    from probmetric.evaluation.neighbours import nearest_neighbours
+    from probmetric.retrieval.neighbours import nearest_neighbours
 
     found = run.tensors("test", "mean", "label", "index")
     label = found["label"]
