@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from probmetric.io import alone, present
-from probmetric.run_folder import RunFolder
+from probmetric.runs.folder import RunFolder
 from probmetric.serving._answers import as_csv, as_text
 from probmetric.serving._errors import ServingError
 from probmetric.serving._gallery import Gallery
