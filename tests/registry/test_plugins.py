@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from probmetric import losses, source_digest
+from probmetric import losses
 from probmetric.config import ConfigError, Params, parse
 from probmetric.planning.declared import ensure, outdated
 from probmetric.registry import (
@@ -19,6 +19,7 @@ from probmetric.registry import (
     registry_of,
 )
 from probmetric.registry import registry as registries
+from probmetric.runs import source as source_digest
 
 LOSS = '''
 """A loss of a user."""

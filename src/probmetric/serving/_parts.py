@@ -25,7 +25,7 @@ from probmetric.io import (
     write_tensors,
     write_text,
 )
-from probmetric.run_folder import RunFolder
+from probmetric.runs.folder import RunFolder
 from probmetric.serving._record import CARD, POSTERIOR, RECORD, REFERENCE, ModelRecord
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Parts:
         Raises:
             FileError: a file of the run, or the prepared dataset it was trained on, is missing or damaged.
         """
-        from probmetric.embedder import prepared_folder
+        from probmetric.runs.embed import prepared_folder
 
         folders = [RunFolder.named(name, results) for name in run.encoders]
         folder, settings = RunFolder.named(run.name, results), run.settings

@@ -10,7 +10,7 @@ from typing import Any
 
 from probmetric.errors import ServingError
 from probmetric.io import alone, present
-from probmetric.run_folder import RunFolder
+from probmetric.runs.folder import RunFolder
 from probmetric.serving._answers import as_csv, as_text
 from probmetric.serving._gallery import Gallery
 from probmetric.serving._gallery_files import INDEX
