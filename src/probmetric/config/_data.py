@@ -8,8 +8,8 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from probmetric.config._components import Seed, Strict
 from probmetric.data.sources import REGISTRY as DATASETS
-from probmetric.io import FileError
-from probmetric.run_names import LabelNoise
+from probmetric.io import FileError, check_apart
+from probmetric.run_names import RESULTS, LabelNoise
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9_]+(-[a-z0-9_]+)*$")]
 
@@ -56,6 +56,20 @@ class DataFolders(Strict):
     on_request: dict[Name, DataSource] = Field(
         {}, description="name -> source and its options; prepared when an experiment names it, not by `dvc repro`"
     )
+
+    @model_validator(mode="after")
+    def _apart(self) -> DataFolders:
+        made = {"data.prepared": self.prepared, "results": RESULTS, "state": "state"}
+        raw = {"data.raw": self.raw} | {
+            f"data.on_request.{name}.raw": entry.raw for name, entry in self.on_request.items() if entry.raw
+        }
+        try:
+            check_apart(made)
+            for name, place in raw.items():
+                check_apart({name: place, **made})
+        except FileError as error:
+            raise ValueError(str(error)) from None
+        return self
 
     @field_validator("options")
     @classmethod
