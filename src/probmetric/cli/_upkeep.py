@@ -25,7 +25,7 @@ def clean(options: argparse.Namespace) -> None:
     """`probmetric clean`."""
     import shutil
 
-    from probmetric.made import superseded
+    from probmetric.runs.made import superseded
 
     folders = superseded()
     for folder in folders:

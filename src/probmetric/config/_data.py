@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from probmetric.config._components import Seed, Strict
 from probmetric.data.sources import REGISTRY as DATASETS
 from probmetric.io import FileError
-from probmetric.run_names import LabelNoise
+from probmetric.runs.names import LabelNoise
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9_]+(-[a-z0-9_]+)*$")]
 

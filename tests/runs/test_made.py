@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from probmetric import made as made_module
 from probmetric.io import FileError, write_json, write_tensors, write_text
-from probmetric.made import Ingredients, Made, files_there, forget, read_made, record, restore, superseded
-from probmetric.run_folder import RunFolder
+from probmetric.runs import made as made_module
+from probmetric.runs.folder import RunFolder
+from probmetric.runs.made import Ingredients, Made, files_there, forget, read_made, record, restore, superseded
 
 RUN = "digits/mine/seed0"
 PLAIN = Ingredients(

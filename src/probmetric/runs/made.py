@@ -28,7 +28,7 @@ from probmetric.io import (
     write_json,
     write_text,
 )
-from probmetric.run_folder import STEPS, RunFolder, Step
+from probmetric.runs.folder import STEPS, RunFolder, Step
 
 KEPT = Path("state/kept")
 _COMPLETE, _LATEST = "complete", "latest"
