@@ -28,7 +28,9 @@ PACKAGES = {
     "uncertainty": "Uncertainties",
     "models": "Backbones",
     "data": "Data",
-    "evaluation": "Evaluation",
+    "retrieval": "Search and retrieval metrics",
+    "metrics": "Metrics",
+    "trust": "Trust in answers",
     "testing": "Contract tests",
 }
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")

@@ -26,11 +26,11 @@ from typing import Any
 
 import numpy as np
 
-from probmetric.evaluation.certificates import CertificateError, certify
-from probmetric.evaluation.deployed import decided_by
-from probmetric.evaluation.p_right import PRight
 from probmetric.io import write_json
-from probmetric.run_folder import RunFolder
+from probmetric.runs.folder import RunFolder
+from probmetric.trust.certificates import CertificateError, certify
+from probmetric.trust.deployed import decided_by
+from probmetric.trust.p_right import PRight
 
 CONFIDENCE = 0.9
 

@@ -28,12 +28,12 @@ from scipy.ndimage import gaussian_filter
 
 import probmetric
 from probmetric.data import load_columns, open_images, prepare_dataset
-from probmetric.evaluation.answers import Answers, asked_in
-from probmetric.evaluation.certificates import CertificateError
-from probmetric.evaluation.deployed import P_RIGHT, certify_answers, decided_by, deployed_p_right
-from probmetric.evaluation.monitor import Monitor
-from probmetric.evaluation.p_right import PRight, p_right_metrics
 from probmetric.io import write_json
+from probmetric.trust.answers import Answers, asked_in
+from probmetric.trust.certificates import CertificateError
+from probmetric.trust.deployed import P_RIGHT, certify_answers, decided_by, deployed_p_right
+from probmetric.trust.monitor import Monitor
+from probmetric.trust.p_right import PRight, p_right_metrics
 
 PER_CLASS, GALLERY, CALIBRATION, CLEAN, BEFORE = 160, 48, 2_240, 10_000, 2_000
 DRAWS, ORDERS = 200, 20

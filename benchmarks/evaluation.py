@@ -5,7 +5,7 @@
     python benchmarks/evaluation.py --contenders probmetric faiss_1001 --shapes sop --growth
 
 Contenders, on the same unit rows, clustered by class:
-    probmetric   every metric of probmetric.evaluation.retrieval_metrics, ks 1, 10, 100, 1000
+    probmetric   every metric of probmetric.retrieval.retrieval_metrics, ks 1, 10, 100, 1000
     match        the match record alone (find_match): each row's nearest among the others, ten that vote, gap
     both         metrics and match record from one pass (among.asked_among)
     gemm         all-pairs float32 matrix product in 2,048-wide tiles, results thrown away (the floor of a full search)
@@ -54,22 +54,22 @@ def synthetic(count: int, dim: int, classes: int, spread: float) -> tuple[np.nda
 
 def run_probmetric(rows: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Every retrieval metric."""
-    from probmetric.evaluation import retrieval_metrics
+    from probmetric.retrieval import retrieval_metrics
 
     return retrieval_metrics(rows, labels, ks=(1, 10, 100, 1000))
 
 
 def run_match(rows: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Every row asked among the others."""
-    from probmetric.evaluation.match import find_match
+    from probmetric.retrieval.match import find_match
 
     return {"cosine": float(find_match(rows, rows, labels, self_index=np.arange(len(rows))).similarity.mean())}
 
 
 def run_both(rows: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """The metrics and the match record."""
-    from probmetric.evaluation import summarize
-    from probmetric.evaluation.among import asked_among
+    from probmetric.retrieval import summarize
+    from probmetric.retrieval.among import asked_among
 
     match, per_query = asked_among({"mean": rows}, labels, ks=(1, 10, 100, 1000))
     return summarize(per_query) | {"cosine": float(match.similarity.mean())}
@@ -132,8 +132,8 @@ RUNNERS: dict[str, Callable[[np.ndarray, np.ndarray], dict[str, float]]] = {
 def measure(name: str, rows: np.ndarray, labels: np.ndarray, repeats: int) -> dict[str, object]:
     """Run one contender in this process; a call on a few rows first loads and compiles what it needs."""
     if name in ("probmetric", "match", "both"):
-        from probmetric.evaluation import retrieval_metrics
-        from probmetric.evaluation._nearest_compiled import searched_lists
+        from probmetric.retrieval import retrieval_metrics
+        from probmetric.retrieval._nearest_compiled import searched_lists
 
         retrieval_metrics(rows[:200], labels[:200], engine="compiled")
         searched_lists(rows[:200], labels[:200], 10).nearest()
@@ -173,10 +173,10 @@ def in_child(arguments: list[str]) -> dict[str, object]:
 def cold_start() -> dict[str, float]:
     """Seconds of a fresh process that imports the library and evaluates 2,000 x 64 embeddings; best of 5."""
     code = (
-        "import numpy as np; import probmetric.evaluation as e; g = np.random.default_rng(0); "
+        "import numpy as np, probmetric.metrics as m, probmetric.retrieval as r; g = np.random.default_rng(0); "
         "x = g.normal(size=(2000, 64)); x /= np.linalg.norm(x, axis=1, keepdims=True); "
         "y = np.repeat(np.arange(100), 20); "
-        "e.retrieval_metrics(x, y); e.ood_metrics(x[:, 0], x[:, 1]); e.sparsification(x[:, 0], y % 2)"
+        "r.retrieval_metrics(x, y); m.ood_metrics(x[:, 0], x[:, 1]); m.sparsification(x[:, 0], y % 2)"
     )
     seconds = []
     for _ in range(5):

@@ -25,7 +25,7 @@ import numpy as np
 from _machine import hardware, keep, parser
 from safetensors.numpy import save_file
 
-from probmetric.evaluation import Gallery, GalleryIndex, nearest_neighbours, retrieval_metrics
+from probmetric.retrieval import Gallery, GalleryIndex, nearest_neighbours, retrieval_metrics
 
 ROWS_PER_FILE = 250_000
 PER_CLASS = 10

@@ -24,10 +24,10 @@ from torch.nn import functional as F
 from probmetric.config import EncoderSettings
 from probmetric.data.manifest import load_columns
 from probmetric.data.reader import SplitReader
-from probmetric.evaluation.correlation import spearman
-from probmetric.evaluation.ood import auroc
+from probmetric.metrics.correlation import spearman
+from probmetric.metrics.ood import auroc
 from probmetric.models import Encoder
-from probmetric.run_folder import RunFolder
+from probmetric.runs.folder import RunFolder
 from probmetric.training.data import training_view
 from probmetric.training.network import load_encoder
 from probmetric.uncertainty.hib import HIBObjective

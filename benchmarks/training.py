@@ -29,9 +29,9 @@ from torch import Tensor
 
 from probmetric.config import Training
 from probmetric.data import prepare_dataset
-from probmetric.evaluation import retrieval_metrics
 from probmetric.losses import create_loss
 from probmetric.models import create_encoder
+from probmetric.retrieval import retrieval_metrics
 from probmetric.training.backend import backend
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData

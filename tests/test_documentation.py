@@ -37,8 +37,8 @@ def test_every_component_has_its_entry(site):
 
 
 def test_public_names_have_their_docstrings(site):
-    page = (site / "reference/library/evaluation.html").read_text()
-    assert 'id="probmetric.evaluation.retrieval_metrics"' in page
+    page = (site / "reference/library/retrieval.html").read_text()
+    assert 'id="probmetric.retrieval.retrieval_metrics"' in page
     assert 'id="probmetric.directional.fit"' in (site / "reference/library/directional.html").read_text()
 
 

@@ -15,7 +15,6 @@ import pytest
 from fabricated_runs import Workspace, write_run
 from PIL import Image
 
-from probmetric.evaluation import certify
 from probmetric.io import FileError, content_digest, write_json
 from probmetric.reporting import _answers
 from probmetric.reporting._scores import score_tables
@@ -23,6 +22,7 @@ from probmetric.reporting.aggregate import aggregate
 from probmetric.reporting.figures import draw
 from probmetric.reporting.html import LONGEST_WEBP, _embedded, render, write_report
 from probmetric.reporting.tables import build_table, write_tables
+from probmetric.trust import certify
 
 VOID = {"meta", "img", "br", "link", "input"}
 

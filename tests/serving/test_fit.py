@@ -7,7 +7,7 @@ from torch import nn
 
 import probmetric
 from probmetric.errors import ProbMetricError
-from probmetric.evaluation import retrieval_metrics
+from probmetric.retrieval import retrieval_metrics
 
 CLASSES, PER_CLASS = 6, 20
 NAMES = ("ant", "bee", "cat", "dog", "eel", "fox")

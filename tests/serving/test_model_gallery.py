@@ -63,8 +63,8 @@ def test_images_are_added_replaced_and_removed(model, photos, tmp_path):
 
 
 def test_exact_neighbours_are_those_of_the_engine():
-    from probmetric.evaluation import nearest_neighbours
-    from probmetric.evaluation.exact import exact_neighbours
+    from probmetric.retrieval import nearest_neighbours
+    from probmetric.retrieval.exact import exact_neighbours
 
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(500, 6)).astype(np.float32)
@@ -78,7 +78,7 @@ def test_exact_neighbours_are_those_of_the_engine():
 
 
 def test_rows_that_are_none_are_refused():
-    from probmetric.evaluation.exact import exact_neighbours
+    from probmetric.retrieval.exact import exact_neighbours
 
     rows = np.eye(3, dtype=np.float32)
     for damage in (np.nan, 7.0):
@@ -269,7 +269,7 @@ def test_sums_of_rows_change_with_them(monkeypatch, damage):
 
 
 def test_doubt_is_the_share_of_surer_validation_images(project, model, gallery, photos):
-    from probmetric.run_folder import RunFolder
+    from probmetric.runs.folder import RunFolder
 
     known = RunFolder(project / "results" / PLAIN).embeddings("val")["uncertainty"]
     answer = model.search(gallery, next(iter(photos[1])))[0]

@@ -25,9 +25,10 @@ import torch.nn.functional as F
 from sklearn.metrics import roc_auc_score
 from training_helpers import quick_settings
 
-from probmetric.evaluation import calibration_error, retrieval_metrics
 from probmetric.losses import Loss, create_loss
+from probmetric.metrics import calibration_error
 from probmetric.models import Encoder, create_encoder
+from probmetric.retrieval import retrieval_metrics
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData
 from probmetric.training.forward import embed_split

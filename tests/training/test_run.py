@@ -17,10 +17,10 @@ from probmetric.config import EncoderSettings
 from probmetric.data import DataError, load_columns
 from probmetric.data.choosing import Role, open_for_choosing
 from probmetric.data.views.photos import Photos
-from probmetric.evaluation import retrieval_metrics
 from probmetric.io import FileError, read_tensors, read_yaml, sha256_file, write_tensors
 from probmetric.losses._base import Loss
 from probmetric.models import create_encoder
+from probmetric.retrieval import retrieval_metrics
 from probmetric.training import load_encoder, train_run
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData, training_view

@@ -7,8 +7,8 @@ import torch
 from scipy import special
 from uncertainty_helpers import TinyEncoder, tiny_batches
 
-from probmetric.evaluation import fit_temperature
 from probmetric.losses import create_loss
+from probmetric.metrics import fit_temperature
 from probmetric.uncertainty import create_uncertainty
 from probmetric.uncertainty.softmax import doubt
 

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from probmetric import pipeline, uncertainty
+from probmetric import uncertainty
 from probmetric.config import ConfigError, Experiment, Params, RunSettings, load, parse
 from probmetric.data import prepare_dataset
 from probmetric.io import read_tensors, read_yaml
 from probmetric.planning.plans import RunPlan
 from probmetric.planning.runs import Run, expand, find_run
 from probmetric.planning.workflow import WorkflowPlan
+from probmetric.runs import steps as pipeline
 
 ROOT = Path(__file__).parents[2]
 ONLINE = {"loss": "contrastive", "objective": "laplace_online", "uncertainty": "laplace_online"}
@@ -257,8 +258,8 @@ def test_temperature_is_refused_where_the_validation_classes_are_unseen(folder):
 
 def test_laplace_chooses_its_prior_on_validation_images(folder):
     """The stored precision is a candidate, and gives the run whose validation sparsification is best."""
-    from probmetric.evaluation import selective_metrics
-    from probmetric.evaluation.neighbours import nearest_neighbours
+    from probmetric.metrics import selective_metrics
+    from probmetric.retrieval.neighbours import nearest_neighbours
 
     def area(uncertainty_options: dict, method: str) -> float:
         run = embed(

@@ -21,7 +21,7 @@ def prepare(options: argparse.Namespace) -> None:
 def noise(options: argparse.Namespace) -> None:
     """`probmetric noise`."""
     from probmetric.data import add_noise
-    from probmetric.run_names import LabelNoise, split_data_name
+    from probmetric.runs.names import LabelNoise, split_data_name
 
     folder = options.prepared or Path(params().data.prepared)
     dataset, text = split_data_name(options.name)

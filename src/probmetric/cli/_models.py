@@ -77,7 +77,7 @@ def _load_named(plugins: Sequence[str]) -> None:
 
 def certificate(options: argparse.Namespace) -> None:
     """`probmetric certificate`."""
-    from probmetric.pipeline import certify
+    from probmetric.runs.steps import certify
 
     print(
         certify(options.run, risk=options.risk, confidence=options.confidence, score=options.score, unit=options.unit)
@@ -86,8 +86,8 @@ def certificate(options: argparse.Namespace) -> None:
 
 def monitor(options: argparse.Namespace) -> None:
     """`probmetric monitor`."""
-    from probmetric.evaluation.certificates import Certificate
-    from probmetric.evaluation.monitor import monitored
+    from probmetric.trust.certificates import Certificate
+    from probmetric.trust.monitor import monitored
 
     report = monitored(
         Certificate.load(options.certificate),

@@ -24,7 +24,7 @@ def status(options: argparse.Namespace) -> None:
 def clean(options: argparse.Namespace) -> None:
     """`probmetric clean`."""
     from probmetric.io import remove_folder
-    from probmetric.made import KEPT_RESULTS, superseded
+    from probmetric.runs.made import KEPT_RESULTS, superseded
 
     folders = superseded()
     for folder in folders:

@@ -62,8 +62,8 @@ class RegisteredIn:
         if not self._allows(self.registry.check(component.name)):
             found = f"{self.registry.kind} {component.name!r} {self.lacks}"
             raise ValueError(f"{found}; {nearest(component.name, self.names())}")
-        self.registry.check_options(component.name, component.options)
-        return component
+        options = self.registry.check_options(component.name, component.options)
+        return component.model_copy(update={"options": options})
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> Any:
         names = {"enum": self.names()}

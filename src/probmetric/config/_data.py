@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from probmetric.config._components import Seed, Strict
 from probmetric.data.sources import REGISTRY as DATASETS
 from probmetric.io import FileError, check_apart
-from probmetric.run_names import RESULTS, LabelNoise
+from probmetric.runs.names import RESULTS, LabelNoise
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9_]+(-[a-z0-9_]+)*$")]
 

@@ -22,7 +22,7 @@ from probmetric.config._components import (
 from probmetric.config._params import Evaluation
 from probmetric.config._training import Training
 from probmetric.io import digest_of
-from probmetric.run_names import data_name
+from probmetric.runs.names import data_name
 
 _NUMBERS = ("learning_rate", "weight_decay", "gradient_clip")
 

@@ -20,14 +20,36 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from probmetric.errors import ProbMetricError
+from probmetric.lazy import exported
 from probmetric.metrics._docs import with_tables, write_tables
 from probmetric.metrics._headlines import HEADLINES
 from probmetric.metrics._metric import DIRECTIONS, Direction, Metric
 from probmetric.metrics._records import METRICS
 from probmetric.registry import Entry, RegistrationError, Registry, UnknownNameError, nearest, registry_of
+
+if TYPE_CHECKING:
+    from probmetric.metrics.calibration import Reliability, calibration_error, classwise_calibration_error, reliability
+    from probmetric.metrics.classification import classification_metrics
+    from probmetric.metrics.clustering import agreement, clustering_metrics
+    from probmetric.metrics.correlation import spearman
+    from probmetric.metrics.ood import auroc, ood_metrics, roc_curve
+    from probmetric.metrics.selective import SparsificationCurve, risk_coverage, selective_metrics, sparsification
+    from probmetric.metrics.statistics import (
+        PairedResult,
+        bootstrap_interval,
+        holm,
+        image_variance,
+        mean_interval,
+        paired_test,
+        pairwise_tests,
+        seeds_needed,
+    )
+    from probmetric.metrics.structure import structure_metrics
+    from probmetric.metrics.temperature import fit_temperature, scaled_probabilities
+    from probmetric.metrics.transport import proxy_transport
 
 __all__ = [
     "HEADLINES",
@@ -36,19 +58,79 @@ __all__ = [
     "Direction",
     "Metric",
     "MetricError",
+    "PairedResult",
+    "Reliability",
+    "SparsificationCurve",
+    "agreement",
     "arrow",
+    "auroc",
     "better",
+    "bootstrap_interval",
+    "calibration_error",
+    "classification_metrics",
+    "classwise_calibration_error",
+    "clustering_metrics",
     "direction",
     "find",
+    "fit_temperature",
     "heading",
+    "holm",
+    "image_variance",
     "is_headline",
     "label",
+    "mean_interval",
     "metric",
     "metric_names",
+    "ood_metrics",
     "own_metrics",
+    "paired_test",
+    "pairwise_tests",
+    "proxy_transport",
+    "reliability",
+    "risk_coverage",
+    "roc_curve",
+    "scaled_probabilities",
+    "seeds_needed",
+    "selective_metrics",
+    "sparsification",
+    "spearman",
+    "structure_metrics",
     "with_tables",
     "write_tables",
 ]
+
+__getattr__ = exported(
+    __name__,
+    {
+        "Reliability": "calibration",
+        "calibration_error": "calibration",
+        "classwise_calibration_error": "calibration",
+        "reliability": "calibration",
+        "classification_metrics": "classification",
+        "agreement": "clustering",
+        "clustering_metrics": "clustering",
+        "spearman": "correlation",
+        "auroc": "ood",
+        "ood_metrics": "ood",
+        "roc_curve": "ood",
+        "SparsificationCurve": "selective",
+        "risk_coverage": "selective",
+        "selective_metrics": "selective",
+        "sparsification": "selective",
+        "PairedResult": "statistics",
+        "bootstrap_interval": "statistics",
+        "holm": "statistics",
+        "image_variance": "statistics",
+        "mean_interval": "statistics",
+        "paired_test": "statistics",
+        "pairwise_tests": "statistics",
+        "seeds_needed": "statistics",
+        "structure_metrics": "structure",
+        "fit_temperature": "temperature",
+        "scaled_probabilities": "temperature",
+        "proxy_transport": "transport",
+    },
+)
 
 
 class MetricError(ProbMetricError, RuntimeError):
@@ -59,7 +141,7 @@ F = TypeVar("F", bound=Callable[..., float])
 
 REGISTRY = Registry(
     "metric",
-    "probmetric.metrics",
+    "probmetric.metrics.own",
     context=("test",),
     constants=("direction", "group", "label", "unit", "needs"),
 )

@@ -16,8 +16,8 @@ from typing import Any
 from probmetric.config import OWN_VIEW, Component, ConfigError, Method, Params, Preset
 from probmetric.data import views
 from probmetric.data.views import source_view
-from probmetric.identity import REGISTRIES
 from probmetric.registry import nearest
+from probmetric.runs.identity import REGISTRIES
 
 _BORROWED = ("uncertainty", "fidelity", "evaluation")
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from probmetric.io import FileError, digest_of
 from probmetric.registry import nearest
-from probmetric.run_names import LabelNoise, RunKey, data_name, split_data_name
-from probmetric.source_digest import is_own
+from probmetric.runs.names import LabelNoise, RunKey, data_name, split_data_name
+from probmetric.runs.source import is_own
 
 if TYPE_CHECKING:
     from probmetric.config import Params

@@ -23,8 +23,8 @@ from probmetric.io import FileError, digest_of, present, read_json, write_json
 from probmetric.planning.runs import Run
 from probmetric.planning.staleness import Judge
 from probmetric.registry import load_plugins
-from probmetric.run_folder import RunFolder
-from probmetric.run_names import RESULTS
+from probmetric.runs.folder import RunFolder
+from probmetric.runs.names import RESULTS
 
 PLANS = Path("state/plan")
 CURRENT = PLANS / "current.json"

@@ -40,8 +40,8 @@ from probmetric.planning.experiments import (
     with_selections,
 )
 from probmetric.registry import nearest
-from probmetric.run_folder import RunFolder
-from probmetric.run_names import RESULTS, RunKey, override_items, split_data_name, table_of
+from probmetric.runs.folder import RunFolder
+from probmetric.runs.names import RESULTS, RunKey, override_items, split_data_name, table_of
 
 _POSTERIOR_KEYS = ("uncertainty", "evaluation")
 

@@ -8,9 +8,9 @@ measured:
     probability  do probabilities mean what they say? calibration error (ECE)
 
 `yes` needs an interval over seeds and test images that clears the threshold *and* whatever costs nothing: the free
-scores, which every search returns (`probmetric.scores`), and the uncertainty of an untrained network, of raw pixels or
-of a statistic of them where those were run. `no` needs an interval on the wrong side. An uncertainty is trusted if all
-three say yes.
+scores, which every search returns (`probmetric.trust.scores`), and the uncertainty of an untrained network, of raw
+pixels or of a statistic of them where those were run. `no` needs an interval on the wrong side. An uncertainty is
+trusted if all three say yes.
 
 Correlation with the strength of distortions, where it is known, is shown beside them with its floor and decides
 nothing. These are measurements on the test images of the experiment, no guarantee for others.
@@ -26,7 +26,7 @@ from probmetric.metrics import label
 from probmetric.reporting._comparison import LEVEL, Cell, summarise
 from probmetric.reporting._per_image import image_errors
 from probmetric.reporting._render import number
-from probmetric.scores import free_scores
+from probmetric.trust.scores import free_scores
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from probmetric.evaluation.certificates import Certificate
 from probmetric.io import content_digest, present
 from probmetric.reporting._words import group_title
+from probmetric.trust.certificates import Certificate
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.run_folder import RunFolder
+    from probmetric.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from probmetric.metrics import better, find
 
 if TYPE_CHECKING:
-    from probmetric.evaluation.statistics import Doubles
+    from probmetric.metrics.statistics import Doubles
 
 LEVEL = 0.05
 
@@ -77,7 +77,7 @@ def summarise(values: Sequence[float], image_errors: Sequence[float] = ()) -> Ce
     """
     from scipy.special import stdtrit
 
-    from probmetric.evaluation.statistics import mean_interval
+    from probmetric.metrics.statistics import mean_interval
 
     mean, half_width = mean_interval(values)
     if math.isnan(half_width):
@@ -104,7 +104,7 @@ def compare(
         image_errors: method -> seed -> standard error of the value over test images, where known.
         unranked: methods that are measured, but not compared (`_overrides.other_lengths`).
     """
-    from probmetric.evaluation.statistics import pairwise_tests
+    from probmetric.metrics.statistics import pairwise_tests
 
     errors = image_errors or {}
     by_method = {method: seeds for method, seeds in by_method.items() if seeds}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from probmetric.evaluation.statistics import Doubles
+    from probmetric.metrics.statistics import Doubles
     from probmetric.reporting.experiment import ReportContext
 
 _ByMethod = dict[str, dict[int, "Doubles"]]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from probmetric import scores
+from probmetric.trust import scores
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from probmetric.run_folder import RunFolder
+from probmetric.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
@@ -43,7 +43,7 @@ def validations(history: Sequence[dict[str, float | None]]) -> list[float]:
 
 def warning(context: ReportContext, run: RunFolder) -> str:
     """What speaks against the choice of the weights of `run`; empty for nothing, or without a history."""
-    from probmetric.evaluation.selection import selection_warning
+    from probmetric.metrics.selection import selection_warning
 
     values = [row.get("val_metric") for row in trained_by(context, run).history]
     known = [value for value in values if value is not None]

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from probmetric.errors import ServingError
 from probmetric.io import FileError, claim_folder, digest_of
 from probmetric.serving import _gallery_files, _trust
-from probmetric.serving._errors import ServingError
 from probmetric.serving._gallery_files import AGAIN, GALLERY, Content, Part
 from probmetric.serving._items import items_of
 from probmetric.serving._look import World, some
 
 if TYPE_CHECKING:
-    from probmetric.evaluation import Neighbours
-    from probmetric.evaluation.certificates import Certificate
+    from probmetric.retrieval.neighbours import Neighbours
     from probmetric.serving._model import Model, OnError
     from probmetric.serving._trust import Trust
+    from probmetric.trust.certificates import Certificate
 
 
 class Gallery:
@@ -262,7 +262,7 @@ class Gallery:
         Raises:
             FileError: rows that are not unit vectors: the gallery is damaged.
         """
-        from probmetric.evaluation.exact import exact_neighbours
+        from probmetric.retrieval.exact import exact_neighbours
 
         try:
             return exact_neighbours(queries, [part.rows for part in self._parts], k=min(k, len(self)))

@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 
-from probmetric.evaluation._arrays import UNIT_TOLERANCE
 from probmetric.io import (
     FileError,
     atomic_path,
@@ -37,6 +36,7 @@ from probmetric.io import (
     write_json,
     write_tensors,
 )
+from probmetric.metrics.arrays import UNIT_TOLERANCE
 from probmetric.serving._look import KEPT
 from probmetric.serving._row_sums import changed_row, row_sums
 

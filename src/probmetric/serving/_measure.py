@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probmetric.serving._errors import ServingError
+from probmetric.errors import ServingError
 from probmetric.serving._items import items_of
 
 if TYPE_CHECKING:
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 def measured(model: Model, images: Any, class_names: Sequence[str] | None, ks: tuple[int, ...]) -> dict[str, float]:
     """See `Model.evaluate`."""
-    from probmetric.evaluation.answers import answers_among_others
-    from probmetric.evaluation.of_test import evaluate_test
-    from probmetric.evaluation.settings import EvaluationSettings
-    from probmetric.run_folder import Embeddings
+    from probmetric.runs.evaluate_settings import EvaluationSettings
+    from probmetric.runs.evaluate_test import evaluate_test
+    from probmetric.runs.folder import Embeddings
+    from probmetric.trust.answers import answers_among_others
 
     items = items_of(images, None, class_names)
     if "" in items.class_names:

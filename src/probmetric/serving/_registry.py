@@ -12,8 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from probmetric.errors import ServingError
 from probmetric.io import new_folder
-from probmetric.serving._errors import ServingError
 from probmetric.tracking import _store
 
 if TYPE_CHECKING:

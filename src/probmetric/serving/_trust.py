@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probmetric.evaluation.certificates import Certificate, CertificateError
-from probmetric.evaluation.p_right import PRight
 from probmetric.io import FileError, present, read_json, signed, unsigned, write_json
+from probmetric.trust.certificates import Certificate, CertificateError
+from probmetric.trust.p_right import PRight
 
 if TYPE_CHECKING:
     from probmetric.serving._gallery import Gallery
@@ -53,8 +53,8 @@ def labels_of(class_names: Sequence[str]) -> np.ndarray:
 
 def learn(gallery: Gallery) -> Trust:
     """What each image of a gallery, asked among the others, says about its answers."""
-    from probmetric.evaluation import nearest_neighbours
-    from probmetric.evaluation.deployed import deployed_p_right
+    from probmetric.retrieval.neighbours import nearest_neighbours
+    from probmetric.trust.deployed import deployed_p_right
 
     labels, record = labels_of(gallery.class_names), gallery.record
     found: PRight | None = None
@@ -83,7 +83,7 @@ def certify(
     score: str = "",
 ) -> Certificate:
     """See `Gallery.certify`."""
-    from probmetric.evaluation.deployed import calibration_answers, certify_answers, records_digest
+    from probmetric.trust.deployed import calibration_answers, certify_answers, records_digest
 
     gallery.check_model(model)
     record, labels = gallery.record, labels_of(gallery.class_names)
@@ -146,7 +146,7 @@ def judged(
     gallery: Gallery, mean: np.ndarray, uncertainty: np.ndarray
 ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
     """Scores of the answers to queries (Q,M), and P(right) (Q,) where the gallery can say."""
-    from probmetric.evaluation.deployed import answer_doubts
+    from probmetric.trust.deployed import answer_doubts
 
     doubts, _ = answer_doubts(
         gallery.record, labels_of(gallery.class_names), {"mean": mean, "uncertainty": uncertainty}

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from probmetric.evaluation.selection import selection_warning
+from probmetric.metrics.selection import selection_warning
 
 HISTORY_COLUMNS = (
     *("epoch", "step", "train_loss", "lr", "val_metric", "seconds", "images_per_second"),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from probmetric.config import ConfigError
-from probmetric.evaluation import retrieval_metrics
+from probmetric.retrieval.measures import retrieval_metrics
 from probmetric.training.forward import embed_split
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Temperature-scaled softmax (Guo et al. 2017): one temperature, fitted on validation images.
 
 T minimises the negative log-likelihood of the validation labels under p_c(T) ∝ p_c^(1/T)
-(`probmetric.evaluation.fit_temperature`). Closed-set only: validation images must be of
+(`probmetric.metrics.fit_temperature`). Closed-set only: validation images must be of
 training classes, labelled 0..C-1 as the loss numbers them.
 """
 
@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from probmetric.evaluation import fit_temperature
+from probmetric.metrics.temperature import fit_temperature
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import (
     DirectionalBatch,

@@ -6,7 +6,7 @@ from probmetric.metrics._metric import Metric, measured
 
 CLASSIFICATION = measured(
     ("classification",),
-    "evaluation.classification",
+    "metrics.classification",
     Metric("accuracy", "Accuracy", "higher", "share of images whose most probable class is right"),
     Metric("nll", "NLL", "lower", "mean −log p(label)"),
     Metric("brier", "Brier score", "lower", "mean Σ (p − onehot)² in [0, 2]"),
@@ -50,4 +50,4 @@ _CALIBRATION = (
     ),
 )
 
-CALIBRATION = measured(("calibration",), "evaluation.calibration", *_CALIBRATION)
+CALIBRATION = measured(("calibration",), "metrics.calibration", *_CALIBRATION)

@@ -12,7 +12,7 @@ RETRIEVAL = measured(
         *("retrieval", "val/retrieval", "last/retrieval", "retrieval_euclidean", "retrieval_poincare"),
         *("retrieval_day_to_night", "retrieval_night_to_day", "retrieval_sampled"),
     ),
-    "evaluation.retrieval",
+    "retrieval.measures",
     Metric(
         "recall_at_{k}",
         "Recall@{k}",
@@ -72,7 +72,7 @@ RETRIEVAL = measured(
 
 VERIFICATION = measured(
     ("verification",),
-    "evaluation.verification",
+    "metrics.verification",
     Metric(
         "accuracy",
         "Accuracy",

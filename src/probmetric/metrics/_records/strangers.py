@@ -6,7 +6,7 @@ from probmetric.metrics._metric import Metric, measured
 
 OOD = measured(
     ("ood",),
-    "evaluation.ood",
+    "metrics.ood",
     Metric("auroc", "AUROC", "higher", "P(out is less certain than in), ties half"),
     Metric(
         "auroc_{score}",

@@ -6,7 +6,7 @@ from probmetric.metrics._metric import Metric, measured
 
 CLUSTERING = measured(
     ("clustering",),
-    "evaluation.clustering",
+    "metrics.clustering",
     Metric("nmi", "NMI", "higher", "normalised mutual information, by the arithmetic mean"),
     Metric("ami", "AMI", "higher", "mutual information adjusted for chance"),
     Metric("f1", "F1", "higher", "over pairs of images"),
@@ -68,6 +68,6 @@ _PROXIES = tuple(
 )
 
 STRUCTURE = (
-    *measured(("structure", "train/structure"), "evaluation.structure", *_STRUCTURE),
-    *measured(("structure",), "evaluation.structure", *_PROXIES),
+    *measured(("structure", "train/structure"), "metrics.structure", *_STRUCTURE),
+    *measured(("structure",), "metrics.structure", *_PROXIES),
 )

@@ -8,7 +8,7 @@ from probmetric.metrics._metric import Metric, measured
 
 SPARSIFICATION = measured(
     ("sparsification", "val/sparsification"),
-    "evaluation.selective",
+    "metrics.selective",
     Metric(
         "ausc",
         "AUSC",
@@ -151,15 +151,15 @@ _EXACT = (
 )
 
 TRUST = (
-    *measured(("trust",), "evaluation.p_right", *_TRUST),
-    *measured(("p_right", "p_right_val"), "evaluation.p_right", *_P_RIGHT),
-    *measured(("p_right",), "evaluation.selective", *_BY_P_RIGHT),
-    *measured(("exact",), "evaluation.truth", *_EXACT),
+    *measured(("trust",), "trust.p_right", *_TRUST),
+    *measured(("p_right", "p_right_val"), "trust.p_right", *_P_RIGHT),
+    *measured(("p_right",), "metrics.selective", *_BY_P_RIGHT),
+    *measured(("exact",), "trust.truth", *_EXACT),
 )
 
 DISTORTION = measured(
     ("distortion",),
-    "evaluation.correlation",
+    "metrics.correlation",
     Metric(
         "spearman",
         "Spearman",

@@ -14,10 +14,10 @@ from probmetric.reporting._overrides import Overrides, overrides_of, usual
 from probmetric.reporting._per_image import image_errors, image_values
 from probmetric.reporting.claims import Claim, Finding, Names, Verdict
 from probmetric.reporting.claims.preconditions import tuned_elsewhere, unmet
-from probmetric.run_names import split_data_name
+from probmetric.runs.names import split_data_name
 
 if TYPE_CHECKING:
-    from probmetric.evaluation.statistics import Doubles
+    from probmetric.metrics.statistics import Doubles
     from probmetric.reporting.experiment import ReportContext
 
 NORMAL = 1.96
@@ -162,7 +162,7 @@ class _Test:
 
 def _test(claim: Claim, method: _Sample, opponent: _Sample) -> _Test:
     """Paired test of the differences in favour of the claim, shifted by its margin."""
-    from probmetric.evaluation.statistics import LEAST_SEEDS, mean_interval, paired_test, shared_image_variance
+    from probmetric.metrics.statistics import LEAST_SEEDS, mean_interval, paired_test, shared_image_variance
 
     shared = sorted(set(method.values) & set(opponent.values))
     if not shared:
@@ -201,7 +201,7 @@ def _finding(
     claim: Claim, data: str, fidelity: str, tests: Mapping[str, _Test], missing: Names, reasons: Names
 ) -> Finding:
     """The verdict, with Holm over the opponents, and the test that decides it: of those, the least favourable."""
-    from probmetric.evaluation.statistics import holm
+    from probmetric.metrics.statistics import holm
 
     adjusted = dict(zip(tests, holm([test.p_value for test in tests.values()]).tolist(), strict=True))
     verdict, deciding = _verdict(tests, adjusted, missing)
@@ -243,7 +243,7 @@ def _needed(test: _Test, opponents: int) -> tuple[int | None, bool]:
 
     Both take the difference found for the true one, the strictest level of Holm's and a power of 80 %.
     """
-    from probmetric.evaluation.statistics import LEAST_SEEDS, seeds_needed
+    from probmetric.metrics.statistics import LEAST_SEEDS, seeds_needed
 
     if test.n < LEAST_SEEDS:
         return LEAST_SEEDS, False

@@ -14,7 +14,7 @@ from probmetric.reporting._words import group_title
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.run_folder import RunFolder
+    from probmetric.runs.folder import RunFolder
 
 Curve = tuple[np.ndarray, np.ndarray]
 
@@ -61,7 +61,7 @@ def best_runs(context: ReportContext, *names: str) -> dict[str, RunFolder]:
 
 def is_right(mean: np.ndarray, label: np.ndarray) -> np.ndarray:
     """Whether the nearest neighbour of each of the unit rows `mean` (N, M) has its `label` (N,)."""
-    from probmetric.evaluation.neighbours import nearest_neighbours
+    from probmetric.retrieval.neighbours import nearest_neighbours
 
     return label[nearest_neighbours(mean, k=1).indices[:, 0]] == label  # type: ignore[no-any-return]
 

@@ -32,7 +32,7 @@ def chance_larger(first: np.ndarray, second: np.ndarray) -> float:
     """Probability that one of the values `first` (A,) is larger than one of `second` (B,); NaN if either is empty."""
     if not len(first) or not len(second):
         return math.nan
-    from probmetric.evaluation.ood import ood_metrics
+    from probmetric.metrics.ood import ood_metrics
 
     return float(ood_metrics(second, first)["auroc"])
 

@@ -10,7 +10,7 @@ from probmetric.reporting.figures import _data, _images, _style, register
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.run_folder import RunFolder
+    from probmetric.runs.folder import RunFolder
 
 TITLE = "Queries and their nearest images"
 _QUERIES, _NEAREST = 6, 5
@@ -47,7 +47,7 @@ def draw(context: ReportContext) -> _style.Drawing:
 
 def _lines(run: RunFolder, album: _images.Album) -> list[tuple[list[np.ndarray], list[str]]]:
     """Tiles and frame colours of each query and its nearest images."""
-    from probmetric.evaluation.neighbours import nearest_neighbours
+    from probmetric.retrieval.neighbours import nearest_neighbours
 
     found = run.tensors("test", "mean", "label", "index")
     label = found["label"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.run_folder import RunFolder
+    from probmetric.runs.folder import RunFolder
 
 TITLE = "Singular values of the embeddings"
 _FLOOR = 1e-5
@@ -65,7 +65,7 @@ def _mean(spectra: list[np.ndarray]) -> _data.Curve | None:
 
 def _spectrum(run: RunFolder) -> np.ndarray:
     """Singular values (K,) of the test embeddings; none without such a file."""
-    from probmetric.evaluation.structure import singular_values
+    from probmetric.metrics.structure import singular_values
 
     rows = run.tensors("test", "mean").get("mean", np.empty((0, 0), dtype=np.float32))
     return singular_values(rows) if len(rows) else np.empty(0)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from probmetric.evaluation.selective import accuracy_by_coverage
+from probmetric.metrics.selective import accuracy_by_coverage
 
 Tensor = torch.Tensor
 

@@ -1,0 +1,155 @@
+"""Calibration: is a stated confidence the share of right answers?
+
+With bins B_b of the N answers, calibration error = sum_b |B_b|/N |accuracy_b - confidence_b| (norm "l1", the ECE of
+Guo et al. 2017) or sqrt(sum_b |B_b|/N (accuracy_b - confidence_b)^2) (norm "l2"; paper 002 prints this one, with 15
+bins of equal mass, under the name ECE). Lower is better. Equal-mass bins hold answer i of the sorted N in bin
+floor(i bins / N); answers of equal confidence share their mean correctness, so the order of the input does not
+matter. Equal-width bins are [lo, hi) with the last one closed; paper 003's code leaves the last one open, which drops
+every answer of confidence exactly 1 (`last_bin="open"`).
+
+`classwise_calibration_error` looks at all columns of the probabilities, not only the winner: the mean over classes of
+the calibration error of p_c for the event "label is c". With equal-width bins it is the static, with equal-mass bins
+the adaptive calibration error of Nixon et al. (2019).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probmetric.metrics import arrays
+
+Doubles = NDArray[np.float64]
+Scheme = Literal["equal_mass", "equal_width"]
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Reliability diagram: (B,) mean `confidence`, `accuracy` and `count` of the bins that hold answers."""
+
+    confidence: Doubles
+    accuracy: Doubles
+    count: Doubles
+
+    def error(self, norm: Literal["l1", "l2"]) -> float:
+        """Calibration error in the given norm."""
+        weight = self.count / self.count.sum()
+        gap = np.abs(self.accuracy - self.confidence)
+        return float(np.sum(weight * gap) if norm == "l1" else np.sqrt(np.sum(weight * gap**2)))
+
+
+def calibration_error(
+    confidence: Any,
+    correct: Any,
+    *,
+    bins: int = 15,
+    scheme: Scheme = "equal_mass",
+    norm: Literal["l1", "l2"] = "l1",
+    last_bin: Literal["closed", "open"] = "closed",
+) -> float:
+    """Calibration error of `confidence` (N,) in [0,1] for answers that are right or wrong, `correct` (N,) in {0,1}.
+
+    Examples:
+        >>> round(calibration_error([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0], scheme="equal_width"), 12)
+        0.15
+    """
+    if norm not in ("l1", "l2"):
+        raise ValueError(f"norm is {norm!r}; allowed: 'l1', 'l2'.")
+    return reliability(confidence, correct, bins=bins, scheme=scheme, last_bin=last_bin).error(norm)
+
+
+def reliability(
+    confidence: Any,
+    correct: Any,
+    *,
+    bins: int = 15,
+    scheme: Scheme = "equal_mass",
+    last_bin: Literal["closed", "open"] = "closed",
+) -> Reliability:
+    """Data of a reliability diagram; arguments as in `calibration_error`.
+
+    Examples:
+        >>> diagram = reliability([0.2, 0.9, 0.9], [0, 1, 0], bins=2, scheme="equal_width")
+        >>> diagram.accuracy.tolist(), diagram.count.tolist()
+        ([0.0, 0.5], [1.0, 2.0])
+    """
+    sure = _confidence(confidence)
+    right = arrays.booleans(correct, "correct", count=len(sure))
+    _check_choices(bins, scheme, last_bin)
+    if last_bin == "open":
+        sure, right = sure[sure < 1.0], right[sure < 1.0]
+        if not len(sure):
+            raise ValueError("every confidence is exactly 1 and last_bin='open' drops them all; use 'closed'.")
+    if scheme == "equal_mass":
+        return EqualMass(sure, bins).reliability(right)
+    index = np.minimum((sure * bins).astype(np.int64), bins - 1)
+    return _diagram(index, bins, sure, right)
+
+
+class EqualMass:
+    """Confidences (N,) in bins of equal mass, ranked once for many sets of outcomes or of answers."""
+
+    def __init__(self, confidence: Doubles, bins: int) -> None:
+        self.sure, self.bins = _confidence(confidence), bins
+        values, level = np.unique(self.sure, return_inverse=True)
+        self.level = level.astype(np.uint16 if len(values) <= 1 << 16 else np.int64)  # few bits are sorted faster
+
+    def reliability(self, right: NDArray[Any], rows: NDArray[np.int64] | slice = slice(None)) -> Reliability:
+        """The diagram for outcomes `right` (N,) in {0,1}, of the answers `rows`, which may repeat."""
+        level, sure, outcome = self.level[rows], self.sure[rows], right[rows]
+        alike = np.bincount(level)
+        mean = np.bincount(level, weights=outcome) / np.maximum(alike, 1)
+        index = np.empty(len(level), dtype=np.int64)
+        index[np.argsort(level, kind="stable")] = np.arange(len(level)) * self.bins // len(level)
+        return _diagram(index, self.bins, sure, mean[level])
+
+
+def _diagram(index: NDArray[np.int64], bins: int, sure: Doubles, right: Doubles) -> Reliability:
+    """The diagram of answers that are in the bins `index` (N,)."""
+    count = np.bincount(index, minlength=bins).astype(np.float64)
+    held = count > 0
+    sums = [np.bincount(index, weights=values, minlength=bins)[held] / count[held] for values in (sure, right)]
+    return Reliability(sums[0], sums[1], count[held])
+
+
+def classwise_calibration_error(
+    probabilities: Any,
+    labels: Any,
+    *,
+    bins: int = 15,
+    scheme: Scheme = "equal_width",
+    norm: Literal["l1", "l2"] = "l1",
+) -> float:
+    """Mean over classes of the calibration error of each column of `probabilities` (N,C) for `labels` (N,).
+
+    Examples:
+        >>> round(classwise_calibration_error([[0.8, 0.2], [0.6, 0.4]], [0, 1], bins=1), 12)
+        0.2
+    """
+    rows = arrays.probability_matrix(probabilities)
+    classes = arrays.labels_of(labels, len(rows), "labels", "probabilities")
+    errors = [
+        calibration_error(np.minimum(column, 1.0), classes == number, bins=bins, scheme=scheme, norm=norm)
+        for number, column in enumerate(rows.T)
+    ]
+    return float(np.mean(errors))
+
+
+def _confidence(values: Any) -> Doubles:
+    sure = arrays.vector(values, "confidence")
+    bad = np.flatnonzero((sure < 0.0) | (sure > 1.0 + 1e-6))
+    if bad.size:
+        raise ValueError(f"confidence: entry {bad[0]} is {sure[bad[0]]}; expected numbers between 0 and 1.")
+    return np.minimum(sure, 1.0)
+
+
+def _check_choices(bins: int, scheme: str, last_bin: str) -> None:
+    if bins < 1:
+        raise ValueError(f"bins is {bins}; expected at least 1.")
+    if scheme not in ("equal_mass", "equal_width"):
+        raise ValueError(f"scheme is {scheme!r}; allowed: 'equal_mass', 'equal_width'.")
+    if last_bin not in ("closed", "open"):
+        raise ValueError(f"last_bin is {last_bin!r}; allowed: 'closed', 'open'.")

@@ -1,0 +1,105 @@
+"""Out-of-distribution detection from a scalar uncertainty.
+
+The out-of-distribution set is the positive class and a higher uncertainty means "out": every number below says so.
+AUROC is the chance that an out-of-distribution image is less certain than an in-distribution one (ties count half);
+AUPRC depends on the share of out-of-distribution images, which is returned with it as `base_rate`.
+
+    auroc            higher is better, 0.5 = chance
+    auprc            average precision, sum over thresholds of (R_n - R_{n-1}) P_n; higher is better
+    auprc_trapezoid  area under the linearly joined precision-recall curve, as paper 003 reports; optimistic
+    fpr_at_95        share of in-distribution images flagged when at least 95 % of the others are; lower is better
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probmetric.metrics import arrays
+from probmetric.metrics._ordering import average_ranks
+
+Doubles = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Detection counts at each distinct threshold, most uncertain first: (T,) arrays."""
+
+    true_positives: Doubles
+    false_positives: Doubles
+    positives: int
+    negatives: int
+
+
+def ood_metrics(id_uncertainty: Any, ood_uncertainty: Any) -> dict[str, float]:
+    """Detection metrics of `ood_uncertainty` (P,) against `id_uncertainty` (N,); OOD is positive, higher is less sure.
+
+    Examples:
+        >>> ood_metrics([0.1, 0.2, 0.3], [0.25, 0.9])["auroc"]
+        0.8333333333333334
+    """
+    curve = _curve(id_uncertainty, ood_uncertainty)
+    precision, recall = _precision_recall(curve)
+    steps = np.diff(np.r_[0.0, recall])
+    padded = np.r_[1.0, precision]
+    share = curve.positives / (curve.positives + curve.negatives)
+    return {
+        "auroc": auroc(id_uncertainty, ood_uncertainty),
+        "auprc": float(np.sum(steps * precision)),
+        "auprc_trapezoid": float(np.sum(steps * (padded[1:] + padded[:-1]) / 2)),
+        "fpr_at_95": fpr_at(curve, 0.95),
+        "base_rate": share,
+    }
+
+
+def auroc(negative_scores: Any, positive_scores: Any) -> float:
+    """P(positive score > negative score) + P(equal) / 2 (Mann-Whitney), from (N,) and (P,) scores."""
+    negative = arrays.vector(negative_scores, "negative scores")
+    positive = arrays.vector(positive_scores, "positive scores")
+    ranks = average_ranks(np.concatenate([positive, negative]))
+    wins = ranks[: len(positive)].sum() - len(positive) * (len(positive) + 1) / 2
+    return float(wins / (len(positive) * len(negative)))
+
+
+def roc_curve(id_uncertainty: Any, ood_uncertainty: Any, *, points: int | None = None) -> dict[str, Doubles]:
+    """False and true positive rates, from (0,0) to (1,1); thinned to at most `points` points if given.
+
+    Examples:
+        >>> rates = roc_curve([0.1, 0.3], [0.2, 0.9])
+        >>> rates["fpr"].tolist(), rates["tpr"].tolist()
+        ([0.0, 0.0, 0.5, 0.5, 1.0], [0.0, 0.5, 0.5, 1.0, 1.0])
+    """
+    curve = _curve(id_uncertainty, ood_uncertainty)
+    rates = {
+        "fpr": np.r_[0.0, curve.false_positives / curve.negatives],
+        "tpr": np.r_[0.0, curve.true_positives / curve.positives],
+    }
+    if points is None or len(rates["fpr"]) <= points:
+        return rates
+    progress = rates["fpr"] + rates["tpr"]
+    kept = np.unique(np.searchsorted(progress, np.linspace(0.0, 2.0, points), side="left").clip(max=len(progress) - 1))
+    return {name: values[kept] for name, values in rates.items()}
+
+
+def fpr_at(curve: Curve, recall: float) -> float:
+    """False positive rate at the first threshold whose true positive rate reaches `recall`."""
+    reached = np.argmax(curve.true_positives >= recall * curve.positives)
+    return float(curve.false_positives[reached] / curve.negatives)
+
+
+def _curve(id_uncertainty: Any, ood_uncertainty: Any) -> Curve:
+    negative = arrays.vector(id_uncertainty, "id_uncertainty")
+    positive = arrays.vector(ood_uncertainty, "ood_uncertainty")
+    scores, inverse = np.unique(np.concatenate([positive, negative]), return_inverse=True)
+    hits = np.bincount(inverse[: len(positive)], minlength=len(scores))[::-1]
+    misses = np.bincount(inverse[len(positive) :], minlength=len(scores))[::-1]
+    true, false = np.cumsum(hits).astype(np.float64), np.cumsum(misses).astype(np.float64)
+    return Curve(true, false, len(positive), len(negative))
+
+
+def _precision_recall(curve: Curve) -> tuple[Doubles, Doubles]:
+    precision = curve.true_positives / (curve.true_positives + curve.false_positives)
+    return precision, curve.true_positives / curve.positives

@@ -1,0 +1,153 @@
+"""Selective prediction: does the model know which of its answers are wrong?
+
+Sparsification: images are removed from the most uncertain on; accuracy of the remainder should rise. Paper 003 removes
+i %, i = 0..98, and integrates the 99 accuracies by the trapezoid rule with dx = 1/99, which cannot exceed 98/99
+(`scaling="as_published"`). The default divides by the width of the interval, so that a model without errors gets 1.
+Images of equal uncertainty are interchangeable: all numbers are means over all their orders.
+
+    ausc                    area under the sparsification curve; higher is better
+    ausc_as_published       the same in paper 003's scaling
+    ausc_gap_to_oracle      area of the curve that removes exactly the wrong answers first, minus ausc; lower is better
+    aurc                    mean over coverages 1/N, ..., 1 of the error rate of the surest (Geifman and El-Yaniv
+                            2017); lower is better
+    e_aurc                  aurc minus that of the order that has every wrong answer last; lower is better
+    augrc                   area under the share of all answers that are given and wrong, against coverage (Traub et al.
+                            2024); lower is better
+    risk_at_coverage_80     error rate of the surest 80 %
+    coverage_at_risk_5      largest coverage at which at most 5 % of the answers given are wrong; higher is better
+    error_auroc             P(a wrong answer is less certain than a right one), 0.5 = chance; higher is better. With
+                            uncertainty = -norm it is paper 002's AUROC of the norm (right = positive, score = norm)
+    accuracy_at_coverage_c  accuracy of the surest c % of the images; higher is better
+
+In retrieval, an answer is correct when the nearest neighbour is a positive (recall@1 of the query).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probmetric.metrics import arrays
+from probmetric.metrics._ordering import group_means
+from probmetric.metrics.ood import auroc
+
+Doubles = NDArray[np.float64]
+STEPS = 99
+COVERAGES = (50, 80, 90)
+
+
+class SparsificationCurve(NamedTuple):
+    """Share `removed` (99,) of the most uncertain images and `accuracy` (99,) of the rest."""
+
+    removed: Doubles
+    accuracy: Doubles
+
+
+def sparsification(
+    uncertainty: Any, correct: Any, *, scaling: Literal["unit", "as_published"] = "unit"
+) -> tuple[SparsificationCurve, float]:
+    """Sparsification curve and the area under it (AUSC, higher is better), from (N,) and (N,) arrays.
+
+    Args:
+        uncertainty: higher = less sure; those are removed first.
+        correct: 0 or 1, e.g. `retrieval_per_query(...)["recall_at_1"]`.
+        scaling: "unit" (at most 1) or "as_published" (at most 98/99, paper 003).
+
+    Examples:
+        >>> curve, ausc = sparsification([0.9, 0.1, 0.2, 0.3], [0, 1, 1, 1])
+        >>> float(curve.accuracy[0]), float(curve.accuracy[25])
+        (0.75, 1.0)
+    """
+    if scaling not in ("unit", "as_published"):
+        raise ValueError(f"scaling is {scaling!r}; allowed: 'unit', 'as_published'.")
+    doubt = arrays.vector(uncertainty, "uncertainty")
+    right = arrays.booleans(correct, "correct", count=len(doubt))
+    kept_accuracy = accuracy_by_coverage(doubt, right)
+    steps = np.arange(STEPS)
+    kept = len(doubt) - (len(doubt) * steps) // 100
+    accuracy = kept_accuracy[kept - 1]
+    area = float(np.sum((accuracy[1:] + accuracy[:-1]) / 2))
+    return SparsificationCurve(steps / 100.0, accuracy), area / (STEPS if scaling == "as_published" else STEPS - 1)
+
+
+def accuracy_by_coverage(uncertainty: Doubles, correct: Doubles) -> Doubles:
+    """Accuracy of the 1, 2, ..., N surest images (N,), as expected over the orders of equal uncertainties."""
+    order = np.argsort(uncertainty, kind="stable")
+    expected = group_means(uncertainty, correct)[order]
+    return np.cumsum(expected) / np.arange(1, len(order) + 1)
+
+
+def augrc(accuracy: Doubles) -> float:
+    """Area under the generalised risk from the accuracies (N,) of the 1, 2, ..., N surest.
+
+    The generalised risk is the share of all N images that are answered and wrong; between coverages it is joined by
+    straight lines, from 0 at coverage 0.
+
+    Examples:
+        >>> augrc(np.array([1.0, 0.5]))
+        0.125
+    """
+    count = len(accuracy)
+    given_and_wrong = np.r_[0.0, (1.0 - accuracy) * np.arange(1, count + 1) / count]
+    return float(np.mean((given_and_wrong[1:] + given_and_wrong[:-1]) / 2))
+
+
+def coverage_at(accuracy: Doubles, risk: float) -> float:
+    """Largest coverage with an error rate of at most `risk`, from the accuracies (N,) of the 1, ..., N surest; else 0.
+
+    Examples:
+        >>> coverage_at(np.array([1.0, 1.0, 1.0, 0.75]), 0.05)
+        0.75
+    """
+    kept = np.flatnonzero(1.0 - accuracy <= risk + 1e-12)
+    return float((kept[-1] + 1) / len(accuracy)) if len(kept) else 0.0
+
+
+def risk_coverage(uncertainty: Any, correct: Any) -> tuple[Doubles, Doubles]:
+    """Coverage (N,) = 1/N, ..., 1 and error rate (N,) of that share of the surest images.
+
+    Examples:
+        >>> coverage, risk = risk_coverage([0.1, 0.2, 0.3, 0.4], [1, 1, 1, 0])
+        >>> coverage.tolist(), risk.tolist()
+        ([0.25, 0.5, 0.75, 1.0], [0.0, 0.0, 0.0, 0.25])
+    """
+    doubt = arrays.vector(uncertainty, "uncertainty")
+    right = arrays.booleans(correct, "correct", count=len(doubt))
+    return np.arange(1, len(doubt) + 1) / len(doubt), 1.0 - accuracy_by_coverage(doubt, right)
+
+
+def selective_metrics(uncertainty: Any, correct: Any, *, coverages: tuple[int, ...] = COVERAGES) -> dict[str, float]:
+    """All numbers of the module docstring for `uncertainty` (N,), higher = less sure, and `correct` (N,) in {0,1}.
+
+    `error_auroc` is NaN when every answer is right or every answer is wrong. `coverages` are percentages.
+
+    Examples:
+        >>> found = selective_metrics([0.9, 0.1, 0.2, 0.3], [0, 1, 1, 1])
+        >>> found["error_auroc"], found["accuracy_at_coverage_50"]
+        (1.0, 1.0)
+    """
+    bad = [share for share in coverages if not 0 < share <= 100]
+    if bad:
+        raise ValueError(f"coverages contain {bad[0]}; expected percentages above 0 and up to 100.")
+    doubt = arrays.vector(uncertainty, "uncertainty")
+    right = arrays.booleans(correct, "correct", count=len(doubt))
+    area = sparsification(doubt, right)[1]
+    accuracy = accuracy_by_coverage(doubt, right)
+    mixed = 0 < right.sum() < len(right)
+    result = {
+        "ausc": area,
+        "ausc_as_published": sparsification(doubt, right, scaling="as_published")[1],
+        "ausc_gap_to_oracle": sparsification(1.0 - right, right)[1] - area,
+        "aurc": float(np.mean(1.0 - accuracy)),
+        "e_aurc": float(np.mean(accuracy_by_coverage(1.0 - right, right) - accuracy)),
+        "augrc": augrc(accuracy),
+        "risk_at_coverage_80": 1.0 - float(accuracy[max(1, int(np.ceil(0.8 * len(doubt)))) - 1]),
+        "coverage_at_risk_5": coverage_at(accuracy, 0.05),
+        "error_auroc": auroc(doubt[right == 1], doubt[right == 0]) if mixed else float("nan"),
+    }
+    for share in coverages:
+        kept = max(1, int(np.ceil(len(doubt) * share / 100)))
+        result[f"accuracy_at_coverage_{share}"] = float(accuracy[kept - 1])
+    return result

@@ -1,0 +1,138 @@
+"""Structure of an embedding space, after Roth et al. (2020) and papers 000, 001 and 004.
+
+All on unit rows; d(u,v) = 1 - u.v; m_c the normalised mean of class c; classes of one image have no inner distances and
+are left out of class averages.
+
+    richness_kl             KL(U || s) = sum_k (1/n) log((1/n) / s_k), s the singular values of the uncentred matrix
+                            over their sum, n = min(N, M); lower = more directions in use. 000 T5, 001 T3 ("rho")
+    richness_kl_without_first   the same without the largest value (their mode "@2")
+    density                 mean over c of mean d within c, over mean d between the m_c; 001 T3 ("pi_density")
+    uniformity              mean over pairs of exp(-2 |u-v|^2), no logarithm, self pairs left out; lower = more uniform,
+                            about e^-4 = 0.018 for uniform points. 001 T3 ("G2")
+    concentration_variance  variance over c of (mean d to m_c) / (mean d between the m_c); 001 T3 ("sigma^2_kappa"; its
+                            printed size suggests another scaling: compare changes, not values)
+    concentration_std       its root
+    cluster_diversity       mean over c of the variance of d within c; 000 T5 (no code released: relative changes only)
+
+Papers 000 and 001 compute these on training embeddings. Which way is better depends on the claim; none is a score.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probmetric.metrics import arrays
+
+Doubles = NDArray[np.float64]
+Floats = NDArray[np.float32]
+ROWS = 4096
+RESOLUTION = 1e-7
+
+
+def structure_metrics(embeddings: Any, labels: Any, *, normalize: bool = False) -> dict[str, float]:
+    """The measures of the module docstring for unit rows `embeddings` (N,M) with `labels` (N,).
+
+    NaN where undefined: fewer than two classes, or no class of two images.
+
+    Examples:
+        >>> found = structure_metrics([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]], [0, 0, 1, 1])
+        >>> found["density"], found["richness_kl"]
+        (0.0, 0.0)
+    """
+    rows = arrays.matrix(embeddings, "embeddings")
+    if normalize:
+        rows = arrays.normalized(rows, "embeddings")
+    else:
+        arrays.check_unit_rows(rows, "embeddings")
+    classes = arrays.labels_of(labels, len(rows), "labels", "embeddings")
+    spectrum = singular_values(rows)
+    return {
+        "richness_kl": _uniform_divergence(spectrum),
+        "richness_kl_without_first": _uniform_divergence(spectrum[1:]),
+        "uniformity": uniformity(rows),
+        **_class_structure(rows, classes),
+    }
+
+
+def singular_values(rows: Floats) -> Doubles:
+    """The min(N, M) singular values of `rows` (N,M), descending: roots of the eigenvalues of the float64 Gram matrix.
+
+    Accurate to about 1e-8 of the largest, a tenth of what float32 rows resolve; no float64 copy of the whole.
+    """
+    if len(rows) <= rows.shape[1]:
+        whole = rows.astype(np.float64)
+        gram = whole @ whole.T
+    else:
+        gram = np.zeros((rows.shape[1], rows.shape[1]))
+        for start in range(0, len(rows), ROWS):
+            block = rows[start : start + ROWS].astype(np.float64)
+            gram += block.T @ block
+    return np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0))
+
+
+def _uniform_divergence(values: Doubles) -> float:
+    """KL(U || values / sum), values below 1e-7 of the largest, the resolution of float32, read as that."""
+    if not len(values) or values[0] <= 0:
+        return float("nan")
+    floored = np.maximum(values, RESOLUTION * values[0])
+    share = floored / floored.sum()
+    return max(0.0, float(-np.mean(np.log(len(share) * share))))
+
+
+def uniformity(rows: Floats) -> float:
+    """Mean over pairs of exp(-2 |u-v|^2) = exp(4 (u.v - 1)) for unit `rows` (N,M); NaN for a single row."""
+    count, total, block = len(rows), 0.0, 1024
+    for i in range(0, count, block):
+        for j in range(i, count, block):
+            values = rows[i : i + block] @ rows[j : j + block].T
+            values -= np.float32(1)
+            values *= np.float32(4)
+            np.exp(values, out=values)
+            total += (1 if i == j else 2) * float(values.sum(dtype=np.float64))
+    return (total - count) / (count * (count - 1)) if count > 1 else float("nan")
+
+
+def _class_structure(rows: Floats, classes: NDArray[np.int64]) -> dict[str, float]:
+    order = np.argsort(classes, kind="stable")
+    edges = np.flatnonzero(np.diff(classes[order], prepend=-1))
+    centres, inner, spread, to_centre = [], [], [], []
+    for members in np.split(order, edges[1:]):
+        own = rows[members].astype(np.float64)
+        total = own.sum(axis=0)
+        norm = float(np.linalg.norm(total))
+        centres.append(total / max(norm, 1e-12))
+        if len(own) > 1:
+            mean, variance = _pair_distances(own, norm)
+            inner.append(mean)
+            spread.append(variance)
+            to_centre.append(1.0 - norm / len(own))
+    between = _mean_distance(np.array(centres))
+    ratio = np.array(to_centre) / between if inner and between > 0 else np.array([np.nan])
+    return {
+        "density": float(np.mean(inner) / between) if inner and between > 0 else float("nan"),
+        "concentration_variance": float(ratio.var()),
+        "concentration_std": float(ratio.std()),
+        "cluster_diversity": float(np.mean(spread)) if spread else float("nan"),
+    }
+
+
+def _pair_distances(own: Doubles, norm: float) -> tuple[float, float]:
+    """Mean and variance of 1 - u.v over the pairs of unit rows `own` (n,M) whose sum has length `norm`."""
+    count = len(own)
+    pairs = count * (count - 1)
+    gram = own.T @ own if count > own.shape[1] else own @ own.T
+    lengths = np.einsum("ij,ij->i", own, own)
+    mean = (norm**2 - lengths.sum()) / pairs
+    second = (np.sum(gram**2) - np.sum(lengths**2)) / pairs
+    return float(1.0 - mean), float(max(second - mean**2, 0.0))
+
+
+def _mean_distance(centres: Doubles) -> float:
+    count = len(centres)
+    if count < 2:
+        return float("nan")
+    total = centres.sum(axis=0)
+    return float(1.0 - (total @ total - np.sum(centres**2)) / (count * (count - 1)))

@@ -1,0 +1,142 @@
+"""Verification: do two images show the same person? The protocol of Labeled Faces in the Wild.
+
+Notation: s_p the cosine similarity of pair p, "same" is said where s_p >= threshold.
+
+    accuracy      share of pairs told right; the pairs are cut into 10 parts (every tenth pair of either kind, in the
+                  order given), each told with the threshold that is best on the other nine (Huang et al. 2007, view 2)
+    auroc         chance that a pair of one person is more similar than a pair of two; ties count half
+    eer           error rate at the threshold where as many pairs of one person are refused as of two are accepted
+    edc           mean share of genuine pairs refused while the most doubtful pairs are discarded
+    tar_at_far_1  share of pairs of one person accepted at the threshold that accepts at most 1 % of the others
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probmetric.metrics.ood import auroc
+
+Doubles = NDArray[np.float64]
+FOLDS = 10
+FALSE_ACCEPTS = 0.01
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of images and whether they show the same person.
+
+    Attributes:
+        rows: manifest rows of the two images (P, 2).
+        same: (P,) bool.
+    """
+
+    rows: NDArray[np.int64]
+    same: NDArray[np.bool_]
+
+    def similarities(self, mean: NDArray[np.floating], index: NDArray[np.int64]) -> Doubles:
+        """Cosine of each pair (P,).
+
+        Args:
+            mean: unit embeddings (N, M).
+            index: their manifest rows (N,), ascending.
+        """
+        place = self._places(index)
+        first, second = mean[place[:, 0]].astype(np.float64), mean[place[:, 1]].astype(np.float64)
+        return np.einsum("pm,pm->p", first, second)
+
+    def doubt(self, uncertainty: NDArray[np.floating], index: NDArray[np.int64]) -> Doubles:
+        """Uncertainty (P,) of the less certain image of each pair, from those of the images (N,)."""
+        found: Doubles = uncertainty[self._places(index)].max(axis=1).astype(np.float64)
+        return found
+
+    def _places(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Places (P, 2) of the pairs' manifest rows in `index` (N,), ascending."""
+        place = np.searchsorted(index, self.rows).clip(max=len(index) - 1)
+        absent = np.flatnonzero((index[place] != self.rows).any(axis=1))
+        if len(absent):
+            raise ValueError(f"pair {absent[0]} holds manifest rows {self.rows[absent[0]]}; not all are embedded.")
+        return place
+
+
+def verification_metrics(similarity: NDArray[np.floating], same: NDArray[np.bool_]) -> dict[str, float]:
+    """The metrics of the module docstring, from similarities (P,) and truth (P,).
+
+    Examples:
+        >>> found = verification_metrics(np.array([0.9, 0.2] * 10), np.array([True, False] * 10))
+        >>> found["accuracy"], found["auroc"], found["eer"]
+        (1.0, 1.0, 0.0)
+    """
+    scores, truth = np.asarray(similarity, dtype=np.float64), np.asarray(same, dtype=bool)
+    if truth.all() or not truth.any():
+        raise ValueError(f"{int(truth.sum())} of {len(truth)} pairs are of one person; both kinds are needed.")
+    genuine, impostor = np.sort(scores[truth]), np.sort(scores[~truth])
+    levels: Doubles = np.append(np.unique(scores), np.inf)
+    refused = np.searchsorted(genuine, levels) / len(genuine)
+    accepted = 1 - np.searchsorted(impostor, levels) / len(impostor)
+    crossing = int(np.argmin(np.abs(refused - accepted)))
+    strict = int(np.flatnonzero(accepted <= FALSE_ACCEPTS)[0])
+    return {
+        "accuracy": _accuracy(scores, truth),
+        "auroc": auroc(scores[~truth], scores[truth]),
+        "eer": float((refused[crossing] + accepted[crossing]) / 2),
+        "tar_at_far_1": float(1 - refused[strict]),
+    }
+
+
+def error_versus_discard(
+    similarity: NDArray[np.floating], same: NDArray[np.bool_], doubt: NDArray[np.floating], *, most: float = 0.2
+) -> float:
+    """Mean share of genuine pairs refused while 0, 1, ..., `most` of the pairs are discarded, most doubtful first.
+
+    The threshold is that of 1 % false accepts of all pairs and stays (error versus discard, ISO/IEC 29794-1:2024).
+
+    Args:
+        similarity: (P,) of the pairs.
+        same: (P,) whether they are genuine.
+        doubt: (P,) of the pairs, that of their less certain image.
+        most: largest share discarded, in steps of a hundredth.
+
+    Examples:
+        >>> pairs = np.array([0.9, 0.1, 0.8, 0.2]), np.array([True, True, False, False])
+        >>> error_versus_discard(*pairs, np.zeros(4), most=0.0), error_versus_discard(*pairs, np.array([0, 1, 0, 0]))
+        (0.5, 0.5)
+    """
+    scores, truth = np.asarray(similarity, dtype=np.float64), np.asarray(same, dtype=bool)
+    impostor = np.sort(scores[~truth])
+    levels: Doubles = np.append(np.unique(scores), np.inf)
+    accepted = 1 - np.searchsorted(impostor, levels) / len(impostor)
+    refused = scores < levels[np.flatnonzero(accepted <= FALSE_ACCEPTS)[0]]
+    order = np.argsort(doubt, kind="stable")
+    rates = []
+    for share in range(round(100 * most) + 1):
+        kept = order[: len(order) - len(order) * share // 100]
+        genuine = kept[truth[kept]]
+        rates.append(float(refused[genuine].mean()) if len(genuine) else 0.0)
+    return float(np.mean(rates))
+
+
+def _accuracy(scores: Doubles, truth: NDArray[np.bool_]) -> float:
+    """Share told right, every part with the others' best threshold; fewer parts of few pairs, NaN of a single one."""
+    part = np.where(truth, np.cumsum(truth), np.cumsum(~truth)) % min(FOLDS, truth.sum(), (~truth).sum())
+    if part.max() == 0:
+        return float("nan")
+    right = 0
+    for fold in np.unique(part):
+        own = part == fold
+        right += int(((scores[own] >= _best_threshold(scores[~own], truth[~own])) == truth[own]).sum())
+    return right / len(scores)
+
+
+def _best_threshold(scores: Doubles, truth: NDArray[np.bool_]) -> float:
+    """Middle between two scores where most pairs are told right; the lowest such place."""
+    order = np.argsort(scores, kind="stable")
+    ordered, ones = scores[order], truth[order]
+    right = np.r_[ones.sum(), ones.sum() + np.cumsum(np.where(ones, -1, 1))]
+    cut = np.r_[True, np.diff(ordered) > 0, True]
+    best = int(np.argmax(np.where(cut, right, -1)))
+    if best in (0, len(ordered)):
+        return float(ordered[0]) if best == 0 else np.inf
+    return float((ordered[best - 1] + ordered[best]) / 2)

@@ -1,0 +1,94 @@
+"""Similarity keys that are the same numbers whatever computes them, so that ranks are too.
+
+A floating-point dot product depends on the order of its additions, hence on the block shape, the number of threads and
+the library; near-ties then change places. Here each coordinate is first read to `BITS` binary places of a power of two
+not below its row's norm (1 for unit rows and rows in the unit ball). Products of two such numbers are whole multiples
+of one unit, every partial sum is bounded by the product of the norms (Cauchy-Schwarz), and so all sums fit the 53 bits
+of a float64: any order of additions, fused or not, gives the same, exact dot product. What is done with it afterwards
+is one fixed sequence of IEEE operations. Reading to 26 places moves a coordinate of a unit vector by at most 7.5e-9,
+less than float32 arithmetic does.
+
+Larger key = nearer. Keys are compared only within a query, so terms that depend on the query alone are dropped:
+    cosine     x.y                                         (rows are unit vectors)
+    euclidean  x.y - |y|^2 / 2                             (= (|x|^2 - |x-y|^2) / 2)
+    poincare   -|x-y|^2 / (1 - |y|^2)                      (arcosh is increasing)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probmetric.metrics.arrays import row_norms
+
+Doubles = NDArray[np.float64]
+DistanceFunction = Callable[[NDArray[np.float32], NDArray[np.float32]], Any]
+Distance = Literal["cosine", "euclidean", "poincare"] | DistanceFunction
+NAMES = ("cosine", "euclidean", "poincare")
+UNIT_ROUNDOFF = 2.0**-24
+BITS = 26
+ROWS = 4096
+
+
+def norm_exponents(norms: Doubles, distance: str) -> NDArray[np.int64]:
+    """Exponents e (N,) such that 2^e is not below the row norm; 0 for rows that are known to be at most 1 long.
+
+    A margin of 1e-7 keeps norms that are exact powers of two away from the step, where rounding would decide.
+    """
+    if distance != "euclidean":
+        return np.zeros(len(norms), dtype=np.int64)
+    return np.ceil(np.log2(np.where(norms > 0, norms, 1.0) * (1 + 1e-7))).astype(np.int64)
+
+
+def steps_of(rows: NDArray[np.float32], distance: str) -> Doubles:
+    """How many steps of the grid of each of `rows` (N,M) make 1: a power of two each, (N,)."""
+    norms = row_norms(rows) if distance == "euclidean" else np.ones(len(rows))
+    return np.ldexp(1.0, BITS - norm_exponents(norms, distance))
+
+
+def on_grid(rows: NDArray[np.float32], steps: Doubles) -> Doubles:
+    """`rows` (B,M) rounded to their grids, float64; `steps` (B,) as from `steps_of`."""
+    scaled = np.multiply(rows, steps[:, None], dtype=np.float64)
+    np.rint(scaled, out=scaled)
+    scaled /= steps[:, None]
+    return scaled
+
+
+def float32_error(dim: int, distance: str) -> float:
+    """Bound on |float32 key - exact key| for rows of norm at most 1 + 1e-4 (Euclidean: in units of the largest norm).
+
+    gamma_M (Higham 2002, section 3.1) for the product, in any summation order; 2^-BITS sqrt(M) for the reading to BITS
+    places.
+    """
+    gamma = dim * UNIT_ROUNDOFF / (1 - dim * UNIT_ROUNDOFF)
+    reading = 2.0**-BITS * dim**0.5
+    shifting = 8 * UNIT_ROUNDOFF if distance == "euclidean" else 0.0
+    return 1.01 * (gamma + reading + shifting)
+
+
+def squared_norms(rows: NDArray[np.float32], steps: Doubles) -> Doubles:
+    """Exact squared norms (N,) of `rows` (N,M) read to their grids, without a float64 copy of the whole."""
+    result = np.empty(len(rows))
+    for start in range(0, len(rows), ROWS):
+        grid = on_grid(rows[start : start + ROWS], steps[start : start + ROWS])
+        result[start : start + ROWS] = np.einsum("ij,ij->i", grid, grid)
+    return result
+
+
+def keys(queries: Doubles, gallery: Doubles, distance: str, gallery_norms: Doubles | None = None) -> Doubles:
+    """Keys (B,N) of `queries` (B,M) against `gallery` (N,M), both from `on_grid`; `gallery_norms` (N,) squared."""
+    products = queries @ gallery.T
+    if distance == "cosine":
+        return products
+    norms = np.einsum("ij,ij->i", gallery, gallery) if gallery_norms is None else gallery_norms
+    if distance == "euclidean":
+        products -= norms / 2
+        return products
+    products *= -2.0
+    products += np.einsum("ij,ij->i", queries, queries)[:, None]
+    products += norms
+    products /= norms - 1.0
+    return products

@@ -1,0 +1,98 @@
+"""Place recognition: queries search a database of their own, and an image within 25 m is a right answer.
+
+The protocol of Mapillary Street-Level Sequences (Warburg et al. 2020), which paper 003 follows: `retrieval/...` counts
+a query as answered by database images of its city within the radius; images of the queries' side are not searched.
+Subtasks: `retrieval_day_to_night/...` asks with day images and searches night images, `retrieval_night_to_day/...` the
+other way round; they are there where a query has an answer. `sparsification/...` are over the queries.
+
+Clustering and structure need classes, which places do not have: a run on places has no such metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probmetric.data.places import RADIUS, Subtask, positives, subtask
+from probmetric.metrics.image_errors import image_curves, known_errors
+from probmetric.metrics.selective import selective_metrics, sparsification
+from probmetric.retrieval.measures import retrieval_per_query, summarize
+from probmetric.retrieval.neighbours import nearest_neighbours
+
+Doubles = NDArray[np.float64]
+SUBTASKS: tuple[Subtask, ...] = ("day_to_night", "night_to_day")
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where and when the images of a prepared dataset were taken.
+
+    Attributes:
+        columns: manifest columns city, easting, northing, role and night, (N,) each, of all N rows.
+        radius: metres within which a database image answers a query.
+    """
+
+    columns: dict[str, NDArray]
+    radius: float = RADIUS
+
+    def of(self, index: NDArray[np.int64]) -> Places:
+        """The same of the manifest rows `index` (n,)."""
+        return Places({name: values[index] for name, values in self.columns.items()}, self.radius)
+
+
+def place_retrieval(
+    mean: NDArray[np.floating], places: Places, *, ks: Sequence[int], task: Subtask = "all"
+) -> tuple[dict[str, Doubles], NDArray[np.int64], NDArray[np.int64]]:
+    """Retrieval metrics of every query.
+
+    Args:
+        mean: unit embeddings (n, M) of queries and database.
+        places: of the same n images.
+        ks: cutoffs.
+        task: which queries ask and which database images are searched.
+
+    Returns:
+        (metric -> (Q,), rows of the queries (Q,), rows of the database (D,)) into `mean`; without queries or database
+        the metrics are empty.
+    """
+    rows = np.flatnonzero(subtask(places.columns, task))
+    chosen = places.of(rows)
+    asked, searched, found = positives(chosen.columns, radius=chosen.radius)
+    queries, database = rows[asked], rows[searched]
+    if not len(queries) or not len(database):
+        return {}, queries, database
+    values = retrieval_per_query(mean[queries], gallery=mean[database], positives=found, ks=ks)
+    return values, queries, database
+
+
+def place_metrics(
+    mean: NDArray[np.floating], uncertainty: NDArray[np.floating], places: Places, *, ks: Sequence[int]
+) -> tuple[dict[str, float], dict[str, dict[str, list[float]]]]:
+    """Metrics and curves of a split: see the module docstring for arguments' meaning and names."""
+    values, queries, database = place_retrieval(mean, places, ks=tuple(dict.fromkeys((1, *ks))))
+    metrics: dict[str, float] = {}
+    curves: dict[str, dict[str, list[float]]] = {}
+    if values:
+        metrics |= {f"retrieval/{name}": value for name, value in summarize(values).items()}
+    if values and np.any(values["positives"] > 0):
+        asked = values["positives"] > 0
+        correct, doubt = values["recall_at_1"][asked], uncertainty.astype(np.float64)
+        nearest = database[nearest_neighbours(mean[queries], mean[database], k=1).indices[:, 0]]
+        both = ((doubt[queries] + doubt[nearest]) / 2)[asked]
+        curve, _ = sparsification(doubt[queries][asked], correct)
+        found = selective_metrics(doubt[queries][asked], correct)
+        found["ausc_query_and_neighbour"] = sparsification(both, correct)[1]
+        found["ausc_as_published"] = sparsification(both, correct, scaling="as_published")[1]
+        metrics |= {f"sparsification/{name}": value for name, value in found.items()}
+        curves["sparsification"] = {"removed": curve.removed.tolist(), "accuracy": curve.accuracy.tolist()}
+        kept, errors = image_curves(values, asked, doubt[queries])
+        curves |= kept
+        curves["image_errors"] = known_errors(errors)
+    for task in SUBTASKS:
+        other, _, _ = place_retrieval(mean, places, ks=ks, task=task)
+        if other and np.any(other["positives"] > 0):
+            metrics |= {f"retrieval_{task}/{name}": value for name, value in summarize(other).items()}
+    return metrics, curves

@@ -1,0 +1,220 @@
+"""The answers of a run: match record, scores and truth of every query, and what they say about trust.
+
+    test         each test image asked among the others
+    val          each validation image asked among the others: a smaller gallery, of other classes
+    ood/<name>   strangers, asked among the test images; every answer is wrong
+
+Queries without a positive in the gallery cannot be answered: they are recorded (`asked` 0) and left out of all numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probmetric.metrics import arrays
+from probmetric.metrics.ood import auroc
+from probmetric.metrics.selective import selective_metrics
+from probmetric.retrieval.among import asked_among
+from probmetric.retrieval.match import Match, find_match
+from probmetric.runs.folder import Embeddings, RunFolder
+from probmetric.trust import scores
+from probmetric.trust.p_right import PRight, added_auroc, cross_fitted, fit_p_right, p_right_metrics
+
+Doubles = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+KEPT = ("uncertainty", "concentration", "variance", "mean")
+LEAST = 2
+SELECTIVE = ("augrc", "e_aurc", "risk_at_coverage_80", "coverage_at_risk_5")
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers to Q queries.
+
+    Attributes:
+        match: what the search found.
+        doubts: score -> doubt (Q,), higher = less sure.
+        own: own uncertainty of the queries' images (Q,).
+        label: class of each query (Q,), -1 for strangers.
+        right: whether the answer is right (Q,); a wrong one exactly as near counts before it.
+        asked: whether the query has a positive in the gallery (Q,).
+        retrieval: retrieval metrics of each query, as of `retrieval_per_query`; empty where a gallery was asked.
+    """
+
+    match: Match
+    doubts: Mapping[str, Doubles]
+    own: Doubles
+    label: NDArray[np.int64]
+    right: Bools
+    asked: Bools
+    retrieval: Mapping[str, Doubles] = field(default_factory=dict)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether some of the answers are right and some wrong, so that they can be told apart."""
+        return 0 < self.right[self.asked].sum() < self.asked.sum()
+
+    @property
+    def free(self) -> dict[str, Doubles]:
+        """The doubts that cost nothing."""
+        return {name: values for name, values in self.doubts.items() if name in scores.free_scores()}
+
+    @property
+    def of_method(self) -> dict[str, Doubles]:
+        """The doubts that only the method has: its own uncertainty and its scores of the pair."""
+        return {"own": self.own} | {name: values for name, values in self.doubts.items() if name not in self.free}
+
+    def rows(self, kept: Bools) -> Answers:
+        """Those of the answers that are `kept` (Q,)."""
+        return Answers(
+            self.match.rows(kept),
+            {name: values[kept] for name, values in self.doubts.items()},
+            self.own[kept],
+            self.label[kept],
+            self.right[kept],
+            self.asked[kept],
+            {name: values[kept] for name, values in self.retrieval.items()},
+        )
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """Arrays (Q,): the match record, `doubt.<score>`, own, label, right and asked; what is written to disk."""
+        whose = {"own": self.own, "label": self.label, "right": self.right, "asked": self.asked}
+        found = self.match.record | {f"doubt.{name}": values for name, values in self.doubts.items()} | whose
+        return {name: np.ascontiguousarray(values) for name, values in found.items()}
+
+
+def answers_among_others(split: Embeddings, ks: Sequence[int] = ()) -> Answers | None:
+    """Every image of a split asked among the others, `ks` as in `among_others`; None where there are not two."""
+    return among_others(split.tensors, split["label"], ks) if len(split["mean"]) >= LEAST else None
+
+
+def among_others(record: Mapping[str, Any], labels: Any, ks: Sequence[int] = ()) -> Answers:
+    """Every image of a `record`, name -> (N, ...), asked among the others; `labels` (N,).
+
+    The retrieval metrics come from the same pass, with recall and precision at 1 and at the cutoffs `ks`.
+    """
+    match, found = asked_among(_kept(record, slice(None)), labels, ks=(1, *ks))
+    answers = _answers(match, arrays.to_numpy(labels), found["recall_at_1"] == 1, found["positives"] > 0)
+    return replace(answers, retrieval=found)
+
+
+def asked_in(record: Mapping[str, Any], labels: Any, gallery: Mapping[str, Any], gallery_labels: Any) -> Answers:
+    """The images of a `record` asked in a gallery; both name -> (N, ...), with labels (N,), -1 for none of its classes.
+
+    An answer is right if its class is the query's; a query whose class is not in the gallery is `asked` nothing, and
+    wrong whatever it is answered.
+    """
+    kept = _kept(record, slice(None))
+    match = find_match(
+        kept["mean"], gallery["mean"], gallery_labels, query=kept, gallery_record=_kept(gallery, slice(None))
+    )
+    truth = arrays.to_numpy(labels).astype(np.int64)
+    right = match.classes[:, 0] == truth
+    return _answers(match, truth, right, np.isin(truth, arrays.to_numpy(gallery_labels)))
+
+
+def strangers_among(split: Embeddings, gallery: Embeddings, rows: NDArray[np.bool_]) -> Answers | None:
+    """The images `rows` (N,) of `split` asked in `gallery`, where no answer is right; None where there are none."""
+    if not rows.any() or len(gallery["mean"]) < LEAST:
+        return None
+    return asked_in(_kept(split.tensors, rows), np.full(rows.sum(), -1), gallery.tensors, gallery["label"])
+
+
+def _kept(record: Mapping[str, Any], rows: Any) -> dict[str, NDArray[Any]]:
+    return {name: arrays.to_numpy(record[name])[rows] for name in KEPT if name in record}
+
+
+def _answers(match: Match, label: NDArray[np.int64], right: Bools, asked: Bools) -> Answers:
+    return Answers(match, scores.doubts(match), match.query["uncertainty"].astype(np.float64), label, right, asked)
+
+
+def run_answers(run: RunFolder, ks: Sequence[int] = ()) -> dict[str, Answers]:
+    """The answers of a run by where they were asked: `test`, `val`, `ood/<name>`; a set without images is left out.
+
+    `ks` are the cutoffs of the retrieval metrics that come along (see `among_others`).
+    """
+    test = run.embeddings("test")
+    found: dict[str, Answers | None] = {"test": answers_among_others(test, ks)}
+    if run.holds("val", "mean"):
+        found["val"] = answers_among_others(run.embeddings("val"), ks)
+    if run.holds("ood", "mean"):
+        strangers = run.embeddings("ood")
+        for number, name in enumerate(ood_sets(strangers)):
+            found[f"ood/{name}"] = strangers_among(strangers, test, ood_source(strangers) == number)
+    return {name: answers for name, answers in found.items() if answers is not None}
+
+
+def ood_sets(strangers: Embeddings) -> list[str]:
+    """Names of the out-of-distribution sets of an embeddings file."""
+    return list(json.loads(strangers.metadata.get("sources", '["ood"]')))
+
+
+def ood_source(strangers: Embeddings) -> NDArray[np.int64]:
+    """Number (N,) of the set that each image is of."""
+    return strangers.tensors.get("source", np.zeros(len(strangers["uncertainty"]), dtype=np.int64))
+
+
+def p_right_of(answers: Mapping[str, Answers]) -> PRight | None:
+    """The map from free scores to P(right) fitted on the validation classes; None where these cannot tell."""
+    val, test = answers.get("val"), answers.get("test")
+    if val is None or test is None or not val.mixed:
+        return None
+    shared = {name: values[val.asked] for name, values in val.free.items() if name in test.free}
+    return fit_p_right(shared, val.right[val.asked]) if shared else None
+
+
+def error_aurocs(answers: Answers) -> dict[str, float]:
+    """Score -> P(a wrong answer has more of this doubt than a right one); NaN where all are right or all wrong."""
+    asked, mixed = answers.asked, answers.mixed
+    right, wrong = asked & answers.right, asked & ~answers.right
+    return {name: auroc(doubt[right], doubt[wrong]) if mixed else math.nan for name, doubt in answers.doubts.items()}
+
+
+def stranger_aurocs(known: Answers, strangers: Answers) -> dict[str, float]:
+    """`auroc_<score>`, strangers against known; `scod_auroc[_<score>]`, strangers and wrong answers against right."""
+    found = {}
+    right, wrong = known.asked & known.right, known.asked & ~known.right
+    for name, doubt in {"": known.own, **known.doubts}.items():
+        strange = strangers.doubts[name] if name else strangers.own
+        if name:
+            found[f"auroc_{name}"] = auroc(doubt, strange)
+        if right.any():
+            suffix = f"_{name}" if name else ""
+            found[f"scod_auroc{suffix}"] = auroc(doubt[right], np.concatenate([doubt[wrong], strange]))
+    return found
+
+
+def trust_metrics(answers: Mapping[str, Answers], *, seed: int = 0) -> tuple[dict[str, float], Doubles | None]:
+    """`trust/...`, `p_right/...`, `p_right_val/...`, and P(right) (A,) of the A test answers that are `asked`.
+
+    `p_right` is cross-fitted over the classes of the test gallery: every P(right) is by a map that saw other classes
+    of the same gallery. `p_right_val` is by the map fitted on the validation classes and their smaller gallery.
+    """
+    test = answers.get("test")
+    if test is None or not test.mixed or len(np.unique(test.label[test.asked])) < LEAST:
+        return {}, None
+    kept, right, classes = test.asked, test.right[test.asked], test.label[test.asked]
+    free = {name: values[kept] for name, values in test.free.items()}
+    own = {name: values[kept] for name, values in test.of_method.items()}
+    metrics: dict[str, float] = {}
+    try:
+        added = added_auroc(free, own, right, classes, seed=seed)
+        stated = cross_fitted(free, right, classes, seed=seed)
+    except ValueError:  # without one of the parts the others are all right, or all wrong
+        return {}, None
+    metrics |= {f"trust/{name}": value for name, value in added.items()}
+    metrics |= {f"p_right/{name}": value for name, value in p_right_metrics(stated, right).items()}
+    selective = selective_metrics(1.0 - stated, right)
+    metrics |= {f"p_right/{name}": selective[name] for name in SELECTIVE}
+    fitted = p_right_of(answers)
+    if fitted is not None:
+        there = fitted.probability(free)
+        metrics |= {f"p_right_val/{name}": value for name, value in p_right_metrics(there, right).items()}
+    return metrics, stated

@@ -1,0 +1,204 @@
+"""Has the certificate expired? A running test that the doubts of answers are still those of calibration.
+
+Each query gets a p-value among all doubts seen so far, calibration first: p_n = (#{d_i > d_n} + U (1 + #{d_i = d_n})) /
+(n + 1), U uniform. As long as queries and calibration are exchangeable the p_n are independent and uniform, whatever
+the distribution and however long (Vovk, Gammerman and Shafer 2005, online conformal prediction); comparing with the
+calibration set alone would in time notice nothing but that set's own sampling error.
+
+Against a change at an unknown query: for bets f_k, densities on [0, 1],
+
+    R_k(n) = (R_k(n - 1) + 1) f_k(p_n),   R(n) = mean over k of R_k(n)        (Shiryaev-Roberts; Shin et al. 2024)
+
+has mean n without a change, so that the chance of R(n) >= A among the first N queries is at most N / A, and the mean
+number of queries to a false alarm at least A. Bets are beta densities: those with more mass at small p gain when doubts
+rise (some where only the middle fills: blurred images and strangers get doubts like those of the worst known queries,
+not beyond them), their mirror images when doubts fall, and three when they only gather or scatter.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from scipy.special import betaln
+
+from probmetric.io import FileError, read_csv
+from probmetric.metrics import arrays
+from probmetric.trust.certificates import Certificate, CertificateError
+
+RISEN = ((0.4, 1.0), (0.7, 1.0), (1.0, 1.5), (1.0, 2.0), (1.0, 3.0), (0.7, 3.0), (1.5, 2.0))
+BETS = (*RISEN, *((b, a) for a, b in RISEN), (1.5, 1.5), (3.0, 3.0), (0.7, 0.7))
+LEAST = 50
+PATIENCE = 100_000
+
+
+Way = Literal["rose", "fell", "changed"]
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """The first query at which the evidence reached the limit: `query` counts from 1; what the doubts did by then."""
+
+    query: int
+    doubts: Way
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a log says about a certificate."""
+
+    queries: int
+    evidence: float
+    alarm: Alarm | None
+
+    @property
+    def expired(self) -> bool:
+        """Whether there was an alarm."""
+        return self.alarm is not None
+
+    @property
+    def text(self) -> str:
+        """A line for people."""
+        if self.alarm is None:
+            return f"{self.queries} queries, no change found; evidence {self.evidence:.2g} of the 1 that is an alarm"
+        return f"{self.queries} queries; the doubts {self.alarm.doubts}: alarm at query {self.alarm.query}"
+
+    @property
+    def advice(self) -> str:
+        """What to do after an alarm."""
+        return (
+            "the certificate has expired: these queries are not like those it was made from. Look at the answers since "
+            "then (other cameras, other classes, another gallery?), label some and certify again."
+        )
+
+
+def monitored(
+    certificate: Certificate, log: str | Path, *, column: str, patience: float = PATIENCE, ordered: bool = True
+) -> Report:
+    """Watch a log of queries, a CSV with one row per query or, of `search --csv`, per match.
+
+    Args:
+        certificate: what the log's answers were given by.
+        log: the file; of rows with a `rank` the first of each query counts.
+        column: `p_right`, for a certificate by P(right), or the doubt that the certificate decides by.
+        patience: see `Monitor`.
+        ordered: whether the rows stand as the queries came. A folder lists them class by class, which is no order that
+            calibration has; they are then shuffled, and the number of the query at the alarm says nothing.
+
+    Raises:
+        FileError: the log is damaged, or has no such column or numbers.
+        CertificateError: the certificate holds no calibration doubts or too few, or the patience is out of range.
+    """
+    if not certificate.reference:
+        raise CertificateError("the certificate holds no calibration doubts to compare with; certify again.")
+    names, rows = read_csv(log, "name the CSV that `probmetric search --csv` wrote")
+    if column not in names:
+        raise FileError(f"{log} has no column {column!r}; it has {', '.join(names)}.")
+    try:
+        monitor = Monitor(certificate.reference, patience=patience)
+    except ValueError as error:
+        raise CertificateError(f"these answers cannot be watched: {error}") from error
+    asked = [row[column] for row in rows if row.get("rank", "1") == "1"]
+    try:
+        values = [float(text) for text in asked]
+    except ValueError:
+        raise FileError(
+            f"{log}: column {column!r} holds {next(filter(_is_text, asked))!r}; expected numbers."
+        ) from None
+    if not all(map(math.isfinite, values)):
+        raise FileError(
+            f"{log}: column {column!r} holds {next(v for v in values if not math.isfinite(v))}; expected numbers."
+        )
+    if not ordered:
+        values = np.random.default_rng(0).permutation(values).tolist()
+    alarm = monitor.watch(1 - value if column == "p_right" else value for value in values)
+    return Report(len(values), monitor.evidence, alarm)
+
+
+def _is_text(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return True
+    return False
+
+
+class Monitor:
+    """The running test; `update` takes one doubt after the other, `alarm` is set once and stays."""
+
+    def __init__(self, reference: Any, *, patience: float = PATIENCE, seed: int = 0) -> None:
+        """Begin from the doubts `reference` (V,) of the calibration queries.
+
+        Args:
+            reference: doubts of the answers the certificate was made from.
+            patience: clean queries that pass on average, at least, before a false alarm.
+            seed: of the draws that break ties.
+
+        Raises:
+            ValueError: fewer than 50 doubts, one that is not finite, or a patience below 1 or without end.
+        """
+        values = arrays.vector(reference, "reference")
+        if len(values) < LEAST:
+            raise ValueError(f"reference has {len(values)} doubts; a change can be told from at least {LEAST}.")
+        if not 1 <= patience < math.inf:
+            raise ValueError(f"patience is {patience}; it is a number of queries, at least 1 and finite.")
+        self.patience, self.queries = patience, 0
+        self.alarm: Alarm | None = None
+        self._seen = sorted(values.tolist())
+        self._generator = np.random.default_rng(seed)
+        self._bets = np.array(BETS) - 1.0
+        self._scale = -betaln(*np.array(BETS).T)
+        self._logs = np.full(len(BETS), -np.inf)
+
+    @property
+    def evidence(self) -> float:
+        """R(n) / patience: 1 is an alarm."""
+        highest = float(self._logs.max())
+        if highest == -math.inf:
+            return 0.0
+        total = highest + math.log(float(np.exp(self._logs - highest).mean()))
+        return math.exp(min(total - math.log(self.patience), 700.0))
+
+    def update(self, doubt: float) -> float:
+        """Take the doubt of the next answer; returns the evidence.
+
+        Raises:
+            ValueError: a doubt that is not finite.
+        """
+        if not math.isfinite(doubt):
+            raise ValueError(f"the doubt of query {self.queries + 1} is {doubt}; expected a finite number.")
+        p = min(max(self._p_value(float(doubt)), 1e-12), 1 - 1e-12)
+        self.queries += 1
+        gained = self._scale + self._bets @ np.array([math.log(p), math.log1p(-p)])
+        self._logs = np.logaddexp(self._logs, 0.0) + gained
+        if self.alarm is None and self.evidence >= 1:
+            self.alarm = Alarm(self.queries, _way(*BETS[int(self._logs.argmax())]))
+        return self.evidence
+
+    def watch(self, doubts: Iterable[float]) -> Alarm | None:
+        """Take several doubts, up to the first alarm; returns it."""
+        for doubt in doubts:
+            if self.alarm is not None:
+                break
+            self.update(float(doubt))
+        return self.alarm
+
+    def _p_value(self, doubt: float) -> float:
+        """P-value of the next doubt among those seen, which it then joins."""
+        left, right = bisect.bisect_left(self._seen, doubt), bisect.bisect_right(self._seen, doubt)
+        above, equal = len(self._seen) - right, right - left
+        p = (above + self._generator.random() * (equal + 1)) / (len(self._seen) + 1)
+        self._seen.insert(left, doubt)
+        return float(p)
+
+
+def _way(a: float, b: float) -> Way:
+    """What the doubts did if the beta density with these parameters gained most."""
+    if a == b:
+        return "changed"
+    return "rose" if a < b else "fell"

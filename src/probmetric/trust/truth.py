@@ -1,0 +1,76 @@
+"""A run judged against the exact posterior, where the dataset has one (`letters_exact`).
+
+For query x answered with class a, P(right) = P(a | x) is known. So is the best that any score of such answers can do.
+
+    bayes_accuracy         mean of the largest P(class | image): no classifier of the image is right more often
+    bayes_ece              calibration error of that largest probability: sampling error alone
+    error_auroc            of the doubt 1 - P(answer | image), for the run's own answers: a ceiling
+    error_auroc_regret     that, minus the own uncertainty's
+    free_auroc_regret      that, minus the free scores' together, cross-fitted (`trust/free`)
+    p_right_regret         NLL of the cross-fitted P(right) minus that of P(answer | image), in nats
+    aleatoric_spearman     rank correlation of the own uncertainty with the entropy of P(class | image)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probmetric.metrics.calibration import calibration_error
+from probmetric.metrics.correlation import spearman
+from probmetric.metrics.ood import auroc
+from probmetric.trust.answers import LEAST, Answers
+from probmetric.trust.p_right import cross_fitted, p_right_metrics
+
+Doubles = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The exact posterior of Q images: `posterior` (Q,C), `classes` (C,), the label of each column."""
+
+    posterior: Doubles
+    classes: NDArray[np.int64]
+
+    def of(self, labels: Any) -> Doubles:
+        """P(class of `labels` (Q,) | image) (Q,); 0 for a class without a column."""
+        asked = np.asarray(labels)
+        place = np.searchsorted(self.classes, asked).clip(max=len(self.classes) - 1)
+        found = self.posterior[np.arange(len(asked)), place]
+        return np.where(self.classes[place] == asked, found, 0.0)
+
+    @property
+    def entropy(self) -> Doubles:
+        """Entropy (Q,) of the posterior, in nats."""
+        return -(self.posterior * np.log(np.maximum(self.posterior, 1e-300))).sum(axis=1)
+
+
+def truth_metrics(answers: Answers, truth: Truth, *, seed: int = 0) -> dict[str, float]:
+    """`exact/...` of the module docstring for the answers to the same Q queries; what is not defined is left out."""
+    best = truth.posterior.max(axis=1)
+    hit = truth.classes[truth.posterior.argmax(axis=1)] == answers.label
+    found = {
+        "exact/bayes_accuracy": float(best.mean()),
+        "exact/bayes_ece": calibration_error(np.minimum(best, 1.0), hit),
+        "exact/aleatoric_spearman": spearman(answers.own, truth.entropy),
+    }
+    kept, right = answers.asked, answers.right[answers.asked]
+    if not answers.mixed or len(np.unique(answers.label[kept])) < LEAST:
+        return found
+    exact = truth.of(answers.match.classes[:, 0])[kept]
+    ceiling = auroc(-exact[right], -exact[~right])
+    found["exact/error_auroc"] = ceiling
+    found["exact/error_auroc_regret"] = ceiling - auroc(answers.own[kept][right], answers.own[kept][~right])
+    free = {name: values[kept] for name, values in answers.free.items()}
+    try:
+        stated = cross_fitted(free, right, answers.label[kept], seed=seed)
+    except ValueError:  # without one of the parts the others are all right, or all wrong
+        return found
+    found["exact/free_auroc_regret"] = ceiling - auroc(-stated[right], -stated[~right])
+    exact_loss = p_right_metrics(exact, right)["nll"]
+    found["exact/p_right_regret"] = p_right_metrics(stated, right)["nll"] - exact_loss
+    return {name: value for name, value in found.items() if math.isfinite(value)}

@@ -1,0 +1,109 @@
+"""Pairs of faces and street scenes, each by its own protocol, against references written out."""
+
+import numpy as np
+import pytest
+
+from probmetric.metrics.verification import Pairs, verification_metrics
+from probmetric.runs.evaluate_places import Places, place_metrics, place_retrieval
+
+
+def unit(rng, count, dim=8):
+    rows = rng.standard_normal((count, dim))
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def test_pairs_are_looked_up_by_manifest_row():
+    mean, index = unit(np.random.default_rng(0), 6), np.array([3, 5, 8, 9, 20, 21])
+    pairs = Pairs(np.array([[5, 21], [3, 3]]), np.array([False, True]))
+    np.testing.assert_allclose(pairs.similarities(mean, index), [mean[1] @ mean[5], 1.0])
+    with pytest.raises(ValueError, match=r"\[ 5 22\]; not all are embedded"):
+        Pairs(np.array([[5, 22]]), np.array([True])).similarities(mean, index)
+
+
+def test_verification_against_every_threshold():
+    rng = np.random.default_rng(1)
+    same = rng.random(300) < 0.4
+    scores = np.round(rng.normal(np.where(same, 0.6, 0.2), 0.2), 2)
+    found = verification_metrics(scores, same)
+    thresholds = np.r_[np.unique(scores), 2.0]
+    refused = np.array([(scores[same] < t).mean() for t in thresholds])
+    accepted = np.array([(scores[~same] >= t).mean() for t in thresholds])
+    assert found["tar_at_far_1"] == pytest.approx(max((1 - refused)[accepted <= 0.01]))
+    assert abs(found["eer"] - refused[np.abs(refused - accepted).argmin()]) <= np.abs(refused - accepted).min()
+    wins = (scores[same][:, None] > scores[~same]) + 0.5 * (scores[same][:, None] == scores[~same])
+    assert found["auroc"] == pytest.approx(wins.mean())
+    right = 0
+    for fold in range(10):
+        own = np.where(same, np.cumsum(same), np.cumsum(~same)) % 10 == fold
+        told = [((scores[~own] >= t) == same[~own]).sum() for t in thresholds]
+        best = [t for t, count in zip(thresholds, told, strict=True) if count == max(told)]
+        options = {((scores[own] >= t) == same[own]).sum() for t in np.linspace(best[0] - 0.01, best[-1], 400)}
+        right += (min(options), max(options))[0] if len(options) == 1 else np.mean([min(options), max(options)])
+    assert found["accuracy"] == pytest.approx(right / 300, abs=0.03)
+
+
+def test_chance_and_perfection():
+    rng = np.random.default_rng(2)
+    same = np.arange(2000) % 2 == 0
+    chance = verification_metrics(rng.random(2000), same)
+    assert chance["accuracy"] == pytest.approx(0.5, abs=0.04)
+    assert chance["eer"] == pytest.approx(0.5, abs=0.04)
+    perfect = verification_metrics(same + 0.1 * rng.random(2000), same)
+    assert perfect == {"accuracy": 1.0, "auroc": 1.0, "eer": 0.0, "tar_at_far_1": 1.0}
+
+
+def test_pairs_of_one_kind_are_refused():
+    with pytest.raises(ValueError, match="both kinds are needed"):
+        verification_metrics(np.ones(3), np.ones(3, dtype=bool))
+
+
+@pytest.fixture
+def street():
+    rng = np.random.default_rng(3)
+    count = 120
+    columns = {
+        "city": rng.choice(["a", "b"], count),
+        "easting": rng.uniform(0, 120, count),
+        "northing": rng.uniform(0, 60, count),
+        "role": rng.choice(["query", "database"], count),
+        "night": rng.random(count) < 0.4,
+    }
+    return unit(rng, count), Places(columns)
+
+
+@pytest.mark.parametrize("task", ["all", "day_to_night", "night_to_day"])
+def test_a_query_is_answered_by_the_database_within_25_metres(street, task):
+    mean, places = street
+    c = places.columns
+    asks, searched = c["role"] == "query", c["role"] == "database"
+    if task != "all":
+        asks &= c["night"] == (task == "night_to_day")
+        searched &= c["night"] == (task == "day_to_night")
+    values, queries, database = place_retrieval(mean, places, ks=(1, 5), task=task)
+    np.testing.assert_array_equal(queries, np.flatnonzero(asks))
+    np.testing.assert_array_equal(database, np.flatnonzero(searched))
+    for i, query in enumerate(queries):
+        metres = np.hypot(c["easting"] - c["easting"][query], c["northing"] - c["northing"][query])
+        right = (metres <= 25) & (c["city"] == c["city"][query])
+        ranked = database[np.argsort(-(mean[database] @ mean[query]))]
+        assert values["recall_at_1"][i] == right[ranked[0]]
+        assert values["recall_at_5"][i] == right[ranked[:5]].any()
+        assert values["positives"][i] == right[database].sum()
+
+
+def test_metrics_of_places(street):
+    mean, places = street
+    metrics, curves = place_metrics(mean, np.linspace(0, 1, len(mean)), places, ks=(1, 5))
+    for name in ("retrieval/recall_at_5", "retrieval/map_at_5", "sparsification/ausc_query_and_neighbour"):
+        assert 0 <= metrics[name] <= 1
+    assert {"retrieval_day_to_night/recall_at_1", "retrieval_night_to_day/recall_at_1"} < metrics.keys()
+    assert not any(name.startswith(("clustering", "structure")) for name in metrics)
+    assert curves.keys() == {"sparsification", "images/recall_at_1", "images/map_at_r", "image_errors"}
+    assert np.mean(curves["images/recall_at_1"]["value"]) == pytest.approx(metrics["retrieval/recall_at_1"])
+    assert curves["image_errors"].keys() >= {"retrieval/recall_at_1", "retrieval/map_at_r"}
+
+
+def test_a_split_without_images_has_no_metrics(street):
+    mean, places = street
+    none = np.empty(0, dtype=np.int64)
+    assert place_metrics(mean[none], np.empty(0), places.of(none), ks=(1,)) == ({}, {})

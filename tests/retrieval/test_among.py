@@ -1,0 +1,155 @@
+"""One symmetric pass lists the neighbours of the exact keys, in their order, beside the ranks of the positives."""
+
+import sys
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from brute_force import GRID, cosine_keys
+from hypothesis import given, settings
+
+from probmetric.retrieval import among, match
+from probmetric.retrieval import measures as retrieval
+from probmetric.retrieval._nearest_compiled import Lists, searched_lists
+from probmetric.retrieval._problem import build_problem, numpy_rows
+from probmetric.retrieval._ranks_compiled import compiled_counts
+from probmetric.retrieval.match import find_match
+from probmetric.retrieval.neighbours import nearest_neighbours
+from probmetric.trust.answers import among_others
+
+FIELDS = ("similarity", "indices", "classes", "gap")
+
+
+def unit_rows(seed, count, dim=16, kind="apart"):
+    generator = np.random.default_rng(seed)
+    rows = generator.normal(size=(count, dim))
+    if kind == "duplicates":
+        rows = rows[generator.integers(0, max(1, count // 4), count)]
+    if kind == "binary":  # most products are equal
+        rows = np.sign(rows)
+    if kind == "near ties":  # float32 products cannot order them
+        rows = rows[0] / np.linalg.norm(rows[0]) + 3e-8 * rows
+    if kind == "ascending":  # every row is nearer than all before it
+        angle = np.linspace(1.5, 0, count)
+        rows[:, 0], rows[:, 1], rows[:, 2:] = np.cos(angle), np.sin(angle), 0
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def offered(rows, labels, k, tile):
+    lists = Lists(rows, labels, k)
+    problem = build_problem(rows, labels, None, None, None, None, "cosine", False, numpy_rows)
+    for _ in compiled_counts(problem, tile, lists=lists):
+        pass
+    return lists
+
+
+def assert_same(found, expected):
+    for name in FIELDS:
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+
+
+def by_integers(rows, labels, k):
+    """Neighbours and gap from integer keys, sorted: nearest first, equal ones by ascending row."""
+    keys = cosine_keys(rows, rows)
+    indices, gaps = [], []
+    for i, mine in enumerate(keys):
+        order = sorted((j for j in range(len(rows)) if j != i), key=lambda j: (-mine[j], j))
+        other = [mine[j] for j in order if labels[j] != labels[order[0]]]
+        indices.append(order[:k])
+        gaps.append((mine[order[0]] - other[0]) / GRID**2 if other else np.nan)
+    return np.array(indices), np.array(gaps)
+
+
+@pytest.mark.parametrize("kind", ["apart", "duplicates", "binary", "near ties", "ascending"])
+@pytest.mark.parametrize("lister", [searched_lists, offered])
+def test_lists_are_those_of_integer_arithmetic(kind, lister):
+    rows, labels = unit_rows(2, 70, 8, kind), np.random.default_rng(2).integers(0, 5, 70)
+    found = find_match(rows, rows, labels, k=7, self_index=np.arange(70), lists=lister(rows, labels, 7, 16))
+    indices, gaps = by_integers(rows, labels, 7)
+    np.testing.assert_array_equal(found.indices, indices)
+    np.testing.assert_allclose(found.gap, gaps, rtol=0, atol=1e-15)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(2, 150),
+    st.sampled_from(["apart", "duplicates", "binary", "near ties", "ascending"]),
+    st.sampled_from([1, 2, 3, 40]),
+    st.integers(1, 70),
+    st.sampled_from([1, 3, 10, 64, 200]),
+)
+def test_the_match_is_that_of_a_full_search(seed, count, kind, classes, tile, k):
+    rows, labels = unit_rows(seed, count, kind=kind), np.random.default_rng(seed).integers(0, classes, count)
+    own = np.arange(count)
+    expected = find_match(rows, rows, labels, k=k, self_index=own)
+    for lister in (searched_lists, offered):
+        lists = lister(rows, labels, k, tile)
+        assert_same(find_match(rows, rows, labels, k=k, self_index=own, lists=lists), expected)
+
+
+def test_a_class_of_one_image_and_classes_in_a_row():
+    rows, labels = unit_rows(5, 300), np.repeat(np.arange(3), 100)
+    labels[0] = 9
+    for classes in (labels, np.where(np.arange(300), 4, 7)):
+        lists = searched_lists(rows, classes, 10, 32)
+        expected = find_match(rows, rows, classes, self_index=np.arange(300))
+        assert_same(find_match(rows, rows, classes, self_index=np.arange(300), lists=lists), expected)
+
+
+def test_queries_in_parts_give_the_same_lists(monkeypatch):
+    rows, labels = unit_rows(4, 200), np.random.default_rng(4).integers(0, 5, 200)
+    expected = find_match(rows, rows, labels, self_index=np.arange(200))
+    monkeypatch.setattr("probmetric.retrieval._ranks_compiled.PAIRS", 500)
+    assert_same(
+        find_match(rows, rows, labels, self_index=np.arange(200), lists=offered(rows, labels, 10, 64)), expected
+    )
+
+
+def test_spare_candidates_prove_the_lists_of_rows_that_lie_apart():
+    rows, labels = unit_rows(6, 1500, 64), np.random.default_rng(6).integers(0, 50, 1500)
+    lists = offered(rows, labels, 10, 256)
+    assert lists.nearest().sure.mean() > 0.99
+    assert lists.nearest_of_others().sure.mean() > 0.99
+    again = unit_rows(6, 300, 8, "near ties")
+    assert not searched_lists(again, labels[:300], 10).nearest().sure.any()
+
+
+@pytest.mark.parametrize("numba", [True, False])
+def test_metrics_and_match_of_one_pass_are_those_of_two(monkeypatch, numba):
+    rows, labels = unit_rows(7, 600, 24), np.random.default_rng(7).integers(0, 60, 600)
+    expected = find_match(rows, rows, labels, self_index=np.arange(600))
+    per_query = retrieval.retrieval_per_query(rows, labels, ks=(1, 5), engine="numpy")
+    monkeypatch.setattr(among, "choose_engine", lambda problem: "compiled")
+    monkeypatch.setattr(match, "_searched", lambda *given: pytest.fail("searched again") if numba else None)
+    if not numba:
+        monkeypatch.setitem(sys.modules, "probmetric.retrieval._nearest_compiled", None)
+    found, metrics = among.asked_among({"mean": rows}, labels, ks=(1, 5, 1))
+    assert_same(found, expected)
+    assert list(metrics) == list(per_query)
+    for name, values in per_query.items():
+        np.testing.assert_array_equal(metrics[name], values, err_msg=name)
+
+
+def test_a_large_set_is_searched_symmetrically_without_being_told(monkeypatch):
+    rows, labels = unit_rows(8, 700, 16), np.random.default_rng(8).integers(0, 9, 700)
+    expected = nearest_neighbours(rows, k=10, method="exact")
+    monkeypatch.setattr(match, "FAISS_FROM", 500)
+    monkeypatch.setattr(match, "worth_compiling", lambda *shape: True)
+    monkeypatch.setattr(match, "devices", lambda: 0)
+    monkeypatch.setattr(match, "_nearest", lambda *given: pytest.fail("searched by rows"))
+    found = find_match(rows, rows, labels, self_index=np.arange(700))
+    np.testing.assert_array_equal(found.indices, expected.indices)
+    np.testing.assert_array_equal(found.similarity, expected.similarity)
+    with pytest.raises(ValueError, match="row 3 has norm 2"):
+        find_match(*[np.where(np.arange(700)[:, None] == 3, 2 * rows, rows)] * 2, labels, self_index=np.arange(700))
+
+
+def test_answers_keep_the_metrics_and_their_rows():
+    rows, labels = unit_rows(9, 80), np.random.default_rng(9).integers(0, 8, 80)
+    record = {"mean": rows, "uncertainty": np.arange(80.0)}
+    answers, expected = among_others(record, labels, (2, 4)), retrieval.retrieval_per_query(rows, labels, ks=(1, 2, 4))
+    some = np.arange(80) % 3 == 0
+    for name, values in expected.items():
+        np.testing.assert_array_equal(answers.retrieval[name], values, err_msg=name)
+        np.testing.assert_array_equal(answers.rows(some).retrieval[name], values[some], err_msg=name)

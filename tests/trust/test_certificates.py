@@ -1,0 +1,327 @@
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from probmetric.io import FileError
+from probmetric.trust.certificates import (
+    EVERYTHING,
+    Certificate,
+    CertificateError,
+    _pilot,
+    _sequence,
+    _Test,
+    certify,
+    least_tested,
+    least_units,
+    upper_bound,
+)
+
+
+def drawn(generator, count, worst=0.7):
+    """Doubts and right answers whose risk below t is worst * t / 2, in closed form."""
+    doubt = generator.random(count)
+    return doubt, generator.random(count) >= worst * doubt
+
+
+def true_risk(threshold, worst=0.7):
+    return worst * min(threshold, 1.0) / 2
+
+
+@pytest.mark.parametrize(("errors", "answers"), [(0, 10), (1, 10), (7, 200), (199, 200), (5, 5)])
+def test_the_bound_is_clopper_and_pearsons(errors, answers):
+    # the upper end of the two-sided interval at 2 gamma - 1 is the one-sided bound at gamma
+    expected = binomtest(errors, answers).proportion_ci(confidence_level=0.8, method="exact").high
+    assert upper_bound(errors, answers, 0.9) == pytest.approx(expected, abs=1e-9)
+
+
+def certified(doubt, right, risk):
+    return certify(doubt, right, risk=risk).threshold
+
+
+def best_of_many(doubt, right, risk):
+    """The largest threshold whose own bound is below the risk, for the rank of every doubt."""
+    order = np.argsort(doubt)
+    wrong = np.cumsum(~right[order])
+    passed = [k for k in range(1, len(doubt) + 1) if upper_bound(int(wrong[k - 1]), k, 0.9) <= risk]
+    return doubt[order[passed[-1] - 1]] if passed else None
+
+
+def at_most(share, repeats):
+    """The largest share of violations that a rule with the true share `share` shows, but for one time in a thousand."""
+    return share + 3.1 * np.sqrt(share * (1 - share) / repeats)
+
+
+def test_certificates_hold_as_often_as_they_say():
+    generator = np.random.default_rng(0)
+    thresholds = [certified(*drawn(generator, 400), 0.15) for _ in range(400)]
+    broken = [found is not None and true_risk(found) > 0.15 for found in thresholds]
+    assert np.mean(broken) <= at_most(0.1, 400)
+
+
+def test_a_doubt_that_says_nothing_is_not_certified_by_trying_often():
+    generator = np.random.default_rng(1)
+    broken = {certified: 0, best_of_many: 0}
+    for _ in range(100):
+        doubt, right = generator.random(400), generator.random(400) >= 0.151  # above the risk at every threshold
+        for rule in broken:
+            broken[rule] += rule(doubt, right, 0.15) is not None
+    assert broken[certified] / 100 <= at_most(0.1, 100)
+    assert broken[best_of_many] / 100 > at_most(0.1, 100)
+
+
+def classes_of_their_own(generator, classes, each):
+    """Every class has its own rate of errors, .15 on average, whatever the doubt."""
+    groups = np.repeat(np.arange(classes), each)
+    rates = generator.beta(0.15, 0.85, size=classes)
+    return generator.random(len(groups)), generator.random(len(groups)) >= rates[groups], groups
+
+
+def test_classes_never_seen_need_classes_as_units():
+    generator = np.random.default_rng(2)
+    kept = {"query": 0, "group": 0}
+    for _ in range(200):
+        doubt, right, groups = classes_of_their_own(generator, 40, 25)
+        kept["query"] += certify(doubt, right, risk=0.145).threshold is not None
+        kept["group"] += certify(doubt, right, risk=0.145, groups=groups).threshold is not None
+    assert kept["group"] / 200 <= at_most(0.1, 200)
+    assert kept["query"] / 200 > at_most(0.1, 200)
+
+
+def test_a_clear_case_is_certified_and_used():
+    generator = np.random.default_rng(3)
+    doubt, right = drawn(generator, 3000, worst=0.4)
+    groups = np.arange(3000) // 30
+    for found in (certify(doubt, right, risk=0.15), certify(doubt, right, risk=0.2, groups=groups)):
+        answered = found.answers(doubt)
+        assert found.coverage == pytest.approx(answered.mean())
+        assert found.coverage > 0.5
+        assert found.errors == np.sum(~right[answered])
+        assert found.errors / found.answered <= found.risk_bound <= found.risk
+    assert certify(doubt, np.ones(3000), risk=0.15).threshold == EVERYTHING
+    nothing = certify(doubt, np.zeros(3000), risk=0.15)
+    assert nothing.threshold is None
+    assert nothing.coverage == 0.0
+    assert not nothing.answers(doubt).any()
+
+
+def test_ties_are_answered_together():
+    doubt = np.repeat([0.0, 0.5], 500)
+    right = np.r_[np.ones(500), np.arange(500) % 2]
+    found = certify(doubt, right, risk=0.1)
+    assert found.threshold == 0.0
+    assert found.coverage == 0.5
+
+
+def test_the_least_calibration_set_is_the_least():
+    needed = least_units(0.05, 0.9)
+    doubt = np.arange(float(needed))
+    assert certify(doubt, np.ones(needed), risk=0.05).threshold is not None
+    with pytest.raises(CertificateError, match=f"calibration has {needed - 1} labelled queries.*at least {needed}"):
+        certify(doubt[1:], np.ones(needed - 1), risk=0.05)
+    with pytest.raises(CertificateError, match="2 classes"):
+        certify(doubt, np.ones(needed), risk=0.05, groups=np.arange(needed) % 2)
+
+
+@pytest.mark.parametrize(
+    ("doubt", "right", "options", "message"),
+    [
+        ([0.1, np.nan], [1, 0], {}, "doubt: entry 1 is not finite"),
+        ([0.1, 0.2], [1], {}, "correct has 1 entries, expected 2"),
+        ([0.1, 0.2], [1, 2], {}, "expected only 0 .wrong. and 1 .right."),
+        ([], [], {}, "doubt is empty"),
+        ([0.1], [1], {"risk": 1.5}, "risk is 1.5, confidence is 0.9; both are shares between 0 and 1"),
+        ([0.1], [1], {"confidence": 1.0}, "confidence is 1;"),
+        ([0.1] * 9, [1] * 9, {"groups": [0] * 9}, "calibration has 1 class; a risk of 0.1"),
+        ([0.1], [1], {"groups": [1, 2]}, "groups has shape"),
+    ],
+)
+def test_bad_input_is_named(doubt, right, options, message):
+    with pytest.raises(ValueError, match=message):
+        certify(doubt, right, **({"risk": 0.1} | options))
+
+
+def test_a_certificate_is_read_as_it_was_written_and_refuses_what_it_is_not_for(tmp_path):
+    doubt, right = drawn(np.random.default_rng(4), 500)
+    found = certify(doubt, right, risk=0.2, score="cosine", gallery="a1" * 32, weights="b2" * 32)
+    found.save(tmp_path / "certificate.json")
+    assert Certificate.load(tmp_path / "certificate.json") == found
+    found.check(gallery="a1" * 32, weights="b2" * 32)
+    with pytest.raises(CertificateError, match="is for gallery a1a1a1a1a1a1, here is cccc"):
+        found.check(gallery="c" * 64, weights="b2" * 32)
+    with pytest.raises(CertificateError, match="is for weights"):
+        found.check(gallery="a1" * 32, weights="")
+    with pytest.raises(ValueError, match="not finite"):
+        found.answers([0.1, np.inf])
+    assert found.answers([]).shape == (0,)
+
+
+@pytest.mark.parametrize("change", [{"threshold": "low"}, {"risk": None}, {"unknown": 1}])
+def test_a_certificate_of_other_values_is_refused(tmp_path, change):
+    """Of an earlier version, without a digest."""
+    doubt, right = drawn(np.random.default_rng(4), 500)
+    path = tmp_path / "certificate.json"
+    certify(doubt, right, risk=0.2).save(path)
+    values = json.loads(path.read_text())
+    del values["digest"]
+    path.write_text(json.dumps(values))
+    assert Certificate.load(path).risk == 0.2
+    path.write_text(json.dumps(values | change))
+    with pytest.raises(CertificateError, match=r"certificate\.json"):
+        Certificate.load(path)
+
+
+@pytest.mark.parametrize("change", [{"threshold": 0.7}, {"digest": None}, {"coverage": np.nan}])
+def test_a_damaged_certificate_is_refused(tmp_path, change):
+    doubt, right = drawn(np.random.default_rng(4), 500)
+    path = tmp_path / "certificate.json"
+    certify(doubt, right, risk=0.2).save(path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(FileError, match=r"certificate\.json is damaged or was edited"):
+        Certificate.load(path)
+    with pytest.raises(FileError, match=r"missing.*certify again"):
+        Certificate.load(tmp_path / "none.json")
+
+
+def passes_by_definition(test, errors, answers, risk):
+    """The product of the module's docstring over the tested groups, from errors and answers (G,) of all groups."""
+    largest = max(np.bincount(test.units))
+    pilot = [(test.risk * answers[g] - errors[g]) / largest for g in test.pilot]
+    spread = np.var([*pilot, 0.5 * test.risk])
+    tested = [g for g in range(len(answers)) if g not in test.pilot]
+    stake = min(math.sqrt(2 * math.log(1 / test.delta) / (len(tested) * spread)), 1 / (1 - risk))
+    factors = [1 + stake * (risk * answers[g] - errors[g]) / largest for g in tested]
+    return math.prod(max(factor, 1e-12) for factor in factors) >= 1 / test.delta
+
+
+@pytest.mark.parametrize(
+    ("wrong_share", "risk", "delta"), [(0.1, 0.3, 0.1), (0.3, 0.5, 0.2), (0.02, 0.1, 0.05), (0, 0.1, 0.1)]
+)
+@pytest.mark.parametrize("all_wrong", [0, 1])
+def test_groups_are_tested_by_the_betting_of_the_definition(wrong_share, risk, delta, all_wrong):
+    generator = np.random.default_rng(6)
+    units = np.repeat(np.arange(60), generator.integers(3, 9, 60))
+    units = np.r_[units, np.full(9, 60)]
+    wrong = (generator.random(len(units)) < wrong_share).astype(float)
+    answered = generator.random(len(units)) < 0.8
+    if all_wrong:
+        wrong[units == 60], answered[units == 60] = 1.0, True
+    rows = ~np.isin(units, np.arange(0, 60, 5))
+    test = _Test.of(units, rows, risk, delta, grouped=True)
+    assert (test.count, test.largest, test.pilot.tolist()) == (49, 9, list(range(0, 60, 5)))
+    errors = np.bincount(units, wrong * answered)
+    answers = np.bincount(units, answered)
+    spread = test.spread(answered, wrong)
+    assert test.passes(answered, wrong, spread) == passes_by_definition(test, errors, answers, risk)
+    bound = test.bound(answered, wrong, spread)
+    assert passes_by_definition(test, errors, answers, bound + 1e-6)
+    assert not passes_by_definition(test, errors, answers, bound - 1e-6)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("count", [40, 5000])
+def test_thresholds_are_the_pilots_doubts_from_its_surest_half_on(grouped, count):
+    generator = np.random.default_rng(count)
+    doubt = np.round(generator.random(count), 3)
+    wrong = (generator.random(count) < 0.6 * doubt).astype(float)
+    units = np.arange(count) // 2 if grouped else np.arange(count)
+    pilot = units % 5 == 0
+    test = _Test.of(units, ~pilot, 0.2, 0.1, grouped=grouped)
+    own = sorted(set(doubt[pilot]))
+    answers = np.array([(doubt[pilot] <= t).sum() for t in own])
+    errors = np.array([wrong[pilot & (doubt <= t)].sum() for t in own])
+    gain = 0.2 * answers - errors
+    start = np.argmax(gain) if grouped else np.argmax(gain / np.sqrt(answers + 5)) // 2
+    enough = 1.5 * least_tested(0.2, 0.9) / test.count * pilot.sum()
+    while start < len(own) and answers[start] < enough:
+        start += 1
+    start = max(start, 0)
+    found = _sequence(doubt, wrong, pilot, test)
+    assert (found[0], found[-1]) == (own[start] if start < len(own) else EVERYTHING, EVERYTHING)
+    assert len(found) == min(len(own) - start, 100) + 1
+    assert set(found[:-1]) <= set(own[start:])
+    assert (np.diff(found) > 0).all()
+    assert len(found) == 1 or found[-2] == own[-1]
+
+
+def test_the_last_threshold_before_one_fails_is_certified():
+    doubt = np.arange(1000.0)
+    wrong = ((doubt >= 300) & (doubt < 500)).astype(float)  # right again above: nobody gets there
+    found = certify(doubt, 1 - wrong, risk=0.1)
+    assert found.threshold < 400
+    answered = doubt <= found.threshold
+    assert (found.queries, found.answered, found.errors) == (1000, answered.sum(), wrong[answered].sum())
+    assert (found.unit, found.groups, found.risk, found.confidence) == ("query", 0, 0.1, 0.9)
+    assert found.coverage == answered.mean()
+    classes = certify(doubt, np.ones(1000), risk=0.2, confidence=0.8, groups=np.arange(1000) % 40, score="gap")
+    assert (classes.unit, classes.groups, classes.score, classes.confidence) == ("group", 40, "gap", 0.8)
+
+
+def test_the_pilot_is_a_fifth_of_the_units_and_depends_on_the_seed():
+    units = np.repeat(np.arange(25), 3)
+    rows = _pilot(units, 0)
+    assert (rows.sum(), len(np.unique(units[rows]))) == (15, 5)
+    assert np.array_equal(rows, _pilot(units, 0))
+    assert not np.array_equal(rows, _pilot(units, 1))
+    assert _pilot(np.arange(3), 0).sum() == 1
+    for risk, confidence in ((0.05, 0.9), (0.3, 0.5), (0.01, 0.99)):
+        tested = least_tested(risk, confidence)
+        assert (1 - risk) ** tested <= 1 - confidence < (1 - risk) ** (tested - 1)
+        count = least_units(risk, confidence)
+        assert count - max(1, count // 5) >= tested > count - 1 - max(1, (count - 1) // 5)
+
+
+@pytest.mark.parametrize("wrong", [{"risk": 0.0}, {"risk": 1.0}, {"confidence": 0.0}, {"confidence": 1.0}])
+def test_risk_and_confidence_are_shares(wrong):
+    with pytest.raises(CertificateError, match="both are shares between 0 and 1"):
+        certify([0.1], [1], **({"risk": 0.1} | wrong))
+
+
+def test_a_certificate_without_a_threshold_answers_nothing_and_names_what_it_needs():
+    facts = {
+        "risk": 0.1,
+        "confidence": 0.9,
+        "coverage": 0.0,
+        "risk_bound": 1.0,
+        "queries": 9,
+        "answered": 0,
+        "errors": 0,
+    }
+    nothing = Certificate.of(facts | {"threshold": None})
+    assert nothing.reference == ()
+    for doubts in ([], [0.1, 0.2]):
+        assert nothing.answers(doubts).dtype == bool
+    with pytest.raises(ValueError, match=r"^doubt: entry 1 is not finite"):
+        nothing.answers([0.1, np.nan])
+    with pytest.raises(
+        CertificateError, match=r"^the certificate is no certificate: it needs answered, confidence, cov"
+    ):
+        Certificate.of(facts)
+    with pytest.raises(CertificateError, match=r"for gallery \(none named\), here is c{12}: it"):
+        nothing.check(gallery="c" * 64, weights="")
+
+
+def test_the_bound_of_a_certificate_is_that_of_the_queries_that_tested_it():
+    doubt, right = drawn(np.random.default_rng(8), 600)
+    doubt = np.round(doubt, 2)  # queries that test share the doubt of the threshold
+    for seed in (0, 1):
+        found = certify(doubt, right, risk=0.2, seed=seed)
+        given = (doubt <= found.threshold) & ~_pilot(np.arange(600), seed)
+        expected = upper_bound(int((~right)[given].sum()), int(given.sum()), 0.9)
+        assert found.risk_bound == pytest.approx(expected)
+    assert certify(doubt, right, risk=0.2) == certify(doubt, right, risk=0.2, seed=0)
+    assert certify(doubt, np.zeros(600), risk=0.2).risk_bound == 1.0
+    groups = np.arange(600) // 10
+    grouped = certify(doubt, right, risk=0.3, groups=groups)
+    test = _Test.of(groups, ~_pilot(groups, 0), 0.3, 1 - 0.9, grouped=True)
+    answered = doubt <= grouped.threshold
+    assert grouped.risk_bound == test.bound(answered, 1.0 - right, test.spread(answered, 1.0 - right))
+
+
+def test_a_pilots_group_without_an_answer_gains_nothing():
+    units = np.repeat(np.arange(10), 2)
+    test = _Test.of(units, units < 8, 0.2, 0.1, grouped=True)
+    answered = units != 9
+    assert test.spread(answered, np.zeros(20)) == pytest.approx(np.var([0.2, 0.0, 0.1]))

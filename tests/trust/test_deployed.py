@@ -1,0 +1,144 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from probmetric.trust.certificate_page import page
+from probmetric.trust.certificates import Certificate, CertificateError
+from probmetric.trust.deployed import (
+    answer_doubts,
+    calibration_answers,
+    certified_doubt,
+    certify_answers,
+    deployed_p_right,
+    records_digest,
+)
+from probmetric.trust.p_right import p_right_metrics
+
+CLASSES = 40
+
+
+def images(generator, classes, each, spread=0.75):
+    """Images around the centres of classes, some of them far off; the same centres every time."""
+    centres = np.random.default_rng(99).normal(size=(CLASSES, 8))
+    labels = np.repeat(classes, each)
+    rows = centres[labels] + spread * generator.exponential(size=(len(labels), 1)) * generator.normal(
+        size=(len(labels), 8)
+    )
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return {"mean": rows.astype(np.float32), "uncertainty": generator.random(len(labels)).astype(np.float32)}, labels
+
+
+@pytest.fixture(scope="module")
+def gallery():
+    return images(np.random.default_rng(0), np.arange(CLASSES), 12)
+
+
+def test_p_right_of_the_gallery_is_true_of_new_queries(gallery):
+    fitted = deployed_p_right(*gallery)
+    queries, labels = images(np.random.default_rng(1), np.arange(CLASSES), 50)
+    doubts, nearest = answer_doubts(*gallery, queries)
+    right = gallery[1][nearest] == labels
+    found = p_right_metrics(fitted.probability(doubts), right)
+    assert found["ece"] < 0.05
+    assert found["nll"] < p_right_metrics(np.full(len(right), right.mean()), right)["nll"] - 0.1
+
+
+@pytest.mark.parametrize("kind", ["queries", "left out"])
+def test_a_certificate_holds_on_new_queries(gallery, kind):
+    fitted = deployed_p_right(*gallery)
+    held, coverage = [], []
+    for seed in range(20):
+        mine = images(np.random.default_rng([2, seed]), np.arange(CLASSES), 15)
+        made_of = calibration_answers(*gallery, *(mine if kind == "queries" else ()))
+        made = certify_answers(made_of, gallery[1], risk=0.1, p_right=fitted, seed=seed, gallery="g", weights="w")
+        assert (made.unit, made.score, made.gallery) == ("query", "p_right", "g")
+        asked, labels = images(np.random.default_rng([3, seed]), np.arange(CLASSES), 40)
+        doubts, nearest = answer_doubts(*gallery, asked)
+        answered = made.answers(certified_doubt(made, doubts))
+        held.append((gallery[1][nearest] != labels)[answered].mean() <= 0.1)
+        coverage.append(answered.mean())
+    assert np.mean(held) >= 0.7
+    assert np.mean(coverage) > 0.3
+
+
+def test_classes_are_the_unit_where_calibration_shows_few_of_them(gallery):
+    mine = images(np.random.default_rng(4), np.arange(20), 30)
+    made = certify_answers(calibration_answers(*gallery, *mine), gallery[1], risk=0.25)
+    assert (made.unit, made.groups, made.gallery_classes) == ("group", 20, 40)
+    assert "classes like the 20" in made.valid_for
+    with pytest.raises(CertificateError, match=r"calibration has 20 classes; a risk of 0\.05"):
+        certify_answers(calibration_answers(*gallery, *mine), gallery[1], risk=0.05)
+    assert certify_answers(calibration_answers(*gallery, *mine), gallery[1], risk=0.05, unit="query").unit == "query"
+
+
+def test_a_stored_certificate_decides_alike(gallery, tmp_path):
+    made = certify_answers(calibration_answers(*gallery), gallery[1], risk=0.2, p_right=deployed_p_right(*gallery))
+    made.save(tmp_path / "certificate.json")
+    again = Certificate.load(tmp_path / "certificate.json")
+    assert again == made
+    assert len(again.reference) == 480
+    asked, _ = images(np.random.default_rng(5), np.arange(CLASSES), 5)
+    doubts, _ = answer_doubts(*gallery, asked)
+    assert np.array_equal(certified_doubt(made, doubts), certified_doubt(again, doubts))
+    with pytest.raises(CertificateError, match="decides by 'gap'"):
+        certified_doubt(dataclasses.replace(made, score="gap", p_right=None), {"cosine": np.zeros(1)})
+
+
+def test_unknown_classes_count_as_errors(gallery):
+    queries, labels = images(np.random.default_rng(6), np.arange(CLASSES), 10)
+    labels = np.where(labels < 20, labels, -1)
+    answers = calibration_answers(*gallery, queries, labels)
+    assert not answers.right[labels < 0].any()
+    assert certify_answers(answers, gallery[1], risk=0.2, unit="query").coverage < 0.4
+
+
+def test_what_nothing_can_be_said_of_is_refused(gallery):
+    record, labels = gallery
+    queries, truth = images(np.random.default_rng(7), np.arange(CLASSES), 5)
+    none = {name: values[:0] for name, values in queries.items()}
+    copied = {name: np.concatenate([queries[name][:9], record[name][5:6]]) for name in record}
+    cases = [
+        ((record, None), "images without a class"),
+        ((record, np.where(labels == 3, -1, labels)), "images without a class"),
+        ((record, np.zeros(len(labels), dtype=int)), "shows 1 class"),
+        ((record, np.arange(len(labels))), "all right, all wrong, or alone"),
+        ((record, labels, none, truth[:0]), "calibration set is empty"),
+        (
+            (record, labels, copied, truth[:10]),
+            r"1 of 10 calibration images are in the gallery too, the first is number 9",
+        ),
+        ((record, labels, queries | {"mean": np.full_like(queries["mean"], np.nan)}, truth), "not finite"),
+    ]
+    for given, message in cases:
+        with pytest.raises(ValueError, match=message):
+            calibration_answers(*given)
+    answers = calibration_answers(record, labels, queries, truth)
+    with pytest.raises(CertificateError, match="no score 'energy'"):
+        certify_answers(answers, labels, risk=0.1, score="energy")
+    with pytest.raises(CertificateError, match="needs a map"):
+        certify_answers(answers, labels, risk=0.1, score="p_right")
+    with pytest.raises(CertificateError, match="no answer can be right"):
+        certify_answers(calibration_answers(record, labels, queries, np.full(len(truth), -1)), labels, risk=0.1)
+
+
+def test_the_page_says_what_is_promised(gallery):
+    answers = calibration_answers(*gallery)
+    text = page(
+        certify_answers(answers, gallery[1], risk=0.2, p_right=deployed_p_right(*gallery), gallery="ab" * 32), "r"
+    )
+    assert "at most 20 % are wrong, with confidence 90 %" in text
+    assert "| gallery | `abababababababab`, 40 classes |" in text
+    nothing = certify_answers(answers.rows(~answers.right), gallery[1], risk=0.2)
+    assert "**Nothing is certified.**" in page(nothing, "r")
+
+
+def test_digests_tell_galleries_apart(gallery):
+    record, labels = gallery
+    found = {
+        records_digest(record["mean"], labels),
+        records_digest(record["mean"][::-1], labels),
+        records_digest(record["mean"], labels[::-1]),
+    }
+    assert len(found) == 3
+    assert records_digest(record["mean"].copy(), labels.astype(np.int32)) in found

@@ -1,0 +1,167 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy.ndimage import gaussian_filter
+from scipy.stats import beta, kstest
+
+from probmetric.data import load_columns, open_images
+from probmetric.io import FileError
+from probmetric.trust.certificates import CertificateError, certify
+from probmetric.trust.deployed import answer_doubts, deployed_p_right
+from probmetric.trust.monitor import BETS, Monitor, monitored
+
+
+def test_p_values_of_clean_queries_are_uniform_also_with_ties():
+    generator = np.random.default_rng(0)
+    values = generator.integers(0, 4, 6000) / 10
+    monitor = Monitor(values[:1000])
+    found = [monitor._p_value(value) for value in values[1000:]]
+    assert kstest(found, "uniform").pvalue > 1e-3
+
+
+def test_the_evidence_is_the_recurrence():
+    monitor = Monitor(np.random.default_rng(1).random(100), patience=1000, seed=3)
+    twin = Monitor(np.random.default_rng(1).random(100), patience=1000, seed=3)
+    sums = np.zeros(len(BETS))
+    for doubt in (0.2, 0.9, 0.95, 0.5):
+        p = twin._p_value(doubt)
+        sums = (sums + 1) * beta.pdf(p, *np.array(BETS).T)
+        assert monitor.update(doubt) == pytest.approx(sums.mean() / 1000)
+
+
+def test_false_alarms_are_as_rare_as_promised():
+    generator = np.random.default_rng(2)
+    alarms = 0
+    for run in range(60):
+        monitor = Monitor(generator.exponential(size=300), patience=2000, seed=run)
+        alarms += monitor.watch(generator.exponential(size=500)) is not None
+    assert alarms / 60 <= 0.25 + 3.1 * np.sqrt(0.25 * 0.75 / 60)  # N / A = 500 / 2000
+
+
+def test_comparing_with_calibration_alone_would_be_fooled_by_its_error():
+    # the reference happens to lie too low: in time every fixed comparison notices, the growing one does not
+    generator = np.random.default_rng(3)
+    monitor = Monitor(np.sort(generator.random(1000))[:700], patience=100_000)
+    assert monitor.watch(generator.random(400)) is not None  # a real difference is found
+    clean = Monitor(generator.random(200), patience=100_000)
+    assert clean.watch(generator.random(10_000)) is None
+
+
+@pytest.mark.parametrize(("shift", "way"), [(1.0, "rose"), (-1.0, "fell")])
+def test_a_change_is_found_soon_after_a_long_clean_time(shift, way):
+    generator = np.random.default_rng(4)
+    monitor = Monitor(generator.normal(size=1000))
+    assert monitor.watch(generator.normal(size=2000)) is None
+    alarm = monitor.watch(generator.normal(size=200) + shift)
+    assert alarm is not None
+    assert 2000 < alarm.query <= 2200
+    assert alarm.doubts == way
+
+
+def test_doubts_that_gather_in_the_middle_are_a_change_too():
+    generator = np.random.default_rng(8)
+    monitor = Monitor(generator.random(1000))
+    alarm = monitor.watch(0.3 + 0.4 * generator.random(300))
+    assert alarm is not None
+    assert alarm.doubts == "changed"
+
+
+def pixels(images):
+    """The record of images (N, 32, 32): unit rows of pixels."""
+    rows = np.asarray(images, dtype=np.float32).reshape(len(images), -1)
+    mean = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return {"mean": mean, "uncertainty": np.zeros(len(rows), dtype=np.float32)}
+
+
+def test_blur_is_found_within_200_queries(prepared_dataset):
+    columns = load_columns(prepared_dataset("glyphs"), ["split"])
+    store, generator = open_images(prepared_dataset("glyphs")), np.random.default_rng(9)
+    test = generator.permuted(np.flatnonzero(columns["split"] == "test").reshape(-1, 48), axis=1)[:, :24]
+    gallery, fresh = test[:, :8].ravel(), generator.permutation(test[:, 8:].ravel())
+    images = store.batch(fresh).numpy().reshape(len(fresh), 32, 32)
+    blurred = np.stack([gaussian_filter(image.astype(float), 2.0) for image in images[:300]])
+    found, labels = pixels(store.batch(gallery).numpy()), np.repeat(np.arange(112), 8)
+    fitted = deployed_p_right(found, labels)
+    clean, changed = (
+        1 - fitted.probability(answer_doubts(found, labels, pixels(queries))[0]) for queries in (images, blurred)
+    )
+    monitor = Monitor(clean[:600])
+    assert monitor.watch(clean[600:]) is None
+    alarm = monitor.watch(changed)
+    assert alarm is not None
+    assert alarm.query <= len(clean) - 600 + 200
+
+
+def test_new_classes_and_another_gallery_are_found_within_200_queries():
+    generator = np.random.default_rng(10)
+    centres = generator.normal(size=(80, 16))
+
+    def drawn(classes, each):
+        labels = generator.permutation(np.repeat(classes, each))
+        spread = 0.6 * generator.exponential(size=(len(labels), 1))
+        return pixels(centres[labels] + spread * generator.normal(size=(len(labels), 16))), labels
+
+    gallery, swapped = (drawn(classes, 12) for classes in (np.arange(40), np.arange(40, 80)))
+    fitted = deployed_p_right(*gallery)
+    asked = drawn(np.arange(40), 50)[0]
+    clean = 1 - fitted.probability(answer_doubts(*gallery, asked)[0])
+    new = 1 - fitted.probability(answer_doubts(*gallery, swapped[0])[0])
+    elsewhere = 1 - fitted.probability(answer_doubts(*swapped, asked)[0])
+    for changed in (new, elsewhere):
+        monitor = Monitor(clean[:1000])
+        assert monitor.watch(clean[1000:]) is None
+        alarm = monitor.watch(changed)
+        assert alarm is not None
+        assert alarm.query <= 1200
+        assert alarm.doubts == "rose"
+
+
+def logged(path, doubts, column="p_right"):
+    """A log as search writes it, two matches a query."""
+    rows = [f"{n}.png,{1 - d if column == 'p_right' else d},{rank}" for n, d in enumerate(doubts) for rank in (1, 2)]
+    path.write_text("\n".join([f"image,{column},rank", *rows]) + "\n")
+    return path
+
+
+def test_a_log_says_whether_its_certificate_has_expired(tmp_path):
+    generator = np.random.default_rng(5)
+    doubt = generator.random(2000)
+    made = certify(doubt, generator.random(2000) >= doubt / 2, risk=0.1, reference=tuple(doubt[:500].tolist()))
+    fine = monitored(made, logged(tmp_path / "log.csv", generator.random(300)), column="p_right")
+    assert (fine.expired, fine.queries) == (False, 300)
+    assert "300 queries, no change found" in fine.text
+    blurred = logged(tmp_path / "gap.csv", np.r_[generator.random(100), 0.6 + 0.4 * generator.random(200)], "gap")
+    found = monitored(made, blurred, column="gap")
+    assert found.expired
+    assert 100 < found.alarm.query < 200
+    assert "the doubts rose: alarm at query" in found.text
+    by_class = logged(tmp_path / "sorted.csv", np.sort(generator.random(400)))
+    assert monitored(made, by_class, column="p_right").expired
+    assert not monitored(made, by_class, column="p_right", ordered=False).expired
+    with pytest.raises(FileError, match="has no column 'p_right'; it has image, gap, rank"):
+        monitored(made, blurred, column="p_right")
+    (tmp_path / "log.csv").write_text("p_right\n0.5\n\nmany\n")
+    with pytest.raises(FileError, match="holds 'many'; expected numbers"):
+        monitored(made, tmp_path / "log.csv", column="p_right")
+    (tmp_path / "nan.csv").write_text("p_right\n0.5\nnan\n")
+    with pytest.raises(FileError, match="column 'p_right' holds nan; expected numbers"):
+        monitored(made, tmp_path / "nan.csv", column="p_right")
+    for patience in (np.nan, np.inf, 0, -1):
+        with pytest.raises(CertificateError, match="patience is"):
+            monitored(made, blurred, column="gap", patience=patience)
+    with pytest.raises(CertificateError, match="reference has 2 doubts"):
+        monitored(dataclasses.replace(made, reference=(0.1, 0.2)), blurred, column="gap")
+    with pytest.raises(CertificateError, match="no calibration doubts"):
+        monitored(dataclasses.replace(made, reference=()), blurred, column="gap")
+
+
+def test_bad_input_is_named():
+    with pytest.raises(ValueError, match="reference has 3 doubts"):
+        Monitor([0.1, 0.2, 0.3])
+    with pytest.raises(ValueError, match="reference: entry 1 is not finite"):
+        Monitor([0.1, np.nan])
+    with pytest.raises(ValueError, match="patience is 0"):
+        Monitor(np.arange(60.0), patience=0)
+    with pytest.raises(ValueError, match="doubt of query 1 is nan"):
+        Monitor(np.arange(60.0)).update(float("nan"))

@@ -1,0 +1,170 @@
+import json
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from sklearn.isotonic import IsotonicRegression
+from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
+
+from probmetric.trust.p_right import (
+    PRIOR,
+    SQUARED_FROM,
+    PRight,
+    added_auroc,
+    class_folds,
+    cross_fitted,
+    ece_floor,
+    fit_p_right,
+    p_right_metrics,
+)
+
+
+def answers(count=600, seed=0):
+    generator = np.random.default_rng(seed)
+    cosine, gap = generator.random(count), generator.exponential(size=count)
+    right = generator.random(count) < 1 / (1 + np.exp(2 - 3 * cosine - gap))
+    return {"cosine": cosine, "gap": gap}, right, generator.integers(0, 30, count)
+
+
+@pytest.mark.parametrize("count", [499, 600])
+def test_the_logistic_map_has_the_greatest_penalised_likelihood(count):
+    scores, right, _ = answers(count)
+    fitted = fit_p_right(scores, right)
+    columns = np.stack(list(scores.values()), axis=1)
+    z = (columns - columns.mean(0)) / columns.std(0)
+    z = np.hstack([z, z**2]) if count >= SQUARED_FROM else z
+
+    def loss(w):
+        p = 1 / (1 + np.exp(-(w[0] + z @ w[1:])))
+        return -np.log(np.where(right, p, 1 - p)).sum() + PRIOR / 2 * w[1:] @ w[1:]
+
+    best = minimize(loss, np.zeros(1 + z.shape[1]), method="BFGS", options={"gtol": 1e-7}).x
+    assert [fitted.bias, *fitted.weights, *fitted.squares] == pytest.approx(best, abs=1e-4)
+    assert fitted.probability(scores).mean() == pytest.approx(right.mean(), abs=1e-6)
+
+
+def test_separable_answers_get_a_finite_map():
+    fitted = fit_p_right({"cosine": np.arange(100.0)}, np.arange(100) >= 50)
+    stated = fitted.probability({"cosine": np.array([0.0, 99.0])})
+    assert 0 < stated[0] < 0.01
+    assert 0.99 < stated[1] < 1
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_isotonic_map_is_the_monotone_least_squares(sign):
+    scores, right, _ = answers(400)
+    score = sign * scores["cosine"].round(2)
+    fitted = fit_p_right({"cosine": score}, right, kind="isotonic")
+    reference = IsotonicRegression(increasing=sign > 0).fit(score, right)
+    stated = fitted.probability({"cosine": score})
+    assert stated == pytest.approx(reference.predict(score), abs=0.26)  # the ends of small blocks are pulled inwards
+    assert np.corrcoef(stated, reference.predict(score))[0, 1] > 0.99
+    assert np.all((stated > 0) & (stated < 1))
+    order = np.argsort(score)
+    assert np.all(np.diff(sign * stated[order]) >= -1e-12)
+
+
+def test_the_numbers_are_those_of_scikit_learn():
+    scores, right, _ = answers()
+    stated = fit_p_right(scores, right).probability(scores)
+    found = p_right_metrics(stated, right)
+    assert found["nll"] == pytest.approx(log_loss(right, stated))
+    assert found["brier"] == pytest.approx(brier_score_loss(right, stated))
+
+
+def test_true_probabilities_err_as_much_as_their_floor():
+    generator = np.random.default_rng(1)
+    stated = generator.random(2000)
+    floor = ece_floor(stated)
+    errors = [p_right_metrics(stated, generator.random(2000) < stated)["ece"] for _ in range(20)]
+    assert np.mean(errors) == pytest.approx(floor, rel=0.15)
+    assert p_right_metrics(stated, generator.random(2000) < stated**2)["ece"] > 3 * floor
+
+
+def test_no_answer_is_judged_by_a_map_that_saw_its_class():
+    # each class has a score of its own and a coin for its truth: only a leak can tell them apart
+    generator = np.random.default_rng(2)
+    groups = np.repeat(np.arange(40), 10)
+    right = generator.integers(0, 2, 40)[groups]
+    scores = {"class": groups.astype(float)}
+    stated = cross_fitted(scores, right, groups, kind="isotonic")
+    assert roc_auc_score(right, stated) < 0.65
+    part = class_folds(groups)
+    assert len(np.unique(part)) == 5
+    assert all(len(np.unique(part[groups == c])) == 1 for c in range(40))
+
+
+def test_what_a_score_adds_is_found_and_noise_adds_nothing():
+    scores, right, groups = answers(3000)
+    noise = np.random.default_rng(5).random(3000)
+    useful = added_auroc({"cosine": scores["cosine"]}, {"gap": scores["gap"]}, right, groups)
+    assert useful["added"] == pytest.approx(useful["both"] - useful["free"])
+    assert 0.03 < useful["added_low"] < useful["added"] < useful["added_high"]
+    none = added_auroc(scores, {"noise": noise}, right, groups)
+    assert none["added_low"] < 0.003
+    assert abs(none["added"]) < 0.01
+
+
+def test_the_interval_is_that_of_classes_drawn_again():
+    # few levels, so that there are ties between right and wrong answers
+    scores, right, groups = answers(300)
+    free = {"cosine": np.round(scores["cosine"], 1)}
+    both = {**free, "gap": np.round(scores["gap"], 1)}
+    found = added_auroc(free, {"gap": both["gap"]}, right, groups, resamples=30, seed=4)
+    stated = [cross_fitted(used, right, groups, seed=4) for used in (free, both)]
+    generator, names = np.random.default_rng(4), np.unique(groups)
+    added = []
+    for _ in range(30):
+        chosen = names[generator.integers(0, len(names), len(names))]
+        rows = np.concatenate([np.flatnonzero(groups == name) for name in chosen])
+        alone, together = (roc_auc_score(right[rows], p[rows]) for p in stated)
+        added.append(together - alone)
+    expected = np.percentile(added, [2.5, 97.5])
+    np.testing.assert_allclose([found["added_low"], found["added_high"]], expected, atol=1e-12)
+    assert found["free"] == pytest.approx(roc_auc_score(right, stated[0]), abs=1e-12)
+
+
+def test_a_map_is_read_as_it_was_written_and_asks_for_its_scores():
+    scores, right, _ = answers(200)
+    for kind, used in (("logistic", scores), ("isotonic", {"cosine": scores["cosine"]})):
+        fitted = fit_p_right(used, right, kind=kind)
+        again = PRight.of(json.loads(json.dumps(fitted.plain())))
+        assert again == fitted
+        assert again.probability(scores) == pytest.approx(fitted.probability(scores), abs=0)
+    with pytest.raises(ValueError, match="fitted with the score 'cosine'"):
+        fitted.probability({"gap": scores["gap"]})
+
+
+@pytest.mark.parametrize(
+    ("scores", "right", "options", "message"),
+    [
+        ({}, [1, 0], {}, "no scores"),
+        ({"cosine": [0.1, np.nan]}, [1, 0], {}, "cosine: entry 1 is not finite"),
+        ({"cosine": [0.1, 0.2]}, [1, 1], {}, "all 2 answers are right"),
+        ({"cosine": [0.1, 0.2], "gap": [1.0]}, [1, 0], {}, "gap has 1 entries"),
+        ({"cosine": [0.1, 0.2], "gap": [1.0, 2.0]}, [1, 0], {"kind": "isotonic"}, "take one score, not 2"),
+    ],
+)
+def test_bad_input_is_named(scores, right, options, message):
+    with pytest.raises(ValueError, match=message):
+        fit_p_right(scores, right, **options)
+
+
+def test_one_class_cannot_be_cross_fitted():
+    with pytest.raises(ValueError, match="groups name 1 class"):
+        cross_fitted({"cosine": [0.1, 0.2]}, [1, 0], [3, 3])
+
+
+def test_curved_answers_get_a_curved_map_that_ends_where_it_was_fitted():
+    generator = np.random.default_rng(11)
+    score = generator.normal(size=4000)
+    truth = 1 / (1 + np.exp(-(1.5 - score**2)))
+    right = generator.random(4000) < truth
+    fitted = fit_p_right({"a": score}, right)
+    asked = np.linspace(-2, 2, 9)
+    assert fitted.probability({"a": asked}) == pytest.approx(1 / (1 + np.exp(-(1.5 - asked**2))), abs=0.05)
+    ends = fitted.probability({"a": [score.min(), score.min() - 5]})
+    assert ends[0] == ends[1]
+    plain = {name: value for name, value in fitted.plain().items() if name not in ("squares", "low", "high")}
+    assert not PRight.of(plain).squares  # maps kept by earlier releases
+    assert len(fit_p_right({"a": score[:499]}, right[:499]).squares) == 0
