@@ -204,7 +204,7 @@ def test_a_half_kept_copy_is_none():
 
 def test_keeping_again_replaces_what_a_broken_copy_left():
     kept = made_module.KEPT / RUN / "evaluate" / PLAIN.identity[:16]
-    kept.mkdir(parents=True)
+    made_module.mark_folder(kept, made_module.KEPT_RESULTS, ["stray"])
     (kept / "stray").touch()
     finish(PLAIN, 0.5)
     assert not (kept / "stray").exists()

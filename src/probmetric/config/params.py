@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -22,9 +23,9 @@ from probmetric.config.components import (
 )
 from probmetric.config.settings import DEFAULT_BACKBONE, DEFAULT_UNCERTAINTY, Evaluation, Training
 from probmetric.data.sources import REGISTRY as DATASETS
-from probmetric.io import FileError
+from probmetric.io import FileError, check_apart
 from probmetric.registry import load_plugins, nearest
-from probmetric.runs.names import LabelNoise
+from probmetric.runs.names import RESULTS, LabelNoise
 
 StalePolicy = Literal["auto", "rerun", "keep", "error"]
 
@@ -74,6 +75,20 @@ class DataFolders(Strict):
     on_request: dict[Name, DataSource] = Field(
         {}, description="name -> source and its options; prepared when an experiment names it, not by `dvc repro`"
     )
+
+    @model_validator(mode="after")
+    def _apart(self) -> DataFolders:
+        made: dict[str, str | Path] = {"data.prepared": self.prepared, "results": RESULTS, "state": "state"}
+        raw = {"data.raw": self.raw} | {
+            f"data.on_request.{name}.raw": entry.raw for name, entry in self.on_request.items() if entry.raw
+        }
+        try:
+            check_apart(made)
+            for name, place in raw.items():
+                check_apart({name: place, **made})
+        except FileError as error:
+            raise ValueError(str(error)) from None
+        return self
 
     @field_validator("options")
     @classmethod
