@@ -12,7 +12,7 @@ from serving_helpers import ENSEMBLE, LAPLACE, PLAIN, undigested
 import probmetric
 from probmetric.data import open_images
 from probmetric.errors import ProbMetricError
-from probmetric.run_folder import RunFolder
+from probmetric.runs.folder import RunFolder
 
 
 @pytest.mark.parametrize("run", [PLAIN, LAPLACE, ENSEMBLE])
@@ -124,7 +124,7 @@ def test_the_interval_of_a_share_is_wilsons():
 def test_another_folder_is_not_overwritten(model, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").touch()
-    with pytest.raises(ProbMetricError, match="is no model folder"):
+    with pytest.raises(ProbMetricError, match="did not write there as its model folder"):
         model.save(tmp_path / "mine")
 
 

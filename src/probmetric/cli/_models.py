@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from probmetric.cli._shared import Add, add_on_error, add_promise, harmless, params
 from probmetric.errors import ServingError
-from probmetric.io import FileError, present
+from probmetric.io import FileError, check_claimable, check_new_file, check_replaceable, present
 
 if TYPE_CHECKING:
     from probmetric.serving import Model
@@ -35,7 +35,16 @@ def _load(options: argparse.Namespace, source: str, device: str = "auto") -> Mod
 
 def export(options: argparse.Namespace) -> None:
     """`probmetric export`."""
-    model, place = _load(options, options.run, "cpu"), options.place
+    from probmetric.runs.names import RESULTS
+    from probmetric.serving.model_folder import MODEL_FOLDER
+
+    place = options.place
+    if place.suffix in (".onnx", ".pt2"):
+        check_new_file(place)
+    else:
+        sources = (Path(options.run), RESULTS / options.run)
+        check_replaceable(place, MODEL_FOLDER, [folder for folder in sources if folder.exists()])
+    model = _load(options, options.run, "cpu")
     if place.suffix == ".onnx":
         print(model.to_onnx(place))
     elif place.suffix == ".pt2":
@@ -49,9 +58,10 @@ def export(options: argparse.Namespace) -> None:
 def index(options: argparse.Namespace) -> None:
     """`probmetric index`."""
     from probmetric.serving import Gallery
-    from probmetric.serving.gallery_files import INDEX
+    from probmetric.serving.gallery_files import GALLERY, INDEX
 
     _check_splits(options.splits)
+    check_claimable(options.gallery, GALLERY, [place for place in options.images if place.is_dir()])
     if not present(options.gallery / INDEX) and not options.images:
         raise ServingError(f"{options.gallery} is no gallery yet; name images to make it of.")
     model = _load(options, options.model) if options.images else None
@@ -73,9 +83,10 @@ def index(options: argparse.Namespace) -> None:
 
 def vectors(options: argparse.Namespace) -> None:
     """`probmetric vectors`."""
-    from probmetric.serving.export import write_vectors
+    from probmetric.serving.export import check_vectors_file, write_vectors
 
     _check_splits(options.splits)
+    check_vectors_file(options.output)
     model, items = _load(options, options.model), _items(options.images, options.splits)
     count, problems = write_vectors(model, items, options.output, on_error=options.on_error)
     _tell(problems)
@@ -160,7 +171,7 @@ def _tell(problems: Sequence[tuple[str, str]]) -> None:
 
 def certificate(options: argparse.Namespace) -> None:
     """`probmetric certificate`."""
-    from probmetric.pipeline import certify
+    from probmetric.runs.steps import certify
 
     print(
         certify(options.run, risk=options.risk, confidence=options.confidence, score=options.score, unit=options.unit)

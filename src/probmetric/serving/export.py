@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from probmetric.errors import ServingError
-from probmetric.io import FileError, atomic_path
+from probmetric.io import FileError, atomic_path, check_new_file
 from probmetric.serving._sets import Lazy
 from probmetric.serving.preprocessing import preprocessing
 from probmetric.uncertainty import Predictor, Uncertainty, create_uncertainty
@@ -185,8 +185,7 @@ def write_vectors(model: Embedder, items: Items, path: Path, *, on_error: OnErro
         DataError: images that cannot be read; all of a block are named.
         FileError: the file cannot be written, or is not called so.
     """
-    if path.suffix != ".parquet":
-        raise FileError(f"{path} is to be a Parquet file; call it {path.with_suffix('.parquet').name}.")
+    check_vectors_file(path)
     import pyarrow.parquet as pq
 
     count, problems = 0, list[Any]()
@@ -203,6 +202,24 @@ def write_vectors(model: Embedder, items: Items, path: Path, *, on_error: OnErro
             if writer is not None:
                 writer.close()
     return count, problems
+
+
+def check_vectors_file(path: Path) -> None:
+    """Raise an error where `path` is not called as a Parquet file, or is a file that `write_vectors` did not write."""
+    if path.suffix != ".parquet":
+        raise FileError(f"{path} is to be a Parquet file; call it {path.with_suffix('.parquet').name}.")
+    check_new_file(path, _written_here)
+
+
+def _written_here(path: Path) -> bool:
+    """Say whether a file is a Parquet file of vectors that `write_vectors` wrote."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return b"probmetric.model" in (pq.read_schema(path).metadata or {})
+    except (pa.ArrowException, OSError):
+        return False
 
 
 def _block(model: Embedder, items: Items, rows: range, on_error: OnError) -> tuple[pa.Table, list[Any]]:

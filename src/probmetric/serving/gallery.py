@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from probmetric.errors import ServingError
-from probmetric.io import alone, present
+from probmetric.io import alone, claim_folder, present
 from probmetric.serving import gallery_files, gallery_trust
 from probmetric.serving._look import World, some
-from probmetric.serving.gallery_files import INDEX, Content
+from probmetric.serving.gallery_files import GALLERY, INDEX, Content
 
 if TYPE_CHECKING:
     from probmetric.retrieval.match import Match
@@ -443,9 +443,7 @@ class Gallery:
 
     def _write(self, target: Path) -> Path:
         """Store the gallery in `target`, whose lock is held."""
-        others = [path for path in target.iterdir() if not gallery_files.is_ours(path.name)] if target.exists() else []
-        if others and not (target / INDEX).is_file():
-            raise ServingError(f"{target} exists and is no gallery; name another folder, or remove it.")
+        claim_folder(target, GALLERY)
         trust = None if self._trust is None else self._trust.plain()
         content = gallery_files.write(target, self._content, trust)
         gallery_trust.write_certificates(target, self.certificates)

@@ -35,7 +35,7 @@ from probmetric.io import (
 )
 from probmetric.metrics.arrays import UNIT_TOLERANCE
 
-INDEX = "gallery.json"
+GALLERY, INDEX = "gallery", "gallery.json"
 AGAIN = "make the gallery again (`probmetric index`)"
 LARGEST_INDEX, LARGEST_DIM = 16 * 2**20, 2**20
 BLOCK_ROWS = 16_384
@@ -130,11 +130,6 @@ def write(folder: Path, content: Content, trust: dict[str, Any] | None) -> Conte
 def content_on_disk(folder: Path) -> str:
     """Digest of the content that gallery.json in `folder` names; "" where there is no gallery."""
     return str(_read_index(folder)["content"]) if present(folder / INDEX) else ""
-
-
-def is_ours(name: str) -> bool:
-    """Whether a file of this name is left where the first `write` into a folder does not come to its end."""
-    return bool(_number(name)) or name.startswith(".")
 
 
 def _index_of(folder: Path, digest: str) -> dict[str, Any] | None:

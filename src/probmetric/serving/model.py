@@ -268,9 +268,9 @@ class Model:
             ServingError: images without a class.
             DataError: images that cannot be read; all of them are named.
         """
-        from probmetric.run_folder import Embeddings
         from probmetric.runs.evaluate_settings import EvaluationSettings
         from probmetric.runs.evaluate_test import evaluate_test
+        from probmetric.runs.folder import Embeddings
         from probmetric.serving._items import items_of
         from probmetric.trust.answers import answers_among_others
 
