@@ -18,8 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from probmetric.config import ConfigError, Training, parse
-from probmetric.config._components import Component
+from probmetric.config import Component, ConfigError, Training, parse
 from probmetric.errors import ServingError
 from probmetric.io import digest_of, tensors_digest
 from probmetric.losses import REGISTRY as LOSSES
