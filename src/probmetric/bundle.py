@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from probmetric import pipeline
 from probmetric.config import StalePolicy
 from probmetric.errors import ProbMetricError
 from probmetric.io import FileError, write_text
@@ -27,7 +26,8 @@ from probmetric.planning.bundles import BundlePlan
 from probmetric.planning.plans import RunPlan
 from probmetric.planning.runs import Run
 from probmetric.planning.staleness import Judge, steps_of
-from probmetric.run_folder import Step
+from probmetric.runs import steps as pipeline
+from probmetric.runs.folder import Step
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ Every loss maps raw, un-normalised embeddings (B, M) and labels (B,) to a scalar
 (proxies, temperatures, concentrations). One loss per file; the file's name is the loss's name. Listing names and
 checking options imports no PyTorch; `Loss`, `ProxyLoss` and what a loss is made of are imported when they are used:
 
-    from probmetric.losses import ProxyLoss, cosine_similarities, register, require
+    from probmetric.losses import ProxyLoss, cosine_similarities, register
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         log_one_plus_exp,
         log_one_plus_sum_exp,
         pairwise_distances,
-        require,
         safe_sqrt,
         squared_distances,
         unit,
@@ -51,7 +50,6 @@ __all__ = [
     "log_one_plus_sum_exp",
     "pairwise_distances",
     "register",
-    "require",
     "safe_sqrt",
     "squared_distances",
     "unit",
@@ -60,8 +58,7 @@ __all__ = [
 
 _BASE = (
     *("Loss", "ProxyLoss", "class_means", "cosine_similarities", "excluded", "inverse_norm", "log_one_plus_exp"),
-    *("log_one_plus_sum_exp", "pairwise_distances", "require", "safe_sqrt", "squared_distances", "unit"),
-    "without_target",
+    *("log_one_plus_sum_exp", "pairwise_distances", "safe_sqrt", "squared_distances", "unit", "without_target"),
 )
 __getattr__ = exported(__name__, dict.fromkeys(_BASE, "_base"))
 

@@ -12,16 +12,23 @@ the network's, in absolute terms 0.01 to 0.04 under Adam. Only a proxy's directi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from probmetric.errors import ProbMetricError
 from probmetric.losses import REGISTRY
-from probmetric.registry import Flag, OptionValueError
+from probmetric.registry import Flag, OptionValueError, Range
+
+ChordLength = Annotated[float, Range(above=0, below=2)]
+"""A distance between two unit vectors."""
+
 
 INITIAL_STD = 0.125
+
+SCALED = WITH_MARGIN = ("proxy_anchor", "proxy_anchor_nca", "soft_triple")
+"""Losses that can stand inside another one and have an option `scale`, a `margin`."""
 
 
 class LossError(ProbMetricError, TypeError):
@@ -39,6 +46,8 @@ class Loss(nn.Module):
     """Whether `class_proxies` gives proxies; planning asks before a run measures them."""
     is_classifier: ClassVar[Flag] = False
     """Whether `probabilities` gives class probabilities; planning asks where something needs them."""
+    least_dim: ClassVar[int] = 1
+    """Smallest number of dimensions of the embeddings."""
     wants_groups: int = 1
     """Images per class a batch should hold."""
     wants_warm_start: bool = False
@@ -48,8 +57,9 @@ class Loss(nn.Module):
 
     def __init__(self, *, num_classes: int, dim: int) -> None:
         super().__init__()
-        if num_classes < 1 or dim < 1:
-            raise ValueError(f"num_classes={num_classes}, dim={dim}: both must be at least 1.")
+        for name, number, least in (("num_classes", num_classes, 1), ("dim", dim, self.least_dim)):
+            if number < least:
+                raise OptionValueError(f"{name}={number}; allowed: at least {least}.")
         self.num_classes, self.dim = num_classes, dim
 
     def forward(
@@ -170,7 +180,6 @@ class ProxyLoss(Loss):
 
     def __init__(self, *, num_classes: int, dim: int, proxy_lr: float, per_class: int = 1) -> None:
         super().__init__(num_classes=num_classes, dim=dim)
-        require(proxy_lr > 0, "proxy_lr", proxy_lr, "a learning rate above 0")
         self.proxy_lr = proxy_lr
         self.proxies = nn.Parameter(torch.randn(per_class * num_classes, dim) * INITIAL_STD)
 
@@ -246,12 +255,6 @@ def without_target(logits: Tensor, labels: Tensor) -> Tensor:
     return logits.scatter(1, labels[:, None], excluded(logits))
 
 
-def require(condition: bool, name: str, value: Any, allowed: str) -> None:
-    """Raise an error naming option `name`, its `value` and what is allowed, unless `condition` holds."""
-    if not condition:
-        raise OptionValueError(f"{name}={value!r}; allowed: {allowed}.")
-
-
 def class_means(
     embeddings: Tensor,  # (N, M)
     labels: Tensor,  # (N,)
@@ -262,10 +265,7 @@ def class_means(
     return unit(sums), torch.bincount(labels, minlength=num_classes) > 0
 
 
-def options_of(name: str, given: Mapping[str, Any], *, prefix: str = "") -> dict[str, Any]:
-    """The given options that loss `name` has; a `scale` or `margin` that it lacks is an error (`prefix` + its name)."""
-    known = REGISTRY.options(name)
-    for option in ("scale", "margin"):
-        value = given[option]
-        require(value is None or option in known, prefix + option, value, f"None: {name} has no such option")
-    return {option: value for option, value in given.items() if option in known and value is not None}
+def options_of(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the options that loss `name` has and that are not None."""
+    accepted = REGISTRY.options(name)
+    return {option: value for option, value in options.items() if option in accepted and value is not None}

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probmetric.losses import register
-from probmetric.losses._base import Loss, cosine_similarities, require
-from probmetric.registry import Positive
+from probmetric.losses._base import Loss, cosine_similarities
+from probmetric.registry import LearningRate, Positive
 
 
 class CosineSoftmax(Loss):
@@ -27,8 +27,6 @@ class CosineSoftmax(Loss):
 
     def __init__(self, *, num_classes: int, dim: int, scale: float, learn_scale: bool, scale_lr: float) -> None:
         super().__init__(num_classes=num_classes, dim=dim)
-        require(scale > 0, "scale", scale, "a number above 0")
-        require(scale_lr > 0, "scale_lr", scale_lr, "a learning rate above 0")
         self.scale_lr = scale_lr
         self.weight = nn.Parameter(torch.empty(num_classes, dim).uniform_(-(dim**-0.5), dim**-0.5))
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale)), requires_grad=learn_scale)
@@ -68,7 +66,7 @@ class Cosine(CosineSoftmax):
         dim: int,
         scale: Positive = 16.0,
         learn_scale: bool = True,
-        scale_lr: Positive = 0.001,
+        scale_lr: LearningRate = 0.001,
     ) -> None:
         super().__init__(num_classes=num_classes, dim=dim, scale=scale, learn_scale=learn_scale, scale_lr=scale_lr)
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,11 +30,11 @@ from torch.utils.checkpoint import checkpoint
 from probmetric.directional import VonMisesFisher
 from probmetric.directional.normalizer import log_normalizer_of_square
 from probmetric.losses import create_loss, register
-from probmetric.losses._base import Loss, options_of, require, unit
+from probmetric.losses._base import SCALED, WITH_MARGIN, Loss, options_of, unit
 from probmetric.losses._nivmf import nivmf_log_densities, nivmf_log_likelihoods
 from probmetric.losses._released_vmf import quadratic_log_normalizer, released_samples
 from probmetric.losses.sample_proxy import Released, SampleProxyLoss, by_fidelity, some_rows
-from probmetric.registry import Count, NotNegative, Positive
+from probmetric.registry import Count, NotNegative, Positive, When
 
 RELEASED = Released(18.0, 0.003, 0.002)
 
@@ -56,16 +56,14 @@ class ELNivMF(SampleProxyLoss):
             "none", "proxy_anchor", "proxy_anchor_nca", "proxy_nca", "proxy_nca_pp", "soft_triple"
         ] = "none",
         guidance_weight: NotNegative = 1.0,
-        guide_scale: float | None = None,
-        guide_margin: float | None = None,
+        guide_scale: Annotated[Positive | None, When(guidance=SCALED)] = None,
+        guide_margin: Annotated[float | None, When(guidance=WITH_MARGIN)] = None,
         normalizer: Literal["by_fidelity", "exact", "paper", "none"] = "by_fidelity",
         concentration: Positive = 18.0,
         **shared: Any,
     ) -> None:
         super().__init__(**shared)
         self.start(concentration, RELEASED, per_dimension=True)
-        require(samples >= 1, "samples", samples, "at least 1")
-        require(guidance_weight >= 0, "guidance_weight", guidance_weight, "at least 0")
         self.samples, self.guidance_weight = samples, guidance_weight
         self.normalizer = by_fidelity(normalizer, self.published)
         self.guidance: Loss | None = None
@@ -77,7 +75,7 @@ class ELNivMF(SampleProxyLoss):
 
     def _create_guide(self, name: str, given: Mapping[str, Any]) -> Loss:
         """The guiding loss; where it has one proxy per class, its directions are ours."""
-        options = options_of(name, given, prefix="guide_")
+        options = options_of(name, given)
         loss = create_loss(name, num_classes=self.num_classes, dim=self.dim, **options)
         if loss.get_parameter("proxies").shape == self.proxies.shape:
             del loss.proxies

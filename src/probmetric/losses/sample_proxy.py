@@ -45,7 +45,7 @@ other norms. `normalizer` is the factor D of "nivmf".
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -55,16 +55,19 @@ from probmetric.directional import concentration_from_resultant, kl, product_ker
 from probmetric.directional.nonisotropic import Normalizer
 from probmetric.directional.normalizer import log_normalizer_of_square
 from probmetric.losses import register
-from probmetric.losses._base import Loss, class_means, cosine_similarities, require, unit
+from probmetric.losses._base import Loss, class_means, cosine_similarities, unit
 from probmetric.losses._nivmf import nivmf_log_densities
 from probmetric.losses._released_vmf import quadratic_log_normalizer
-from probmetric.registry import NotNegative, Positive
+from probmetric.registry import LearningRate, NotNegative, Range
 
 SMALLEST_RELEASED_CONCENTRATION = 0.1
 START_SPREAD = 1.0
 TEMPERATURE_STEP = 0.01
 
 _MEASURED = 1024
+
+LearningRateOrZero = Annotated[float, Range(low=0, high=1e4)]
+"""A learning rate; 0 takes that of the released scripts."""
 
 
 class Released(NamedTuple):
@@ -92,6 +95,7 @@ class SampleProxyLoss(Loss):
 
     has_proxies = True
     is_classifier = True
+    least_dim = 2
 
     embedding_scale: Tensor
 
@@ -101,23 +105,15 @@ class SampleProxyLoss(Loss):
         num_classes: int,
         dim: int,
         temperature: NotNegative = 0.0,
-        proxy_lr: Positive = 0.05,
-        concentration_lr: Positive = 0.01,
-        temperature_lr: NotNegative = 0.0,
-        embedding_scale: float = 0.0,
-        resultant: float = 0.7,
-        prior_strength: float = 0.0,
+        proxy_lr: LearningRate = 0.05,
+        concentration_lr: LearningRate = 0.01,
+        temperature_lr: LearningRateOrZero = 0.0,
+        embedding_scale: NotNegative = 0.0,
+        resultant: Annotated[float, Range(above=0, below=1)] = 0.7,
+        prior_strength: NotNegative = 0.0,
         fidelity: Literal["corrected", "as_published"] = "corrected",
     ) -> None:
         super().__init__(num_classes=num_classes, dim=dim)
-        require(proxy_lr > 0, "proxy_lr", proxy_lr, "a number above 0")
-        require(concentration_lr > 0, "concentration_lr", concentration_lr, "a number above 0")
-        require(temperature >= 0, "temperature", temperature, "a number above 0, or 0 to measure it")
-        require(temperature_lr >= 0, "temperature_lr", temperature_lr, "a number above 0, or 0 to derive it")
-        require(dim >= 2, "dim", dim, "at least 2")
-        require(embedding_scale >= 0, "embedding_scale", embedding_scale, "a number above 0, or 0 to measure it")
-        require(0 < resultant < 1, "resultant", resultant, "above 0 and below 1")
-        require(prior_strength >= 0, "prior_strength", prior_strength, "at least 0")
         self.published, self.wants_warm_start = fidelity == "as_published", True
         self.resultant, self.prior_strength = resultant, prior_strength
         self.measure_scale, self.measure_temperature = embedding_scale == 0, temperature == 0 and not self.published
@@ -133,7 +129,6 @@ class SampleProxyLoss(Loss):
             released: the released scripts' start values, which stand for a temperature and a rate that are 0.
             per_dimension: whether a proxy has a concentration per dimension, (C, M), or one, (C,).
         """
-        require(concentration > 0, "concentration", concentration, "a number above 0")
         temperature = self.first_temperature or released.temperature
         released_step = released.temperature_lr / temperature
         self.rates["temperature"] = self.rates["temperature"] or (released_step if self.published else TEMPERATURE_STEP)

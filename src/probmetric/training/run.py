@@ -22,7 +22,7 @@ from probmetric.config import EncoderSettings, Training
 from probmetric.data.choosing import Role
 from probmetric.io import FileError, atomic_path, digest_of
 from probmetric.models import Encoder
-from probmetric.run_folder import RunFolder
+from probmetric.runs.folder import RunFolder
 from probmetric.training.backend import backend
 from probmetric.training.batch_norm import synchronise_batch_norm
 from probmetric.training.checkpoint import Checkpoints
