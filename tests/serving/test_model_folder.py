@@ -124,7 +124,7 @@ def test_the_interval_of_a_share_is_wilsons():
 def test_another_folder_is_not_overwritten(model, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").touch()
-    with pytest.raises(ProbMetricError, match="is no model folder"):
+    with pytest.raises(ProbMetricError, match=r"as its model folder: thesis\.tex"):
         model.export(tmp_path / "mine")
 
 

@@ -53,7 +53,7 @@ def test_images_are_added_replaced_and_removed(model, photos, tmp_path):
     again = probmetric.Gallery.open(tmp_path / "g")
     assert sorted(again.paths) == sorted(paths[3:8])
     assert again.digest != before
-    assert len(list((tmp_path / "g").iterdir())) == 4, "files of earlier states are gone"
+    assert len(list((tmp_path / "g").iterdir())) == 5, "files of earlier states are gone"
     found = model.search(again, paths[:8], k=1)
     assert [answer.matches[0].path == path for answer, path in zip(found, paths[:8], strict=True)] == [False] * 3 + [
         True
@@ -310,9 +310,13 @@ def test_a_first_save_that_failed_does_not_stand_in_the_way(gallery, tmp_path):
     (saved / "trust.json").unlink(missing_ok=True)
     assert len(probmetric.Gallery.open(gallery.save(tmp_path / "g"))) == len(gallery)
     (tmp_path / "g" / "gallery.json").unlink()
-    (tmp_path / "g" / "mine.txt").touch()
-    with pytest.raises(ProbMetricError, match="is no gallery"):
-        gallery.save(tmp_path / "g")
+    (tmp_path / "g" / "notes.txt").touch()
+    gallery.save(tmp_path / "g")
+    assert (tmp_path / "g" / "notes.txt").exists(), "what others put beside our files stays"
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "gallery.json").write_text("{}")
+    with pytest.raises(ProbMetricError, match=r"as its gallery: gallery\.json"):
+        gallery.save(tmp_path / "other")
 
 
 def test_the_commands(project, photos, tmp_path, monkeypatch, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
@@ -59,7 +60,7 @@ class DataFolders(Strict):
 
     @model_validator(mode="after")
     def _apart(self) -> DataFolders:
-        made = {"data.prepared": self.prepared, "results": RESULTS, "state": "state"}
+        made: dict[str, str | Path] = {"data.prepared": self.prepared, "results": RESULTS, "state": "state"}
         raw = {"data.raw": self.raw} | {
             f"data.on_request.{name}.raw": entry.raw for name, entry in self.on_request.items() if entry.raw
         }
