@@ -24,7 +24,7 @@ from probmetric.registry import Registry
 from probmetric.runs.names import RunKey, split_data_name
 
 if TYPE_CHECKING:
-    from probmetric.config._data import DataSource
+    from probmetric.config import DataSource
 
 
 class UnsuitableError(ConfigError):

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probmetric.config import Training
-from probmetric.config._components import Component
+from probmetric.config import Component, Training
 from probmetric.data.choosing import Opened
 from probmetric.data.manifest import DataError
 from probmetric.data.sampling import create_sampler

@@ -17,9 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from probmetric.config import EncoderSettings, parse
-from probmetric.config._components import Component, RegisteredIn, Strict, UncertaintyChoice
-from probmetric.data import views
+from probmetric.config import EncoderSettings, NamedView, Strict, UncertaintyChoice, parse
 from probmetric.io import digest_of
 
 RECORD, CARD, POSTERIOR, REFERENCE = "model.json", "README.md", "uncertainty.safetensors", "reference.safetensors"
@@ -57,7 +55,7 @@ class Member(Strict):
 class Transform(Strict):
     """From an image to the network's input: its shorter side is reduced as in preparation, then the view."""
 
-    view: Annotated[Component, RegisteredIn(views.REGISTRY)]
+    view: NamedView
     shorter_side: Annotated[int, Field(ge=0, le=100_000)] = 0
 
 
