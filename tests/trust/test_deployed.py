@@ -154,7 +154,7 @@ def test_copies_within_the_gallery_calibrate_nothing(gallery, caplog, moved):
     twice["mean"][len(labels) :] += np.float32(moved)  # embedded in another batch
     found = calibration_answers(twice, labels[copied])
     assert len(found.right) == 24 <= len(once.right)
-    assert "912 of 936 gallery images are copies" in caplog.text
+    assert "912 of 936 images of the gallery are copies" in caplog.text
     with pytest.raises(CertificateError, match="calibration has 24 labelled queries"):
         certify_answers(found, labels[copied], risk=0.05, unit="query")
     fresh = images(np.random.default_rng(5), np.arange(CLASSES), 15)
