@@ -206,7 +206,7 @@ class Writer:
         """Write a run, its digest last: a run without one is written again; returns its id."""
         from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 
-        run = self.client.create_run(experiment_id, entry.start, entry.tags | tags, entry.name)
+        run = self.client.create_run(experiment_id, entry.start, {**entry.tags, **tags}, entry.name)
         run_id = str(run.info.run_id)
         for name, path in entry.artifacts.items():
             folder = str(Path(name).parent)
