@@ -26,7 +26,7 @@ from probmetric.losses import Loss, create_loss
 from probmetric.models import REGISTRY as BACKBONES
 from probmetric.models import Encoder, create_encoder
 from probmetric.serving._fit_data import SetData, set_data
-from probmetric.serving._model import Model, Reference
+from probmetric.serving.model import Model, Reference
 from probmetric.training.backend import backend
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.device import claim_device

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -26,18 +26,20 @@ from probmetric.io import (
     write_text,
 )
 from probmetric.runs.folder import RunFolder
-from probmetric.serving._record import CARD, POSTERIOR, RECORD, REFERENCE, ModelRecord
+from probmetric.runs.names import RESULTS, RunKey
+from probmetric.serving._items import prepared_items
+from probmetric.serving.gallery import Embedder, Gallery
+from probmetric.serving.gallery_files import Content
+from probmetric.serving.record import CARD, POSTERIOR, RECORD, REFERENCE, ModelRecord
 
 if TYPE_CHECKING:
     import torch
 
-    from probmetric.data.views import View
-    from probmetric.models import Encoder
     from probmetric.planning.runs import Run
-    from probmetric.serving._model import Model
 
 Tensors = Mapping[str, "torch.Tensor"]
 BROKEN = "export the model again"
+MEMBER = "weights-{}.safetensors"
 MODEL_FOLDER = "model folder"
 _LARGEST_RECORD = 64 * 2**20
 _KEPT_FACTS = ("training", "data_digest", "versions", "hardware")
@@ -68,7 +70,7 @@ class Parts:
         folder, settings = RunFolder.named(run.name, results), run.settings
         tensors: dict[str, Tensors] = {}
         for number, member in enumerate(folders):
-            tensors[_weights(number)] = member.weights()
+            tensors[MEMBER.format(number)] = member.weights()
         if run.fits_posterior:
             tensors[POSTERIOR] = folder.posterior()
         data = root / prepared_folder(settings)
@@ -103,7 +105,7 @@ class Parts:
         values = unsigned(read_json(path, BROKEN), path, BROKEN)
         _check_components(values, path)
         record = ModelRecord.parse(values, str(path))
-        expected = {_weights(number) for number in range(len(record.members))}
+        expected = {MEMBER.format(number) for number in range(len(record.members))}
         names = set(record.files)
         if not expected <= names or names - expected - {POSTERIOR}:
             raise FileError(f"{path} lists the files {', '.join(sorted(names))}; {BROKEN}.")
@@ -118,7 +120,7 @@ class Parts:
         Raises:
             FileError: the folder holds files that are none of a model folder, or is a link or the current folder.
         """
-        from probmetric.serving._card import card
+        from probmetric.serving.card import card
 
         record = self.record.model_copy(update={"license": license} if license else {})
         with new_folder(folder, MODEL_FOLDER) as target:
@@ -127,68 +129,6 @@ class Parts:
             write_json(target / RECORD, signed(record.model_dump(mode="json")))
             write_text(target / CARD, card(record))
         return folder
-
-    def model(self, device: torch.device | str = "cpu") -> Model:
-        """Build the model on `device`.
-
-        Raises:
-            FileError: the tensors do not fit the record.
-        """
-        from probmetric.data.views import create_view
-        from probmetric.serving._images import Eye
-        from probmetric.serving._model import Model
-        from probmetric.uncertainty import create_uncertainty
-
-        record = self.record
-        encoder, loss = self._encoder()
-        chosen = record.uncertainty
-        uncertainty = create_uncertainty(chosen.name, **chosen.options)
-        posterior = self.tensors.get(POSTERIOR)
-        placed = None if posterior is None else {name: tensor.to(device) for name, tensor in posterior.items()}
-        if loss is not None:
-            loss = loss.to(device)
-        try:
-            predictor = uncertainty.bind(encoder.to(device), loss=loss, posterior=placed, seed=record.seed)
-        except ValueError as error:
-            raise FileError(f"{POSTERIOR} of {record.name} does not fit its record: {error}") from error
-        view: View = create_view(record.transform.view.name, **record.transform.view.options)
-        built = Model(record, predictor, Eye(view, record.shape, record.transform.shorter_side), self._known())
-        built._parts = self
-        return built
-
-    def _encoder(self) -> tuple[Encoder, Any]:
-        """The encoder, or all members as one, and the loss of the first."""
-        from probmetric.training.network import assembled
-
-        loaded = []
-        for number, member in enumerate(self.record.members):
-            misfit = f"{_weights(number)} of {self.record.name} does not fit its record; {BROKEN}."
-            weights = cast("dict[str, torch.Tensor]", self.tensors[_weights(number)])
-            _check_sizes(member.facts.num_classes, weights, misfit)
-            try:
-                loaded.append(assembled(member.settings, member.facts.model_dump(), weights, misfit))
-            except (TypeError, ValueError, ArithmeticError, MemoryError) as error:  # of sizes that make no network
-                raise error if isinstance(error, ProbMetricError) else FileError(f"{misfit} {error}") from error
-        if len(loaded) == 1:
-            return loaded[0]
-        from probmetric.uncertainty.ensemble import EncoderEnsemble
-
-        return cast("Encoder", EncoderEnsemble([encoder for encoder, _ in loaded])), loaded[0][1]
-
-    def _known(self) -> Any:
-        from probmetric.serving._model import Reference
-
-        if REFERENCE not in self.tensors:
-            return None
-        found = self.tensors[REFERENCE].get("uncertainty")
-        kinds = ("torch.float32", "torch.float64")
-        if found is None or found.ndim != 1 or str(found.dtype) not in kinds or not bool(found.isfinite().all()):
-            raise FileError(f"{REFERENCE} of {self.record.name} holds no uncertainties; {BROKEN}.")
-        return Reference(np.sort(found.numpy())) if len(found) else None
-
-
-def _weights(number: int) -> str:
-    return f"weights-{number}.safetensors"
 
 
 def _checked(path: Path, digest: str) -> Tensors:
@@ -199,7 +139,7 @@ def _checked(path: Path, digest: str) -> Tensors:
     return cast("Tensors", tensors)
 
 
-def _check_sizes(num_classes: int, weights: Tensors, misfit: str) -> None:
+def check_sizes(num_classes: int, weights: Tensors, misfit: str) -> None:
     """A loss of as many classes as the record says must be in the weights: none is built that would not fit."""
     sizes = [max(tensor.shape) for name, tensor in weights.items() if name.startswith("loss.") and tensor.ndim]
     if sizes and num_classes > 64 * max(sizes):
@@ -298,3 +238,77 @@ def _reference(folder: RunFolder) -> Tensors:
 
     found = folder.tensors("val", "uncertainty")
     return {"uncertainty": torch.from_numpy(found["uncertainty"])} if found else {"uncertainty": torch.empty(0)}
+
+
+def parts_of(source: str | Path) -> Parts:
+    """The parts of a model; arguments and errors as of `load`."""
+    text = str(source)
+    if text.startswith("models:/"):
+        return Parts.read(_downloaded(text))
+    path = Path(source)
+    if present(path / RECORD):
+        return Parts.read(path)
+    run = path if RunFolder(path).trained or RunFolder(path).finished else RESULTS / path
+    if _is_run(run) and (RunFolder(run).trained or RunFolder(run).finished):
+        run = run.resolve()
+        return _of_run(run, run.parents[2])
+    raise ServingError(
+        f"{text} is no model: expected a folder with {RECORD} (written by `probmetric export`), a finished run "
+        "(<dataset>/<method>/seed<k>) or models:/<name>/<version>."
+    )
+
+
+def _is_run(path: Path) -> bool:
+    try:
+        RunKey.parse(path)
+    except ProbMetricError:
+        return False
+    return True
+
+
+def _of_run(path: Path, results: Path) -> Parts:
+    from probmetric.planning.plans import recorded_run
+
+    name = path.relative_to(results).as_posix()
+    return Parts.of_run(recorded_run(name, results), results.parent, results)
+
+
+def _downloaded(uri: str) -> Path:
+    """The model folder inside an MLflow model."""
+    try:
+        import mlflow
+    except ImportError as error:
+        raise ServingError(f"{uri}: MLflow is not installed; pip install 'probmetric[workflow]'.") from error
+    try:
+        place = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri))
+    except mlflow.MlflowException as error:
+        raise ServingError(
+            f"{uri} cannot be had from {mlflow.get_tracking_uri()}: {error}. Run this where the store is, or name it: "
+            "MLFLOW_TRACKING_URI=sqlite:////path/mlflow.db, or the address of a server."
+        ) from error
+    found = sorted(place.rglob(RECORD))
+    if not found:
+        raise ServingError(f"{uri} holds no model of ProbMetric (no {RECORD}).")
+    return found[0].parent
+
+
+def run_gallery(model: Embedder, source: str, splits: Sequence[str]) -> Gallery:
+    """Return the images of a run's own dataset as a gallery; those it has embedded already are not embedded again.
+
+    Raises:
+        ServingError: `source` is no run of this project.
+    """
+    folder = RunFolder(source) if RunFolder(source).finished else RunFolder.named(source)
+    if not folder.finished:
+        raise ServingError(f"{source} has no images of its own; name a gallery (`probmetric index` makes one).")
+    data = folder.path.resolve().parents[3] / str(folder.find("settings.prepared", default="data/prepared"))
+    gallery = Gallery(Content.empty(model.digest))
+    for split in splits:
+        items = prepared_items(data / folder.key.data, [split])
+        if split != "train" and present(folder.embeddings_file("val" if split == "val" else "test")):
+            tensors = folder.tensors("val" if split == "val" else "test", "mean", "uncertainty")
+            gallery.take(tensors["mean"], tensors["uncertainty"], items.paths, items.class_names)
+            gallery.see(model, items.images)
+        else:
+            gallery.add(model, items.images, paths=items.paths, class_names=items.class_names)
+    return gallery
