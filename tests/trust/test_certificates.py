@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, binomtest
 
-from probmetric.io import FileError
+from probmetric.io import FileError, signed, write_json
 from probmetric.trust.certificates import (
     EVERYTHING,
     Certificate,
@@ -159,19 +159,47 @@ def test_a_certificate_is_read_as_it_was_written_and_refuses_what_it_is_not_for(
     assert found.answers([]).shape == (0,)
 
 
-@pytest.mark.parametrize("change", [{"threshold": "low"}, {"risk": None}, {"unknown": 1}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"threshold": "low"},
+        {"threshold": True},
+        {"risk": None},
+        {"risk": 1.5},
+        {"confidence": 0},
+        {"coverage": 7},
+        {"queries": -1},
+        {"errors": "few"},
+        {"gallery": 3},
+        {"reference": 5},
+        {"reference": ["x"]},
+        {"p_right": {"kind": "logistic"}},
+        {"p_right": 5},
+        {"unknown": 1},
+    ],
+)
 def test_a_certificate_of_other_values_is_refused(tmp_path, change):
-    """Of an earlier version, without a digest."""
     doubt, right = drawn(np.random.default_rng(4), 500)
     path = tmp_path / "certificate.json"
     certify(doubt, right, risk=0.2).save(path)
     values = json.loads(path.read_text())
     del values["digest"]
-    path.write_text(json.dumps(values))
-    assert Certificate.load(path).risk == 0.2
-    path.write_text(json.dumps(values | change))
+    write_json(path, signed(values | change))
     with pytest.raises(CertificateError, match=r"certificate\.json"):
         Certificate.load(path)
+
+
+def test_a_certificate_without_its_digest_is_refused(tmp_path):
+    """Hostile fault 16: an edited threshold was believed where the digest had been taken out."""
+    doubt, right = drawn(np.random.default_rng(4), 500)
+    path = tmp_path / "certificate.json"
+    certify(doubt, right, risk=0.2).save(path)
+    values = json.loads(path.read_text())
+    del values["digest"]
+    for content in (values, [], 5):
+        path.write_text(json.dumps(content))
+        with pytest.raises(CertificateError, match="its digest was taken out"):
+            Certificate.load(path)
 
 
 @pytest.mark.parametrize("change", [{"threshold": 0.7}, {"digest": None}, {"coverage": np.nan}])

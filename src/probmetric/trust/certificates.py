@@ -147,7 +147,10 @@ class Certificate:
             FileError: the file is missing or damaged.
             CertificateError: it is no certificate.
         """
-        return cls.of(unsigned(read_json(path, _AGAIN), path, _AGAIN), str(path))
+        values = read_json(path, _AGAIN)
+        if not isinstance(values, dict) or "digest" not in values:
+            raise CertificateError(f"{path} is no certificate, or its digest was taken out. Certify again.")
+        return cls.of(unsigned(values, path, _AGAIN), str(path))
 
     @classmethod
     def of(cls, values: Any, name: str = "the certificate") -> Certificate:
@@ -156,12 +159,38 @@ class Certificate:
         needed = {field.name for field in fields(cls)[:8]}
         if not isinstance(values, Mapping) or not needed <= set(values) <= known:
             raise CertificateError(f"{name} is no certificate: it needs {', '.join(sorted(needed))}. Certify again.")
-        numbers = [values[key] for key in ("risk", "confidence", "coverage", "risk_bound")]
-        if values["threshold"] is not None:
-            numbers.append(values["threshold"])
-        if not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers):
-            raise CertificateError(f"{name} is damaged: a number in it is none. Certify again.")
+        problem = _problem(values)
+        if problem:
+            raise CertificateError(f"{name} is damaged: {problem}. Certify again.")
         return cls(**{**values, "reference": tuple(values.get("reference", ()))})
+
+
+def _problem(values: Mapping[str, Any]) -> str:
+    """What is wrong with the fields of a certificate; "" where nothing is."""
+    from probmetric.trust.p_right import PRight
+
+    def number(value: Any) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= EVERYTHING
+
+    shares = {"risk": (0, 1), "confidence": (0, 1), "coverage": (-1, 2), "risk_bound": (-1, 2)}
+    for key, (low, high) in shares.items():
+        if not number(values[key]) or not low < values[key] < high:
+            return f"{key} is {str(values[key])[:40]}, which is no share"
+    for key in ("queries", "answered", "errors", "groups", "gallery_classes"):
+        if not isinstance(values.get(key, 0), int) or values.get(key, 0) < 0:
+            return f"{key} is {str(values[key])[:40]}, which is no count"
+    if values["threshold"] is not None and not number(values["threshold"]):
+        return f"threshold is {str(values['threshold'])[:40]}, which is no number"
+    texts = ("unit", "score", "gallery", "weights", "calibration", "valid_for")
+    reference = values.get("reference", ())
+    if not isinstance(reference, list | tuple) or not all(map(number, reference)):
+        return "reference is no list of numbers"
+    try:
+        if values.get("p_right") is not None:
+            PRight.of(values["p_right"])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        return f"p_right cannot be read ({error!r})"
+    return next((f"{key} is no text" for key in texts if not isinstance(values.get(key, ""), str)), "")
 
 
 def certify(
