@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import time
@@ -139,10 +140,9 @@ class Embedder:
     def _embed(self, reader: SplitReader, classified: bool) -> dict[str, torch.Tensor]:
         """Tensors of the images in the first process, none in the others; class probabilities only where they count."""
         from probmetric.training.forward import represented
-        from probmetric.uncertainty._unclassified import unclassified
 
-        # of classes that no image is of, once per draw, they would take longer than all the rest
-        predictor = self.predictor if classified else unclassified(self.predictor)
+        # probabilities of classes that no image belongs to, once per draw, would take longer than all the rest
+        predictor = dataclasses.replace(self.predictor, classifies=classified)
         parts = represented(predictor, reader, self.processes)
         found = predictor.describe(parts) if self.processes.first else None
         return found.tensors() | {"label": reader.labels, "index": reader.index} if found else {}
