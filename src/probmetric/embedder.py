@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -17,8 +17,7 @@ from probmetric.run_names import RESULTS
 if TYPE_CHECKING:
     import torch
 
-    from probmetric.data.reader import SplitReader
-    from probmetric.data.views import View
+    from probmetric.data.images import Eye, PreparedImages
     from probmetric.losses import Loss
     from probmetric.models import Encoder
     from probmetric.training.processes import Processes
@@ -44,22 +43,22 @@ def fit_uncertainty(settings: RunSettings, loaded: Trained, device: torch.device
     """The posterior of the run's uncertainty for loaded weights."""
     import torch
 
-    from probmetric.training.data import TrainingData, training_view
-    from probmetric.training.passes import TrainingPass, ValidationPass
+    from probmetric.training.data import TrainingData, training_images, training_view
     from probmetric.uncertainty import create_uncertainty
 
     encoder, loss, trained = loaded
     uncertainty = create_uncertainty(settings.uncertainty.name, **settings.uncertainty.options)
     folder = prepared_folder(settings)
     view = training_view(trained, folder)
-    data = TrainingData(folder, trained.training, seed=settings.seed, device=device, view=view)
+    images = training_images(folder, trained.training, view=view)
+    data = TrainingData(images, trained.training, seed=settings.seed, device=device)
     return uncertainty.fit(
         encoder,
-        TrainingPass(data),
+        data.training_pass(),
         loss=loss,
         generator=torch.Generator(device=device).manual_seed(settings.seed),
         device=device,
-        validation=ValidationPass(data) if data.has_validation else None,
+        validation=data.validation_pass(),
     )
 
 
@@ -107,9 +106,9 @@ class Embedder:
         import torch
 
         started = time.perf_counter()
-        readers = [self.reader(folder, split) for folder, split in sources]
-        classified = name != "ood" and all(self._seen(reader.labels) for reader in readers)
-        parts = [self._embed(reader, classified) for reader in readers]
+        images = [self.images(folder, split) for folder, split in sources]
+        classified = name != "ood" and all(set(each.labels) <= set(self._training_classes) for each in images)
+        parts = [self._embed(each, classified) for each in images]
         seconds = time.perf_counter() - started
         if not self.processes.first:
             return seconds, 0
@@ -136,33 +135,40 @@ class Embedder:
         self.folder.write_embeddings(name, tensors, metadata)
         return seconds, len(tensors["label"])
 
-    def _embed(self, reader: SplitReader, classified: bool) -> dict[str, torch.Tensor]:
+    def _embed(self, images: PreparedImages, classified: bool) -> dict[str, torch.Tensor]:
         """Tensors of the images in the first process, none in the others; class probabilities only where they count."""
+        import torch
+
         from probmetric.training.forward import represented
         from probmetric.uncertainty._unclassified import unclassified
 
-        # of classes that no image is of, once per draw, they would take longer than all the rest
+        # probabilities of classes that no image has, once per draw, would take longer than all the rest
         predictor = self.predictor if classified else unclassified(self.predictor)
-        parts = represented(predictor, reader, self.processes)
-        found = predictor.describe(parts) if self.processes.first else None
-        return found.tensors() | {"label": reader.labels, "index": reader.index} if found else {}
+        parts = represented(predictor, functools.partial(self.batches, images), self.processes)
+        if not self.processes.first:
+            return {}
+        numbers = {"label": torch.from_numpy(images.labels), "index": torch.from_numpy(images.index)}
+        return predictor.describe(parts).tensors() | numbers
 
-    def reader(self, folder: Path, split: str) -> SplitReader:
-        """Images of a split of a prepared dataset as the encoder's input."""
-        from probmetric.data.reader import SplitReader
+    def images(self, folder: Path, split: str) -> PreparedImages:
+        """Open a split of a prepared dataset."""
+        from probmetric.data.images import PreparedImages
 
-        return SplitReader(folder, split, self.transform, shape=self.shape, device=self.device)
+        return PreparedImages.of_split(folder, split)
+
+    def batches(self, images: PreparedImages, *, first: int = 0, step: int = 1) -> Iterator[torch.Tensor]:
+        """Yield images as the encoder's input, see `data.images.batches`."""
+        from probmetric.data.images import batches
+
+        return batches(images, self.eye, self.device, first=first, step=step)
 
     @functools.cached_property
-    def transform(self) -> View:
-        """Evaluation view of the dataset the encoder was trained on."""
+    def eye(self) -> Eye:
+        """How the encoder sees images: by the evaluation view of the dataset it was trained on."""
+        from probmetric.data.images import Eye
         from probmetric.training.data import training_view
 
-        return training_view(self.trained, prepared_folder(self.trained)).evaluation()
-
-    def _seen(self, labels: torch.Tensor) -> bool:
-        """Whether every one of the labels (N,) is of a training class."""
-        return set(labels.tolist()) <= set(self._training_classes)
+        return Eye(training_view(self.trained, prepared_folder(self.trained)).evaluation(), self.shape)
 
     @functools.cached_property
     def _training_classes(self) -> list[int]:

@@ -27,7 +27,7 @@ from probmetric.training.allocator import keep_freed_memory
 from probmetric.training.backend import backend
 from probmetric.training.batch_norm import synchronise_batch_norm
 from probmetric.training.checkpoint import Checkpoints
-from probmetric.training.data import TrainingData, training_view
+from probmetric.training.data import TrainingData, training_images, training_view
 from probmetric.training.device import claim_device, try_lock
 from probmetric.training.loop import Trainer
 from probmetric.training.network import Weights, create_network, weights_of
@@ -242,7 +242,8 @@ class _Job:
         settings, training = self.run.settings, self.run.settings.training
         given: dict[str, Any] = {"seed": settings.seed, "device": self.device, "processes": self.processes}
         view = training_view(settings, self.run.prepared_folder)
-        data = TrainingData(self.run.prepared_folder, training, view=view, role=role, **given)
+        images = training_images(self.run.prepared_folder, training, view=view, role=role)
+        data = TrainingData(images, training, **given)
         sizes = data.in_channels, data.image_size, data.num_classes, len(data.labels)
         encoder, loss = create_network(settings, *sizes, self.device)
         checkpoints = Checkpoints(state_folder)
