@@ -20,12 +20,12 @@ from torch import Tensor, nn
 
 from probmetric.config import ConfigError, Training, parse
 from probmetric.config._components import Component
+from probmetric.errors import ServingError
 from probmetric.io import digest_of, tensors_digest
 from probmetric.losses import REGISTRY as LOSSES
 from probmetric.losses import Loss, create_loss
 from probmetric.models import REGISTRY as BACKBONES
 from probmetric.models import Encoder, create_encoder
-from probmetric.serving._errors import ServingError
 from probmetric.serving._fit_data import SetData, set_data
 from probmetric.serving._model import Model, Reference
 from probmetric.training.backend import backend

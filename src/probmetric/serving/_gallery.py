@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from probmetric.errors import ServingError
 from probmetric.io import FileError, digest_of
 from probmetric.serving import _gallery_files, _trust
-from probmetric.serving._errors import ServingError
 from probmetric.serving._gallery_files import AGAIN, INDEX, Content, Part
 from probmetric.serving._items import items_of
 from probmetric.serving._look import World, some

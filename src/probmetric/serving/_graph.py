@@ -27,8 +27,8 @@ from torch.utils import _pytree as tree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from probmetric.data.views import View
+from probmetric.errors import ServingError
 from probmetric.io import atomic_path
-from probmetric.serving._errors import ServingError
 from probmetric.serving._fit_data import AsGiven
 from probmetric.serving._resize import PIL_DIGITS, Axis, applied, fixed, pytorch_digits, weights
 from probmetric.uncertainty import Predictor, Uncertainty, create_uncertainty

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from probmetric.serving._errors import ServingError
+from probmetric.errors import ServingError
 from probmetric.serving._images import image_files, named
-from probmetric.serving._model import sequence_of
-from probmetric.serving._sets import Lazy, images_of, is_set, names_of
+from probmetric.serving._sets import Lazy, images_of, is_set, names_of, sequence_of
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from probmetric.errors import ProbMetricError
+from probmetric.errors import ProbMetricError, ServingError
 from probmetric.io import present
 from probmetric.run_folder import RunFolder
 from probmetric.run_names import RESULTS, RunKey
-from probmetric.serving._errors import ServingError
 from probmetric.serving._parts import Parts
 from probmetric.serving._record import RECORD
 

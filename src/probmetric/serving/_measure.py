@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probmetric.serving._errors import ServingError
+from probmetric.errors import ServingError
 from probmetric.serving._items import items_of
 
 if TYPE_CHECKING:

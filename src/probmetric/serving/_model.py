@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from probmetric.data.manifest import DataError
+from probmetric.errors import ServingError
 from probmetric.serving._answers import Answer, Match
-from probmetric.serving._errors import ServingError
 from probmetric.serving._images import Eye, named, problem_list, reason_of
-from probmetric.serving._sets import images_of, is_set
+from probmetric.serving._sets import sequence_of
 from probmetric.serving._trust import chosen, judged
 
 if TYPE_CHECKING:
@@ -343,16 +343,3 @@ def _matches(gallery: Gallery, rows: np.ndarray, cosines: np.ndarray) -> tuple[M
         Match(gallery.paths[row], gallery.class_names[row], float(cosine))
         for row, cosine in zip(rows, cosines, strict=True)
     )
-
-
-def sequence_of(images: Any, ndim: int = 3) -> Sequence[Any]:
-    """A sequence of images; one image, an array of at most `ndim` axes, is a sequence of one."""
-    single = isinstance(images, str | bytes | Path) or isinstance(getattr(images, "mode", None), str)
-    arrays = hasattr(images, "ndim")
-    if single or (arrays and images.ndim <= ndim):
-        return [images]
-    if is_set(images):
-        return images_of(images)
-    if arrays or isinstance(images, Sequence):
-        return images
-    return list(images)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from probmetric.errors import ProbMetricError
+from probmetric.errors import ProbMetricError, ServingError
 from probmetric.io import (
     FileError,
     content_digest,
@@ -27,7 +26,6 @@ from probmetric.io import (
     write_text,
 )
 from probmetric.run_folder import RunFolder
-from probmetric.serving._errors import ServingError
 from probmetric.serving._record import CARD, POSTERIOR, RECORD, REFERENCE, ModelRecord
 
 if TYPE_CHECKING:
@@ -163,19 +161,15 @@ class Parts:
 
     def _encoder(self) -> tuple[Encoder, Any]:
         """The encoder, or all members as one, and the loss of the first."""
-        from probmetric.serving._undrawn import Undrawn
         from probmetric.training.network import assembled
 
         loaded = []
-        # Somebody's own component may keep random numbers that are no weights: there the draws stay as in training.
-        drawing = contextlib.nullcontext() if self.record.plugins else Undrawn()
         for number, member in enumerate(self.record.members):
             misfit = f"{_weights(number)} of {self.record.name} does not fit its record; {BROKEN}."
             weights = cast("dict[str, torch.Tensor]", self.tensors[_weights(number)])
             _check_sizes(member.facts.num_classes, weights, misfit)
             try:
-                with drawing:
-                    loaded.append(assembled(member.settings, member.facts.model_dump(), weights, misfit))
+                loaded.append(assembled(member.settings, member.facts.model_dump(), weights, misfit))
             except (TypeError, ValueError, ArithmeticError, MemoryError) as error:  # of sizes that make no network
                 raise error if isinstance(error, ProbMetricError) else FileError(f"{misfit} {error}") from error
         if len(loaded) == 1:

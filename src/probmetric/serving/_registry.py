@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from probmetric.serving._errors import ServingError
+from probmetric.errors import ServingError
 from probmetric.tracking import _store
 
 if TYPE_CHECKING:

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from probmetric.errors import ServingError
 from probmetric.io import alone, present
 from probmetric.run_folder import RunFolder
 from probmetric.serving._answers import as_csv, as_text
-from probmetric.serving._errors import ServingError
 from probmetric.serving._gallery import Gallery
 from probmetric.serving._gallery_files import INDEX
 from probmetric.serving._images import image_files
 from probmetric.serving._items import Items, items_of, prepared_items
-from probmetric.serving._loading import load, parts_of
+from probmetric.serving._loading import load
 from probmetric.serving._model import Model, OnError
 
 log = logging.getLogger(__name__)
@@ -180,20 +180,10 @@ def search(
     if stored and len(places) < 2:
         raise ServingError(f"{places[0]} is a gallery; name images to search for after it.")
     images = [file for place in places[stored:] for file in image_files(place)]
-    model = _load_alone(source)
+    model = load(source)
     gallery = Gallery.open(places[0]) if stored else run_gallery(model, source, splits)
     answers = model.search(gallery, images, k=k, **chosen)
     return as_csv(answers).rstrip() if as_rows else as_text(answers)
-
-
-def _load_alone(source: str) -> Model:
-    """As `load`, in a process that needs timm for this model only."""
-    from probmetric.serving._alone import tags_of, timm_alone
-    from probmetric.training.device import pick_device
-
-    parts = parts_of(source)
-    with timm_alone(tags_of(parts.record)):
-        return parts.model(pick_device("auto"))
 
 
 def run_gallery(model: Model, source: str, splits: Sequence[str]) -> Gallery:
