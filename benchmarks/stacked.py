@@ -26,7 +26,7 @@ from probmetric.losses import create_loss
 from probmetric.models import create_encoder
 from probmetric.training.backend import backend
 from probmetric.training.checkpoint import Checkpoints
-from probmetric.training.data import TrainingData
+from probmetric.training.data import TrainingData, training_images
 from probmetric.training.loop import Trainer
 from probmetric.training.stack import train_epoch
 
@@ -37,7 +37,7 @@ DIM = 64
 def trainer(prepared: Path, settings: Training, loss_name: str, seed: int, device: torch.device) -> Trainer:
     """The loop of one seed; it writes nothing."""
     torch.manual_seed(seed)
-    data = TrainingData(prepared, settings, seed=seed, device=device)
+    data = TrainingData(training_images(prepared, settings), settings, seed=seed, device=device)
     encoder = create_encoder("compact", dim=DIM, in_channels=data.in_channels, image_size=data.image_size)
     encoder = encoder.to(device).to(memory_format=torch.channels_last)
     loss = create_loss(loss_name, num_classes=data.num_classes, dim=DIM).to(device)

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from probmetric.config import EncoderSettings, RunSettings
 from probmetric.planning.runs import encoder_runs
@@ -18,48 +18,26 @@ if TYPE_CHECKING:
     import torch
 
     from probmetric.data.images import Eye, PreparedImages
-    from probmetric.losses import Loss
-    from probmetric.models import Encoder
+    from probmetric.training.assemble import Assembly
     from probmetric.training.processes import Processes
 
-    Trained = tuple[Encoder, Loss | None, EncoderSettings]
 
-
-def load_trained(encoder_run: str, settings: RunSettings, device: torch.device, which: Which) -> Trained:
-    """The encoder of `encoder_run`, or all that the run's uncertainty combines as one, loss and training settings."""
-    from probmetric.training import load_encoder
+def load_trained(encoder_run: str, settings: RunSettings, device: torch.device, which: Which) -> Assembly:
+    """Load the encoder of `encoder_run`, or all that the run's uncertainty combines as one, with its loss."""
+    from probmetric.training.assemble import combined, load_encoder
 
     names = encoder_runs(encoder_run, settings.uncertainty)
-    loaded = [load_encoder(RESULTS / name, device, which) for name in names]
-    if len(loaded) == 1:
-        return loaded[0]
-    from probmetric.uncertainty.ensemble import EncoderEnsemble
-
-    _, loss, trained = loaded[0]
-    return cast("Encoder", EncoderEnsemble([encoder for encoder, _, _ in loaded])), loss, trained
+    return combined([load_encoder(RESULTS / name, device, which) for name in names])
 
 
-def fit_uncertainty(settings: RunSettings, loaded: Trained, device: torch.device) -> dict[str, torch.Tensor]:
-    """The posterior of the run's uncertainty for loaded weights."""
-    import torch
-
+def fit_uncertainty(settings: RunSettings, made: Assembly, device: torch.device) -> dict[str, torch.Tensor]:
+    """Fit the posterior of the run's uncertainty for loaded weights."""
     from probmetric.training.data import TrainingData, training_images, training_view
-    from probmetric.uncertainty import create_uncertainty
 
-    encoder, loss, trained = loaded
-    uncertainty = create_uncertainty(settings.uncertainty.name, **settings.uncertainty.options)
-    folder = prepared_folder(settings)
-    view = training_view(trained, folder)
-    images = training_images(folder, trained.training, view=view)
-    data = TrainingData(images, trained.training, seed=settings.seed, device=device)
-    return uncertainty.fit(
-        encoder,
-        data.training_pass(),
-        loss=loss,
-        generator=torch.Generator(device=device).manual_seed(settings.seed),
-        device=device,
-        validation=data.validation_pass(),
-    )
+    folder, training = prepared_folder(settings), made.settings.training
+    images = training_images(folder, training, view=training_view(made.settings, folder))
+    data = TrainingData(images, training, seed=settings.seed, device=device)
+    return made.fit_posterior(settings.uncertainty, data.training_pass(), data.validation_pass(), settings.seed, device)
 
 
 class Embedder:
@@ -81,18 +59,17 @@ class Embedder:
 
         self.folder, self.settings, self.device, self.dim = RunFolder.named(run), settings, device, 0
         self.processes = processes
-        loaded = load_trained(encoder_run, settings, device, which)
-        encoder, self.loss, self.trained = loaded
+        made = load_trained(encoder_run, settings, device, which)
+        self.loss, self.trained = made.loss, made.settings
         facts = RunFolder.named(encoder_run).encoder["encoder"]
         self.shape: tuple[int, int] = facts["in_channels"], facts["image_size"]
         chosen = settings.uncertainty
         if plain and len(encoder_runs(encoder_run, settings.uncertainty)) == 1:
             chosen = RunSettings.model_fields["uncertainty"].default
-        uncertainty = create_uncertainty(chosen.name, **chosen.options)
         posterior = None
-        if uncertainty.fits:
-            posterior = self._stored_posterior() if which == "selected" else fit_uncertainty(settings, loaded, device)
-        self.predictor = uncertainty.bind(encoder, loss=self.loss, posterior=posterior, seed=settings.seed)
+        if create_uncertainty(chosen.name, **chosen.options).fits:
+            posterior = self._stored_posterior() if which == "selected" else fit_uncertainty(settings, made, device)
+        self.predictor = made.predictor(chosen, posterior, settings.seed)
 
     def _stored_posterior(self) -> dict[str, torch.Tensor]:
         return {name: tensor.to(self.device) for name, tensor in self.folder.posterior().items()}

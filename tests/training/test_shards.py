@@ -16,7 +16,7 @@ from training_helpers import quick_settings, run_as_ranks
 from probmetric.losses import create_loss
 from probmetric.training import network, run
 from probmetric.training.checkpoint import Checkpoints, read_checkpoint
-from probmetric.training.data import TrainingData
+from probmetric.training.data import TrainingData, training_images
 from probmetric.training.processes import ALONE, Processes
 from probmetric.training.shards import SMALLEST, Shards
 
@@ -170,6 +170,8 @@ def test_sharding_is_no_part_of_what_a_run_is(digits_open: Path) -> None:
     assert "shard_proxies" not in usual.plain()["training"]
     assert type(usual)(**usual.plain()) == usual
     assert type(always)(**always.plain()) == always
-    data = TrainingData(digits_open, usual.training, seed=0, device=torch.device("cpu"))
+    data = TrainingData(
+        training_images(digits_open, usual.training), usual.training, seed=0, device=torch.device("cpu")
+    )
     encoder, _ = network.create_network(usual, 1, data.image_size, data.num_classes, 10, torch.device("cpu"))
     assert run._identity(usual, data, encoder) == run._identity(always, data, encoder)

@@ -18,7 +18,7 @@ from probmetric.config import EncoderSettings
 from probmetric.losses import REGISTRY, create_loss, list_losses
 from probmetric.models import create_encoder
 from probmetric.training.checkpoint import Checkpoints
-from probmetric.training.data import TrainingData
+from probmetric.training.data import TrainingData, training_images
 from probmetric.training.loop import Trainer, TrainingStoppedError
 from probmetric.training.stack import fit_stacked
 
@@ -35,7 +35,7 @@ def exact(module: torch.nn.Module) -> torch.nn.Module:
 
 def trainer(folder: Path, prepared: Path, settings: EncoderSettings, seed: int, **options: Any) -> Trainer:
     torch.manual_seed(seed)
-    data = TrainingData(prepared, settings.training, seed=seed, device=CPU)
+    data = TrainingData(training_images(prepared, settings.training), settings.training, seed=seed, device=CPU)
     sizes = {"in_channels": data.in_channels, "image_size": data.image_size}
     encoder = create_encoder(settings.backbone.name, dim=8, **sizes, **settings.backbone.options)
     encoder.set_batch_norm(settings.training.batch_norm)

@@ -101,6 +101,9 @@ class _Lazy(Sequence[Any]):
         return self._count
 
     def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            rows = range(self._count)[index]
+            return _Lazy(len(rows), lambda number: self._read(rows[number]))
         if not 0 <= index < self._count:
             raise IndexError(index)
         return self._read(index)
@@ -312,14 +315,17 @@ def _listed_labels(dataset: Any) -> Sequence[Any] | None:
 def _keeps_labels(dataset: Any) -> bool:
     """Tell whether a dataset gives its labels as they are listed, untransformed."""
     joint = getattr(dataset, "transforms", None)
-    return getattr(dataset, "target_transform", None) is None and type(joint).__name__ in ("NoneType", "StandardTransform")
+    return getattr(dataset, "target_transform", None) is None and type(joint).__name__ in (
+        "NoneType",
+        "StandardTransform",
+    )
 
 
 def _class_name(label: Any, classes: Sequence[str]) -> str:
     if math.prod(getattr(label, "shape", ())) != 1:
         raise DataError(
-            f"an item has a label of shape {tuple(label.shape)}; an image has one class here, a whole number or a name. "
-            "Turn a one-hot row into its number: label.argmax()."
+            f"an item has a label of shape {tuple(label.shape)}; an image has one class here, a whole number or a "
+            "name. Turn a one-hot row into its number: label.argmax()."
         )
     plain = label.item() if hasattr(label, "item") else label
     if not isinstance(plain, str | int):

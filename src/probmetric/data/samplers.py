@@ -78,7 +78,9 @@ def create_sampler(
     if batching.sampler == "episodic":
         if size % per_class:
             raise OptionError(f"batch size {size} is not a multiple of {per_class} images per class.")
-        return EpisodicSampler(labels, size // per_class, per_class, batching.steps or max(1, len(labels) // size), seed)
+        return EpisodicSampler(
+            labels, size // per_class, per_class, batching.steps or max(1, len(labels) // size), seed
+        )
     replacement = batching.sampler == "balanced_with_replacement"
     return BalancedSampler(labels, size, per_class, seed, replacement=replacement)
 

@@ -135,8 +135,8 @@ def _unreadable_images(settings: RunSettings) -> Iterator[str]:
     for name in ("mean", "std"):
         if wanted and options.get(name):
             yield (
-                f"view.{name} {options[name]!r}: backbone {settings.backbone.name!r} converts images with the statistics of "
-                f"{wanted} itself; leave view.{name} out."
+                f"view.{name} {options[name]!r}: backbone {settings.backbone.name!r} converts images with the "
+                f"statistics of {wanted} itself; leave view.{name} out."
             )
 
 

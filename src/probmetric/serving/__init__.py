@@ -15,10 +15,10 @@ from probmetric.lazy import exported
 
 if TYPE_CHECKING:
     from probmetric.serving._answers import Answer, Match
-    from probmetric.serving._fit import fit
     from probmetric.serving._gallery import Gallery
     from probmetric.serving._loading import load
     from probmetric.serving._model import Model
+    from probmetric.serving.fitting import fit
 
 __all__ = ["Answer", "Gallery", "Match", "Model", "fit", "load"]
 
@@ -29,7 +29,7 @@ __getattr__ = exported(
         "Match": "_answers",
         "Gallery": "_gallery",
         "Model": "_model",
-        "fit": "_fit",
+        "fit": "fitting",
         "load": "_loading",
     },
 )

@@ -33,9 +33,14 @@ def _front(record: ModelRecord) -> Iterator[str]:
     channels, side = record.shape
     yield from ("---", f"license: {record.license}", "library_name: probmetric", "---", f"# {record.name}", "")
     loss = settings.loss.name if settings.loss else "none"
-    dim, pixels = record.members[0].facts.dim, f"{channels} x {side} x {side}"
-    yield f"Image embeddings of {dim} dimensions{members}, from {pixels} pixels:"
-    yield f"backbone {settings.backbone.name}, loss {loss}, uncertainty {record.uncertainty.name}."
+    tensor, dim = record.transform.tensor, record.members[0].facts.dim
+    inputs = f"tensors of shape {tensor}" if tensor else f"{channels} x {side} x {side} pixels"
+    yield f"Image embeddings of {dim} dimensions{members}, from {inputs}:"
+    network = record.members[0].network
+    backbone = (
+        f"backbone {settings.backbone.name}" if network is None else f"a network of somebody's own, {network.kind}"
+    )
+    yield f"{backbone}, loss {loss}, uncertainty {record.uncertainty.name}."
     yield f"Licence: {record.license}."
 
 
@@ -89,7 +94,16 @@ def _uncertainty(record: ModelRecord) -> Iterator[str]:
 
 
 def _use(record: ModelRecord) -> Iterator[str]:
-    yield from ("", "## Use", "", "```python", "import probmetric", "", 'model = probmetric.load("this folder")')
+    given = "" if record.members[0].network is None else ", network=..."
+    yield from (
+        "",
+        "## Use",
+        "",
+        "```python",
+        "import probmetric",
+        "",
+        f'model = probmetric.load("this folder"{given})',
+    )
     yield from ('found = model.embed(["photo.jpg"])', "```", "")
     if record.plugins:
         yield f"Needs components of {', '.join(record.plugins)}: `probmetric.load_plugins([...])` first."

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from probmetric.data.loose import loose_images
 from probmetric.errors import ServingError
 from probmetric.io import FileError, digest_of
 from probmetric.serving import _gallery_files, _trust
 from probmetric.serving._gallery_files import AGAIN, INDEX, Content, Part
-from probmetric.serving._items import items_of
 from probmetric.serving._look import World, some
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class Gallery:
         """
         if self.paths or self.dim:
             self.check_model(model)
-        items = items_of(images, paths, class_names)
+        items = loose_images(images, paths, class_names)
         found = model.embedded(items.images, on_error=on_error)
         self.problems = found.problems
         kept = found.kept.tolist()

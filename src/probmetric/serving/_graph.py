@@ -27,9 +27,9 @@ from torch.utils import _pytree as tree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from probmetric.data.views import View
+from probmetric.data.views._base import Tensors
 from probmetric.errors import ServingError
 from probmetric.io import atomic_path
-from probmetric.serving._fit_data import AsGiven
 from probmetric.serving._resize import PIL_DIGITS, Axis, applied, fixed, pytorch_digits, weights
 from probmetric.uncertainty import Predictor, Uncertainty, create_uncertainty
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.onnx import ONNXProgram
 
-    from probmetric.serving._images import Eye
+    from probmetric.data.images import Eye
     from probmetric.serving._model import Model
 
 OUTPUTS = ("mean", "uncertainty", "concentration")
@@ -131,8 +131,8 @@ def lens_of(eye: Eye) -> Lens:
     from probmetric.data.views.vectors import Vectors
 
     view, (channels, side) = eye.view, eye.shape
-    if isinstance(view, AsGiven):
-        return Given(torch.zeros(2, *getattr(eye, "expects", ())))
+    if isinstance(view, Tensors):
+        return Given(torch.zeros(2, *view.shape))
     if isinstance(view, Vectors):
         return Rows(torch.zeros(2, channels * side**2 // 4))
     if isinstance(view, Small):

@@ -13,24 +13,28 @@ from probmetric.serving._parts import Parts
 from probmetric.serving._record import RECORD
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from probmetric.serving._model import Model
 
 
-def load(source: str | Path, *, device: str = "auto") -> Model:
-    """A trained model, ready for images.
+def load(source: str | Path, *, device: str = "auto", network: nn.Module | None = None) -> Model:
+    """Load a trained model, ready for images.
 
     Args:
         source: a model folder (`probmetric export`), a finished run (its name, in the project's folder, or the path of
             its folder, from anywhere), or `models:/<name>/<version>` of the MLflow server `MLFLOW_TRACKING_URI` names.
         device: "auto" (CUDA where there is one), "cpu", "cuda" or "cuda:1".
+        network: of a model that `fit` made of a network of your own, that network, built as for `fit`; it takes the
+            model's weights.
 
     Raises:
-        ServingError: there is no such model, or it needs components of somebody's own.
+        ServingError: there is no such model, or it needs components or a network of somebody's own.
         FileError: a file is missing, damaged or was changed.
     """
     from probmetric.training.device import pick_device
 
-    return parts_of(source).model(pick_device(device))
+    return parts_of(source).model(pick_device(device), network)
 
 
 def parts_of(source: str | Path) -> Parts:

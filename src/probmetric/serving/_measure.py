@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from probmetric.data.loose import loose_images
 from probmetric.errors import ServingError
-from probmetric.serving._items import items_of
 
 if TYPE_CHECKING:
     from probmetric.serving._model import Model
@@ -22,7 +22,7 @@ def measured(model: Model, images: Any, class_names: Sequence[str] | None, ks: t
     from probmetric.runs.evaluate_test import evaluate_test
     from probmetric.trust.answers import answers_among_others
 
-    items = items_of(images, None, class_names)
+    items = loose_images(images, None, class_names)
     if "" in items.class_names:
         raise ServingError("images without a class: nobody can say which answers are right. Name their classes.")
     labels = np.unique([*model.classes, *items.class_names], return_inverse=True)[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,25 +9,23 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from probmetric.data.loose import LooseImages, named, problem_list, reason_of, sequence_of
 from probmetric.data.manifest import DataError
 from probmetric.errors import ServingError
 from probmetric.serving._answers import Answer, Match
-from probmetric.serving._images import Eye, named, problem_list, reason_of
-from probmetric.serving._sets import sequence_of
 from probmetric.serving._trust import chosen, judged
 
 if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
-    from probmetric.serving._fit import OwnRecord
+    from probmetric.data.images import Eye
     from probmetric.serving._gallery import Gallery
     from probmetric.serving._parts import Parts
     from probmetric.serving._record import ModelRecord
     from probmetric.trust.certificates import Certificate
     from probmetric.uncertainty import DirectionalBatch, Predictor
 
-CHUNK = 256
 UNSURE = "less sure than {:.4g} % of the validation images"
 STRANGER = "a stranger: farther from the gallery than its images are from each other"
 OnError = Literal["raise", "skip"]
@@ -70,18 +67,17 @@ class Model:
     """A trained encoder with its uncertainty; made by `probmetric.load` or `probmetric.fit`.
 
     Attributes:
+        parts: its record and tensors.
         record: all that is known of it.
         classes: the training classes, in the order of `probabilities`.
         digest: SHA-256 of all that decides its embeddings.
     """
 
-    def __init__(
-        self, record: ModelRecord | OwnRecord, predictor: Predictor, eye: Eye, reference: Reference | None
-    ) -> None:
-        """Put together what `Parts.model` or `fit` built."""
-        self.record, self.predictor, self.eye, self.reference = record, predictor, eye, reference
-        self.classes, self.digest = record.classes, record.digest
-        self._parts: Parts | None = None
+    def __init__(self, parts: Parts, predictor: Predictor, eye: Eye, reference: Reference | None) -> None:
+        """Put together what `Parts.bound` built."""
+        self.parts, self.predictor, self.eye, self.reference = parts, predictor, eye, reference
+        self.record: ModelRecord = parts.record
+        self.classes, self.digest = self.record.classes, self.record.digest
 
     def __repr__(self) -> str:
         channels, side = self.eye.shape
@@ -91,16 +87,10 @@ class Model:
 
     @property
     def card(self) -> str:
-        """The model card, in Markdown.
-
-        Raises:
-            ServingError: the model was made by `fit`, of which no run tells.
-        """
+        """The model card, in Markdown."""
         from probmetric.serving._card import card
 
-        if self._parts is None:
-            raise ServingError("this model was made by `fit`; there is no run to write a card from.")
-        return card(self._parts.record)
+        return card(self.record)
 
     def embed(self, images: Any, *, samples: bool = False) -> DirectionalBatch:
         """Directional distributions of images, on the CPU.
@@ -119,19 +109,21 @@ class Model:
         """As `embed`, and which images were read; with `on_error="skip"` the others are left out."""
         if not len(images):
             raise DataError("there is no image to embed.")
-        kept: list[int] = []
-        problems: list[tuple[str, str]] = []
+        unreadable: dict[int, DataError] = {}
         seen: list[np.ndarray] = []
         predictor = self._sampling() if samples else self.predictor
-        parts = predictor.represent(self._batches(images, kept, problems, seen))
-        if problems and (on_error == "raise" or not kept):
+        parts = predictor.represent(self._batches(images, unreadable, seen))
+        names = {row: named(images[row], row) for row in unreadable}
+        problems = [(names[row], reason_of(error, names[row])) for row, error in unreadable.items()]
+        kept = np.array([row for row in range(len(images)) if row not in unreadable], dtype=np.int64)
+        if problems and (on_error == "raise" or not len(kept)):
             raise problem_list(problems, len(images), "mend or remove them, or leave them out (on_error: skip)")
-        return Embedded(predictor.describe(parts), np.array(kept, dtype=np.int64), problems, np.concatenate(seen))
+        return Embedded(predictor.describe(parts), kept, problems, np.concatenate(seen))
 
     def looks(self, images: Sequence[Any]) -> np.ndarray:
         """What images look like (N, L), see `_look`; those that cannot be read are left out."""
         seen: list[np.ndarray] = []
-        for _ in self._batches(images, [], [], seen):
+        for _ in self._batches(images, {}, seen):
             pass
         return np.concatenate(seen) if seen else np.empty((0, 0), dtype=np.float32)
 
@@ -146,43 +138,21 @@ class Model:
         )
 
     def _batches(
-        self, images: Sequence[Any], kept: list[int], problems: list[tuple[str, str]], seen: list[np.ndarray]
+        self, images: Sequence[Any], unreadable: dict[int, DataError], seen: list[np.ndarray]
     ) -> Iterator[torch.Tensor]:
-        """Network input, batch by batch.
+        """Yield the encoder's input, batch by batch.
 
-        Numbers of the images in it are added to `kept`, what they look like to `seen`, the others to `problems`.
+        What the images look like is added to `seen`; what is wrong with others to `unreadable`, by row.
         """
         import torch
 
+        from probmetric.data.images import readable_batches
         from probmetric.serving._look import looks
 
         device = next(iter(self.predictor.encoder.parameters()), torch.empty(0)).device
-        for numbers, found in self._loaded(images, device):
-            for number, view in zip(numbers, found, strict=True):
-                if isinstance(view, DataError):
-                    name = named(images[number], number)
-                    problems.append((name, reason_of(view, name)))
-            good = [
-                (number, view) for number, view in zip(numbers, found, strict=True) if not isinstance(view, DataError)
-            ]
-            if good:
-                kept += [number for number, _ in good]
-                batch = self.eye.view.normalise(torch.cat([view for _, view in good]).to(device))
-                seen.append(looks(batch))
-                yield batch
-
-    def _loaded(self, images: Sequence[Any], device: torch.device) -> Iterator[tuple[Sequence[int], list[Any]]]:
-        """Numbers of the images of a batch, and what was read of them."""
-        from probmetric.data.ahead import ahead_of, loading_threads
-
-        chunks = [range(start, min(start + CHUNK, len(images))) for start in range(0, len(images), CHUNK)]
-        if len(images) == 1:
-            yield chunks[0], [self.eye.try_load(images[0])]
-            return
-        numbers = range(len(images))
-        loaded = ahead_of(lambda number: self.eye.try_load(images[number]), numbers, loading_threads(device), device)
-        for chunk in chunks:
-            yield chunk, list(itertools.islice(loaded, len(chunk)))
+        for batch in readable_batches(LooseImages(images, eye=self.eye), self.eye, device, unreadable):
+            seen.append(looks(batch))
+            yield batch
 
     def search(
         self,
@@ -271,19 +241,16 @@ class Model:
         if not len(gallery):
             raise ServingError("the gallery is empty; add images first.")
 
-    def export(self, folder: str | Path, *, license: str = "") -> Path:
+    def save(self, folder: str | Path, *, license: str = "") -> Path:
         """Write the model folder: self-contained, loadable anywhere, without code of its own.
+
+        A model that `fit` made of a network of your own is loaded with that network: `load(folder, network=...)`.
 
         Args:
             folder: must not exist, or be a model folder, which is replaced.
             license: under what terms it may be used; goes into the model card.
         """
-        if self._parts is None:
-            raise ServingError(
-                "this model was made by `fit`: its network is your own code, which a model folder does not hold. "
-                "Keep the weights by `torch.save`, or export it: model.to_onnx(path)."
-            )
-        return self._parts.write(Path(folder), license=license)
+        return self.parts.write(Path(folder), license=license)
 
     def to_program(self) -> ExportedProgram:
         """The model as a `torch.export` program, with preprocessing and uncertainty inside; see `to_onnx`."""

@@ -26,15 +26,17 @@ from probmetric.io import (
     write_text,
 )
 from probmetric.run_folder import RunFolder
-from probmetric.serving._record import CARD, POSTERIOR, RECORD, REFERENCE, ModelRecord
+from probmetric.serving._record import CARD, POSTERIOR, RECORD, REFERENCE, Member, ModelRecord
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
-    from probmetric.data.views import View
+    from probmetric.data.views._base import View
     from probmetric.models import Encoder
     from probmetric.planning.runs import Run
     from probmetric.serving._model import Model
+    from probmetric.training.assemble import Assembly
 
 Tensors = Mapping[str, "torch.Tensor"]
 BROKEN = "export the model again"
@@ -131,52 +133,68 @@ class Parts:
         shutil.rmtree(folder.parent / f".{folder.name}.work", ignore_errors=True)
         return folder
 
-    def model(self, device: torch.device | str = "cpu") -> Model:
-        """Build the model on `device`.
+    def model(self, device: torch.device | str = "cpu", network: nn.Module | None = None) -> Model:
+        """Build the model on `device`, with somebody's own `network` where its backbone is none of ours.
 
         Raises:
             FileError: the tensors do not fit the record.
+            ServingError: the network is missing, or there is no need of one.
         """
-        from probmetric.data.views import create_view
-        from probmetric.serving._images import Eye
-        from probmetric.serving._model import Model
-        from probmetric.uncertainty import create_uncertainty
+        from probmetric.training.assemble import combined
 
-        record = self.record
-        encoder, loss = self._encoder()
-        chosen = record.uncertainty
-        uncertainty = create_uncertainty(chosen.name, **chosen.options)
-        posterior = self.tensors.get(POSTERIOR)
+        return self.bound(combined(self._members(network)), device)
+
+    def bound(self, made: Assembly, device: torch.device | str) -> Model:
+        """Bind encoder and loss, which have these weights, to the uncertainty.
+
+        Raises:
+            FileError: the posterior does not fit the record.
+        """
+        from probmetric.data.images import Eye
+        from probmetric.serving._model import Model
+
+        record, posterior = self.record, self.tensors.get(POSTERIOR)
         placed = None if posterior is None else {name: tensor.to(device) for name, tensor in posterior.items()}
-        if loss is not None:
-            loss = loss.to(device)
         try:
-            predictor = uncertainty.bind(encoder.to(device), loss=loss, posterior=placed, seed=record.seed)
+            predictor = made.to(device).predictor(record.uncertainty, placed, record.seed)
         except ValueError as error:
             raise FileError(f"{POSTERIOR} of {record.name} does not fit its record: {error}") from error
-        view: View = create_view(record.transform.view.name, **record.transform.view.options)
-        built = Model(record, predictor, Eye(view, record.shape, record.transform.shorter_side), self._known())
-        built._parts = self
-        return built
+        eye = Eye(record.transform.created(), record.shape, record.transform.shorter_side)
+        return Model(self, predictor, eye, self._known())
 
-    def _encoder(self) -> tuple[Encoder, Any]:
-        """The encoder, or all members as one, and the loss of the first."""
-        from probmetric.training.network import assembled
+    def _members(self, network: nn.Module | None) -> list[Assembly]:
+        """Build encoder and loss of every member."""
+        from probmetric.training.assemble import Sizes, restored
 
-        loaded = []
+        members = []
         for number, member in enumerate(self.record.members):
             misfit = f"{_weights(number)} of {self.record.name} does not fit its record; {BROKEN}."
             weights = cast("dict[str, torch.Tensor]", self.tensors[_weights(number)])
             _check_sizes(member.facts.num_classes, weights, misfit)
             try:
-                loaded.append(assembled(member.settings, member.facts.model_dump(), weights, misfit))
+                encoder = self._wrapped(member, network)
+                sizes = Sizes.of(member.facts.model_dump())
+                members.append(restored(member.settings, sizes, weights, misfit, encoder=encoder))
             except (TypeError, ValueError, ArithmeticError, MemoryError) as error:  # of sizes that make no network
                 raise error if isinstance(error, ProbMetricError) else FileError(f"{misfit} {error}") from error
-        if len(loaded) == 1:
-            return loaded[0]
-        from probmetric.uncertainty.ensemble import EncoderEnsemble
+        return members
 
-        return cast("Encoder", EncoderEnsemble([encoder for encoder, _ in loaded])), loaded[0][1]
+    def _wrapped(self, member: Member, network: nn.Module | None) -> Encoder | None:
+        """Return somebody's network as an encoder, where the member is one of those."""
+        from probmetric.models._wrapped import wrapped
+
+        if member.network is None:
+            if network is not None:
+                raise ServingError(
+                    f"{self.record.name} knows its network, {member.settings.backbone.name}; leave out `network`."
+                )
+            return None
+        if network is None:
+            raise ServingError(
+                f"{self.record.name} was fitted to a network of your own, {member.network.kind}, whose code is not in "
+                "the folder. Build it as for `fit` and hand it over: probmetric.load(folder, network=...)."
+            )
+        return wrapped(network, member.network.width, member.settings.dim if member.network.head else None)
 
     def _known(self) -> Any:
         from probmetric.serving._model import Reference
@@ -248,17 +266,25 @@ def _member(folder: RunFolder) -> dict[str, Any]:
 
 
 def _transform(encoder: RunFolder, data: Path) -> dict[str, Any]:
-    """The evaluation view, spelled out, and how far preparation reduced the images."""
-    from dataclasses import asdict
-
+    """Return the evaluation view, spelled out, and how far preparation reduced the images."""
     from probmetric.config import EncoderSettings
-    from probmetric.data.views import REGISTRY
     from probmetric.training.data import training_view
 
     view = training_view(EncoderSettings(**encoder.encoder["settings"]), data).evaluation()
+    return transform_of(view) | {"shorter_side": shorter_side_of(data)}
+
+
+def transform_of(view: View) -> dict[str, Any]:
+    """Return a view as a record has it: name and options, or the shape of the tensors."""
+    from dataclasses import asdict
+
+    from probmetric.data.views import REGISTRY
+    from probmetric.data.views._base import Tensors
+
+    if isinstance(view, Tensors):
+        return {"tensor": list(view.shape)}
     name = next(name for name in REGISTRY.names() if REGISTRY.get(name) is type(view))
-    options = json.loads(json.dumps(asdict(view)))
-    return {"view": {"name": name, "options": options}, "shorter_side": shorter_side_of(data)}
+    return {"view": {"name": name, "options": json.loads(json.dumps(asdict(view)))}}
 
 
 def shorter_side_of(data: Path) -> int:

@@ -105,7 +105,7 @@ def _write(model: Model, target: Path, license: str) -> None:
 
     with TemporaryDirectory() as scratch, warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=UserWarning)  # of MLflow, on type hints of its own and examples
-        folder = model.export(Path(scratch) / "probmetric", license=license)
+        folder = model.save(Path(scratch) / "probmetric", license=license)
         mlflow.pyfunc.save_model(
             str(target),
             loader_module="probmetric.serving._pyfunc",

@@ -110,9 +110,9 @@ def _asked(
     gallery: Gallery, model: Model, images: Any, class_names: Sequence[str] | None
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Record and classes (Q,) of calibration images, the classes numbered as the gallery's; -1 for others."""
-    from probmetric.serving._items import items_of
+    from probmetric.data.loose import loose_images
 
-    items = items_of(images, None, class_names)
+    items = loose_images(images, None, class_names)
     if "" in items.class_names:
         raise CertificateError(
             "calibration images without a class: nobody can say whether their answers are right. Name their classes, "

@@ -6,18 +6,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probmetric.io import FileError, atomic_path
-from probmetric.serving._sets import Lazy
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from probmetric.serving._items import Items
+    from probmetric.data.loose import LooseImages
     from probmetric.serving._model import Model, OnError
 
 ROWS = 4096
 
 
-def write_vectors(model: Model, items: Items, path: Path, *, on_error: OnError = "raise") -> tuple[int, list[Any]]:
+def write_vectors(
+    model: Model, items: LooseImages, path: Path, *, on_error: OnError = "raise"
+) -> tuple[int, list[Any]]:
     """Embed images and write a Parquet file, block by block; returns how many, and (name, reason) of those left out.
 
     Raises:
@@ -44,12 +45,11 @@ def write_vectors(model: Model, items: Items, path: Path, *, on_error: OnError =
     return count, problems
 
 
-def _block(model: Model, items: Items, rows: range, on_error: OnError) -> tuple[pa.Table, list[Any]]:
+def _block(model: Model, items: LooseImages, rows: range, on_error: OnError) -> tuple[pa.Table, list[Any]]:
     import numpy as np
     import pyarrow as pa
 
-    images = Lazy(len(rows), lambda number: items.images[rows[number]])
-    found = model.embedded(images, on_error=on_error)
+    found = model.embedded(items.images[rows.start : rows.stop], on_error=on_error)
     kept = [rows[number] for number in found.kept.tolist()]
     mean = found.batch.mean.numpy()
     concentration = found.batch.concentration

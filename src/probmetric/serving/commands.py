@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from probmetric.data.loose import LooseImages, image_files, loose_images, prepared_images
 from probmetric.errors import ServingError
 from probmetric.io import alone, present
 from probmetric.run_folder import RunFolder
 from probmetric.serving._answers import as_csv, as_text
 from probmetric.serving._gallery import Gallery
 from probmetric.serving._gallery_files import INDEX
-from probmetric.serving._images import image_files
-from probmetric.serving._items import Items, items_of, prepared_items
 from probmetric.serving._loading import load
 from probmetric.serving._model import Model, OnError
 
@@ -39,7 +38,7 @@ def export(source: str, place: Path, license: str = "") -> Path:
         from probmetric.serving._graph import write_program
 
         return write_program(model, place)
-    return model.export(place, license=license)
+    return model.save(place, license=license)
 
 
 def index(
@@ -96,14 +95,14 @@ def _add(gallery: Gallery, model: Model, place: Path, splits: Sequence[str], on_
     return gallery.add(model, items.images, paths=items.paths, class_names=items.class_names, on_error=on_error)
 
 
-def _items(place: Path, splits: Sequence[str]) -> Items:
+def _items(place: Path, splits: Sequence[str]) -> LooseImages:
     """Images of a prepared dataset (its folder, or its name below data/prepared), of a folder, or one file."""
     prepared = next(
         (each for each in (place, Path("data/prepared") / place) if (each / "manifest.parquet").is_file()), None
     )
     if prepared is not None:
-        return prepared_items(prepared, splits)
-    return items_of(place if place.is_dir() else image_files(place))
+        return prepared_images(prepared, splits)
+    return loose_images(place if place.is_dir() else image_files(place))
 
 
 def vectors(source: str, place: Path, output: Path, *, splits: Sequence[str] = (), on_error: OnError = "raise") -> str:
@@ -198,7 +197,7 @@ def run_gallery(model: Model, source: str, splits: Sequence[str]) -> Gallery:
     data = folder.path.resolve().parents[3] / str(folder.find("settings.prepared", default="data/prepared"))
     gallery = Gallery(model.digest, 0)
     for split in splits:
-        items = prepared_items(data / folder.key.data, [split])
+        items = prepared_images(data / folder.key.data, [split])
         if split != "train" and present(folder.embeddings_file("val" if split == "val" else "test")):
             found = folder.tensors("val" if split == "val" else "test", "mean", "uncertainty")
             gallery.take(found["mean"], found["uncertainty"], items.paths, items.class_names)

@@ -27,6 +27,7 @@ from probmetric.data.views import View, view_of
 from probmetric.data.views._base import Images, stacked
 from probmetric.io import sha256_file
 from probmetric.models import input_statistics
+from probmetric.training.assemble import Sizes
 from probmetric.training.processes import ALONE, Processes
 from probmetric.training.seeds import generator_for
 
@@ -160,6 +161,11 @@ class TrainingData:
         self._held = other._held
 
     @property
+    def sizes(self) -> Sizes:
+        """What of the data decides the size of a network."""
+        return Sizes(self.in_channels, self.image_size, self.num_classes, len(self.labels))
+
+    @property
     def steps_per_epoch(self) -> int:
         """Optimiser steps in one epoch."""
         return self.settings.steps_per_epoch or len(self._sampler)
@@ -208,9 +214,9 @@ class TrainingData:
         images = self._view(images, rows, seed=self.seed, epoch=epoch)
         return self._laid_out(images), self.labels[positions].to(self.device)
 
-    def val_batches(self, *, first: int = 0, step: int = 1) -> Iterator[Tensor]:
-        """Yield the validation images in order, without augmentation; see `data.images.batches`."""
-        return batches(self.sources["val"], self.eye, self.device, first=first, step=step)
+    def plain_batches(self, use: Use, *, first: int = 0, step: int = 1) -> Iterator[Tensor]:
+        """Yield the images of one use in order, without augmentation; see `data.images.batches`."""
+        return batches(self.sources[use], self.eye, self.device, first=first, step=step)
 
     def training_pass(self) -> Pass:
         """Return the training images as training saw them first: augmented, in the sampler's batches."""
@@ -226,7 +232,7 @@ class TrainingData:
         if not self.closed_set:
             labels = torch.unique(labels, return_inverse=True)[1] + self.num_classes
         parts = labels.split(BATCH)
-        return Pass(lambda: zip(self.val_batches(), parts, strict=True)) if self.has_validation else None
+        return Pass(lambda: zip(self.plain_batches("val"), parts, strict=True)) if self.has_validation else None
 
     def own_images_shuffled(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield every training image once, without augmentation, in random batches of about the size a step has.

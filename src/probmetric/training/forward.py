@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -14,6 +15,7 @@ from probmetric.training.seeds import derive_seed
 from probmetric.uncertainty import create_uncertainty
 
 if TYPE_CHECKING:
+    from probmetric.data.choosing import Use
     from probmetric.training.data import TrainingData
     from probmetric.training.processes import Processes
     from probmetric.uncertainty import Part, Predictor
@@ -56,13 +58,13 @@ def features_of(encoder: Encoder, images: Tensor, precision: torch.dtype) -> Ten
     return features.float()
 
 
-def embed_validation(encoder: Encoder, data: TrainingData) -> Tensor:
-    """Return raw embeddings (V, M) of the validation images; none of them in processes other than the first.
+def embed_split(encoder: Encoder, data: TrainingData, split: Use) -> Tensor:
+    """Return raw embeddings (N, M) of a split without augmentation; none of them in processes other than the first.
 
     They are those of the finished run (`Predictor`): float32, whatever the precision of the training steps.
     """
     predictor = create_uncertainty("norm").bind(encoder, seed=data.seed)
-    parts = represented(predictor, data.val_batches, data.processes)
+    parts = represented(predictor, partial(data.plain_batches, split), data.processes)
     rows = [part for part in parts if isinstance(part, Tensor)]
     return torch.cat([torch.empty(0, encoder.dim), *rows]).to(data.device)
 

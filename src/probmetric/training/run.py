@@ -24,13 +24,13 @@ from probmetric.losses import Loss
 from probmetric.models import Encoder
 from probmetric.run_folder import RunFolder
 from probmetric.training.allocator import keep_freed_memory
+from probmetric.training.assemble import Weights, assemble, weights_of
 from probmetric.training.backend import backend
 from probmetric.training.batch_norm import synchronise_batch_norm
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData, training_images, training_view
 from probmetric.training.device import claim_device, try_lock
 from probmetric.training.loop import Trainer
-from probmetric.training.network import Weights, create_network, weights_of
 from probmetric.training.processes import ALONE, Processes
 from probmetric.training.progress import HISTORY_COLUMNS, Progress
 from probmetric.training.provenance import hardware, versions
@@ -244,8 +244,7 @@ class _Job:
         view = training_view(settings, self.run.prepared_folder)
         images = training_images(self.run.prepared_folder, training, view=view, role=role)
         data = TrainingData(images, training, **given)
-        sizes = data.in_channels, data.image_size, data.num_classes, len(data.labels)
-        encoder, loss = create_network(settings, *sizes, self.device)
+        encoder, loss, _ = assemble(settings, data.sizes, self.device)
         checkpoints = Checkpoints(state_folder)
         if loss is None or training.epochs == 0:
             return _Pass(data, encoder, loss, checkpoints, None)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from probmetric.config import ConfigError
 from probmetric.retrieval.measures import retrieval_metrics
-from probmetric.training.forward import embed_validation
+from probmetric.training.forward import embed_split
 
 if TYPE_CHECKING:
     from probmetric.losses import Loss
@@ -27,7 +27,7 @@ def validate(encoder: Encoder, loss: Loss, data: TrainingData, metric: Selection
         ConfigError: accuracy is asked for, but the loss defines no classifier or the validation classes are others
             than the training classes.
     """
-    embeddings = embed_validation(encoder, data)
+    embeddings = embed_split(encoder, data, "val")
     return data.processes.once(lambda: _measure(embeddings, loss, data, metric))
 
 

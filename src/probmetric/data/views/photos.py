@@ -161,7 +161,7 @@ class Photos(View):
 
 
 def _middle(image: np.ndarray) -> np.ndarray:
-    """Cut an image (H, W, C) that is more than `LONGEST` times as long as wide to its middle: the rest is never seen."""
+    """Cut an image (H, W, C) longer than `LONGEST` times its width to its middle: the rest is never seen."""
     height, width = (min(side, LONGEST * min(image.shape[:2])) for side in image.shape[:2])
     top, left = (image.shape[0] - height) // 2, (image.shape[1] - width) // 2
     return image[top : top + height, left : left + width]
