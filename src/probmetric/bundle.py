@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from probmetric import pipeline
 from probmetric.config import StalePolicy
 from probmetric.errors import ProbMetricError
 from probmetric.io import FileError, write_text
@@ -30,7 +29,8 @@ from probmetric.planning.bundles import BundlePlan, stacks
 from probmetric.planning.plans import RunPlan
 from probmetric.planning.runs import Run
 from probmetric.planning.staleness import Judge, steps_of
-from probmetric.run_folder import Step
+from probmetric.runs import steps as pipeline
+from probmetric.runs.folder import Step
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ _STEPS: dict[Step, Callable[[RunPlan, int], None]] = {
     "embed": lambda plan, threads: pipeline.embed(plan, threads=threads),
     "evaluate": lambda plan, threads: pipeline.evaluate(plan),
 }
-_IMPORTED = ("training", "data.reader", "evaluation.evaluator", "evaluation.answers", "tracking.live")
+_IMPORTED = ("training", "data.images", "evaluation.evaluator", "evaluation.answers", "tracking.live")
 
 
 class StoppedError(ProbMetricError, RuntimeError):

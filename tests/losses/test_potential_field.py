@@ -111,5 +111,5 @@ def test_22636_proxies_fit_in_a_fraction_of_the_2_gigabytes_allowed() -> None:
 
 
 def test_a_self_distance_below_the_repulsion_is_required() -> None:
-    with pytest.raises(ValueError, match=r"min_distance=0.3; allowed: above 0, below delta_repulsion"):
+    with pytest.raises(ValueError, match=r"'min_distance' is 0.3; allowed: a number above 0, below delta_repulsion"):
         create_loss("potential_field", num_classes=C, dim=M, min_distance=0.3)

@@ -12,7 +12,7 @@ from serving_helpers import ENSEMBLE, LAPLACE, PLAIN, undigested
 import probmetric
 from probmetric.data import open_images
 from probmetric.errors import ProbMetricError
-from probmetric.run_folder import RunFolder
+from probmetric.runs.folder import RunFolder
 
 
 @pytest.mark.parametrize("run", [PLAIN, LAPLACE, ENSEMBLE])

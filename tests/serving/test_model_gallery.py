@@ -269,7 +269,7 @@ def test_sums_of_rows_change_with_them(monkeypatch, damage):
 
 
 def test_doubt_is_the_share_of_surer_validation_images(project, model, gallery, photos):
-    from probmetric.run_folder import RunFolder
+    from probmetric.runs.folder import RunFolder
 
     known = RunFolder(project / "results" / PLAIN).embeddings("val")["uncertainty"]
     answer = model.search(gallery, next(iter(photos[1])))[0]

@@ -17,7 +17,7 @@ from probmetric.config import EncoderSettings, Training
 from probmetric.io import read_tensors, read_yaml
 from probmetric.losses import create_loss, list_losses
 from probmetric.models import create_encoder
-from probmetric.run_folder import RunFolder
+from probmetric.runs.folder import RunFolder
 from probmetric.training import Ordered, TrainingError, load_encoder, train_run, train_together
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData, training_images

@@ -115,7 +115,7 @@ def test_every_image_is_embedded_once_and_the_network_is_left_as_it_was(digits: 
     assert torch.equal(order.sort().values, torch.arange(len(data.labels)))
     stored = embed_split(encoder, data, "train")
     assert torch.allclose(embeddings, stored, atol=1e-5) == (batch_norm == "frozen")
-    expected, images = torch.empty_like(embeddings), torch.cat(list(data.reader("train").batches()))
+    expected, images = torch.empty_like(embeddings), torch.cat(list(data.plain_batches("train")))
     encoder.train()
     with torch.no_grad():
         for positions, _ in data.own_images_shuffled():

@@ -10,7 +10,7 @@ import pytest
 import torch
 from slurm_helpers import wait_for
 
-from probmetric import bundle, pipeline
+from probmetric import bundle
 from probmetric.config import RunSettings
 from probmetric.io import FileError, read_csv
 from probmetric.job_times import JOBS
@@ -19,7 +19,8 @@ from probmetric.planning.bundles import BundlePlan, bundled
 from probmetric.planning.plans import RunPlan
 from probmetric.planning.runs import Run
 from probmetric.planning.staleness import Judge
-from probmetric.run_folder import RunFolder
+from probmetric.runs import steps as pipeline
+from probmetric.runs.folder import RunFolder
 
 ROW = ("s", "h:m:s", "max_rss", "max_vms", "max_uss", "max_pss", "io_in", "io_out", "mean_load", "cpu_time")
 TRAINING = {"epochs": 1, "steps_per_epoch": 2, "batch_size": 32}

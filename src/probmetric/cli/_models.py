@@ -77,7 +77,7 @@ def _load_named(plugins: Sequence[str]) -> None:
 
 def certificate(options: argparse.Namespace) -> None:
     """`probmetric certificate`."""
-    from probmetric.pipeline import certify
+    from probmetric.runs.steps import certify
 
     print(
         certify(options.run, risk=options.risk, confidence=options.confidence, score=options.score, unit=options.unit)

@@ -83,17 +83,19 @@ def _remove_abandoned(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def alone(path: str | Path, doing: str = "") -> Iterator[None]:
+def alone(path: str | Path, doing: str = "", *, wait: bool = True) -> Iterator[None]:
     """Hold the right to change what is at `path`, waiting for another process that does; a killed one holds nothing.
 
     Args:
-        path: the file or folder; the lock lies beside it.
-        doing: what the other process does, for the message to who waits; empty: it changes `path`.
+        path: the file or folder; the lock lies beside it, `.NAME.lock`.
+        doing: what the other process does, for the message; empty: it changes `path`.
+        wait: False: an error where another process holds the right.
 
     Raises:
-        FileError: no lock can be written beside it, with the fix.
+        FileError: no lock can be written beside it, with the fix; or another process holds the right.
     """
     lock = Path(path).parent / f".{Path(path).name}.lock"
+    doing = doing or f"changes {path}"
     while True:
         try:
             lock.parent.mkdir(parents=True, exist_ok=True)
@@ -101,8 +103,12 @@ def alone(path: str | Path, doing: str = "") -> Iterator[None]:
         except OSError as error:
             raise _write_problem(lock, error) from error
         with file:
+            if file.tell():
+                raise FileError(f"{lock} is needed as a lock, and is a file with content; move it away.")
             if _lock(file.fileno()) is False:
-                log.warning("another process %s; waiting for it", doing or f"changes {path}")
+                if not wait:
+                    raise FileError(f"another process {doing} (it holds {lock}); wait for it to end.")
+                log.warning("another process %s; waiting for it", doing)
                 fcntl.flock(file, fcntl.LOCK_EX)
             if _is(lock, file.fileno()):  # else the process before took the lock's file away
                 try:

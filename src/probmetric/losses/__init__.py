@@ -4,7 +4,7 @@ Every loss maps raw, un-normalised embeddings (B, M) and labels (B,) to a scalar
 (proxies, temperatures, concentrations). One loss per file; the file's name is the loss's name. Listing names and
 checking options imports no PyTorch; `Loss`, `ProxyLoss` and what a loss is made of are imported when they are used:
 
-    from probmetric.losses import ProxyLoss, cosine_similarities, register, require
+    from probmetric.losses import ProxyLoss, cosine_similarities, register
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         log_one_plus_exp,
         log_one_plus_sum_exp,
         pairwise_distances,
-        require,
         safe_sqrt,
         squared_distances,
         unit,
@@ -50,7 +49,6 @@ __all__ = [
     "log_one_plus_sum_exp",
     "pairwise_distances",
     "register",
-    "require",
     "safe_sqrt",
     "squared_distances",
     "unit",
@@ -59,7 +57,7 @@ __all__ = [
 
 _BASE = (
     *("Loss", "cosine_similarities", "excluded", "inverse_norm", "log_one_plus_exp", "log_one_plus_sum_exp"),
-    *("pairwise_distances", "require", "safe_sqrt", "squared_distances", "unit", "without_target"),
+    *("pairwise_distances", "safe_sqrt", "squared_distances", "unit", "without_target"),
 )
 _PROXIES = ("ProxyLoss", "class_means")
 __getattr__ = exported(__name__, dict.fromkeys(_BASE, "_base") | dict.fromkeys(_PROXIES, "_proxies"))

@@ -7,14 +7,17 @@ loss was moved to float64), because exponentials of scaled cosines and Bessel fu
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from probmetric.errors import ProbMetricError
-from probmetric.registry import Flag, OptionValueError
+from probmetric.registry import Flag, OptionValueError, Range
+
+ChordLength = Annotated[float, Range(above=0, below=2)]
+"""A distance between two unit vectors."""
 
 
 class LossError(ProbMetricError, TypeError):
@@ -32,6 +35,8 @@ class Loss(nn.Module):
     """Whether `class_proxies` gives proxies; planning asks before a run measures them."""
     is_classifier: ClassVar[Flag] = False
     """Whether `probabilities` gives class probabilities; planning asks where something needs them."""
+    least_dim: ClassVar[int] = 1
+    """Smallest number of dimensions of the embeddings."""
     wants_groups: int = 1
     """Images per class a batch should hold."""
     wants_warm_start: bool = False
@@ -44,8 +49,9 @@ class Loss(nn.Module):
 
     def __init__(self, *, num_classes: int, dim: int) -> None:
         super().__init__()
-        if num_classes < 1 or dim < 1:
-            raise ValueError(f"num_classes={num_classes}, dim={dim}: both must be at least 1.")
+        for name, number, least in (("num_classes", num_classes, 1), ("dim", dim, self.least_dim)):
+            if number < least:
+                raise OptionValueError(f"{name}={number}; allowed: at least {least}.")
         self.num_classes, self.dim = num_classes, dim
 
     def forward(
@@ -295,9 +301,3 @@ def excluded(logits: Tensor) -> float:
 def without_target(logits: Tensor, labels: Tensor) -> Tensor:
     """`logits` (B, C) with each row's own class `labels` (B,) excluded from any sum of exponentials."""
     return logits.scatter(1, labels[:, None], excluded(logits))
-
-
-def require(condition: bool, name: str, value: Any, allowed: str) -> None:
-    """Raise an error naming option `name`, its `value` and what is allowed, unless `condition` holds."""
-    if not condition:
-        raise OptionValueError(f"{name}={value!r}; allowed: {allowed}.")

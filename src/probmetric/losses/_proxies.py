@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from probmetric.losses._base import Loss, require, unit
+from probmetric.losses._base import Loss, unit
 
 INITIAL_STD = 0.125
 
@@ -24,7 +24,6 @@ class ProxyLoss(Loss):
 
     def __init__(self, *, num_classes: int, dim: int, proxy_lr: float, per_class: int = 1) -> None:
         super().__init__(num_classes=num_classes, dim=dim)
-        require(proxy_lr > 0, "proxy_lr", proxy_lr, "a learning rate above 0")
         self.proxy_lr = proxy_lr
         self.proxies = nn.Parameter(torch.randn(per_class * num_classes, dim) * INITIAL_STD)
 

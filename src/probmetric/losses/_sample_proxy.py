@@ -25,21 +25,25 @@ The learning rates of t and kappa_p are relative steps: for the raw parameters t
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probmetric.directional import concentration_from_resultant
-from probmetric.losses._base import Loss, require, unit
+from probmetric.losses._base import Loss, unit
 from probmetric.losses._proxies import class_means
+from probmetric.registry import Range
 
 SMALLEST_RELEASED_CONCENTRATION = 0.1
 START_SPREAD = 1.0
 TEMPERATURE_STEP = 0.01
 
 _MEASURED = 1024
+
+LearningRateOrZero = Annotated[float, Range(low=0, high=1e4)]
+"""A learning rate; 0 takes that of the released scripts."""
 
 
 class Released(NamedTuple):
@@ -55,6 +59,7 @@ class SampleProxyLoss(Loss):
 
     has_proxies = True
     is_classifier = True
+    least_dim = 2
 
     embedding_scale: Tensor
 
@@ -82,14 +87,6 @@ class SampleProxyLoss(Loss):
         temperature_lr = temperature_lr or (
             released.temperature_lr / temperature if self.published else TEMPERATURE_STEP
         )
-        positive = {"concentration": concentration, "temperature": temperature, "proxy_lr": proxy_lr}
-        positive |= {"concentration_lr": concentration_lr, "temperature_lr": temperature_lr}
-        for name, value in positive.items():
-            require(value > 0, name, value, "a number above 0")
-        require(dim >= 2, "dim", dim, "at least 2")
-        require(embedding_scale >= 0, "embedding_scale", embedding_scale, "a number above 0, or 0 to measure it")
-        require(0 < resultant < 1, "resultant", resultant, "above 0 and below 1")
-        require(prior_strength >= 0, "prior_strength", prior_strength, "at least 0")
         self.wants_warm_start = True
         self.initial, self.prior_strength, self.resultant = concentration, prior_strength, resultant
         self.rates = {"proxies": proxy_lr, "concentration": concentration_lr, "temperature": temperature_lr}

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from probmetric.losses._base import Loss, cosine_similarities, require
+from probmetric.losses._base import Loss, cosine_similarities
 
 
 class CosineSoftmax(Loss):
@@ -24,8 +24,6 @@ class CosineSoftmax(Loss):
 
     def __init__(self, *, num_classes: int, dim: int, scale: float, learn_scale: bool, scale_lr: float) -> None:
         super().__init__(num_classes=num_classes, dim=dim)
-        require(scale > 0, "scale", scale, "a number above 0")
-        require(scale_lr > 0, "scale_lr", scale_lr, "a learning rate above 0")
         self.scale_lr = scale_lr
         self.weight = nn.Parameter(torch.empty(num_classes, dim).uniform_(-(dim**-0.5), dim**-0.5))
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale)), requires_grad=learn_scale)

@@ -1,4 +1,4 @@
-"""Which of a wrapping loss's options the loss inside it has (NIR's base, EL-nivMF's guide)."""
+"""Options a wrapping loss passes on to the loss inside it (NIR's base, EL-nivMF's guide)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from probmetric.losses import REGISTRY
-from probmetric.losses._base import require
+
+SCALED = WITH_MARGIN = ("proxy_anchor", "proxy_anchor_nca", "soft_triple")
+"""Losses that can stand inside another one and have an option `scale`, a `margin`."""
 
 
-def options_of(name: str, given: Mapping[str, Any], *, prefix: str = "") -> dict[str, Any]:
-    """The given options that loss `name` has; a `scale` or `margin` that it lacks is an error (`prefix` + its name)."""
-    known = REGISTRY.options(name)
-    for option in ("scale", "margin"):
-        value = given[option]
-        require(value is None or option in known, prefix + option, value, f"None: {name} has no such option")
-    return {option: value for option, value in given.items() if option in known and value is not None}
+def options_of(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the options that loss `name` has and that are not None."""
+    accepted = REGISTRY.options(name)
+    return {option: value for option, value in options.items() if option in accepted and value is not None}

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from probmetric.losses import register
-from probmetric.losses._base import Loss, pairwise_distances, require
+from probmetric.losses._base import Loss, pairwise_distances
 from probmetric.losses._triplets import triplets_of_pairs
 from probmetric.registry import Positive
 
@@ -47,7 +47,6 @@ class Contrastive(Loss):
         fidelity: Literal["corrected", "as_published"] = "corrected",
     ) -> None:
         super().__init__(num_classes=num_classes, dim=dim)
-        require(margin > 0, "margin", margin, "a distance above 0")
         self.margin, self.mining, self.linear = margin, mining, fidelity == "as_published"
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from probmetric.losses import register
 from probmetric.losses._softmax import CosineSoftmax
-from probmetric.registry import Positive
+from probmetric.registry import LearningRate, Positive
 
 
 @register
@@ -27,7 +27,7 @@ class Cosine(CosineSoftmax):
         dim: int,
         scale: Positive = 16.0,
         learn_scale: bool = True,
-        scale_lr: Positive = 0.001,
+        scale_lr: LearningRate = 0.001,
     ) -> None:
         super().__init__(num_classes=num_classes, dim=dim, scale=scale, learn_scale=learn_scale, scale_lr=scale_lr)
 

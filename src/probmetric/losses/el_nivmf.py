@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,13 +30,13 @@ from torch.utils.checkpoint import checkpoint
 from probmetric.directional import VonMisesFisher
 from probmetric.directional.normalizer import log_normalizer_of_square
 from probmetric.losses import create_loss, register
-from probmetric.losses._base import Loss, require, unit
+from probmetric.losses._base import Loss, unit
 from probmetric.losses._nivmf import nivmf_log_densities, nivmf_log_likelihoods
 from probmetric.losses._released_vmf import quadratic_log_normalizer, released_samples
-from probmetric.losses._sample_proxy import Released, SampleProxyLoss, some_rows
-from probmetric.losses._wrapped import options_of
+from probmetric.losses._sample_proxy import LearningRateOrZero, Released, SampleProxyLoss, some_rows
+from probmetric.losses._wrapped import SCALED, WITH_MARGIN, options_of
 from probmetric.losses.sample_proxy import by_fidelity
-from probmetric.registry import Count, NotNegative, Positive
+from probmetric.registry import Count, LearningRate, NotNegative, Positive, Range, When
 
 RELEASED = Released(18.0, 0.003, 0.002)
 
@@ -60,17 +60,17 @@ class ELNivMF(SampleProxyLoss):
             "none", "proxy_anchor", "proxy_anchor_nca", "proxy_nca", "proxy_nca_pp", "soft_triple"
         ] = "none",
         guidance_weight: NotNegative = 1.0,
-        guide_scale: float | None = None,
-        guide_margin: float | None = None,
+        guide_scale: Annotated[Positive | None, When(guidance=SCALED)] = None,
+        guide_margin: Annotated[float | None, When(guidance=WITH_MARGIN)] = None,
         normalizer: Literal["by_fidelity", "exact", "paper", "none"] = "by_fidelity",
         concentration: Positive = 18.0,
         temperature: NotNegative = 0.0,
-        proxy_lr: Positive = 0.05,
-        concentration_lr: Positive = 0.01,
-        temperature_lr: NotNegative = 0.0,
-        embedding_scale: float = 0.0,
-        resultant: float = 0.7,
-        prior_strength: float = 0.0,
+        proxy_lr: LearningRate = 0.05,
+        concentration_lr: LearningRate = 0.01,
+        temperature_lr: LearningRateOrZero = 0.0,
+        embedding_scale: NotNegative = 0.0,
+        resultant: Annotated[float, Range(above=0, below=1)] = 0.7,
+        prior_strength: NotNegative = 0.0,
         fidelity: Literal["corrected", "as_published"] = "corrected",
     ) -> None:
         super().__init__(
@@ -88,8 +88,6 @@ class ELNivMF(SampleProxyLoss):
             released=RELEASED,
             per_dimension=True,
         )
-        require(samples >= 1, "samples", samples, "at least 1")
-        require(guidance_weight >= 0, "guidance_weight", guidance_weight, "at least 0")
         self.samples, self.guidance_weight = samples, guidance_weight
         self.normalizer = by_fidelity(normalizer, self.published)
         self.guidance: Loss | None = None
@@ -100,7 +98,7 @@ class ELNivMF(SampleProxyLoss):
 
     def _create_guide(self, name: str, given: Mapping[str, Any]) -> Loss:
         """The guiding loss; where it has one proxy per class, its directions are ours."""
-        options = options_of(name, given, prefix="guide_")
+        options = options_of(name, given)
         loss = create_loss(name, num_classes=self.num_classes, dim=self.dim, **options)
         if loss.get_parameter("proxies").shape == self.proxies.shape:
             del loss.proxies

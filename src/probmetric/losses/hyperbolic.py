@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probmetric.losses import register
-from probmetric.losses._base import Loss, require, unit
+from probmetric.losses._base import Loss, unit
 from probmetric.registry import Positive
 
 LARGEST_RADIUS = 1.0 - 1e-3
@@ -54,7 +54,6 @@ class Hyperbolic(Loss):
         fidelity: Literal["corrected", "as_published"] = "corrected",
     ) -> None:
         super().__init__(num_classes=num_classes, dim=dim)
-        require(curvature > 0, "curvature", curvature, "a number above 0 (1e-5 in the paper)")
         self.curvature, self.riemannian = curvature, fidelity == "as_published"
         self.points = nn.Parameter(torch.empty(num_classes, dim).uniform_(-(dim**-0.5), dim**-0.5))
         self.normals = nn.Parameter(torch.empty(num_classes, dim).uniform_(-(dim**-0.5), dim**-0.5))

@@ -25,15 +25,15 @@ Proxies start from N(0, 1)/8 and learn at 0.01 (100 times the network's rate of 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from probmetric.losses import register
-from probmetric.losses._base import require
+from probmetric.losses._base import ChordLength
 from probmetric.losses._field import FieldLoss, Interaction, count_repelling_pairs
-from probmetric.registry import NotNegative, Positive
+from probmetric.registry import CountOrZero, LearningRate, NotNegative, Range
 
 
 @register
@@ -45,20 +45,15 @@ class PotentialField(FieldLoss):
         *,
         num_classes: int,
         dim: int,
-        proxies_per_class: int = 15,
+        proxies_per_class: CountOrZero = 15,
         alpha: NotNegative = 4.0,
-        delta_attraction: float = 0.2,
-        delta_repulsion: float = 0.2,
-        min_distance: float = 0.05,
-        proxy_lr: Positive = 0.01,
+        delta_attraction: ChordLength = 0.2,
+        delta_repulsion: ChordLength = 0.2,
+        min_distance: Annotated[float, Range(above=0, below="delta_repulsion")] = 0.05,
+        proxy_lr: LearningRate = 0.01,
         energy: Literal["relative", "eq6"] = "relative",
     ) -> None:
-        require(proxies_per_class >= 0, "proxies_per_class", proxies_per_class, "at least 0")
         super().__init__(num_classes=num_classes, dim=dim, proxies_per_class=proxies_per_class, proxy_lr=proxy_lr)
-        require(alpha >= 0, "alpha", alpha, "at least 0")
-        require(0 < delta_attraction < 2, "delta_attraction", delta_attraction, "a distance between 0 and 2")
-        require(0 < delta_repulsion < 2, "delta_repulsion", delta_repulsion, "a distance between 0 and 2")
-        require(0 < min_distance < delta_repulsion, "min_distance", min_distance, "above 0, below delta_repulsion")
         self.alpha, self.delta_attraction, self.delta_repulsion = alpha, delta_attraction, delta_repulsion
         self.min_distance, self.relative = min_distance, energy == "relative"
 

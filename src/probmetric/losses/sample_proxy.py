@@ -23,7 +23,7 @@ other norms. `normalizer` is the factor D of "nivmf".
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch import Tensor
 
@@ -34,8 +34,8 @@ from probmetric.losses import register
 from probmetric.losses._base import cosine_similarities, unit
 from probmetric.losses._nivmf import nivmf_log_densities
 from probmetric.losses._released_vmf import quadratic_log_normalizer
-from probmetric.losses._sample_proxy import Released, SampleProxyLoss, start_concentration
-from probmetric.registry import NotNegative, Positive
+from probmetric.losses._sample_proxy import LearningRateOrZero, Released, SampleProxyLoss, start_concentration
+from probmetric.registry import LearningRate, NotNegative, Range
 
 RELEASED = {
     "cos": Released(10.0, 1 / 256, 0.005),
@@ -62,12 +62,12 @@ class SampleProxy(SampleProxyLoss):
         normalizer: Literal["by_fidelity", "exact", "paper", "none"] = "by_fidelity",
         concentration: NotNegative = 0.0,
         temperature: NotNegative = 0.0,
-        proxy_lr: Positive = 0.05,
-        concentration_lr: Positive = 0.01,
-        temperature_lr: NotNegative = 0.0,
-        embedding_scale: float = 0.0,
-        resultant: float = 0.7,
-        prior_strength: float = 0.0,
+        proxy_lr: LearningRate = 0.05,
+        concentration_lr: LearningRate = 0.01,
+        temperature_lr: LearningRateOrZero = 0.0,
+        embedding_scale: NotNegative = 0.0,
+        resultant: Annotated[float, Range(above=0, below=1)] = 0.7,
+        prior_strength: NotNegative = 0.0,
         fidelity: Literal["corrected", "as_published"] = "corrected",
     ) -> None:
         released = RELEASED[distance]

@@ -23,9 +23,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from probmetric.losses import register
-from probmetric.losses._base import cosine_similarities, require, unit
+from probmetric.losses._base import cosine_similarities, unit
 from probmetric.losses._proxies import ProxyLoss
-from probmetric.registry import Count, Positive
+from probmetric.registry import Count, LearningRate, NotNegative, Positive
 
 
 @register
@@ -44,12 +44,10 @@ class SoftTriple(ProxyLoss):
         scale: Positive = 20.0,
         gamma: Positive = 0.1,
         margin: float = 0.01,
-        tau: float = 0.2,
-        proxy_lr: Positive = 0.01,
+        tau: NotNegative = 0.2,
+        proxy_lr: LearningRate = 0.01,
     ) -> None:
-        require(proxies_per_class >= 1, "proxies_per_class", proxies_per_class, "at least 1")
         super().__init__(num_classes=num_classes, dim=dim, proxy_lr=proxy_lr, per_class=proxies_per_class)
-        require(gamma > 0, "gamma", gamma, "a number above 0")
         self.proxies_per_class, self.scale, self.gamma = proxies_per_class, scale, gamma
         self.margin, self.tau = margin, tau
 

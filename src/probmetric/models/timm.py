@@ -25,7 +25,7 @@ from probmetric.io import FileError
 from probmetric.models import register
 from probmetric.models._base import Encoder, read_state
 from probmetric.models._heads import GeM, create_pooling
-from probmetric.registry import Flag, Positive, UnknownNameError
+from probmetric.registry import Flag, Positive, Share, UnknownNameError
 
 
 @register
@@ -44,7 +44,7 @@ class Timm(Encoder):
         pool: Literal["default", "average", "max", "average_max", "gem"] = "default",
         head: Literal["linear", "none"] = "linear",
         head_scale: Positive = 1.0,
-        drop_rate: float = 0.0,
+        drop_rate: Share = 0.0,
     ) -> None:
         super().__init__()
         self.tag = tag

@@ -29,8 +29,8 @@ from probmetric.reporting.claims.testing import evaluate_claims
 from probmetric.reporting.published import layout, load_published
 from probmetric.reporting.published.comparing import compare_published
 from probmetric.reporting.tables import build_table, texts
-from probmetric.run_folder import flatten
-from probmetric.run_names import data_name
+from probmetric.runs.folder import flatten
+from probmetric.runs.names import data_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from probmetric.reporting.experiment import ReportContext
     from probmetric.reporting.tables import Group, Row
-    from probmetric.run_folder import RunFolder
+    from probmetric.runs.folder import RunFolder
 
 TEMPLATES = Path(__file__).parent / "templates"
 LONGEST_WEBP = 16383

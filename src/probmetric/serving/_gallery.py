@@ -14,9 +14,9 @@ import numpy as np
 
 from probmetric.data.loose import loose_images
 from probmetric.errors import ServingError
-from probmetric.io import FileError, digest_of
+from probmetric.io import FileError, claim_folder, digest_of
 from probmetric.serving import _gallery_files, _trust
-from probmetric.serving._gallery_files import AGAIN, INDEX, Content, Part
+from probmetric.serving._gallery_files import AGAIN, GALLERY, Content, Part
 from probmetric.serving._look import World, some
 
 if TYPE_CHECKING:
@@ -273,14 +273,13 @@ class Gallery:
         """Store the gallery, by default where it was opened; only new rows are written.
 
         Raises:
-            ServingError: nowhere to store it, or there is another folder of that name.
-            FileError: it cannot be written.
+            ServingError: nowhere to store it.
+            FileError: it cannot be written, or the folder holds files that are none of a gallery.
         """
         target = Path(folder) if folder is not None else self.folder
         if target is None:
             raise ServingError("say where to store the gallery: save(folder).")
-        if target.exists() and not (target / INDEX).is_file() and not _gallery_files.unfinished(target):
-            raise ServingError(f"{target} exists and is no gallery; name another folder, or remove it.")
+        claim_folder(target, GALLERY)
         content = Content(self.model, self.dim, self._parts, self.paths, self.class_names, self.looks)
         self.folder, self._parts = target, _gallery_files.write(target, content)
         _trust.write(target, self.digest, self._trust, self.certificates)

@@ -40,6 +40,7 @@ from probmetric.metrics.arrays import UNIT_TOLERANCE
 from probmetric.serving._look import KEPT
 from probmetric.serving._row_sums import changed_row, row_sums
 
+GALLERY = "gallery"
 INDEX, EARLIER_LOOKS = "gallery.json", "looks.safetensors"
 AGAIN = "make the gallery again (`probmetric index`)"
 VERIFIED_BYTES = 256 * 2**20
@@ -301,11 +302,6 @@ def _remove_others(folder: Path, current: set[str]) -> None:
         if path.name == EARLIER_LOOKS or (_named_by_content(path.name) and path.name not in current):
             with contextlib.suppress(OSError):
                 path.unlink()
-
-
-def unfinished(folder: Path) -> bool:
-    """Whether all that is in `folder` is what the first `write` into it leaves where it does not come to its end."""
-    return all(_named_by_content(path.name) or path.name.startswith(".") for path in folder.iterdir())
 
 
 def _named_by_content(name: str) -> bool:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from probmetric.errors import ProbMetricError, ServingError
 from probmetric.io import present
-from probmetric.run_folder import RunFolder
-from probmetric.run_names import RESULTS, RunKey
+from probmetric.runs.folder import RunFolder
+from probmetric.runs.names import RESULTS, RunKey
 from probmetric.serving._parts import Parts
 from probmetric.serving._record import RECORD
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 def measured(model: Model, images: Any, class_names: Sequence[str] | None, ks: tuple[int, ...]) -> dict[str, float]:
     """See `Model.evaluate`."""
-    from probmetric.run_folder import Embeddings
     from probmetric.runs.evaluate_settings import EvaluationSettings
     from probmetric.runs.evaluate_test import evaluate_test
+    from probmetric.runs.folder import Embeddings
     from probmetric.trust.answers import answers_among_others
 
     items = loose_images(images, None, class_names)

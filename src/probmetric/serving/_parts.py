@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from probmetric.errors import ProbMetricError, ServingError
 from probmetric.io import (
     FileError,
     content_digest,
+    new_folder,
     present,
     read_json,
     read_tensors,
@@ -25,7 +25,7 @@ from probmetric.io import (
     write_tensors,
     write_text,
 )
-from probmetric.run_folder import RunFolder
+from probmetric.runs.folder import RunFolder
 from probmetric.serving._record import CARD, POSTERIOR, RECORD, REFERENCE, Member, ModelRecord
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 Tensors = Mapping[str, "torch.Tensor"]
 BROKEN = "export the model again"
+MODEL_FOLDER = "model folder"
 _LARGEST_RECORD = 64 * 2**20
 _KEPT_FACTS = ("training", "data_digest", "versions", "hardware")
 
@@ -63,7 +64,7 @@ class Parts:
         Raises:
             FileError: a file of the run, or the prepared dataset it was trained on, is missing or damaged.
         """
-        from probmetric.embedder import prepared_folder
+        from probmetric.runs.embed import prepared_folder
 
         folders = [RunFolder.named(name, results) for name in run.encoders]
         folder, settings = RunFolder.named(run.name, results), run.settings
@@ -117,20 +118,16 @@ class Parts:
         """Write the model folder: whole, or not at all.
 
         Raises:
-            ServingError: there is another folder of that name.
+            FileError: the folder holds files that are none of a model folder, or is a link or the current folder.
         """
-        from probmetric.data.prepare import new_folder
         from probmetric.serving._card import card
 
-        if folder.exists() and any(folder.iterdir()) and not (folder / RECORD).is_file():
-            raise ServingError(f"{folder} exists and is no model folder; name another one, or remove it.")
         record = self.record.model_copy(update={"license": license} if license else {})
-        with new_folder(folder) as target:
+        with new_folder(folder, MODEL_FOLDER) as target:
             for name, tensors in self.tensors.items():
                 write_tensors(target / name, tensors)
             write_json(target / RECORD, signed(record.model_dump(mode="json")))
             write_text(target / CARD, card(record))
-        shutil.rmtree(folder.parent / f".{folder.name}.work", ignore_errors=True)
         return folder
 
     def model(self, device: torch.device | str = "cpu", network: nn.Module | None = None) -> Model:

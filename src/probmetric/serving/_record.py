@@ -17,9 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from probmetric.config import EncoderSettings, parse
-from probmetric.config._components import Component, RegisteredIn, Strict, UncertaintyChoice
-from probmetric.data import views
+from probmetric.config import EncoderSettings, NamedView, Strict, UncertaintyChoice, parse
 from probmetric.data.views import create_view
 from probmetric.data.views._base import Tensors, View
 from probmetric.io import digest_of
@@ -83,7 +81,7 @@ class Transform(Strict):
     Inputs that are tensors of the shape `tensor` are taken as they are; there is no view then.
     """
 
-    view: Annotated[Component, RegisteredIn(views.REGISTRY)] | None = None
+    view: NamedView | None = None
     shorter_side: Annotated[int, Field(ge=0, le=100_000)] = 0
     tensor: Annotated[tuple[Annotated[int, Field(ge=1, le=LARGEST_DIM)], ...], Field(max_length=8)] = ()
 

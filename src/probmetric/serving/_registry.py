@@ -7,13 +7,13 @@ artifacts of the run that made the model. The same model is registered once.
 from __future__ import annotations
 
 import re
-import shutil
 import warnings
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from probmetric.errors import ServingError
+from probmetric.io import new_folder
 from probmetric.tracking import _store
 
 if TYPE_CHECKING:
@@ -77,9 +77,8 @@ def _run_of(client: MlflowClient, run: str) -> str | None:
 
 
 def _kept(model: Model, target: Path, license: str) -> str:
-    if target.exists():
-        shutil.rmtree(target)  # of a registration that was interrupted
-    _write(model, target, license)
+    with new_folder(target, "registered model") as folder:
+        _write(model, folder, license)
     return str(target)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probmetric.io import FileError, atomic_path
+from probmetric.io import FileError, atomic_path, check_new_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,8 +25,7 @@ def write_vectors(
         DataError: images that cannot be read; all of a block are named.
         FileError: the file cannot be written, or is not called so.
     """
-    if path.suffix != ".parquet":
-        raise FileError(f"{path} is to be a Parquet file; call it {path.with_suffix('.parquet').name}.")
+    check_vectors_file(path)
     import pyarrow.parquet as pq
 
     count, problems = 0, list[Any]()
@@ -43,6 +42,24 @@ def write_vectors(
             if writer is not None:
                 writer.close()
     return count, problems
+
+
+def check_vectors_file(path: Path) -> None:
+    """Raise an error where `path` is not called as a Parquet file, or is a file that `write_vectors` did not write."""
+    if path.suffix != ".parquet":
+        raise FileError(f"{path} is to be a Parquet file; call it {path.with_suffix('.parquet').name}.")
+    check_new_file(path, _written_here)
+
+
+def _written_here(path: Path) -> bool:
+    """Say whether a file is a Parquet file of vectors that `write_vectors` wrote."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return b"probmetric.model" in (pq.read_schema(path).metadata or {})
+    except (pa.ArrowException, OSError):
+        return False
 
 
 def _block(model: Model, items: LooseImages, rows: range, on_error: OnError) -> tuple[pa.Table, list[Any]]:

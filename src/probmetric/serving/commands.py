@@ -10,13 +10,15 @@ from typing import Any
 
 from probmetric.data.loose import LooseImages, image_files, loose_images, prepared_images
 from probmetric.errors import ServingError
-from probmetric.io import alone, present
-from probmetric.run_folder import RunFolder
+from probmetric.io import alone, check_claimable, check_new_file, check_replaceable, present
+from probmetric.runs.folder import RunFolder
+from probmetric.runs.names import RESULTS
 from probmetric.serving._answers import as_csv, as_text
 from probmetric.serving._gallery import Gallery
-from probmetric.serving._gallery_files import INDEX
+from probmetric.serving._gallery_files import GALLERY, INDEX
 from probmetric.serving._loading import load
 from probmetric.serving._model import Model, OnError
+from probmetric.serving._parts import MODEL_FOLDER
 
 log = logging.getLogger(__name__)
 SPLITS = ("train", "val", "test")
@@ -31,6 +33,12 @@ def export(source: str, place: Path, license: str = "") -> Path:
         place: folder or file.
         license: under what terms it may be used, for the card of a folder.
     """
+    if place.suffix in (".onnx", ".pt2"):
+        check_new_file(place)
+    else:
+        check_replaceable(
+            place, MODEL_FOLDER, [folder for folder in (Path(source), RESULTS / source) if folder.exists()]
+        )
     model = load(source, device="cpu")
     if place.suffix == ".onnx":
         return model.to_onnx(place)
@@ -60,6 +68,7 @@ def index(
         remove: names to remove.
     """
     _check_splits(splits)
+    check_claimable(folder, GALLERY, [place for place in places if place.is_dir()])
     if not present(folder / INDEX) and not places:
         raise ServingError(f"{folder} is no gallery yet; name images to make it of.")
     model = load(source) if places else None
@@ -115,9 +124,10 @@ def vectors(source: str, place: Path, output: Path, *, splits: Sequence[str] = (
         splits: of a prepared dataset.
         on_error: what is done with images that cannot be read.
     """
-    from probmetric.serving._vectors import write_vectors
+    from probmetric.serving._vectors import check_vectors_file, write_vectors
 
     _check_splits(splits)
+    check_vectors_file(output)
     count, problems = write_vectors(load(source), _items(place, splits), output, on_error=on_error)
     _tell(problems)
     left = f", {len(problems)} left out" if problems else ""

@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from probmetric.config import ConfigError, EncoderSettings, parse
-from probmetric.config._components import Component
+from probmetric.config import Component, ConfigError, EncoderSettings, parse
 from probmetric.data.choosing import Use
 from probmetric.data.images import Eye, ImageSource
 from probmetric.data.loose import LooseImages, dataset_images, image_of, is_dataset, item_classes

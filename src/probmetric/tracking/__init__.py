@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from probmetric.io import FileError
-from probmetric.run_folder import RunFolder, finished_runs
+from probmetric.runs.folder import RunFolder, finished_runs
 from probmetric.tracking import _store
 from probmetric.tracking._entries import pending_report, pending_run
 from probmetric.tracking.live import live_curves

@@ -11,8 +11,8 @@ from typing import Any
 from probmetric.config import Evaluation, Training
 from probmetric.io import digest_of, read_json, sha256_file
 from probmetric.metrics import is_headline
-from probmetric.run_folder import RunFolder, flatten
-from probmetric.run_names import legal_name
+from probmetric.runs.folder import RunFolder, flatten
+from probmetric.runs.names import legal_name
 
 REPORTS = "reports"
 _REPORT_SUFFIXES = {".csv", ".html", ".json", ".md", ".pdf", ".png", ".tex"}

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from probmetric.io import digest_of
-from probmetric.run_names import RunKey
+from probmetric.runs.names import RunKey
 from probmetric.tracking._entries import Entry, legal_texts
 
 PARENT_TAG, KIND_TAG = "probmetric.parent", "probmetric.kind"

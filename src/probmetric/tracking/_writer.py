@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probmetric.run_names import legal_name
+from probmetric.runs.names import legal_name
 from probmetric.tracking._bulk import pack, read_results, read_tags, set_tags, write_runs
 from probmetric.tracking._entries import REPORTS, Entry, Pending
 from probmetric.tracking._parents import CHILD_OF, PARENT_TAG, Child, families

@@ -21,13 +21,13 @@ from probmetric.config import ConfigError, EncoderSettings
 from probmetric.io import FileError
 from probmetric.losses import Loss, create_loss
 from probmetric.models import Encoder, create_encoder
-from probmetric.run_folder import RunFolder, Which
+from probmetric.runs.folder import RunFolder, Which
 from probmetric.training.seeds import derive_seed
 from probmetric.uncertainty import Posterior, Predictor, create_uncertainty
 from probmetric.uncertainty.ensemble import EncoderEnsemble
 
 if TYPE_CHECKING:
-    from probmetric.config._components import Component
+    from probmetric.config import Component
     from probmetric.uncertainty._base import Batches
 
 Weights = dict[str, Tensor]

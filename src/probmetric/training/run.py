@@ -1,6 +1,6 @@
 """Training as a step of the workflow: settings and a prepared dataset in, a run folder out.
 
-    run_folder/    selected and last weights, history, record (`probmetric.run_folder`)
+    run_folder/    selected and last weights, history, record (`probmetric.runs.folder`)
     state_folder/  checkpoints and a lock; removed when the run is finished
 
 Outputs appear whole or not at all, and only when training is finished.
@@ -22,7 +22,7 @@ from probmetric.data.choosing import Role
 from probmetric.io import FileError, atomic_path, digest_of
 from probmetric.losses import Loss
 from probmetric.models import Encoder
-from probmetric.run_folder import RunFolder
+from probmetric.runs.folder import RunFolder
 from probmetric.training.allocator import keep_freed_memory
 from probmetric.training.assemble import Weights, assemble, weights_of
 from probmetric.training.backend import backend

@@ -23,7 +23,7 @@ from probmetric.metrics.ood import auroc
 from probmetric.metrics.selective import selective_metrics
 from probmetric.retrieval.among import asked_among
 from probmetric.retrieval.match import Match, find_match
-from probmetric.run_folder import Embeddings, RunFolder
+from probmetric.runs.folder import Embeddings, RunFolder
 from probmetric.trust import scores
 from probmetric.trust.p_right import PRight, added_auroc, cross_fitted, fit_p_right, p_right_metrics
 

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from probmetric.registry import Count, Draws, LearningRate, Positive
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import Fitting, Posterior, evaluating, seed_from
 from probmetric.uncertainty._gaussian import GaussianHead, LogVarianceHead
@@ -38,19 +39,14 @@ class PFE(GaussianHead):
     def __init__(
         self,
         *,
-        epochs: int = 20,
-        learning_rate: float = 1e-3,
-        margin: float = 0.7,
+        epochs: Count = 20,
+        learning_rate: LearningRate = 1e-3,
+        margin: Positive = 0.7,
         triplets: Literal["all", "hard", "semihard", "easy"] = "all",
-        samples: int = 100,
+        samples: Draws = 100,
         score: Literal["std_sum", "inverse_concentration"] = "inverse_concentration",
         keep_samples: bool = False,
     ) -> None:
-        if epochs < 1 or learning_rate <= 0 or samples < 2:
-            raise ValueError(
-                f"epochs={epochs}, learning_rate={learning_rate}, samples={samples}: "
-                "epochs at least 1, learning_rate above 0, samples at least 2."
-            )
         self.epochs, self.learning_rate = epochs, learning_rate
         self.margin, self.triplets = margin, triplets
         self.samples, self.score, self.keep_samples = samples, score, keep_samples

@@ -27,7 +27,7 @@ from probmetric.data.sources import register
 from probmetric.data.sources._base import Source, Table
 from probmetric.data.sources._files import IMAGE_SUFFIXES, ImageFiles, Store, strings
 from probmetric.data.sources._own import CLOSED_SETS, Listed, OnError, Sharing, Split
-from probmetric.registry import Flag
+from probmetric.registry import Count, CountOrZero, Flag, Share
 
 OTHER_PICTURES = (".webp", ".bmp", ".gif", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl", ".jp2", ".ppm")
 Rows = list[tuple[str, str, str, str]]
@@ -46,11 +46,11 @@ class Folder(Source):
         self,
         *,
         split: Split = "by_class",
-        test_fraction: float = 0.5,
-        val_fraction: float = 0.15,
-        min_images: int = 2,
+        test_fraction: Share = 0.5,
+        val_fraction: Share = 0.15,
+        min_images: Count = 2,
         group: Literal["none", "folder"] = "none",
-        shorter_side: int = 256,
+        shorter_side: CountOrZero = 256,
         store: Store = "pixels",
         on_error: OnError = "raise",
         near_duplicates: bool = True,

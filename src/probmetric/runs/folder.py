@@ -1,4 +1,22 @@
-"""How a run's files are read, checked, and written."""
+"""A run on disk: which files its folder holds, which step writes each, how they are read, checked and written.
+
+No other module names them.
+
+results/<dataset>[+noise<rate>]/<method>[+key=value...]/seed<k>/
+    model.safetensors       weights selected on the validation split, named encoder.* and loss.*
+    model_last.safetensors  weights of the last epoch
+    history.csv             one row per epoch
+    encoder.yaml            how the weights were made: settings, data digest, versions, hardware
+    posterior.safetensors   where the uncertainty is fitted
+    embeddings/             <split>.safetensors for val, test, ood and last, and timing.json
+    metrics.json            metric -> value, null where it is not defined
+    curves.json             curves of the evaluation by name
+    matches.safetensors     the match record: what was answered to each query, how near, how sure, and whether rightly
+    run.yaml                the record of the finished run
+    certificate.json        a threshold below which answers are right often enough, where one was asked for
+    certificate.md          the same in words
+    made/<step>.json        what the files of each step were made from
+"""
 
 from __future__ import annotations
 
@@ -6,11 +24,11 @@ import contextlib
 import csv
 import functools
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from probmetric.io import (
     FileError,
@@ -26,13 +44,16 @@ from probmetric.io import (
     write_text,
     write_yaml,
 )
-from probmetric.run_folder._files import STEPS, RunFiles, Split, Which
-from probmetric.run_names import RESULTS, RunKey
+from probmetric.runs.names import RESULTS, RunKey
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
+Step = Literal["train", "fit_posterior", "embed", "evaluate"]
+STEPS: tuple[Step, ...] = ("train", "fit_posterior", "embed", "evaluate")
+Which = Literal["selected", "last"]
+Split = Literal["val", "test", "ood", "last"]
 RERUN = "delete the run folder and run the workflow again"
 
 
@@ -45,6 +66,106 @@ class Embeddings:
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.tensors[name]
+
+
+class RunFiles:
+    """Paths of a run's files below `path`; nothing is read."""
+
+    path: Path
+
+    @property
+    def history_file(self) -> Path:
+        """One row per epoch."""
+        return self.path / "history.csv"
+
+    @property
+    def encoder_file(self) -> Path:
+        """How the weights were made."""
+        return self.path / "encoder.yaml"
+
+    @property
+    def posterior_file(self) -> Path:
+        """What the uncertainty was fitted to."""
+        return self.path / "posterior.safetensors"
+
+    @property
+    def timing_file(self) -> Path:
+        """What embedding took."""
+        return self.path / "embeddings" / "timing.json"
+
+    @property
+    def metrics_file(self) -> Path:
+        """Metric -> value."""
+        return self.path / "metrics.json"
+
+    @property
+    def curves_file(self) -> Path:
+        """Curves of the evaluation."""
+        return self.path / "curves.json"
+
+    @property
+    def matches_file(self) -> Path:
+        """The match record."""
+        return self.path / "matches.safetensors"
+
+    @property
+    def certificate_file(self) -> Path:
+        """What the answers of its test gallery are certified for."""
+        return self.path / "certificate.json"
+
+    @property
+    def certificate_page(self) -> Path:
+        """The same in words."""
+        return self.path / "certificate.md"
+
+    @property
+    def record_file(self) -> Path:
+        """The record of the finished run."""
+        return self.path / "run.yaml"
+
+    def weights_file(self, which: Which = "selected") -> Path:
+        """Weights selected on the validation split, or those of the last epoch."""
+        return self.path / {"selected": "model.safetensors", "last": "model_last.safetensors"}[which]
+
+    def embeddings_file(self, split: Split) -> Path:
+        """Embeddings of a split; "last" is the test split with the last weights."""
+        return self.path / "embeddings" / f"{split}.safetensors"
+
+    @property
+    def text_files(self) -> dict[str, Path]:
+        """Name -> path of the small files that are there: record, metrics, curves, history."""
+        files = (self.record_file, self.metrics_file, self.curves_file, self.history_file)
+        return {file.name: file for file in files if present(file)}
+
+    def step_files(self, step: Step) -> tuple[Path, ...]:
+        """Every file a step writes."""
+        splits: tuple[Split, ...] = ("val", "test", "ood", "last")
+        files: dict[Step, tuple[Path, ...]] = {
+            "train": (self.weights_file("selected"), self.weights_file("last"), self.history_file, self.encoder_file),
+            "fit_posterior": (self.posterior_file,),
+            "embed": (*map(self.embeddings_file, splits), self.timing_file),
+            "evaluate": (self.metrics_file, self.curves_file, self.matches_file, self.record_file),
+        }
+        return files[step]
+
+    def step_results(self, step: Step) -> tuple[Path, ...]:
+        """Those of a step's files that later steps compute with; the others hold times, versions and settings."""
+        aside = (self.history_file, self.encoder_file, self.timing_file, self.record_file)
+        return tuple(file for file in self.step_files(step) if file not in aside)
+
+    def made_file(self, step: Step) -> Path:
+        """The record of what a step's files were made from (`probmetric.runs.made`)."""
+        return self.path / "made" / f"{step}.json"
+
+    @property
+    def trained(self) -> bool:
+        """Whether the encoder is trained: its record, written last, is there."""
+        return present(self.encoder_file)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run was evaluated: it has metrics.json."""
+        return present(self.metrics_file)
 
 
 class RunFolder(RunFiles):
@@ -265,6 +386,25 @@ class RunFolder(RunFiles):
     def fidelity(self) -> str:
         """`corrected` or `as_published`."""
         return str(self.find("fidelity", "settings.fidelity", default="corrected"))
+
+
+def finished_runs(runs: Iterable[str | Path | RunFolder]) -> list[RunFolder]:
+    """Those of the given runs that have metrics.json, in the order of their names; a repeated one counts once."""
+    opened = (run if isinstance(run, RunFolder) else RunFolder(run) for run in runs)
+    found = {run.key: run for run in opened if run.finished}
+    return sorted(found.values(), key=lambda run: run.key)
+
+
+def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as dotted keys: `{"loss": {"scale": 32}}` -> `{"loss.scale": 32}`."""
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        name = f"{prefix}.{key}" if prefix else str(key)
+        if isinstance(item, Mapping):
+            flat |= flatten(item, name)
+        else:
+            flat[name] = item
+    return flat
 
 
 def _whole(values: Any, path: Path, *names: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from probmetric import losses, source_digest
+from probmetric import losses
 from probmetric.config import ConfigError, Params, parse
 from probmetric.planning.declared import ensure, outdated
 from probmetric.registry import (
@@ -18,7 +18,8 @@ from probmetric.registry import (
     nearest,
     registry_of,
 )
-from probmetric.registry import _plugins as plugins
+from probmetric.registry import registry as registries
+from probmetric.runs import source as source_digest
 
 LOSS = '''
 """A loss of a user."""
@@ -199,12 +200,12 @@ def test_installed_packages_announce_components_by_entry_point(project, monkeypa
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mylab\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[probmetric.components]\nmylab = mylab.circle\n")
     monkeypatch.syspath_prepend(str(project))
-    monkeypatch.setattr(plugins, "_LOADED", set())
+    monkeypatch.setattr(registries, "_LOADED", set())
     assert losses.create_loss("circle", num_classes=2, dim=2).margin == 0.4
     assert "circle" in losses.list_losses()
     (project / "mylab" / "circle.py").unlink()
     del sys.modules["mylab.circle"]
-    monkeypatch.setattr(plugins, "_LOADED", set())
+    monkeypatch.setattr(registries, "_LOADED", set())
     with pytest.raises(PluginError, match=r"mylab announces components that cannot be had.*mylab.circle"):
         losses.REGISTRY.check("ring")
 

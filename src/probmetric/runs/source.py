@@ -26,7 +26,8 @@ INFRASTRUCTURE = tuple(
     f"probmetric.{name}"
     for name in (
         *("config", "errors", "io", "launch", "lazy", "planning", "privacy", "registry", "reporting"),
-        *("metrics._docs", "metrics._headlines", "metrics._records", "run_folder", "run_names", "tracking"),
+        *("metrics._docs", "metrics._headlines", "metrics._records", "tracking"),
+        *("runs.folder", "runs.made", "runs.names", "runs.source"),
     )
 )
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from probmetric import source_digest
 from probmetric.config import Params, load
-from probmetric.identity import component_code, step_code
 from probmetric.planning.staleness import steps_of
 from probmetric.planning.workflow import WorkflowPlan
-from probmetric.source_digest import closure, module_digests
+from probmetric.runs import source as source_digest
+from probmetric.runs.identity import component_code, step_code
+from probmetric.runs.source import closure, module_digests
 
 LOSS = '''"""A loss."""
 

@@ -1,6 +1,6 @@
 """The steps of one run, on folders: each reads what the step before it wrote and writes its own files whole.
 
-Which files these are: `probmetric.run_folder`.
+Which files these are: `probmetric.runs.folder`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from probmetric import __version__
 from probmetric.config import ConfigError, RunSettings
-from probmetric.embedder import Embedder, fit_uncertainty, load_trained, prepared_folder
 from probmetric.launch import ALONE, Place
-from probmetric.made import Ingredients, forget, read_made, record, restore
 from probmetric.planning.plans import RunPlan
 from probmetric.planning.runs import Run
 from probmetric.planning.staleness import step_ingredients, steps_before
-from probmetric.run_folder import RunFolder, Step
-from probmetric.run_names import RESULTS, STATE
+from probmetric.runs.embed import Embedder, fit_uncertainty, load_trained, prepared_folder
+from probmetric.runs.folder import RunFolder, Step
+from probmetric.runs.made import Ingredients, forget, read_made, record, restore
+from probmetric.runs.names import RESULTS, STATE
 
 if TYPE_CHECKING:
     from probmetric.trust.deployed import Unit

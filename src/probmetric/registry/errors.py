@@ -31,3 +31,7 @@ class OptionValueError(ProbMetricError, ValueError):
 
 class RegistrationError(ProbMetricError, ValueError):
     """A component cannot be registered as it is written: its name, its options or what it must declare."""
+
+
+class PluginError(ProbMetricError, ValueError):
+    """A plugin cannot be found or imported."""

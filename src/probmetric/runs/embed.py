@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from probmetric.config import EncoderSettings, RunSettings
 from probmetric.planning.runs import encoder_runs
-from probmetric.run_folder import RunFolder, Split, Which
-from probmetric.run_names import RESULTS
+from probmetric.runs.folder import RunFolder, Split, Which
+from probmetric.runs.names import RESULTS
 
 if TYPE_CHECKING:
     import torch

@@ -8,7 +8,7 @@ import torch
 from safetensors.numpy import save_file
 
 from probmetric.io import FileError, read_tensors, write_json, write_tensors, write_text, write_yaml
-from probmetric.run_folder import STEPS, RunFolder, finished_runs, flatten
+from probmetric.runs.folder import STEPS, RunFolder, finished_runs, flatten
 
 RERUN = r"; delete the run folder and run the workflow again\.$"
 ROWS = {"mean": np.eye(3), "uncertainty": np.arange(3.0), "label": np.arange(3), "index": np.arange(3)}

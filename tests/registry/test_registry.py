@@ -7,17 +7,21 @@ import sys
 from typing import Annotated
 
 import pytest
+import torch
 
+from probmetric import losses
 from probmetric.registry import (
     REQUIRED,
     OptionValueError,
     Range,
+    RegistrationError,
     Registry,
-    _catalogue,
     all_registries,
+    catalogue,
     registry_of,
     write_catalogue,
 )
+from probmetric.registry.options import Option, entry_of, option_of
 
 
 @pytest.mark.parametrize("registry", list(all_registries()), ids=lambda registry: registry.kind)
@@ -51,7 +55,7 @@ def test_numbers_no_option_of_ours_can_mean_are_refused_by_name(registry, name, 
 @pytest.mark.parametrize("value", [[math.nan], [0.1, [math.inf]], (1e30,)])
 def test_numbers_in_a_list_are_finite_too(value):
     option = next(option for option in registry_of("view").options("photos").values() if option.name == "jitter")
-    with pytest.raises(OptionValueError, match="allowed: a number between"):
+    with pytest.raises(OptionValueError, match="allowed: a number at least"):
         option.check("view 'photos': option 'jitter'", value)
 
 
@@ -131,7 +135,7 @@ def test_reading_names_imports_no_torch():
 
 def test_the_committed_catalogue_is_what_importing_gives(tmp_path):
     written = write_catalogue(tmp_path / "catalogue.json").read_text()
-    assert _catalogue.SHIPPED.read_text() == written, "run `make schemas`"
+    assert catalogue.SHIPPED.read_text() == written, "run `make schemas`"
 
 
 CONFIGURATION = """
@@ -148,7 +152,7 @@ def test_the_configuration_is_checked_without_torch():
 def test_a_component_newer_than_the_catalogue_is_imported_once(package: Registry, project):
     assert package.entry("flat").doc == ""
     kept = json.loads((project / "state" / "components" / "sample-flat.json").read_text())
-    assert kept["found"]["module"] == "sample_components.flat"
+    assert kept["entries"]["module"] == "sample_components.flat"
     package._entries.clear()
     package._objects.clear()
     del sys.modules["sample_components.flat"]
@@ -172,8 +176,11 @@ def test_a_damaged_note_is_made_again(package: Registry, project):
     [
         ("loss", "arcface", "scale", -5.0, "above 0"),
         ("loss", "arcface", "scale", math.nan, "above 0"),
-        ("loss", "arcface", "margin", math.inf, "at least -1000000000, at most"),
-        ("loss", "arcface", "margin", 1e31, "at least -1000000000, at most"),
+        ("loss", "arcface", "margin", math.inf, "at least 0, below 3.14"),
+        ("loss", "arcface", "margin", 3.2, "at least 0, below 3.14"),
+        ("loss", "proxy_anchor", "margin", 1e31, r"at least -1e\+15, at most"),
+        ("loss", "contrastive_potential", "delta_repulsion", 2.0, "above 0, below 2"),
+        ("dataset", "cub", "fold", 4, "at least 0, at most 3"),
         ("loss", "proxy_anchor", "proxy_lr", 0, "above 0"),
         ("loss", "vmf", "samples", 0, "at least 1, at most 1000000"),
         ("loss", "vmf", "samples", 10**30, "at least 1, at most"),
@@ -193,18 +200,62 @@ def test_defaults_are_in_their_ranges():
         for name in registry.own_names():
             for option in registry.options(name).values():
                 if option.default is not REQUIRED:
-                    option.check(name, option.default)
+                    defaults = {other.name: other.default for other in registry.options(name).values()}
+                    option.check(name, option.default, defaults)
 
 
 def test_a_declared_range_is_part_of_the_entry():
-    from probmetric.registry._entries import Option, _range
-
     mark = Range(above=0, high=2)
-    found = Option("x", 1.0, ("float",), (), _range(Annotated[float, mark] | None))
-    assert found.range == mark
+    for annotation in (Annotated[float, mark] | None, Annotated[float | None, mark]):
+        found = option_of("x", annotation)
+        assert (found.types, found.range) == (("float", "None"), mark)
     assert Option.of("x", json.loads(json.dumps(found.plain()))) == found
     for inside in (1e-9, 2):
         found.check("x", inside)
     for outside in (0, 2.1, -1):
         with pytest.raises(OptionValueError, match="above 0, at most 2"):
             found.check("x", outside)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        (
+            "margin",
+            {"cutoff": 1.5, "upper_cutoff": 1.2},
+            r"'upper_cutoff' is 1.2; .* above cutoff.*\(cutoff is 1.5\)",
+        ),
+        ("margin", {"cutoff": 2.5}, "'cutoff' is 2.5; allowed: a number above 0, below 2"),
+        ("contrastive_potential", {"delta_repulsion": 0.005}, r"'min_distance' is 0.01; .* below delta_repulsion"),
+        ("contrastive_potential", {"delta_repulsion": "far"}, "'delta_repulsion' is 'far'"),
+        ("nir", {"base": "proxy_nca", "scale": 2.0}, r"'scale' is 2.0, which counts with base='proxy_anchor' or"),
+        ("el_nivmf", {"guide_margin": 0.2}, r"'guide_margin' is 0.2, which .* only; guidance is 'none'"),
+    ],
+)
+def test_options_are_checked_beside_each_other(name: str, options: dict[str, object], message: str):
+    with pytest.raises(OptionValueError, match=message):
+        registry_of("loss").check_options(name, options)
+
+
+def test_options_that_go_together_are_taken():
+    check = registry_of("loss").check_options
+    assert check("margin", {"cutoff": 0.1, "upper_cutoff": 0.2}) == {"cutoff": 0.1, "upper_cutoff": 0.2}
+    assert check("el_nivmf", {"guidance": "proxy_anchor", "guide_margin": None}) is not None
+    assert registry_of("uncertainty").check_options("laplace", {"prior": "validation", "prior_precision": 1.0})
+
+
+def test_integers_where_floats_are_asked_become_floats():
+    checked = registry_of("loss").check_options("margin", {"beta": 1})
+    assert checked == {"beta": 1.0}
+    assert isinstance(checked["beta"], float)
+    loss = losses.create_loss("margin", num_classes=3, dim=4, beta=1, margin=0)
+    assert loss.beta.dtype == torch.float32
+    assert loss(torch.eye(4), torch.tensor([0, 0, 1, 2])).isfinite()
+
+
+def test_a_range_that_names_no_option_is_refused():
+    with pytest.raises(RegistrationError, match=r"'low' depends on 'hihg'\. did you mean 'high'"):
+        entry_of(_misspelt, "m", (), ())
+
+
+def _misspelt(*, low: Annotated[float, Range(below="hihg")] = 0.0, high: float = 1.0) -> None: ...

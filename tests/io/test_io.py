@@ -32,7 +32,7 @@ from probmetric.io import (
     write_yaml,
 )
 from probmetric.reporting.aggregate import read_records
-from probmetric.run_folder import RunFolder
+from probmetric.runs.folder import RunFolder
 
 
 def test_a_failure_while_writing_leaves_the_old_file(tmp_path):

@@ -20,10 +20,10 @@ from probmetric import losses, metrics, models, uncertainty
 from probmetric.config import Component, EncoderSettings, RunSettings
 from probmetric.data import views
 from probmetric.io import content_digest, sha256_file
-from probmetric.made import Ingredients, Made
 from probmetric.registry import Registry
-from probmetric.run_folder import Step
-from probmetric.source_digest import module_digests
+from probmetric.runs.folder import Step
+from probmetric.runs.made import Ingredients, Made
+from probmetric.runs.source import module_digests
 from probmetric.trust import scores
 
 VERSIONS: dict[Step, int] = {"train": 1, "fit_posterior": 1, "embed": 3, "evaluate": 3}
