@@ -37,7 +37,7 @@ from probmetric.data.image_file import workers_available
 from probmetric.data.manifest import DataError, load_columns
 from probmetric.data.store import ImageStore, open_images
 from probmetric.data.views import View, create_view
-from probmetric.data.views._base import Images, Tensors
+from probmetric.data.views._base import Images, RawTensors
 
 BATCH, AHEAD = 256, 4
 LUMA = (0.299, 0.587, 0.114)
@@ -113,7 +113,7 @@ class Eye:
     @property
     def tensor(self) -> tuple[int, ...]:
         """Shape of an input that is taken as it is; () where inputs are images."""
-        return self.view.shape if isinstance(self.view, Tensors) else ()
+        return self.view.shape if isinstance(self.view, RawTensors) else ()
 
     @property
     def ndim(self) -> int:

@@ -296,7 +296,7 @@ def _classes_of_parts(parts: Sequence[Any], rows: np.ndarray) -> list[str]:
     return names.tolist()
 
 
-def _listed_labels(dataset: Any) -> Sequence[Any] | None:
+def _listed_labels(dataset: Any) -> Any:
     """Return the labels that a dataset of PyTorch's or torchvision's lists; None where only its items tell."""
     from torch.utils.data import TensorDataset
 

@@ -27,7 +27,7 @@ from torch.utils import _pytree as tree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from probmetric.data.views import View
-from probmetric.data.views._base import Tensors
+from probmetric.data.views._base import RawTensors
 from probmetric.errors import ServingError
 from probmetric.io import atomic_path
 from probmetric.serving._resize import PIL_DIGITS, Axis, applied, fixed, pytorch_digits, weights
@@ -131,7 +131,7 @@ def lens_of(eye: Eye) -> Lens:
     from probmetric.data.views.vectors import Vectors
 
     view, (channels, side) = eye.view, eye.shape
-    if isinstance(view, Tensors):
+    if isinstance(view, RawTensors):
         return Given(torch.zeros(2, *view.shape))
     if isinstance(view, Vectors):
         return Rows(torch.zeros(2, channels * side**2 // 4))

@@ -276,9 +276,9 @@ def transform_of(view: View) -> dict[str, Any]:
     from dataclasses import asdict
 
     from probmetric.data.views import REGISTRY
-    from probmetric.data.views._base import Tensors
+    from probmetric.data.views._base import RawTensors
 
-    if isinstance(view, Tensors):
+    if isinstance(view, RawTensors):
         return {"tensor": list(view.shape)}
     name = next(name for name in REGISTRY.names() if REGISTRY.get(name) is type(view))
     return {"view": {"name": name, "options": json.loads(json.dumps(asdict(view)))}}

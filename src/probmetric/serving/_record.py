@@ -19,7 +19,7 @@ from pydantic import Field, field_validator, model_validator
 
 from probmetric.config import EncoderSettings, NamedView, Strict, UncertaintyChoice, parse
 from probmetric.data.views import create_view
-from probmetric.data.views._base import Tensors, View
+from probmetric.data.views._base import RawTensors, View
 from probmetric.io import digest_of
 
 RECORD, CARD, POSTERIOR, REFERENCE = "model.json", "README.md", "uncertainty.safetensors", "reference.safetensors"
@@ -93,7 +93,7 @@ class Transform(Strict):
 
     def created(self) -> View:
         """Create the evaluation view."""
-        return Tensors(shape=self.tensor) if self.view is None else create_view(self.view.name, **self.view.options)
+        return RawTensors(shape=self.tensor) if self.view is None else create_view(self.view.name, **self.view.options)
 
 
 class ModelRecord(Strict):

@@ -25,7 +25,7 @@ from probmetric.data.images import Eye, ImageSource
 from probmetric.data.loose import LooseImages, dataset_images, image_of, is_dataset, item_classes
 from probmetric.data.manifest import DataError
 from probmetric.data.views import create_view
-from probmetric.data.views._base import Tensors, View
+from probmetric.data.views._base import RawTensors, View
 from probmetric.errors import ServingError
 from probmetric.io import digest_of, tensors_digest
 from probmetric.losses import REGISTRY as LOSSES
@@ -94,7 +94,7 @@ def fit(
         ServingError: no dataset, a network that gives no embeddings, or an uncertainty that cannot be fitted to it.
     """
     network = encoder if isinstance(encoder, nn.Module) else None
-    values = {"loss": loss, "objective": objective, "view": view, "dim": dim, "seed": seed, "training": training}
+    values: dict[str, Any] = {"loss": loss, "objective": objective, "view": view, "dim": dim, "seed": seed, "training": training}
     values |= {"dataset": "yours", "method": "fit"} | ({"backbone": encoder} if network is None else {})
     settings = parse(EncoderSettings, {name: value for name, value in values.items() if value is not None}, "fit")
     chosen = parse(Component, {"name": uncertainty} if isinstance(uncertainty, str) else uncertainty, "fit")
@@ -202,7 +202,7 @@ def _view(first: Any, settings: EncoderSettings, *, by_name: bool) -> View:
                 f"the dataset's images are tensors of shape {shape}; backbone {backbone.name!r} takes square images "
                 "(C, S, S). Crop or resize them, or hand over a network of your own."
             )
-        return Tensors(shape=shape)
+        return RawTensors(shape=shape)
     statistics = input_statistics(backbone.name, **backbone.options) if by_name else None
     chosen = settings.view or Component(name="photos")
     view = create_view(chosen.name, **chosen.options).for_backbone(statistics)

@@ -145,10 +145,9 @@ class TrainingData:
     def _read_sizes(self) -> tuple[int, int]:
         """Return channels and side of the network's input; hold the images where that is possible."""
         train, side = self.sources["train"], self._view.side
-        if side is not None:
-            first = self._view.load_plain(train.load(np.zeros(1, dtype=np.int64)))
-            return first.shape[1], side
         first = train.load(np.zeros(1, dtype=np.int64))
+        if side is not None:
+            return self._view.load_plain(first).shape[1], side
         if not isinstance(first, np.ndarray) or first.shape[1] != first.shape[2]:
             sizes = f"{first.shape[1]}x{first.shape[2]}" if isinstance(first, np.ndarray) else "of different sizes"
             raise DataError(f"{self._name}: images are {sizes}; training needs square images of one size.")

@@ -61,7 +61,7 @@ class View:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tensors(View):
+class RawTensors(View):
     """Inputs that are tensors of a known `shape`, as they are."""
 
     shape: tuple[int, ...]
@@ -71,7 +71,7 @@ class Tensors(View):
         """Size of the last axis."""
         return self.shape[-1]
 
-    def evaluation(self) -> Tensors:
+    def evaluation(self) -> RawTensors:
         """Return the same view: nothing is drawn."""
         return self
 
