@@ -12,6 +12,7 @@ from probmetric.data import open_images, prepare_dataset
 from probmetric.data.draws import uniforms
 from probmetric.data.images import Eye, PreparedImages, batches
 from probmetric.data.samplers import EpisodicSampler, PairSampler
+from probmetric.data.views import create_view
 from probmetric.data.views.photos import Photos, crop_window, jittered
 
 ROWS = np.arange(12) * 7
@@ -147,15 +148,15 @@ def test_splits_are_read_in_manifest_order(folder, store):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"scale": (0.0, 1.0)}, "0 < low"),
+        ({"scale": [0.0, 1.0]}, "above 0"),
         ({"resize": 100}, "at least size"),
         ({"size": 0}, "at least 1"),
-        ({"mean": (0.5,)}, "give both"),
+        ({"mean": [0.5]}, "give both"),
     ],
 )
 def test_impossible_options_are_explained(options, message):
     with pytest.raises(ValueError, match=message):
-        Photos(**options)
+        create_view("photos", **options)
 
 
 def test_episodes_have_n_classes_of_k_distinct_images():

@@ -115,7 +115,7 @@ def test_the_card_says_data_protocol_metrics_and_licence(project, tmp_path):
 def test_the_interval_of_a_share_is_wilsons():
     from scipy.stats import binomtest
 
-    from probmetric.serving._card import _interval
+    from probmetric.serving.card import _interval
 
     low, high = binomtest(80, 100).proportion_ci(method="wilson")
     assert _interval("retrieval/recall_at_1", 0.8, 100) == f"{low:.4f} to {high:.4f}"
@@ -124,7 +124,7 @@ def test_the_interval_of_a_share_is_wilsons():
 def test_another_folder_is_not_overwritten(model, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").touch()
-    with pytest.raises(ProbMetricError, match="is no model folder"):
+    with pytest.raises(ProbMetricError, match="did not write there as its model folder"):
         model.save(tmp_path / "mine")
 
 

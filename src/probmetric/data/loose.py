@@ -11,7 +11,7 @@ import inspect
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ import numpy as np
 
 from probmetric.data.decode import Mode, decode, decode_file, decoded
 from probmetric.data.digest import verify_digest
+from probmetric.data.image_folder import ImageFolder, read_image_folder
 from probmetric.data.manifest import DataError, load_columns
 from probmetric.data.store import open_images
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from probmetric.data.views._base import Images
 
 log = logging.getLogger(__name__)
-IMAGE_FILES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 SHOWN = 50
 
 
@@ -85,10 +85,6 @@ class LooseImages:
     def _pixels(self, rows: np.ndarray, eye: Eye) -> Iterator[np.ndarray]:
         for row in rows:
             yield pixels_of(self.images[int(row)], eye.mode, eye.shorter_side or None)
-
-    def name(self, row: int) -> str:
-        """Return what image `row` is called in answers and messages."""
-        return self.paths[row] if self.paths else named(self.images[row], row)
 
 
 class _Lazy(Sequence[Any]):
@@ -153,14 +149,17 @@ def _source(images: Any) -> LooseImages:
 
 
 def _in_folders(places: Sequence[Path]) -> LooseImages:
-    """Return files of folders, and files; the class is the folder below the one named."""
+    """Return files of folders, and files; the class is the folder below the one named, or below that of a split."""
     files: list[Path] = []
     classes: list[str] = []
     for place in places:
-        listed = image_files(place)
-        files += listed
-        inside = [file.relative_to(place).parts if place.is_dir() else () for file in listed]
-        classes += [_text(parts[0]) if len(parts) > 1 else "" for parts in inside]
+        if place.is_dir():
+            folder = image_folder(place)
+            files += [place / image.path for image in folder.images]
+            classes += [_text(image.class_name) for image in folder.images]
+        else:
+            files += image_files(place)
+            classes.append("")
     return LooseImages(files, [_text(str(file)) for file in files], classes)
 
 
@@ -209,33 +208,24 @@ def image_files(place: str | Path) -> list[Path]:
         DataError: there is no such place, or it holds no image.
     """
     place = Path(place)
+    if place.is_dir():
+        return [place / image.path for image in image_folder(place).images]
     if not place.exists():
         raise DataError(f"{place} does not exist; name image files or folders with images.")
-    if place.is_file():
-        return [place]
-    root = place.resolve()
-    listed = sorted(path for path in place.rglob("*") if path.suffix.lower() in IMAGE_FILES)
-    shown = [path for path in listed if not path.name.startswith(".")]
-    inside = [path for path in shown if _lies_in(root, path)]
-    if len(inside) < len(shown):
-        first = next(path for path in shown if path not in inside)
+    return [place]
+
+
+def image_folder(place: Path) -> ImageFolder:
+    """Read a folder with images; links that lead out of it, or nowhere, are left out with a warning."""
+    folder = read_image_folder(place)
+    if folder.links_out:
         log.warning(
             "left out: %d link(s) that lead out of %s, or nowhere, such as %s; copy the images.",
-            len(shown) - len(inside),
+            len(folder.links_out),
             place,
-            first,
+            place / folder.links_out[0],
         )
-    files = [path for path in inside if path.is_file()]
-    if not files:
-        raise DataError(f"{place}: no image files ({', '.join(IMAGE_FILES)}).")
-    return files
-
-
-def _lies_in(root: Path, path: Path) -> bool:
-    try:
-        return path.resolve(strict=True).is_relative_to(root)
-    except (OSError, RuntimeError):  # links in a circle, or to nothing
-        return False
+    return folder
 
 
 # ---- datasets ----------------------------------------------------------------------------------------------------
@@ -359,10 +349,7 @@ def pixels_of(image: Any, mode: Mode, shorter_side: int | None = None) -> np.nda
 
     if not isinstance(image, Image.Image):
         image = Image.fromarray(_bytes_of(image))
-    try:
-        return decoded(image, mode=mode, shorter_side=shorter_side).pixels
-    except (Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
-        raise DataError(f"the image cannot be read ({error}).") from error
+    return decoded(image, mode=mode, shorter_side=shorter_side).pixels
 
 
 def _bytes_of(image: Any) -> np.ndarray:
@@ -404,6 +391,7 @@ def problem_list(problems: Sequence[tuple[str, str]], total: int, advice: str) -
     return DataError("\n".join([f"{len(problems)} of {total} images cannot be used; {advice}.", *shown, *more]))
 
 
-def reason_of(error: DataError, name: str) -> str:
-    """Return what is wrong with the image `name`, without its name and what to do about a whole dataset."""
-    return str(error).removeprefix(f"{name} ").partition("; ")[0]
+def named_problems(images: Sequence[Any], unreadable: Mapping[int, DataError]) -> list[tuple[str, str]]:
+    """Return name and reason of each image that cannot be read, without what to do about a whole dataset."""
+    names = {row: named(images[row], row) for row in unreadable}
+    return [(name, str(unreadable[row]).removeprefix(f"{name} ").partition("; ")[0]) for row, name in names.items()]

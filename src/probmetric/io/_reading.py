@@ -129,7 +129,7 @@ def read_json(path: str | Path, fix: str = "delete it and run again", kind: Any 
     """
     try:
         value = json.loads(read_text(path, fix))
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also of a number of 5,000 digits
         raise FileError(f"{path} is damaged ({error}); {fix}.") from error
     return of_kind(value, kind, path, fix)
 

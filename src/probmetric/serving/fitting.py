@@ -32,9 +32,9 @@ from probmetric.losses import REGISTRY as LOSSES
 from probmetric.models import REGISTRY as BACKBONES
 from probmetric.models import Encoder, input_statistics
 from probmetric.models._wrapped import wrapped
-from probmetric.serving._model import Model
-from probmetric.serving._parts import Parts, transform_of
-from probmetric.serving._record import POSTERIOR, REFERENCE, Facts, Member, ModelRecord, Transform, Wrapped
+from probmetric.serving.model import Model
+from probmetric.serving.model_folder import MEMBER, Parts
+from probmetric.serving.record import POSTERIOR, REFERENCE, Facts, Member, ModelRecord, Transform, Wrapped
 from probmetric.training.assemble import Assembly, assemble, weights_of
 from probmetric.training.backend import backend
 from probmetric.training.checkpoint import Checkpoints
@@ -94,7 +94,14 @@ def fit(
         ServingError: no dataset, a network that gives no embeddings, or an uncertainty that cannot be fitted to it.
     """
     network = encoder if isinstance(encoder, nn.Module) else None
-    values: dict[str, Any] = {"loss": loss, "objective": objective, "view": view, "dim": dim, "seed": seed, "training": training}
+    values: dict[str, Any] = {
+        "loss": loss,
+        "objective": objective,
+        "view": view,
+        "dim": dim,
+        "seed": seed,
+        "training": training,
+    }
     values |= {"dataset": "yours", "method": "fit"} | ({"backbone": encoder} if network is None else {})
     settings = parse(EncoderSettings, {name: value for name, value in values.items() if value is not None}, "fit")
     chosen = parse(Component, {"name": uncertainty} if isinstance(uncertainty, str) else uncertainty, "fit")
@@ -306,7 +313,7 @@ def _model(made: Assembly, data: TrainingData, uncertainty: Component, own: Wrap
     posterior = _posterior(made, data, uncertainty)
     predictor = made.predictor(uncertainty, posterior, seed)
     seen = predictor(data.plain_batches("val")).uncertainty if data.has_validation else torch.empty(0)
-    tensors = {"weights-0.safetensors": weights_of(made.encoder, made.loss)}
+    tensors = {MEMBER.format(0): weights_of(made.encoder, made.loss)}
     if posterior is not None:
         tensors[POSTERIOR] = {name: tensor.cpu().contiguous() for name, tensor in posterior.items()}
     reference = {"uncertainty": seen}
@@ -316,7 +323,7 @@ def _model(made: Assembly, data: TrainingData, uncertainty: Component, own: Wrap
     record = ModelRecord(
         name=f"{made.settings.loss.name if made.settings.loss else 'untrained'} with {uncertainty.name}",
         members=(Member(settings=made.settings.model_copy(update={"pretrained": None}), facts=facts, network=own),),
-        transform=Transform(**transform_of(data.eye.view)),
+        transform=Transform.of(data.eye.view),
         uncertainty=uncertainty,
         seed=seed,
         classes=tuple(classes[number] for number in np.unique(train.labels)),
@@ -329,7 +336,7 @@ def _model(made: Assembly, data: TrainingData, uncertainty: Component, own: Wrap
         files={name: tensors_digest(part) for name, part in tensors.items()},
         reference=tensors_digest(reference),
     )
-    return Parts(record, tensors | {REFERENCE: reference}).bound(made, data.device)
+    return Model.bound(Parts(record, tensors | {REFERENCE: reference}), made, data.device)
 
 
 def _posterior(made: Assembly, data: TrainingData, uncertainty: Component) -> Posterior | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from probmetric.serving.preprocessing import preprocess, preprocessing
+
 if TYPE_CHECKING:
-    from probmetric.serving._record import ModelRecord
+    from probmetric.serving.record import ModelRecord
 
 SHOWN = {
     "retrieval/recall_at_1": "Recall@1",
@@ -24,7 +27,8 @@ GOOD = 0.6
 
 def card(record: ModelRecord) -> str:
     """Markdown: what the model is, what it was trained and measured on, what its uncertainty is good for."""
-    return "\n".join([*_front(record), *_data(record), *_measured(record), *_uncertainty(record), *_use(record)]) + "\n"
+    parts = (_front, _data, _measured, _uncertainty, _use, _preprocessing)
+    return "\n".join(line for part in parts for line in part(record)) + "\n"
 
 
 def _front(record: ModelRecord) -> Iterator[str]:
@@ -37,9 +41,7 @@ def _front(record: ModelRecord) -> Iterator[str]:
     inputs = f"tensors of shape {tensor}" if tensor else f"{channels} x {side} x {side} pixels"
     yield f"Image embeddings of {dim} dimensions{members}, from {inputs}:"
     network = record.members[0].network
-    backbone = (
-        f"backbone {settings.backbone.name}" if network is None else f"a network of somebody's own, {network.kind}"
-    )
+    backbone = f"backbone {settings.backbone.name}" if network is None else f"a network of one's own, {network.kind}"
     yield f"{backbone}, loss {loss}, uncertainty {record.uncertainty.name}."
     yield f"Licence: {record.license}."
 
@@ -62,13 +64,13 @@ def _data(record: ModelRecord) -> Iterator[str]:
 
 def _measured(record: ModelRecord) -> Iterator[str]:
     yield from ("", "## Measured on the test split", "")
-    found = {name: value for name in SHOWN if (value := record.metrics.get(name)) is not None}
-    if not found:
+    values = {name: value for name in SHOWN if (value := record.metrics.get(name)) is not None}
+    if not values:
         yield "Nothing was measured."
         return
     rows = record.provenance.get("data", {}).get("splits", {}).get("test", {}).get("images", 0)
     yield from ("| metric | value | 95 % interval |", "| --- | --- | --- |")
-    yield from (f"| {SHOWN[name]} | {value:.4f} | {_interval(name, value, rows)} |" for name, value in found.items())
+    yield from (f"| {SHOWN[name]} | {value:.4f} | {_interval(name, value, rows)} |" for name, value in values.items())
     yield from ("", "Intervals (Wilson) are of the test images drawn; one training says nothing of other seeds.")
 
 
@@ -94,7 +96,7 @@ def _uncertainty(record: ModelRecord) -> Iterator[str]:
 
 
 def _use(record: ModelRecord) -> Iterator[str]:
-    given = "" if record.members[0].network is None else ", network=..."
+    network = "" if record.members[0].network is None else ", network=..."
     yield from (
         "",
         "## Use",
@@ -102,10 +104,23 @@ def _use(record: ModelRecord) -> Iterator[str]:
         "```python",
         "import probmetric",
         "",
-        f'model = probmetric.load("this folder"{given})',
+        f'model = probmetric.load("this folder"{network})',
     )
-    yield from ('found = model.embed(["photo.jpg"])', "```", "")
+    yield from ('batch = model.embed(["photo.jpg"])', "```", "")
     if record.plugins:
         yield f"Needs components of {', '.join(record.plugins)}: `probmetric.load_plugins([...])` first."
     versions = record.provenance.get("versions", {})
     yield "Made with " + ", ".join(f"{name} {version}" for name, version in versions.items()) + "."
+
+
+def _preprocessing(record: ModelRecord) -> Iterator[str]:
+    """How other programs make the network's input of an image."""
+    from probmetric.data.views import create_view
+
+    view = create_view(record.transform.view.name, **record.transform.view.options)
+    spec = preprocessing(view, record.shape, record.transform.shorter_side)
+    if spec is not None:
+        yield from ("", "## Preprocessing", "", "For an exported graph, with Pillow and NumPy (up to rounding):", "")
+        yield from ("```python", "import numpy as np", "", f"spec = {spec!r}", "")
+        yield from (inspect.getsource(preprocess).replace("image: Image.Image, spec: dict[str, Any]", "image, spec"),)
+        yield "```"

@@ -17,10 +17,12 @@ from probmetric.io import new_folder
 from probmetric.tracking import _store
 
 if TYPE_CHECKING:
+    import pandas as pd
     from mlflow import MlflowClient
 
-    from probmetric.serving._model import Model
+    from probmetric.serving.model import Model
 
+IMAGE = "image"
 DIGEST_TAG, RUN_TAG = "probmetric.model", "probmetric.run"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
@@ -107,7 +109,7 @@ def _write(model: Model, target: Path, license: str) -> None:
         folder = model.save(Path(scratch) / "probmetric", license=license)
         mlflow.pyfunc.save_model(
             str(target),
-            loader_module="probmetric.serving._pyfunc",
+            loader_module="probmetric.serving.registry",
             data_path=str(folder),
             signature=_signature(model),
             pip_requirements=[f"probmetric[models]=={__version__}"],
@@ -119,7 +121,25 @@ def _signature(model: Model) -> Any:
     from mlflow.types import ColSpec, DataType, Schema
     from mlflow.types.schema import Array
 
-    from probmetric.serving._pyfunc import IMAGE
-
     outputs: list[Any] = [ColSpec(Array(DataType.float), "mean"), ColSpec(DataType.float, "uncertainty")]
     return ModelSignature(inputs=Schema([ColSpec(DataType.binary, IMAGE)]), outputs=Schema(outputs))
+
+
+class Served:
+    """A model behind MLflow's interface."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    def predict(self, data: pd.DataFrame) -> pd.DataFrame:
+        """Columns `mean` (M numbers each) and `uncertainty` for the column `image`: bytes of image files, or paths."""
+        import pandas as pd
+
+        batch = self.model.embed(list(data[IMAGE]))
+        return pd.DataFrame({"mean": list(batch.mean.numpy()), "uncertainty": batch.uncertainty.numpy()})
+
+
+def _load_pyfunc(path: str) -> Served:
+    from probmetric.serving.model import load
+
+    return Served(load(path))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from probmetric.data.loose import prepared_images
 from probmetric.errors import ProbMetricError, ServingError
 from probmetric.io import (
     FileError,
@@ -26,20 +26,19 @@ from probmetric.io import (
     write_text,
 )
 from probmetric.runs.folder import RunFolder
-from probmetric.serving._record import CARD, POSTERIOR, RECORD, REFERENCE, Member, ModelRecord
+from probmetric.runs.names import RESULTS, RunKey
+from probmetric.serving.gallery import Embedder, Gallery
+from probmetric.serving.gallery_files import Content
+from probmetric.serving.record import CARD, POSTERIOR, RECORD, REFERENCE, ModelRecord, Transform
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
-    from probmetric.data.views._base import View
-    from probmetric.models import Encoder
     from probmetric.planning.runs import Run
-    from probmetric.serving._model import Model
-    from probmetric.training.assemble import Assembly
 
 Tensors = Mapping[str, "torch.Tensor"]
 BROKEN = "export the model again"
+MEMBER = "weights-{}.safetensors"
 MODEL_FOLDER = "model folder"
 _LARGEST_RECORD = 64 * 2**20
 _KEPT_FACTS = ("training", "data_digest", "versions", "hardware")
@@ -70,7 +69,7 @@ class Parts:
         folder, settings = RunFolder.named(run.name, results), run.settings
         tensors: dict[str, Tensors] = {}
         for number, member in enumerate(folders):
-            tensors[_weights(number)] = member.weights()
+            tensors[MEMBER.format(number)] = member.weights()
         if run.fits_posterior:
             tensors[POSTERIOR] = folder.posterior()
         data = root / prepared_folder(settings)
@@ -105,7 +104,7 @@ class Parts:
         values = unsigned(read_json(path, BROKEN), path, BROKEN)
         _check_components(values, path)
         record = ModelRecord.parse(values, str(path))
-        expected = {_weights(number) for number in range(len(record.members))}
+        expected = {MEMBER.format(number) for number in range(len(record.members))}
         names = set(record.files)
         if not expected <= names or names - expected - {POSTERIOR}:
             raise FileError(f"{path} lists the files {', '.join(sorted(names))}; {BROKEN}.")
@@ -120,7 +119,7 @@ class Parts:
         Raises:
             FileError: the folder holds files that are none of a model folder, or is a link or the current folder.
         """
-        from probmetric.serving._card import card
+        from probmetric.serving.card import card
 
         record = self.record.model_copy(update={"license": license} if license else {})
         with new_folder(folder, MODEL_FOLDER) as target:
@@ -129,84 +128,6 @@ class Parts:
             write_json(target / RECORD, signed(record.model_dump(mode="json")))
             write_text(target / CARD, card(record))
         return folder
-
-    def model(self, device: torch.device | str = "cpu", network: nn.Module | None = None) -> Model:
-        """Build the model on `device`, with somebody's own `network` where its backbone is none of ours.
-
-        Raises:
-            FileError: the tensors do not fit the record.
-            ServingError: the network is missing, or there is no need of one.
-        """
-        from probmetric.training.assemble import combined
-
-        return self.bound(combined(self._members(network)), device)
-
-    def bound(self, made: Assembly, device: torch.device | str) -> Model:
-        """Bind encoder and loss, which have these weights, to the uncertainty.
-
-        Raises:
-            FileError: the posterior does not fit the record.
-        """
-        from probmetric.data.images import Eye
-        from probmetric.serving._model import Model
-
-        record, posterior = self.record, self.tensors.get(POSTERIOR)
-        placed = None if posterior is None else {name: tensor.to(device) for name, tensor in posterior.items()}
-        try:
-            predictor = made.to(device).predictor(record.uncertainty, placed, record.seed)
-        except ValueError as error:
-            raise FileError(f"{POSTERIOR} of {record.name} does not fit its record: {error}") from error
-        eye = Eye(record.transform.created(), record.shape, record.transform.shorter_side)
-        return Model(self, predictor, eye, self._known())
-
-    def _members(self, network: nn.Module | None) -> list[Assembly]:
-        """Build encoder and loss of every member."""
-        from probmetric.training.assemble import Sizes, restored
-
-        members = []
-        for number, member in enumerate(self.record.members):
-            misfit = f"{_weights(number)} of {self.record.name} does not fit its record; {BROKEN}."
-            weights = cast("dict[str, torch.Tensor]", self.tensors[_weights(number)])
-            _check_sizes(member.facts.num_classes, weights, misfit)
-            try:
-                encoder = self._wrapped(member, network)
-                sizes = Sizes.of(member.facts.model_dump())
-                members.append(restored(member.settings, sizes, weights, misfit, encoder=encoder))
-            except (TypeError, ValueError, ArithmeticError, MemoryError) as error:  # of sizes that make no network
-                raise error if isinstance(error, ProbMetricError) else FileError(f"{misfit} {error}") from error
-        return members
-
-    def _wrapped(self, member: Member, network: nn.Module | None) -> Encoder | None:
-        """Return somebody's network as an encoder, where the member is one of those."""
-        from probmetric.models._wrapped import wrapped
-
-        if member.network is None:
-            if network is not None:
-                raise ServingError(
-                    f"{self.record.name} knows its network, {member.settings.backbone.name}; leave out `network`."
-                )
-            return None
-        if network is None:
-            raise ServingError(
-                f"{self.record.name} was fitted to a network of your own, {member.network.kind}, whose code is not in "
-                "the folder. Build it as for `fit` and hand it over: probmetric.load(folder, network=...)."
-            )
-        return wrapped(network, member.network.width, member.settings.dim if member.network.head else None)
-
-    def _known(self) -> Any:
-        from probmetric.serving._model import Reference
-
-        if REFERENCE not in self.tensors:
-            return None
-        found = self.tensors[REFERENCE].get("uncertainty")
-        kinds = ("torch.float32", "torch.float64")
-        if found is None or found.ndim != 1 or str(found.dtype) not in kinds or not bool(found.isfinite().all()):
-            raise FileError(f"{REFERENCE} of {self.record.name} holds no uncertainties; {BROKEN}.")
-        return Reference(np.sort(found.numpy())) if len(found) else None
-
-
-def _weights(number: int) -> str:
-    return f"weights-{number}.safetensors"
 
 
 def _checked(path: Path, digest: str) -> Tensors:
@@ -217,7 +138,7 @@ def _checked(path: Path, digest: str) -> Tensors:
     return cast("Tensors", tensors)
 
 
-def _check_sizes(num_classes: int, weights: Tensors, misfit: str) -> None:
+def check_sizes(num_classes: int, weights: Tensors, misfit: str) -> None:
     """A loss of as many classes as the record says must be in the weights: none is built that would not fit."""
     sizes = [max(tensor.shape) for name, tensor in weights.items() if name.startswith("loss.") and tensor.ndim]
     if sizes and num_classes > 64 * max(sizes):
@@ -268,20 +189,7 @@ def _transform(encoder: RunFolder, data: Path) -> dict[str, Any]:
     from probmetric.training.data import training_view
 
     view = training_view(EncoderSettings(**encoder.encoder["settings"]), data).evaluation()
-    return transform_of(view) | {"shorter_side": shorter_side_of(data)}
-
-
-def transform_of(view: View) -> dict[str, Any]:
-    """Return a view as a record has it: name and options, or the shape of the tensors."""
-    from dataclasses import asdict
-
-    from probmetric.data.views import REGISTRY
-    from probmetric.data.views._base import RawTensors
-
-    if isinstance(view, RawTensors):
-        return {"tensor": list(view.shape)}
-    name = next(name for name in REGISTRY.names() if REGISTRY.get(name) is type(view))
-    return {"view": {"name": name, "options": json.loads(json.dumps(asdict(view)))}}
+    return Transform.of(view, shorter_side_of(data)).model_dump(mode="json")
 
 
 def shorter_side_of(data: Path) -> int:
@@ -324,3 +232,77 @@ def _reference(folder: RunFolder) -> Tensors:
 
     found = folder.tensors("val", "uncertainty")
     return {"uncertainty": torch.from_numpy(found["uncertainty"])} if found else {"uncertainty": torch.empty(0)}
+
+
+def parts_of(source: str | Path) -> Parts:
+    """The parts of a model; arguments and errors as of `load`."""
+    text = str(source)
+    if text.startswith("models:/"):
+        return Parts.read(_downloaded(text))
+    path = Path(source)
+    if present(path / RECORD):
+        return Parts.read(path)
+    run = path if RunFolder(path).trained or RunFolder(path).finished else RESULTS / path
+    if _is_run(run) and (RunFolder(run).trained or RunFolder(run).finished):
+        run = run.resolve()
+        return _of_run(run, run.parents[2])
+    raise ServingError(
+        f"{text} is no model: expected a folder with {RECORD} (written by `probmetric export`), a finished run "
+        "(<dataset>/<method>/seed<k>) or models:/<name>/<version>."
+    )
+
+
+def _is_run(path: Path) -> bool:
+    try:
+        RunKey.parse(path)
+    except ProbMetricError:
+        return False
+    return True
+
+
+def _of_run(path: Path, results: Path) -> Parts:
+    from probmetric.planning.plans import recorded_run
+
+    name = path.relative_to(results).as_posix()
+    return Parts.of_run(recorded_run(name, results), results.parent, results)
+
+
+def _downloaded(uri: str) -> Path:
+    """The model folder inside an MLflow model."""
+    try:
+        import mlflow
+    except ImportError as error:
+        raise ServingError(f"{uri}: MLflow is not installed; pip install 'probmetric[workflow]'.") from error
+    try:
+        place = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri))
+    except mlflow.MlflowException as error:
+        raise ServingError(
+            f"{uri} cannot be had from {mlflow.get_tracking_uri()}: {error}. Run this where the store is, or name it: "
+            "MLFLOW_TRACKING_URI=sqlite:////path/mlflow.db, or the address of a server."
+        ) from error
+    found = sorted(place.rglob(RECORD))
+    if not found:
+        raise ServingError(f"{uri} holds no model of ProbMetric (no {RECORD}).")
+    return found[0].parent
+
+
+def run_gallery(model: Embedder, source: str, splits: Sequence[str]) -> Gallery:
+    """Return the images of a run's own dataset as a gallery; those it has embedded already are not embedded again.
+
+    Raises:
+        ServingError: `source` is no run of this project.
+    """
+    folder = RunFolder(source) if RunFolder(source).finished else RunFolder.named(source)
+    if not folder.finished:
+        raise ServingError(f"{source} has no images of its own; name a gallery (`probmetric index` makes one).")
+    data = folder.path.resolve().parents[3] / str(folder.find("settings.prepared", default="data/prepared"))
+    gallery = Gallery(Content.empty(model.digest))
+    for split in splits:
+        items = prepared_images(data / folder.key.data, [split])
+        if split != "train" and present(folder.embeddings_file("val" if split == "val" else "test")):
+            tensors = folder.tensors("val" if split == "val" else "test", "mean", "uncertainty")
+            gallery.take(tensors["mean"], tensors["uncertainty"], items.paths, items.class_names)
+            gallery.see(model, items.images)
+        else:
+            gallery.add(model, items.images, paths=items.paths, class_names=items.class_names)
+    return gallery

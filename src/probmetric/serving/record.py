@@ -13,11 +13,14 @@ says which.
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from probmetric.config import EncoderSettings, NamedView, Strict, UncertaintyChoice, parse
+from probmetric.config import Component, EncoderSettings, NamedView, Strict, UncertaintyChoice, parse
+from probmetric.data.views import REGISTRY as VIEWS
 from probmetric.data.views import create_view
 from probmetric.data.views._base import RawTensors, View
 from probmetric.io import digest_of
@@ -91,9 +94,20 @@ class Transform(Strict):
             raise ValueError("it names a view, or the shape of tensors; one of both.")
         return self
 
+    @classmethod
+    def of(cls, view: View, shorter_side: int = 0) -> Transform:
+        """Describe a view: by name and options, or by the shape of tensors."""
+        if isinstance(view, RawTensors):
+            return cls(tensor=view.shape)
+        name = next(name for name in VIEWS.names() if VIEWS.get(name) is type(view))
+        options = json.loads(json.dumps(asdict(view)))
+        return cls(view=Component(name=name, options=options), shorter_side=shorter_side)
+
     def created(self) -> View:
         """Create the evaluation view."""
-        return RawTensors(shape=self.tensor) if self.view is None else create_view(self.view.name, **self.view.options)
+        if self.view is None:
+            return RawTensors(shape=self.tensor)
+        return create_view(self.view.name, **self.view.options)
 
 
 class ModelRecord(Strict):
