@@ -24,6 +24,7 @@ from stacked import seconds, trainer
 from probmetric.config import Training
 from probmetric.data import prepare_dataset
 from probmetric.training.backend import backend
+from probmetric.training.data import training_images
 from probmetric.training.loop import Trainer
 from training import Synthetic, synchronise
 
@@ -52,7 +53,7 @@ def compare(prepared: Path, options: argparse.Namespace, loss: str, device: torc
     sizes: dict[str, Any] = {"batch_size": 96, "images_per_class": 4, "steps_per_epoch": options.steps}
     settings = Training(epochs=1000, schedule="constant", **sizes)
     whole, loop, alone = (trainer(prepared, settings, loss, 0, device) for _ in range(3))
-    loop.data = Synthetic(prepared, settings, seed=0, device=device)
+    loop.data = Synthetic(training_images(prepared, settings), settings, seed=0, device=device)
     bare = bare_loop(alone, options.steps, device)
     contenders = {"bare": bare, "loop": lambda: seconds([loop], device), "whole": lambda: seconds([whole], device)}
     least = dict.fromkeys(contenders, float("inf"))

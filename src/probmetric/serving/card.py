@@ -115,10 +115,7 @@ def _use(record: ModelRecord) -> Iterator[str]:
 
 def _preprocessing(record: ModelRecord) -> Iterator[str]:
     """How other programs make the network's input of an image."""
-    from probmetric.data.views import create_view
-
-    view = create_view(record.transform.view.name, **record.transform.view.options)
-    spec = preprocessing(view, record.shape, record.transform.shorter_side)
+    spec = preprocessing(record.transform.created(), record.shape, record.transform.shorter_side)
     if spec is not None:
         yield from ("", "## Preprocessing", "", "For an exported graph, with Pillow and NumPy (up to rounding):", "")
         yield from ("```python", "import numpy as np", "", f"spec = {spec!r}", "")
