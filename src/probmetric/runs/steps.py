@@ -64,7 +64,7 @@ def train(plan: RunPlan, *, threads: int = 1, place: Place = ALONE) -> None:
     If the plan's store is the address of an MLflow server, the curves appear there while the run trains. `place` says
     which of several processes that train it together this one is.
     """
-    from probmetric.tracking.live import live_curves
+    from probmetric.tracking import live_curves
     from probmetric.training import train_run
     from probmetric.training.processes import joined
 
@@ -92,7 +92,7 @@ def train_together(plans: Sequence[RunPlan], *, threads: int = 1) -> list[RunPla
     Each run's files are those of `train`, made from the same.
     """
     from probmetric import training
-    from probmetric.tracking.live import live_curves
+    from probmetric.tracking import live_curves
 
     made = [_ingredients(plan, "train") for plan in plans]
     for plan in plans:
