@@ -40,11 +40,7 @@ _STEPS: dict[Step, Callable[[RunPlan, int], None]] = {
     "embed": lambda plan, threads: pipeline.embed(plan, threads=threads),
     "evaluate": lambda plan, threads: pipeline.evaluate(plan),
 }
-<<<<<<< HEAD
-_IMPORTED = ("training", "data.images", "evaluation.evaluator", "evaluation.answers", "tracking.live")
-=======
-_IMPORTED = ("training", "data.reader", "evaluation.evaluator", "evaluation.answers", "tracking")
->>>>>>> main
+_IMPORTED = ("training", "data.images", "evaluation.evaluator", "evaluation.answers", "tracking")
 
 
 class StoppedError(ProbMetricError, RuntimeError):

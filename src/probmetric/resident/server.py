@@ -28,13 +28,8 @@ SECONDS_IDLE = 900.0
 # Imported before the first command; what starts threads, or only some commands need, is not among them.
 WANTED = (
     *("numpy", "torch", "safetensors.torch", "tqdm", "yaml", "faiss"),
-<<<<<<< HEAD
-    *("probmetric.cli", "probmetric.runs.steps", "probmetric.training.run", "probmetric.tracking.live"),
-    *("probmetric.data.images", "probmetric.runs.evaluate", "probmetric.trust.answers"),
-=======
     *("probmetric.cli", "probmetric.runs.steps", "probmetric.training.run", "probmetric.tracking"),
-    *("probmetric.data.reader", "probmetric.runs.evaluate", "probmetric.trust.answers"),
->>>>>>> main
+    *("probmetric.data.images", "probmetric.runs.evaluate", "probmetric.trust.answers"),
     *("probmetric.reporting.aggregate", "probmetric.reporting.tables", "probmetric.reporting.experiment"),
     *("probmetric.losses.contrastive", "probmetric.models.compact", "probmetric.uncertainty.norm"),
 )
