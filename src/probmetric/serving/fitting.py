@@ -40,7 +40,7 @@ from probmetric.training.backend import backend
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData, TrainingImages
 from probmetric.training.device import claim_device
-from probmetric.training.loop import Trainer
+from probmetric.training.loop import Conduct, Trainer
 from probmetric.training.provenance import versions
 from probmetric.training.seeds import derive_seed
 from probmetric.uncertainty import REGISTRY as UNCERTAINTIES
@@ -288,17 +288,8 @@ def _train(
         return
     initial = tensors_digest(weights_of(encoder, loss))
     about = [initial, settings.training.model_dump(mode="json"), uncertainty.model_dump(mode="json"), settings.seed]
-    trainer = Trainer(
-        settings.training,
-        encoder,
-        loss,
-        data,
-        seed=settings.seed,
-        device=data.device,
-        checkpoints=checkpoints,
-        identity=digest_of([*about, data.digest]),
-        progress_bar=bar,
-    )
+    conduct = Conduct(checkpoints, digest_of([*about, data.digest]), progress_bar=bar)
+    trainer = Trainer(encoder, loss, data, conduct)
     trainer.fit()
     made.load(trainer.best)
     checkpoints.remove()

@@ -155,10 +155,6 @@ class TrainingData:
             self._held = stacked(train.load(np.arange(len(train)))).to(self.device)
         return first.shape[3], first.shape[1]
 
-    def share_images(self, other: TrainingData) -> None:
-        """Hold no second copy of the images that `other`, of the same images, holds in memory."""
-        self._held = other._held
-
     @property
     def sizes(self) -> Sizes:
         """What of the data decides the size of a network."""
