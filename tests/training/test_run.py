@@ -400,7 +400,7 @@ def test_steps_with_non_finite_gradients_are_skipped_and_counted(digits: Path, t
             return Poisoned.apply(embeddings).square().mean()
 
     forever = settings.model_copy(update={"epochs": 99})
-    data = TrainingData(digits, forever, seed=0, device=CPU)
+    data = TrainingData(training_images(digits, forever), forever, seed=0, device=CPU)
     trainer = Trainer(encoder, AlwaysSpoilt(num_classes=10, dim=4), data, Conduct(Checkpoints(tmp_path), "y"))
     with pytest.raises(NonFiniteGradientError, match=r"20 steps in a row.*encoder\.layers.*learning_rate"):
         trainer.fit()
