@@ -122,20 +122,8 @@ class EncoderSettings(Strict):
         return data_name(self.dataset, self.noise)
 
     def plain(self) -> dict[str, Any]:
-        """Plain values for YAML and JSON; the class called with them gives equal settings.
-
-        A run without an objective or view of its own, that leaves the sharding of its proxies to us, or that is trained
-        for itself, is described without that key, as before there were any: it is not repeated.
-        """
-        values = self.model_dump(mode="json")
-        for optional in ("objective", "view"):
-            if values[optional] is None:
-                del values[optional]
-        if values["training"]["shard_proxies"] == "auto":
-            del values["training"]["shard_proxies"]
-        if values["training"]["stack"] == 1:
-            del values["training"]["stack"]
-        return values
+        """Return plain values for YAML and JSON; the class called with them gives equal settings."""
+        return self.model_dump(mode="json")
 
     @property
     def stackable(self) -> str:
@@ -147,8 +135,8 @@ class EncoderSettings(Strict):
         values = {name: value for name, value in self.plain().items() if name not in ("seed", "method")}
         values["training"] = {name: value for name, value in values["training"].items() if name not in _NUMBERS}
         if self.loss:
-            known = losses.REGISTRY.options(self.loss.name)
-            kept = {name: value for name, value in self.loss.options.items() if "float" not in known[name].types}
+            declared = losses.REGISTRY.options(self.loss.name)
+            kept = {name: value for name, value in self.loss.options.items() if "float" not in declared[name].types}
             values["loss"] = {"name": self.loss.name, "options": kept}
         return digest_of(values)
 
@@ -166,6 +154,6 @@ class RunSettings(EncoderSettings):
     evaluation: Evaluation = Evaluation()
 
     def encoder(self) -> EncoderSettings:
-        """The part the training step depends on."""
+        """Return the part the training step depends on."""
         fields = {name: getattr(self, name) for name in EncoderSettings.model_fields}
         return EncoderSettings(**(fields | {"method": self.base or self.method}))

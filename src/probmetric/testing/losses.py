@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from probmetric.losses import REGISTRY, Loss, create_loss
-from probmetric.testing._contract import Contract, raises, skip_if, telling
+from probmetric.testing.contract import Contract, raises, skip_if, telling
 from probmetric.uncompiled import spare_compiler_import, update_parameters
 
 C, M, B = 5, 6, 9
@@ -32,8 +32,8 @@ def run(loss: Loss, z: Tensor, y: Tensor, seed: int = 7) -> Tensor:
 def gradients(value: Tensor, z: Tensor, loss: Loss) -> dict[str, Tensor]:
     """Gradient with respect to the embeddings and every trainable parameter, zero where unused."""
     named = {"embeddings": z} | {n: p for n, p in loss.named_parameters() if p.requires_grad}
-    found = torch.autograd.grad(value, list(named.values()), allow_unused=True)
-    return {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(named.items(), found, strict=True)}
+    slopes = torch.autograd.grad(value, list(named.values()), allow_unused=True)
+    return {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(named.items(), slopes, strict=True)}
 
 
 def assert_finite(loss: Loss, z: Tensor, y: Tensor) -> None:
@@ -110,7 +110,7 @@ class LossContract(Contract):
         loss = self.make()
         z, y = batch()
         order = torch.randperm(B, generator=torch.Generator().manual_seed(1))
-        skip_if(draws_samples(loss), "each image draws its own samples")
+        skip_if(draws_samples(loss), "every image draws samples of its own")
         torch.testing.assert_close(run(loss, z[order], y[order]), run(loss, z, y), rtol=1e-10, atol=1e-12)
 
     def test_the_generator_makes_it_reproducible(self) -> None:
@@ -131,15 +131,15 @@ class LossContract(Contract):
         tensors = [dict(loss.named_parameters()) | dict(loss.named_buffers()) for loss in losses]
         stacked = {name: torch.stack([each[name].detach() for each in tensors]) for name in tensors[0]}
 
-        def one(mine: dict[str, Tensor], z: Tensor, y: Tensor) -> Tensor:
-            value: Tensor = torch.func.functional_call(_ValueOf(losses[0]), (_inside(mine),), (z, y))
+        def one(tensors: dict[str, Tensor], z: Tensor, y: Tensor) -> Tensor:
+            value: Tensor = torch.func.functional_call(_ValueOf(losses[0]), (_inside(tensors),), (z, y))
             return value
 
         together = torch.vmap(one)(stacked, *pairs)
         alone = torch.stack([run(loss, z, y) for loss, z, y in zip(losses, *pairs, strict=True)])
         torch.testing.assert_close(together, alone, rtol=1e-9, atol=1e-11)
-        found, expected = (torch.autograd.grad(value.sum(), pairs[0])[0] for value in (together, alone))
-        torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-9)
+        gradient, expected = (torch.autograd.grad(value.sum(), pairs[0])[0] for value in (together, alone))
+        torch.testing.assert_close(gradient, expected, rtol=1e-7, atol=1e-9)
 
     def test_trains_something(self) -> None:
         """The embeddings receive a gradient."""
