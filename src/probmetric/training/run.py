@@ -19,7 +19,7 @@ import torch
 
 from probmetric.config import ConfigError, EncoderSettings
 from probmetric.data.choosing import Role
-from probmetric.io import FileError, atomic_path, digest_of
+from probmetric.io import FileError, atomic_path, digest_of, try_lock
 from probmetric.losses import Loss
 from probmetric.models import Encoder
 from probmetric.runs.folder import RunFolder
@@ -28,7 +28,7 @@ from probmetric.training.backend import backend
 from probmetric.training.batch_norm import synchronise_batch_norm
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData, training_view
-from probmetric.training.device import claim_device, try_lock
+from probmetric.training.device import claim_device
 from probmetric.training.loop import Trainer
 from probmetric.training.network import Weights, create_network, weights_of
 from probmetric.training.processes import ALONE, Processes
