@@ -405,6 +405,14 @@ def test_a_table_holds_no_formula(exported, model, tmp_path, capsys):
     assert (row["path"], row["class_name"]) == (f"'{name}", "'@SUM(1)")
 
 
+def test_a_search_imports_no_training_loop_evaluation_or_planning(exported, gallery, photos, tmp_path):
+    asked = ["search", str(exported[PLAIN]), str(gallery.save(tmp_path / "g")), next(iter(photos[1]))]
+    code = f"import sys; from probmetric import cli; assert cli.main({asked}) == 0; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    heavy = {"probmetric.training.run", "probmetric.runs.evaluate", "probmetric.planning.runs", "pandas", "timm"}
+    assert not heavy & set(done.stdout.split())
+
+
 @pytest.mark.parametrize("splits", ["train", "test", "train,val,test"])
 def test_a_run_finds_its_own_images_where_they_are_asked_for(project, photos, monkeypatch, capsys, splits):
     """Issue 19: of one's own training and validation photos 0 % were found."""

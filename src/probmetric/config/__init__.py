@@ -33,6 +33,7 @@ from probmetric.config.params import (
     SearchRange,
     StalePolicy,
     Tuning,
+    check_store,
 )
 from probmetric.config.settings import EncoderSettings, Evaluation, RunSettings, Training
 
@@ -58,6 +59,7 @@ __all__ = [
     "Training",
     "Tuning",
     "UncertaintyChoice",
+    "check_store",
     "load",
     "parse",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from probmetric.config.components import (
     BackboneChoice,
@@ -128,10 +128,24 @@ class Certificates(Strict):
     confidence: float = Field(0.9, gt=0, lt=1, description="chance, over calibration sets, that this holds")
 
 
+def check_store(address: str) -> str:
+    """Return the address of an MLflow store.
+
+    Raises:
+        ValueError: it holds a password, which plans, logs and messages would repeat.
+    """
+    if re.search(r"://[^/@\s]*:[^/@\s]*@", address):
+        raise ValueError(
+            "the address of the MLflow store holds a password; leave it out and set MLFLOW_TRACKING_USERNAME and "
+            "MLFLOW_TRACKING_PASSWORD, or PGPASSWORD for PostgreSQL."
+        )
+    return address
+
+
 class Tracking(Strict):
     """The MLflow view of the results."""
 
-    store: str = "sqlite:///mlflow.db"
+    store: Annotated[str, AfterValidator(check_store)] = "sqlite:///mlflow.db"
     artifacts: str = "mlartifacts"
 
 
@@ -320,7 +334,7 @@ class Params(Strict):
         0,
         ge=0,
         description="runs that one job makes, one after the other, each with its own logs, failure and resume; 0: a "
-        "job for every step, but beyond 1,500 runs, and where `training.stack` is set",
+        "job for every step, but beyond 1,500 runs",
     )
     stale: StalePolicy = Field(
         "auto",

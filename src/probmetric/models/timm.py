@@ -22,7 +22,7 @@ from probmetric.io import FileError
 from probmetric.models import register
 from probmetric.models._base import Encoder, read_state
 from probmetric.models._heads import GeM, create_pooling
-from probmetric.models.weights import published_weights, renamed_by_position
+from probmetric.models._weights import published_weights, renamed_by_position
 from probmetric.registry import Flag, Positive, Share, UnknownNameError
 
 

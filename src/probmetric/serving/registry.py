@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from probmetric.errors import ServingError
 from probmetric.io.folders import new_folder
-from probmetric.tracking import _store
+from probmetric.tracking import store
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,16 +43,12 @@ def register(model: Model, name: str, *, store_uri: str, artifact_root: Path, li
     """
     if not _NAME.fullmatch(name):
         raise ServingError(f"{name!r} cannot name a model; use letters, digits, '.', '-' and '_'.")
-    address = _store.absolute(store_uri)
-    with _store.opened(address, artifact_root):
-        from mlflow import MlflowClient
-
-        client = MlflowClient(tracking_uri=address, registry_uri=address)
+    with store.opened(store_uri, artifact_root) as client:
         known = _registered(client, name, model.digest)
         if known is not None:
             return f"models:/{name}/{known}"
         run = _run_of(client, model.record.name)
-        if _store.is_local(address):
+        if store.is_local(store_uri):
             source = _kept(model, artifact_root.resolve() / "models" / name / model.digest[:16], license)
         else:
             source, run = _sent(client, model, run, license)
