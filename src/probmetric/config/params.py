@@ -333,7 +333,7 @@ class Params(Strict):
         0,
         ge=0,
         description="runs that one job makes, one after the other, each with its own logs, failure and resume; 0: a "
-        "job for every step, but beyond 1,500 runs, and where `training.stack` is set",
+        "job for every step, but beyond 1,500 runs",
     )
     stale: StalePolicy = Field(
         "auto",
