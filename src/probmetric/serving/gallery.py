@@ -446,7 +446,7 @@ class Gallery:
         """Store the gallery in `target`, whose lock is held."""
         claim_folder(target, GALLERY)
         trust = None if self._trust is None else self._trust.plain()
-        content = gallery_files.write(target, self._content, trust)
+        content = gallery_files.write(target, self._content, self.digest, trust)
         gallery_trust.write_certificates(target, self.certificates)
         self._content, self.folder, self._stored = content, target, self.digest
         return target
