@@ -60,6 +60,24 @@ def test_answers_by_a_certificate_are_seldom_wrong(certified, model, asked):
     assert withheld.reason.startswith("above the certified doubt")
 
 
+def test_the_gallery_is_searched_once(certified, model, asked, monkeypatch):
+    """Neighbours, scores, P(right), strangers and the certificate come from one match record."""
+    read, record = [], probmetric.Gallery.record.fget
+    monkeypatch.setattr(probmetric.Gallery, "record", property(lambda gallery: read.append(1) or record(gallery)))
+    answer = model.search(certified, asked[0][300:301], risk=0.1, strangers=0.01, withhold=0.9)[0]
+    assert None not in (answer.p_right, answer.doubt, answer.lonelier)
+    assert len(read) == 1
+
+
+@pytest.mark.parametrize("k", [1, 30])
+def test_what_is_shown_changes_no_score(certified, model, asked, k):
+    """The ten nearest vote, however many are asked for."""
+    usual, other = (model.search(certified, asked[0][300:330], k=count) for count in (5, k))
+    assert [answer.p_right for answer in other] == [answer.p_right for answer in usual]
+    assert {len(answer.matches) for answer in other} == {k}
+    assert [answer.matches[0] for answer in other] == [answer.matches[0] for answer in usual]
+
+
 def test_p_right_is_higher_for_right_answers(certified, model, asked):
     answers = model.search(certified, asked[0][300:])
     stated, correct = np.array([answer.p_right for answer in answers]), right(answers, asked[1][300:])

@@ -23,7 +23,8 @@ from probmetric.config.components import (
 )
 from probmetric.config.settings import DEFAULT_BACKBONE, DEFAULT_UNCERTAINTY, Evaluation, Training
 from probmetric.data.sources import REGISTRY as DATASETS
-from probmetric.io import FileError, check_apart
+from probmetric.io import FileError
+from probmetric.io.folders import check_apart
 from probmetric.registry import load_plugins, nearest
 from probmetric.runs.names import RESULTS, LabelNoise
 
@@ -333,7 +334,7 @@ class Params(Strict):
         0,
         ge=0,
         description="runs that one job makes, one after the other, each with its own logs, failure and resume; 0: a "
-        "job for every step, but beyond 1,500 runs, and where `training.stack` is set",
+        "job for every step, but beyond 1,500 runs",
     )
     stale: StalePolicy = Field(
         "auto",

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from probmetric import losses
 from probmetric.config.components import (
     BackboneChoice,
     Fidelity,
@@ -18,7 +17,6 @@ from probmetric.config.components import (
     UncertaintyChoice,
     ViewChoice,
 )
-from probmetric.io import digest_of
 from probmetric.runs.names import data_name
 
 Sampler = Literal["balanced", "balanced_with_replacement", "class_random", "episodic", "pairs", "shuffle"]
@@ -53,18 +51,6 @@ class Training(Strict):
     channels_last: bool = True
     compile: bool = Field(False, description="torch.compile the encoder")
     deterministic: bool = Field(False, description="only kernels that give the same bits again; slower on CUDA")
-    shard_proxies: Literal["auto", "always", "never"] = Field(
-        "auto",
-        description="in a run on several processes each keeps only its rows of the loss's matrices; auto: of those "
-        "with 16,777,216 entries and more. Changes no result",
-    )
-    stack: int = Field(
-        1,
-        ge=1,
-        le=64,
-        description="so many runs that differ in their seed or in numbers only are one job, which trains them as one "
-        "stacked model; for GPUs, where a small net waits for kernels to start. Changes results by rounding only",
-    )
     batch_norm: Literal["train", "frozen"] = "train"
     augment: Literal["none", "standard", "vmf", "lam"] = "standard"
     validate_every: Some = 1
@@ -90,9 +76,6 @@ class Evaluation(Strict):
     proxies: bool = Field(False, description="distances of proxies to training embeddings; one more pass over those")
     training_images: bool = Field(False, description="structure of the training embeddings; one more pass over those")
     seed: int = Field(0, ge=0, le=2**31 - 1)
-
-
-_NUMBERS = ("learning_rate", "weight_decay", "gradient_clip")
 
 
 DEFAULT_BACKBONE = BackboneChoice.model_construct(name="compact", options={})
@@ -124,21 +107,6 @@ class EncoderSettings(Strict):
     def plain(self) -> dict[str, Any]:
         """Return plain values for YAML and JSON; the class called with them gives equal settings."""
         return self.model_dump(mode="json")
-
-    @property
-    def stackable(self) -> str:
-        """Digest of what runs have in common that can be stacked.
-
-        It is everything that decides the encoder but the seed and numbers: options of the loss that are floats, rates,
-        weight decay and the clipping of gradients.
-        """
-        values = {name: value for name, value in self.plain().items() if name not in ("seed", "method")}
-        values["training"] = {name: value for name, value in values["training"].items() if name not in _NUMBERS}
-        if self.loss:
-            declared = losses.REGISTRY.options(self.loss.name)
-            kept = {name: value for name, value in self.loss.options.items() if "float" not in declared[name].types}
-            values["loss"] = {"name": self.loss.name, "options": kept}
-        return digest_of(values)
 
 
 class RunSettings(EncoderSettings):

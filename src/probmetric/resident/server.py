@@ -62,7 +62,7 @@ def _import_wanted() -> None:
     for module in WANTED:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
-    importlib.import_module("probmetric.training.allocator").keep_freed_memory()
+    importlib.import_module("probmetric.training.device").keep_freed_memory()
 
 
 def _forks_well() -> bool:

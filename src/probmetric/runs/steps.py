@@ -86,35 +86,6 @@ def train(plan: RunPlan, *, threads: int = 1, place: Place = ALONE) -> None:
         )
 
 
-def train_together(plans: Sequence[RunPlan], *, threads: int = 1) -> list[RunPlan]:
-    """Train encoders of runs that can be stacked as one model; returns the plans of those finished.
-
-    Each run's files are those of `train`, made from the same.
-    """
-    from probmetric import training
-    from probmetric.tracking import live_curves
-
-    made = [_ingredients(plan, "train") for plan in plans]
-    for plan in plans:
-        forget(plan.run.name, "train")
-    with contextlib.ExitStack() as shown:
-        orders = [
-            training.Ordered(
-                settings=plan.run.settings.encoder(),
-                prepared_folder=prepared_folder(plan.run.settings),
-                run_folder=RESULTS / plan.run.name,
-                state_folder=STATE / plan.run.name,
-                on_epoch=shown.enter_context(live_curves(plan.store, plan.run.name)),
-                code=found.code,
-            )
-            for plan, found in zip(plans, made, strict=True)
-        ]
-        done = training.train_together(orders, threads=threads)
-    for n in done:
-        record(plans[n].run.name, made[n], release=__version__)
-    return [plans[n] for n in done]
-
-
 def fit_posterior(plan: RunPlan, *, threads: int = 1) -> None:
     """Fit the run's uncertainty on the training images and write its posterior."""
     import torch
