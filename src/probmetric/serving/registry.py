@@ -128,7 +128,7 @@ class Served:
         self.model = model
 
     def predict(self, data: pd.DataFrame) -> pd.DataFrame:
-        """Return columns `mean` (M numbers each) and `uncertainty` for the column `image`: bytes of image files, or paths."""
+        """Return columns `mean` (M numbers each) and `uncertainty` of the column `image`: bytes of files, or paths."""
         import pandas as pd
 
         batch = self.model.embed(list(data[IMAGE]))
