@@ -23,7 +23,8 @@ from probmetric.config.components import (
 )
 from probmetric.config.settings import DEFAULT_BACKBONE, DEFAULT_UNCERTAINTY, Evaluation, Training
 from probmetric.data.sources import REGISTRY as DATASETS
-from probmetric.io import FileError, check_apart
+from probmetric.io import FileError
+from probmetric.io.folders import check_apart
 from probmetric.registry import load_plugins, nearest
 from probmetric.runs.names import RESULTS, LabelNoise
 

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from probmetric.errors import ServingError
-from probmetric.io import alone, claim_folder, present
+from probmetric.io import alone, present
+from probmetric.io.folders import claim_folder
 from probmetric.serving import gallery_files, gallery_trust
 from probmetric.serving._look import World, some
 from probmetric.serving.gallery_files import GALLERY, INDEX, Content

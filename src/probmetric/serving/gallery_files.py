@@ -24,7 +24,7 @@ import numpy as np
 from probmetric.io import (
     FileError,
     atomic_path,
-    check_responds,
+    check_readable,
     digest_of,
     present,
     read_json,
@@ -195,7 +195,7 @@ def _open_tensors(path: Path, rows: int, dim: int) -> dict[str, np.ndarray]:
     """Tensors of the file of vectors; `mean` is a map of the file."""
     from safetensors import SafetensorError, safe_open
 
-    check_responds(path)
+    check_readable(path)
     try:
         with safe_open(path, framework="numpy") as file:
             parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
@@ -251,7 +251,7 @@ def _read_names(path: Path) -> tuple[list[str], list[str]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    check_responds(path)
+    check_readable(path)
     try:
         # read_table would import pandas, which takes a second
         with pq.ParquetFile(path, page_checksum_verification=True) as file:

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from probmetric.errors import ServingError
-from probmetric.io import new_folder
+from probmetric.io.folders import new_folder
 from probmetric.tracking import store
 
 if TYPE_CHECKING:

@@ -20,14 +20,14 @@ import torch
 
 from probmetric.config import EncoderSettings, Training
 from probmetric.data.choosing import Role
-from probmetric.io import FileError, atomic_path, digest_of
+from probmetric.io import FileError, atomic_path, digest_of, try_lock
 from probmetric.models import Encoder
 from probmetric.runs.folder import RunFolder
 from probmetric.training.backend import backend
 from probmetric.training.batch_norm import synchronise_batch_norm
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData, training_view
-from probmetric.training.device import claim_device, keep_freed_memory, try_lock
+from probmetric.training.device import claim_device, keep_freed_memory
 from probmetric.training.loop import Conduct, Trainer
 from probmetric.training.network import Weights, create_network, weights_of
 from probmetric.training.processes import ALONE, Processes
