@@ -14,7 +14,8 @@ from probmetric.data.digest import write_digest
 from probmetric.data.manifest import MANIFEST, load_metadata, read_table, write_manifest
 from probmetric.data.sources.digits import Digits
 from probmetric.data.views._base import stacked
-from probmetric.io import MARKER, FileError
+from probmetric.io import FileError
+from probmetric.io.folders import MARKER
 
 
 def rewrite(folder, **changes):

@@ -17,7 +17,7 @@ from probmetric.data import (
 )
 from probmetric.data.noise import nearest_classes
 from probmetric.data.views._base import stacked
-from probmetric.io import MARKER
+from probmetric.io.folders import MARKER
 
 LABELS = np.repeat(np.arange(20), 50)
 SPLIT = np.where(LABELS < 10, "train", np.where(LABELS < 12, "val", "test"))

@@ -17,14 +17,13 @@ from probmetric.config import EncoderSettings
 from probmetric.data import DataError, load_columns
 from probmetric.data.choosing import Role, open_for_choosing
 from probmetric.data.views.photos import Photos
-from probmetric.io import FileError, read_tensors, read_yaml, sha256_file, write_tensors
+from probmetric.io import FileError, read_tensors, read_yaml, sha256_file, try_lock, write_tensors
 from probmetric.losses._base import Loss
 from probmetric.models import create_encoder
 from probmetric.retrieval import retrieval_metrics
 from probmetric.training import load_encoder, train_run
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData, training_images, training_view
-from probmetric.training.device import try_lock
 from probmetric.training.diagnosis import NonFiniteGradientError
 from probmetric.training.forward import embed, embed_split
 from probmetric.training.loop import Conduct, Trainer, TrainingStoppedError

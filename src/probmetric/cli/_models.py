@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from probmetric.cli._shared import Add, add_on_error, add_promise, harmless, params
 from probmetric.errors import ServingError
-from probmetric.io import FileError, check_claimable, check_new_file, check_replaceable, present
+from probmetric.io import FileError, present
+from probmetric.io.folders import check_claimable, check_new_file, check_replaceable
 
 if TYPE_CHECKING:
     from probmetric.data.loose import LooseImages

@@ -35,11 +35,11 @@ def _shipped() -> Mapping[str, Any]:
     return json.loads(SHIPPED.read_text(encoding="utf-8")) if SHIPPED.is_file() else {}
 
 
-def shipped(kind: str, name: str, shared: str, own: str) -> Mapping[str, Any] | None:
-    """Return the shipped entry of a component, if it was read from sources with the digests `shared` and `own`."""
+def shipped(kind: str, name: str, shared: str, source: str) -> Mapping[str, Any] | None:
+    """Return the shipped entry of a component, if it was read from sources with the digests `shared` and `source`."""
     section = _shipped().get(kind, {"shared": "", "components": {}})
     entry = section["components"].get(name)
-    return entry if entry and (section["shared"], entry["digest"]) == (shared, own) else None
+    return entry if entry and (section["shared"], entry["digest"]) == (shared, source) else None
 
 
 def read(name: str, digest: str) -> Any:

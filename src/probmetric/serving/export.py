@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from probmetric.errors import ServingError
-from probmetric.io import FileError, atomic_path, check_new_file
+from probmetric.io import FileError, atomic_path
+from probmetric.io.folders import check_new_file
 from probmetric.serving.preprocessing import preprocessing
 from probmetric.uncertainty import Predictor, Uncertainty, create_uncertainty
 

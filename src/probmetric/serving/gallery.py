@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from probmetric.errors import ServingError
-from probmetric.io import alone, claim_folder, present
+from probmetric.io import alone, present
+from probmetric.io.folders import claim_folder
 from probmetric.serving import gallery_files, gallery_trust
 from probmetric.serving._look import World, some
 from probmetric.serving.gallery_files import GALLERY, INDEX, Content
@@ -445,7 +446,7 @@ class Gallery:
         """Store the gallery in `target`, whose lock is held."""
         claim_folder(target, GALLERY)
         trust = None if self._trust is None else self._trust.plain()
-        content = gallery_files.write(target, self._content, trust)
+        content = gallery_files.write(target, self._content, self.digest, trust)
         gallery_trust.write_certificates(target, self.certificates)
         self._content, self.folder, self._stored = content, target, self.digest
         return target

@@ -14,7 +14,6 @@ from probmetric.errors import ProbMetricError, ServingError
 from probmetric.io import (
     FileError,
     content_digest,
-    new_folder,
     present,
     read_json,
     read_tensors,
@@ -25,6 +24,7 @@ from probmetric.io import (
     write_tensors,
     write_text,
 )
+from probmetric.io.folders import new_folder
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.names import RESULTS, RunKey
 from probmetric.serving.gallery import Embedder, Gallery

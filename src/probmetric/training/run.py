@@ -20,7 +20,7 @@ import torch
 
 from probmetric.config import EncoderSettings, Training
 from probmetric.data.choosing import Role
-from probmetric.io import FileError, atomic_path, digest_of
+from probmetric.io import FileError, atomic_path, digest_of, try_lock
 from probmetric.models import Encoder
 from probmetric.runs.folder import RunFolder
 from probmetric.training.assemble import Weights, assemble, weights_of
@@ -28,7 +28,7 @@ from probmetric.training.backend import backend
 from probmetric.training.batch_norm import synchronise_batch_norm
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData, training_images, training_view
-from probmetric.training.device import claim_device, keep_freed_memory, try_lock
+from probmetric.training.device import claim_device, keep_freed_memory
 from probmetric.training.loop import Conduct, Trainer
 from probmetric.training.processes import ALONE, Processes
 from probmetric.training.progress import HISTORY_COLUMNS, Progress

@@ -16,7 +16,7 @@ from probmetric.data.views import REGISTRY as VIEWS
 from probmetric.data.views import View, create_view, source_view
 from probmetric.models import REGISTRY as BACKBONES
 from probmetric.models import Encoder, create_encoder
-from probmetric.testing._contract import Contract
+from probmetric.testing.contract import Contract
 
 
 class BackboneContract(Contract):
