@@ -43,11 +43,6 @@ def answers(model, gallery, photos):
     return [(answer.withheld, answer.p_right, answer.matches) for answer in asked]
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-    monkeypatch.setenv("PROBMETRIC_READ_TIMEOUT", "2")
-
-
 def tried(model, gallery, photos):
     """The answers and what was said, of which one is empty."""
     try:

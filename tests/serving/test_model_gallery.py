@@ -15,7 +15,7 @@ from serving_helpers import LAPLACE, PLAIN, undigested
 import probmetric
 from probmetric import cli
 from probmetric.errors import ProbMetricError
-from probmetric.serving.gallery_files import Content, write
+from probmetric.serving.gallery_files import Content, digest_of_content, write
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +191,8 @@ def test_rows_that_are_no_embeddings_are_refused_whatever_their_digest(gallery, 
     """Somebody hostile writes the digest that the content asks for."""
     arrays = {key: array.copy() for key, array in gallery._content.tensors.items()}
     arrays[name][3] = value
-    write(tmp_path, Content(gallery.model, **arrays, paths=gallery.paths, class_names=gallery.class_names), None)
+    content = Content(gallery.model, **arrays, paths=gallery.paths, class_names=gallery.class_names)
+    write(tmp_path, content, digest_of_content(content), None)
     with pytest.raises(ProbMetricError, match="row 3 is no embedding"):
         probmetric.Gallery.open(tmp_path)
 
@@ -215,7 +216,8 @@ def test_names_in_a_gallery_do_not_steer_the_terminal(exported, model, tmp_path,
 
 def test_a_gallery_that_names_an_image_twice_is_refused(gallery, tmp_path):
     paths = [gallery.paths[0], *gallery.paths[:-1]]
-    write(tmp_path, Content(gallery.model, **gallery._content.tensors, paths=paths, class_names=paths), None)
+    content = Content(gallery.model, **gallery._content.tensors, paths=paths, class_names=paths)
+    write(tmp_path, content, digest_of_content(content), None)
     with pytest.raises(ProbMetricError, match="names an image twice"):
         probmetric.Gallery.open(tmp_path)
 

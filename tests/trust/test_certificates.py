@@ -10,11 +10,11 @@ from probmetric.trust.certificates import (
     EVERYTHING,
     Certificate,
     CertificateError,
-    _errors_allowed,
     _pilot,
     _sequence,
     _Test,
     certify,
+    errors_allowed,
     least_tested,
     least_units,
     upper_bound,
@@ -405,7 +405,7 @@ def test_a_risk_that_nobody_can_certify_is_refused_at_once():
     ("count", "risk", "delta"), [(300, 0.05, 0.1), (60, 0.3, 0.01), (40, 0.9, 0.5), (20, 0.01, 0.1)]
 )
 def test_as_many_errors_are_allowed_as_the_binomial_lets_pass(count, risk, delta):
-    allowed = _errors_allowed(count, risk, delta)
+    allowed = errors_allowed(count, risk, delta)
     for answers, most in enumerate(allowed.tolist(), start=1):
         assert most == -1 or binom.cdf(most, answers, risk) <= delta
         assert most == answers or binom.cdf(most + 1, answers, risk) > delta

@@ -23,7 +23,7 @@ def status(options: argparse.Namespace) -> None:
 
 def clean(options: argparse.Namespace) -> None:
     """`probmetric clean`."""
-    from probmetric.io import remove_folder
+    from probmetric.io.folders import remove_folder
     from probmetric.runs.made import KEPT_RESULTS, superseded
 
     folders = superseded()

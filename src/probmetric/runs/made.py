@@ -19,17 +19,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from probmetric.io import (
-    atomic_path,
-    content_digest,
-    digest_of,
-    mark_folder,
-    remembered_json,
-    remove,
-    remove_folder,
-    write_json,
-    write_text,
-)
+from probmetric.io import atomic_path, content_digest, digest_of, remembered_json, remove, write_json, write_text
+from probmetric.io.folders import mark_folder, remove_folder
 from probmetric.runs.folder import STEPS, RunFolder, Step
 
 KEPT, KEPT_RESULTS = Path("state/kept"), "kept results"

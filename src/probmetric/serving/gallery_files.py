@@ -15,7 +15,7 @@ import contextlib
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ import numpy as np
 from probmetric.io import (
     FileError,
     atomic_path,
-    check_responds,
+    check_readable,
     digest_of,
     present,
     read_json,
@@ -102,14 +102,19 @@ def read(folder: Path) -> tuple[Content, dict[str, Any]]:
             index = newer  # a writer has replaced the files in the meantime
 
 
-def write(folder: Path, content: Content, trust: dict[str, Any] | None) -> Content:
-    """Store `content`, and what is known of its answers; returns it with its vectors on disk.
+def write(folder: Path, content: Content, digest: str, trust: dict[str, Any] | None) -> Content:
+    """Store `content` and return it with its vectors on disk.
+
+    Args:
+        folder: of the gallery.
+        content: what it holds.
+        digest: of the content, see `digest_of_content`.
+        trust: what is known of its answers.
 
     Raises:
         FileError: a file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    digest = digest_of_content(content)
     index = _index_of(folder, digest)
     if index is None:
         number = 1 + max((_number(path.name) for path in folder.iterdir()), default=0)
@@ -124,7 +129,7 @@ def write(folder: Path, content: Content, trust: dict[str, Any] | None) -> Conte
         if _number(path.name) and path.name not in files.values():
             with contextlib.suppress(OSError):  # a process that has it mapped keeps its content
                 path.unlink()
-    return _read_content(folder, index, checked=True)
+    return replace(content, mean=_mapped(folder / files["vectors"], *content.mean.shape))
 
 
 def content_on_disk(folder: Path) -> str:
@@ -173,13 +178,11 @@ def _read_index(folder: Path) -> dict[str, Any]:
     return values
 
 
-def _read_content(folder: Path, index: dict[str, Any], *, checked: bool = False) -> Content:
-    """The content that `index` names; `checked`: this process has just written it."""
+def _read_content(folder: Path, index: dict[str, Any]) -> Content:
+    """Read and check the content that `index` names."""
     paths, class_names = _read_names(folder / index["images"])
     tensors = _open_tensors(folder / index["vectors"], len(paths), index["dim"])
     content = Content(index["model"], **tensors, paths=paths, class_names=class_names)
-    if checked:
-        return content
     if len(set(paths)) < len(paths):
         raise FileError(f"{folder} names an image twice; {AGAIN}.")
     _check_rows(folder / index["vectors"], content)
@@ -192,7 +195,7 @@ def _open_tensors(path: Path, rows: int, dim: int) -> dict[str, np.ndarray]:
     """Tensors of the file of vectors; `mean` is a map of the file."""
     from safetensors import SafetensorError, safe_open
 
-    check_responds(path)
+    check_readable(path)
     try:
         with safe_open(path, framework="numpy") as file:
             parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
@@ -248,7 +251,7 @@ def _read_names(path: Path) -> tuple[list[str], list[str]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    check_responds(path)
+    check_readable(path)
     try:
         # read_table would import pandas, which takes a second
         with pq.ParquetFile(path, page_checksum_verification=True) as file:

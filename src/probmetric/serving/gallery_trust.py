@@ -129,7 +129,7 @@ def fitting_certificate(
 def write_certificates(folder: Path, certificates: Sequence[Certificate]) -> None:
     """Write each certificate to the file that its risk and confidence name."""
     for certificate in certificates:
-        path = folder / f"certificate-{certificate.risk!r}-{certificate.confidence!r}.json"
+        path = folder / f"certificate-{float(certificate.risk)!r}-{float(certificate.confidence)!r}.json"
         certificate.save(path)
 
 

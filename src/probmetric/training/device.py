@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import fcntl
 import getpass
 import itertools
 import os
@@ -22,6 +21,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
+
+from probmetric.io import try_lock
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h: M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
 
@@ -97,21 +98,6 @@ def _first_free(devices: Sequence[str], folder: Path) -> Iterator[int]:
                 if held:
                     yield number
                     return
-
-
-@contextlib.contextmanager
-def try_lock(path: Path) -> Iterator[bool]:
-    """Hold an exclusive lock on `path` for the block if nobody else does; yields whether it is held.
-
-    A file that its last holder deleted after it was opened here counts as not held.
-    """
-    with path.open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
 
 
 def keep_freed_memory() -> None:

@@ -40,8 +40,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import bdtr, bdtrik, betaincinv, expit
 
 from probmetric.errors import ProbMetricError
 from probmetric.io import read_json, signed, unsigned, write_json
@@ -284,7 +284,7 @@ def upper_bound(errors: int, answers: int, confidence: float) -> float:
     """
     if errors >= answers:
         return 1.0
-    return float(betaincinv(errors + 1, answers - errors, confidence))
+    return float(scipy.special.betaincinv(errors + 1, answers - errors, confidence))
 
 
 def _search_queries(doubt: Doubles, wrong: Doubles, risk: float, delta: float, seed: int) -> tuple[float | None, float]:
@@ -296,7 +296,7 @@ def _search_queries(doubt: Doubles, wrong: Doubles, risk: float, delta: float, s
     order = np.argsort(doubt[~pilot], kind="stable")
     tested = doubt[~pilot][order]
     errors = np.cumsum(wrong[~pilot][order])
-    allowed = _errors_allowed(len(tested), risk, delta)
+    allowed = errors_allowed(len(tested), risk, delta)
     passed = errors <= allowed
     ranks = np.searchsorted(np.sort(doubt), doubt[pilot], side="right") / count
     start = _best_start(ranks, wrong[pilot], allowed, min(least_tested(risk, 1 - delta), len(tested)), generator)
@@ -311,12 +311,12 @@ def _search_queries(doubt: Doubles, wrong: Doubles, risk: float, delta: float, s
     return threshold, min(upper_bound(int(errors[last]), last + 1, 1 - delta), risk)
 
 
-def _errors_allowed(count: int, risk: float, delta: float) -> Doubles:
+def errors_allowed(count: int, risk: float, delta: float) -> Doubles:
     """Return the most errors (count,) with which 1, ..., count answers still pass; -1 where none is few enough."""
     answers = np.arange(1, count + 1)
-    allowed = np.floor(np.nan_to_num(bdtrik(delta, answers, risk), nan=-1.0)) + 1
+    allowed = np.floor(np.nan_to_num(scipy.special.bdtrik(delta, answers, risk), nan=-1.0)) + 1
     for _ in range(3):  # the inverse is that of a continuous curve, and -1 has none
-        allowed -= (allowed >= 0) & (bdtr(np.maximum(allowed, 0), answers, risk) > delta)
+        allowed -= (allowed >= 0) & (scipy.special.bdtr(np.maximum(allowed, 0), answers, risk) > delta)
     return allowed
 
 
@@ -337,7 +337,7 @@ def _best_start(ranks: Doubles, wrong: Doubles, allowed: Doubles, least: int, ge
     certified = np.zeros(len(starts))
     for _ in range(TRIALS):
         intercept, slope = mean + root @ generator.standard_normal(2)
-        passed = np.cumsum(generator.random(count) < expit(intercept + slope * places)) <= allowed
+        passed = np.cumsum(generator.random(count) < scipy.special.expit(intercept + slope * places)) <= allowed
         failures = np.append(np.flatnonzero(~passed), count)
         certified += np.where(passed[starts - 1], failures[np.searchsorted(failures, starts - 1)], 0)
     return int(starts[np.argmax(certified)])
@@ -349,7 +349,7 @@ def _error_curve(ranks: Doubles, wrong: Doubles) -> tuple[Doubles, Doubles]:
     design = np.column_stack([np.ones(len(ranks)), ranks])
     curve = centre.copy()
     for _ in range(25):
-        rate = expit(design @ curve)
+        rate = scipy.special.expit(design @ curve)
         gradient = design.T @ (wrong - rate) - (curve - centre) / scale**2
         precision = design.T @ (design * (rate * (1 - rate))[:, None]) + np.diag(1 / scale**2)
         step = np.linalg.solve(precision, gradient)
