@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from probmetric.data import DataError, digest, prepare_dataset
-from probmetric.data.digest import verify_digest
-from probmetric.data.manifest import IMAGES
+from probmetric.data.manifest import IMAGES, verify_digest
 from probmetric.data.prepare import kept_pairs
 
 

@@ -11,10 +11,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from probmetric.data.digest import read_digest, verify_digest
-from probmetric.data.manifest import IMAGES, MANIFEST, DataError, load_metadata, read_summary, read_table
+from probmetric.data.manifest import (
+    FORMAT,
+    IMAGES,
+    MANIFEST,
+    DataError,
+    load_metadata,
+    read_digest,
+    read_summary,
+    read_table,
+    verify_digest,
+)
 from probmetric.data.sources import REGISTRY
-from probmetric.data.version import FORMAT
 from probmetric.io import write_json, write_text
 from probmetric.io.folders import new_folder
 

@@ -9,12 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from probmetric.data.digest import write_digest
 from probmetric.data.image_file import TOO_MANY, Placed, workers_available, write_images
-from probmetric.data.manifest import IMAGES, MANIFEST, SPLITS, SUMMARY, DataError, text, write_manifest
+from probmetric.data.manifest import IMAGES, MANIFEST, SPLITS, SUMMARY, DataError, text, write_digest, write_manifest
 from probmetric.data.near import alike
-from probmetric.data.raw import RawFiles
-from probmetric.data.raw_content import raw_content
+from probmetric.data.raw import RawFiles, raw_content
 from probmetric.data.sources import REGISTRY, Table
 from probmetric.data.sources._listing import check_table
 from probmetric.io import write_json
@@ -84,7 +82,7 @@ def prepare_dataset(
 
 
 def plugin_code(name: str) -> dict[str, str]:
-    """Module -> digest of the code of source `name` where it is a user's own; ours has `data.version.FORMAT`."""
+    """Module -> digest of the code of source `name` where it is a user's own; ours has `data.manifest.FORMAT`."""
     module = REGISTRY.module(name)
     return {} if is_own(module) or source_file(module) is None else module_digests(module)
 

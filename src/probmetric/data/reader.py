@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from probmetric.data.ahead import ahead_of, loading_threads, sent
-from probmetric.data.digest import verify_digest
 from probmetric.data.fitted import load_fitted
-from probmetric.data.manifest import load_columns
+from probmetric.data.manifest import load_columns, verify_digest
 from probmetric.data.store import ImageStore, open_images
 from probmetric.data.views import View
 
