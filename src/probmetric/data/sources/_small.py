@@ -30,7 +30,7 @@ FixedProtocol = Literal["standard", "vmf"]
 Part = tuple[np.ndarray, np.ndarray]
 VAL_FRACTION = 0.15
 STEMS = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-# Views of the papers: small shifts and flips; the Laplacian metric learner sees CIFAR-10, SVHN with ImageNet statistics.
+# Views of the papers: small shifts and flips; the Laplacian metric learner has statistics of ImageNet.
 CIFAR_VIEW: dict[str, Any] = {"name": "small", "shift": 4, "padding": "reflect", "flip": True, "erase": 8}
 IMAGENET_VIEW: dict[str, Any] = {"name": "small", "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 _SAFE = {
