@@ -15,7 +15,7 @@ where, the value, what is allowed and the nearest match.
 from __future__ import annotations
 
 from probmetric.config._components import OWN_VIEW, Component
-from probmetric.config._params import Evaluation, Experiment, Grid, Method, Methods, Params, Preset, StalePolicy
+from probmetric.config._params import Evaluation, Experiment, Grid, Method, Methods, Params, Preset
 from probmetric.config._parsing import ConfigError, load, parse
 from probmetric.config._settings import EncoderSettings, RunSettings
 from probmetric.config._training import Training
@@ -35,7 +35,6 @@ __all__ = [
     "Preset",
     "RunSettings",
     "SearchRange",
-    "StalePolicy",
     "Training",
     "Tuning",
     "load",

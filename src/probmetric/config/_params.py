@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -26,8 +26,7 @@ from probmetric.config._training import Training
 from probmetric.config._tuning import SearchRange
 from probmetric.data.sources import REGISTRY as DATASETS
 from probmetric.registry import load_plugins, nearest
-
-StalePolicy = Literal["auto", "rerun", "keep", "error"]
+from probmetric.runs.folder import Step
 
 
 class Evaluation(Strict):
@@ -39,13 +38,6 @@ class Evaluation(Strict):
     proxies: bool = Field(False, description="distances of proxies to training embeddings; one more pass over those")
     training_images: bool = Field(False, description="structure of the training embeddings; one more pass over those")
     seed: int = Field(0, ge=0, le=2**31 - 1)
-
-
-class Certificates(Strict):
-    """What `snakemake results/<run>/certificate.json` certifies of the answers of the run's test gallery."""
-
-    risk: float = Field(0.1, gt=0, lt=1, description="largest share of wrong answers among those given")
-    confidence: float = Field(0.9, gt=0, lt=1, description="chance, over calibration sets, that this holds")
 
 
 class Tracking(Strict):
@@ -174,7 +166,7 @@ class Params(Strict):
     )
     experiments: Annotated[tuple[str, ...], BeforeValidator(as_list)] = ("demo",)
     runs: Annotated[tuple[str, ...], BeforeValidator(as_list)] = Field(
-        (), description="further runs by name, as below results/; their files can be asked for as targets"
+        (), description="further runs to make, by name, as below results/"
     )
     data: DataFolders = DataFolders()
     datasets: tuple[str, ...] = Field(min_length=1)
@@ -186,24 +178,8 @@ class Params(Strict):
         default_factory=dict, description="for `snakemake --config experiments=<name>@<dataset>[+<preset>]`"
     )
     evaluation: Evaluation = Evaluation()
-    certificates: Certificates = Certificates()
     tracking: Tracking = Tracking()
-    resident: bool = Field(
-        True,
-        description="on this machine, steps are children of one process that has imported everything, not processes "
-        "that start anew",
-    )
-    runs_per_job: int = Field(
-        0,
-        ge=0,
-        description="runs that one job makes, one after the other, each with its own logs, failure and resume; 0: a "
-        "job for every step, but beyond 1,500 runs, and where `training.stack` is set",
-    )
-    stale: StalePolicy = Field(
-        "auto",
-        description="results of other code: auto repeats what your own or edited components made and keeps, marked, "
-        "what an earlier release made; rerun, keep: both; error: stop",
-    )
+    until: Step = Field("evaluate", description="the step that runs end with; a search of settings ends with train")
 
     @field_validator("plugins")
     @classmethod

@@ -60,7 +60,7 @@ def _is_run(path: Path) -> bool:
 
 
 def _of_run(path: Path, results: Path) -> Parts:
-    from probmetric.planning.plans import recorded_run
+    from probmetric.runs.plan import recorded_run
 
     name = path.relative_to(results).as_posix()
     return Parts.of_run(recorded_run(name, results), results.parent, results)

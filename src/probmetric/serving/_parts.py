@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from probmetric.data.views import View
     from probmetric.models import Encoder
-    from probmetric.planning.runs import Run
+    from probmetric.runs.plan import Run
     from probmetric.serving._model import Model
 
 Tensors = Mapping[str, "torch.Tensor"]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from probmetric.cli._shared import Add, add_on_error, add_promise, harmless, params
+from probmetric.cli.arguments import Add, add_on_error, add_promise, harmless, params
 from probmetric.io import FileError
 
 MODEL = "a model folder, a finished run, or models:/<name>/<version>"
