@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from probmetric.config import Params, load
-from probmetric.planning.staleness import steps_of
 from probmetric.planning.workflow import WorkflowPlan
 from probmetric.runs import source as source_digest
 from probmetric.runs.identity import component_code, step_code
@@ -124,11 +123,11 @@ def test_planning_reads_the_sources_once_for_all_jobs(tmp_path, monkeypatch):
     params = load(Params, "params.yaml")
     plan = WorkflowPlan.from_config(params.model_dump() | {"experiments": ["smoke"]})
     monkeypatch.chdir(tmp_path)
-    plan.notice()
+    plan.write()
     forget()
     monkeypatch.setattr(source_digest, "_read", lambda path: pytest.fail(f"a job parses {path}"))
     for run in plan.runs.values():
-        for step in steps_of(run):
+        for step in run.steps:
             assert step_code(run.settings, step)
 
 

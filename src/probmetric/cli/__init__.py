@@ -21,9 +21,8 @@ from probmetric import __version__
 from probmetric.cli import data, models, reports, runs
 from probmetric.cli.arguments import harmless
 from probmetric.errors import OUT_OF_MEMORY, ProbMetricError, is_out_of_memory
-from probmetric.interruptions import INTERRUPTED, exit_status, interruptible
 from probmetric.io import problem_with
-from probmetric.privacy import switch_telemetry_off
+from probmetric.process import INTERRUPTED, exit_status, interruptible, switch_telemetry_off
 
 EXIT_CONFIG = 2
 

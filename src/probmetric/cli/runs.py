@@ -77,7 +77,7 @@ def status(options: argparse.Namespace) -> None:
 
 def components(options: argparse.Namespace) -> None:
     """`probmetric list`."""
-    from probmetric.listing import listing
+    from probmetric.cli.listing import listing
     from probmetric.registry import load_plugins
 
     load_plugins(params().plugins if PARAMS.exists() else ())

@@ -207,7 +207,7 @@ def made_of(params: Params, name: str, before: Mapping[str, Any]) -> dict[str, A
     declared = data_source(params, clean)
     return {
         "source": declared.source,
-        "options": declared.options,
+        "options": _of_ones_own(declared),
         "raw": declared.raw or params.data.raw,
         "prepared": params.data.prepared,
         "seed": params.data.seed,
@@ -215,6 +215,18 @@ def made_of(params: Params, name: str, before: Mapping[str, Any]) -> dict[str, A
         "format": FORMAT,
         "code": plugin_code(declared.source),
         "raw_content": _raw_content(params, clean) or before.get("raw_content", ""),
+    }
+
+
+def _of_ones_own(declared: DataSource) -> dict[str, Any]:
+    """Return the options that differ from their defaults."""
+    from probmetric.data.sources import REGISTRY
+
+    defaults = {name: option.default for name, option in REGISTRY.options(declared.source).items()}
+    return {
+        name: value
+        for name, value in sorted(declared.options.items())
+        if name not in defaults or digest_of(value) != digest_of(defaults[name])
     }
 
 

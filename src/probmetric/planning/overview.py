@@ -50,7 +50,8 @@ def status_text(plan: WorkflowPlan, *, every: bool = False) -> str:
         counted = ", ".join(f"{states[state]} {word}" for state, word in _WORDS.items() if states[state])
         blocks.append(f"{name}: {len(verdicts)} runs: {counted}")
         blocks += [f"  {run}  {_said(verdict)}" for run, verdict in verdicts.items()] if every else _reasons(verdicts)
-    return "\n".join(blocks)
+    data = [f"dataset {name}: {why}; it is prepared again" for name, why in plan.outdated_data.items()]
+    return "\n".join([*blocks, *data])
 
 
 _WORDS: dict[State, str] = {

@@ -1,7 +1,7 @@
 """What the Snakefile knows: experiments, runs, and their plan files.
 
-The main process of a workflow validates the configuration, expands it and writes plan files (`WorkflowPlan`); the rules,
-also in jobs on other machines, read them (`run_inputs`, `report_inputs`). Reading a configuration imports no PyTorch.
+The main process of a workflow validates the configuration, expands it and writes plan files (`WorkflowPlan`). The rules
+read them, also in jobs on other machines (`run_inputs`, `report_inputs`). None of this imports PyTorch.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pydantic import TypeAdapter
 
 from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, parse
 from probmetric.io import read_json, read_yaml, write_json
-from probmetric.planning.declared import absent, strangers
+from probmetric.planning.declared import absent, outdated, strangers
 from probmetric.planning.metric_names import check_metrics
 from probmetric.planning.plans import DataPlan, ReportPlan, reporting_code
 from probmetric.planning.runs import PlannedExperiment, find_run, origins, plan_experiment
-from probmetric.privacy import switch_telemetry_off
+from probmetric.process import switch_telemetry_off
 from probmetric.reporting.figures import REGISTRY as FIGURES
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.identity import planned_steps
@@ -139,6 +139,13 @@ class WorkflowPlan:
                 raise ConfigError(
                     f"run {name}: pretrained: there is no weight file {path}; correct it or put it there."
                 )
+
+    @functools.cached_property
+    def outdated_data(self) -> dict[str, str]:
+        """Prepared datasets of the plan that are to be prepared again, and why."""
+        names = dict.fromkeys(name for run in self.runs.values() for name in run.data)
+        reasons = {name: outdated(self.params, name) for name in names}
+        return {name: why for name, why in reasons.items() if why}
 
     def notice(self) -> str:
         """Return one line on what is stale, for the start of a workflow; empty where all is as planned."""

@@ -23,7 +23,7 @@ from probmetric.runs.folder import RunFolder, Step
 from probmetric.runs.names import RESULTS, RunKey
 
 PLANS = Path("state/plans")
-_AGAIN = "delete it and plan again: run `snakemake`, or the command without --plan"
+_AGAIN = "plan again: run `snakemake`, or the command without --plan"
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from probmetric.interruptions import call
+from probmetric.process import call
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.made import Judge
 from probmetric.runs.plan import Run
