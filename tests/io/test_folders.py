@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from probmetric.io import (
+from probmetric.io import FileError, alone
+from probmetric.io.folders import (
     MARKER,
-    FileError,
-    alone,
     check_apart,
     check_new_file,
     check_replaceable,

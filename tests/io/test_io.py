@@ -16,7 +16,7 @@ from probmetric.data.manifest import read_table
 from probmetric.io import (
     FileError,
     atomic_path,
-    check_responds,
+    check_readable,
     digest_of,
     present,
     read_csv,
@@ -123,8 +123,8 @@ def test_arrays_are_written_as_they_look(tmp_path):
 
 
 def test_a_type_the_format_does_not_know_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"tensor 'z' has type complex64; a safetensors file holds bool, .*float64\."):
-        write_tensors(tmp_path / "x", {"z": np.zeros(2, dtype=np.complex64)})
+    with pytest.raises(ValueError, match=r"x cannot hold these tensors: .*complex128"):
+        write_tensors(tmp_path / "x", {"z": np.zeros(2, dtype=np.complex128)})
     assert not list(tmp_path.iterdir())
 
 
@@ -224,8 +224,16 @@ def test_a_folder_in_place_of_a_file_is_named(tmp_path, reader):
 def test_a_device_is_no_file(tmp_path):
     """A link to it in somebody's model folder would be read until memory is full."""
     (tmp_path / "model.json").symlink_to("/dev/zero")
-    with pytest.raises(FileError, match=r"model\.json cannot be read: it is a device"):
-        check_responds(tmp_path / "model.json")
+    with pytest.raises(FileError, match=r"model\.json cannot be read: it is a pipe, a socket or a device"):
+        check_readable(tmp_path / "model.json")
+
+
+@pytest.mark.parametrize("read", [read_json, read_yaml, read_tensors, sha256_file, read_csv])
+def test_a_pipe_is_no_file(read, tmp_path):
+    """Nobody may ever write to it: reading would wait for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileError, match="pipe cannot be read: it is a pipe, a socket or a device; something else"):
+        read(tmp_path / "pipe")
 
 
 @EVERY

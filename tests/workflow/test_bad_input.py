@@ -74,11 +74,7 @@ def test_a_truncated_file_is_named_with_the_fix(workspace, name):
     path = workspace.folder / name
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     step = DAMAGED[name]
-    run = (
-        "digits/laplace+training.epochs=2/seed0"
-        if step == "fit"
-        else "digits/contrastive+training.epochs=2/seed0"
-    )
+    run = "digits/laplace+training.epochs=2/seed0" if step == "fit" else "digits/contrastive+training.epochs=2/seed0"
     result = workspace.command("probmetric", "run", run, "--until", step, check=False)
     assert result.returncode == 2
     assert path.name in result.stdout

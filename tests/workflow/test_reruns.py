@@ -107,7 +107,10 @@ def test_results_know_their_settings_without_snakemakes_memory(workspace):
     shutil.rmtree(workspace.folder / ".snakemake")
     for path in sorted((workspace.folder / "results").rglob("*"), reverse=True):
         os.utime(path)
-    assert run_jobs(workspace.planned()) == {}
+    before = {path: path.read_bytes() for path in (workspace.folder / "results").rglob("*") if path.is_file()}
+    workspace.snakemake()
+    assert {path: path.read_bytes() for path in before} == before, "what started found everything made"
+    assert workspace.planned() == {}
     workspace.edit_yaml("params.yaml", lambda params: params["methods"]["cosine"].update(dim=32))
     assert run_jobs(workspace.planned()) == {"run": {"digits/cosine+training.epochs=2/seed0"}}
 

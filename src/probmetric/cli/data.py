@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 from probmetric.cli.arguments import Add, add_on_error, harmless, params
-from probmetric.io import FileError, check_new_file
+from probmetric.io import FileError
+from probmetric.io.folders import check_new_file
 
 
 def prepare(options: argparse.Namespace) -> None:

@@ -69,7 +69,8 @@ def page(options: argparse.Namespace) -> None:
 
 def track(options: argparse.Namespace) -> None:
     """`probmetric track`."""
-    from probmetric.io import check_new_file, remembered_json, write_json
+    from probmetric.io import remembered_json, write_json
+    from probmetric.io.folders import check_new_file
     from probmetric.tracking import track
 
     if options.receipt:

@@ -15,7 +15,8 @@ from probmetric.data.digest import read_digest, verify_digest
 from probmetric.data.manifest import IMAGES, MANIFEST, DataError, load_metadata, read_summary, read_table
 from probmetric.data.sources import REGISTRY
 from probmetric.data.version import FORMAT
-from probmetric.io import new_folder, write_json, write_text
+from probmetric.io import write_json, write_text
+from probmetric.io.folders import new_folder
 
 FONTS = "DejaVu (Bitstream Vera), STIX (SIL OFL 1.1) and Computer Modern (AMS), as matplotlib ships them"
 LICENCES = {

@@ -28,7 +28,8 @@ from probmetric.data.manifest import (
 )
 from probmetric.data.prepare import PREPARED
 from probmetric.data.store import ImageStore
-from probmetric.io import new_folder, write_json
+from probmetric.io import write_json
+from probmetric.io.folders import new_folder
 from probmetric.registry import nearest
 
 Kind = Literal["uniform", "nearest"]

@@ -17,7 +17,8 @@ from probmetric.data.raw import RawFiles
 from probmetric.data.raw_content import raw_content
 from probmetric.data.sources import REGISTRY, Table
 from probmetric.data.sources._listing import check_table
-from probmetric.io import check_replaceable, empty_folder, put_folder, scratch_folder, write_json
+from probmetric.io import write_json
+from probmetric.io.folders import check_replaceable, empty_folder, put_folder, scratch_folder
 from probmetric.runs.source import is_own, module_digests, source_file
 
 PREPARED = "prepared dataset"

@@ -13,8 +13,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from probmetric.io._reading import FileError, digest_of, remembered_json
-from probmetric.io._writing import alone, problem_with, write_json
+from probmetric.io import FileError, alone, digest_of, problem_with, remembered_json, write_json
 
 MARKER = ".probmetric.json"
 LEFT_BY_BROWSERS = {".DS_Store", "Thumbs.db", "desktop.ini"}

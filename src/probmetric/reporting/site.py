@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from probmetric.io import FileError, check_replaceable, new_folder, read_json, read_text, write_text
+from probmetric.io import FileError, read_json, read_text, write_text
+from probmetric.io.folders import check_replaceable, new_folder
 from probmetric.reporting.html import environment
 from probmetric.reporting.record import PAGE, REPORT, check_signed
 

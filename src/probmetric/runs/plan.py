@@ -134,7 +134,7 @@ class RunPlan:
         values = read_json(path, _AGAIN, dict[str, Any])
         try:
             load_plugins(values["plugins"])
-            run = Run(values["run"], values["encoder"], parse(RunSettings, values["settings"], str(path)))
+            run = Run(values["run"], values["encoder"], parse(RunSettings, values["settings"], str(path), checked=True))
             return cls(run, values["store"], tuple(values["plugins"]))
         except (KeyError, TypeError) as error:
             raise FileError(f"{path} is damaged or was edited ({error!r}); {_AGAIN}.") from error
@@ -152,7 +152,7 @@ def recorded_run(name: str, results: Path = RESULTS) -> Run:
     values, path = folder.record, folder.record_file
     load_plugins(values.get("plugins", ()))
     try:
-        return Run(name, values["encoder"], parse(RunSettings, values["settings"], str(path)))
+        return Run(name, values["encoder"], parse(RunSettings, values["settings"], str(path), checked=True))
     except (KeyError, TypeError) as error:
         raise FileError(f"{path} was changed ({error!r}); delete it and run the workflow again.") from error
 

@@ -94,7 +94,7 @@ def train(plan: RunPlan, *, threads: int = 1, place: Place = ALONE) -> None:
     which of several processes that train it together this one is.
     """
     from probmetric.runs.embed import prepared_folder
-    from probmetric.tracking.live import live_curves
+    from probmetric.tracking import live_curves
     from probmetric.training import train_run
     from probmetric.training.processes import joined
 
@@ -256,10 +256,10 @@ def _training_metrics(
 
     with claim_device("auto") as device, torch.inference_mode():
         embedder = Embedder(run, encoder_run, settings, device, ALONE, which="selected", plain=True)
-        reader = embedder.reader(prepared_folder(settings), "train")
-        rows = replace(embedder.predictor, loss=None)(reader.batches()).mean
+        images = embedder.images(prepared_folder(settings), "train")
+        rows = replace(embedder.predictor, loss=None)(embedder.batches(images)).mean
         found = embedder.loss.class_proxies() if embedder.loss is not None else None
-    labels = torch.unique(reader.labels, return_inverse=True)[1]
+    labels = torch.unique(torch.from_numpy(images.labels), return_inverse=True)[1]
     metrics: dict[str, float] = {}
     curves: dict[str, dict[str, list[float]]] = {}
     if settings.evaluation.training_images:

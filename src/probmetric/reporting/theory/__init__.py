@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from probmetric.io import atomic_path, claim_folder, read_json, write_text
+from probmetric.io import atomic_path, read_json, write_text
+from probmetric.io.folders import claim_folder
 from probmetric.registry import Registry
 from probmetric.reporting.figures import save
 from probmetric.reporting.record import sign
