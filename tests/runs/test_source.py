@@ -133,7 +133,7 @@ def test_planning_reads_the_sources_once_for_all_jobs(tmp_path, monkeypatch):
 
 def test_our_own_components_rest_on_their_mathematics_only():
     found = closure("probmetric.losses.arcface")
-    assert {"probmetric.losses.arcface", "probmetric.losses._softmax", "probmetric.losses._base"} <= set(found)
+    assert {"probmetric.losses.arcface", "probmetric.losses._base"} <= set(found)
     assert not any(name.startswith(("probmetric.registry", "probmetric.io", "probmetric.config")) for name in found)
     assert "probmetric.directional.normalizer" in closure("probmetric.losses.el_nivmf")
 

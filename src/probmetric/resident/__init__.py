@@ -1,0 +1,1 @@
+"""Stands until every environment is installed again: `probmetric` starts in `probmetric.cli`."""

@@ -1,0 +1,5 @@
+"""Where installations of before begin."""
+
+from probmetric.cli import main
+
+__all__ = ["main"]
