@@ -53,12 +53,7 @@ def main() -> None:
 
 
 def _import_wanted() -> None:
-    """Import what steps need. The kernels come first: the thread that loads them is gone when all is imported.
-
-    Children inherit how memory is kept.
-    """
-    with contextlib.suppress(ImportError):
-        importlib.import_module("probmetric.retrieval.among").load_kernels()
+    """Import what steps need. Children inherit how memory is kept."""
     for module in WANTED:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)

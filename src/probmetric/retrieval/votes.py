@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from probmetric.metrics import arrays
 from probmetric.metrics.calibration import Reliability, calibration_error, reliability
 from probmetric.retrieval.measures import retrieval_metrics
-from probmetric.retrieval.neighbours import nearest_neighbours
+from probmetric.retrieval.neighbours import search
 
 Doubles = NDArray[np.float64]
 
@@ -40,7 +40,7 @@ def neighbour_votes(samples: Any, labels: Any) -> tuple[NDArray[np.int64], NDArr
     names, codes = np.unique(classes, return_inverse=True)
     votes = np.empty((sets.shape[0], sets.shape[1]), dtype=np.int64)
     for s in range(sets.shape[1]):
-        votes[:, s] = codes[nearest_neighbours(sets[:, s], k=1, normalize=True).indices[:, 0]]
+        votes[:, s] = codes[search(sets[:, s], k=1, normalize=True).rows[:, 0]]
     votes.sort(axis=1)
     best, share = _longest_run(votes)
     return names[best], share / votes.shape[1]
