@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from probmetric.io import write_json
-from probmetric.run_folder import RunFolder
+from probmetric.runs.folder import RunFolder
 from probmetric.trust.certificates import CertificateError, certify
 from probmetric.trust.deployed import decided_by
 from probmetric.trust.p_right import PRight

@@ -27,7 +27,7 @@ from probmetric.data.reader import SplitReader
 from probmetric.metrics.correlation import spearman
 from probmetric.metrics.ood import auroc
 from probmetric.models import Encoder
-from probmetric.run_folder import RunFolder
+from probmetric.runs.folder import RunFolder
 from probmetric.training.data import training_view
 from probmetric.training.network import load_encoder
 from probmetric.uncertainty.hib import HIBObjective

@@ -35,7 +35,7 @@ from probmetric.retrieval import retrieval_metrics
 from probmetric.training.backend import backend
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData
-from probmetric.training.loop import Trainer
+from probmetric.training.loop import Conduct, Trainer
 from probmetric.uncertainty.laplace_online import OnlineLaplace
 
 PROXY_LOSSES = (
@@ -110,10 +110,7 @@ def trainer_for(options: argparse.Namespace, data: TrainingData, device: torch.d
     if loss_name == "laplace_online":
         loss = OnlineLaplace().objective(encoder, loss, num_images=len(data.labels)).to(device)
     checkpoints = Checkpoints(Path(tempfile.gettempdir()) / "unused")
-    quiet: dict[str, Any] = {"seed": 0, "device": device, "checkpoints": checkpoints, "identity": ""}
-    trainer = Trainer(data.settings, encoder, loss, data, progress_bar=False, checkpoint_steps=1 << 60, **quiet)
-    trainer.start_epoch()
-    return trainer
+    return Trainer(encoder, loss, data, Conduct(checkpoints, "", checkpoint_steps=1 << 60, progress_bar=False))
 
 
 def seconds_per_step(trainer: Trainer, device: torch.device) -> float:

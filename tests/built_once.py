@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from probmetric.source_digest import closure
+from probmetric.runs.source import closure
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src/probmetric"

@@ -5,6 +5,10 @@ class ProbMetricError(Exception):
     """Something a person can mend: the message says what is wrong, where, and the fix. Commands print it alone."""
 
 
+class ServingError(ProbMetricError, ValueError):
+    """A model, gallery or image cannot be used; the message says what to change."""
+
+
 OUT_OF_MEMORY = (
     "out of memory; give the job more (mem_mb, or a larger device) or make training.batch_size smaller, "
     "and run it again."

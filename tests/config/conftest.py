@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from probmetric import source_digest
+from probmetric.runs import source as source_digest
 from probmetric.testing import isolated_components
 
 

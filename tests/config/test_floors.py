@@ -10,24 +10,24 @@ import probmetric
 
 ROOT = Path(probmetric.__file__).parent
 FLOORS = (
-    ("lazy", "uncompiled"),
+    ("lazy",),
     ("errors", "interruptions"),
     ("io", "privacy"),
-    ("registry", "source_digest", "job_times"),
+    ("registry", "runs.source", "job_times"),
     ("metrics",),
     ("listing", "retrieval"),
-    ("run_names", "directional"),
-    ("run_folder",),
-    ("data", "losses", "made", "models"),
+    ("runs.names", "directional"),
+    ("runs.folder",),
+    ("data", "losses", "runs.made", "models"),
     ("trust",),
     ("uncertainty",),
     ("config",),
-    ("identity", "launch", "runs"),
+    ("runs.identity", "launch", "runs.evaluate"),
     ("training",),
     ("tracking", "reporting"),
     ("planning",),
-    ("embedder", "tuning"),
-    ("pipeline", "serving"),
+    ("runs.embed", "tuning"),
+    ("runs.steps", "serving"),
     ("bundle",),
     ("cli", "testing"),
     ("resident",),
@@ -35,8 +35,21 @@ FLOORS = (
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 
+def room_of(module):
+    """Part of the package that `module` (without "probmetric.") belongs to; modules of `runs` have their own floors."""
+    parts = module.split(".")
+    if parts[0] != "runs" or parts == ["runs", "__init__"]:
+        return parts[0]
+    return f"runs.{parts[1].partition('_')[0]}"
+
+
+def dotted(path):
+    return ".".join(path.with_suffix("").parts)
+
+
 def parts(root):
-    return {path.relative_to(root).with_suffix("").parts[0] for path in root.rglob("*.py")} - {"__init__"}
+    found = {room_of(dotted(path.relative_to(root))) for path in root.rglob("*.py")}
+    return found - {"__init__", "runs"}
 
 
 def imports(path):
@@ -51,6 +64,8 @@ def imports(path):
             yield from ((node.lineno, name.name) for name in node.names if name.name.startswith("probmetric."))
         elif isinstance(node, ast.ImportFrom) and node.module == "probmetric":
             yield from ((node.lineno, f"probmetric.{name.name}") for name in node.names if name.name in FLOOR)
+        elif isinstance(node, ast.ImportFrom) and node.module == "probmetric.runs":
+            yield from ((node.lineno, f"probmetric.runs.{name.name}") for name in node.names)
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("probmetric."):
             yield node.lineno, node.module
 
@@ -60,9 +75,9 @@ def climbs(root):
     found = []
     for path in sorted(root.rglob("*.py")):
         place = path.relative_to(root)
-        room = place.with_suffix("").parts[0]
+        room = room_of(dotted(place))
         for line, module in imports(path) if room in FLOOR else ():
-            other = module.split(".")[1]
+            other = room_of(module.removeprefix("probmetric."))
             if other != room and FLOOR[other] >= FLOOR[room]:
                 found.append(f"{place}:{line}: {room} imports {module}")
     return found
@@ -106,4 +121,4 @@ def spelled(path):
 
 def test_the_files_of_a_run_are_named_in_one_place():
     found = {path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py") if spelled(path)}
-    assert found == {"run_folder/_files.py", "run_names.py"}
+    assert found == {"runs/folder.py", "runs/names.py"}

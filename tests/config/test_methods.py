@@ -12,7 +12,7 @@ from probmetric.metrics import metric_names
 from probmetric.planning.experiments import Substitution, methods_with, shared_methods
 from probmetric.planning.metric_names import check_metrics
 from probmetric.planning.runs import plan_experiment, resolve
-from probmetric.run_names import table_of
+from probmetric.runs.names import table_of
 
 ROOT = Path(__file__).parents[2]
 METHODS = {

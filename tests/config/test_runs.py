@@ -11,7 +11,7 @@ from probmetric.planning.declared import data_source, stage
 from probmetric.planning.runs import _telling_absent, expand, find_run, origin_run, origins, plan_experiment
 from probmetric.planning.staleness import steps_before
 from probmetric.planning.workflow import WorkflowPlan, weights_of
-from probmetric.run_names import LabelNoise
+from probmetric.runs.names import LabelNoise
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,12 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probmetric import identity
-from probmetric import made as made_module
 from probmetric.cli import main
 from probmetric.config import Params, RunSettings, load
 from probmetric.io import write_json, write_tensors, write_text, write_yaml
-from probmetric.made import read_made, record, restore, superseded
 from probmetric.planning import staleness
 from probmetric.planning.plans import ReportPlan, RunPlan
 from probmetric.planning.runs import Run, plan_experiment
@@ -19,7 +16,10 @@ from probmetric.reporting.aggregate import aggregate_experiment, read_records
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.record import read_report_record
 from probmetric.reporting.tables import build_table
-from probmetric.run_folder import RunFolder
+from probmetric.runs import identity
+from probmetric.runs import made as made_module
+from probmetric.runs.folder import RunFolder
+from probmetric.runs.made import read_made, record, restore, superseded
 
 ARCFACE, SHARED = "probmetric.losses.arcface", "probmetric.losses._base"
 

@@ -16,6 +16,7 @@ from probmetric.data import (
     verify_digest,
 )
 from probmetric.data.noise import nearest_classes
+from probmetric.io.folders import MARKER
 
 LABELS = np.repeat(np.arange(20), 50)
 SPLIT = np.where(LABELS < 10, "train", np.where(LABELS < 12, "val", "test"))
@@ -82,7 +83,7 @@ def test_a_noisy_variant_is_healthy_and_borrows_the_images(prepared, tmp_path, k
     assert realised == pytest.approx(0.2, abs=1e-3)
     assert doctor(target) == []
     verify_digest(target)
-    assert sorted(path.name for path in target.iterdir()) == ["digest", "manifest.parquet", "summary.json"]
+    assert sorted(path.name for path in target.iterdir()) == [MARKER, "digest", "manifest.parquet", "summary.json"]
     noisy, clean = load_manifest(target), load_manifest(prepared / "glyphs")
     assert (noisy.clean_label == clean.label).all()
     assert noisy.attrs["noise"]["realised_rate"] == realised

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from probmetric.losses import create_loss
+from probmetric.losses import REGISTRY, create_loss
 from probmetric.losses._flow import ConditionalFlow
 from probmetric.losses.nir import NIR
 
@@ -149,10 +149,19 @@ def test_the_base_takes_its_scale_and_margin_and_keeps_its_own_without_them() ->
     alone = create_loss("proxy_anchor", num_classes=5, dim=8)
     assert (given.scale, given.margin) == (8.0, 0.2)
     assert (own.scale, own.margin) == (alone.scale, alone.margin)
-    with pytest.raises(ValueError, match="proxy_nca has no such option"):
-        NIR(num_classes=5, dim=8, base="proxy_nca", scale=8.0)
+    with pytest.raises(ValueError, match=r"'scale' is 8.0, which counts with .* only; base is 'proxy_nca'"):
+        create_loss("nir", num_classes=5, dim=8, base="proxy_nca", scale=8.0)
 
 
 def test_one_dimension_is_refused() -> None:
     with pytest.raises(ValueError, match="dim=1; allowed: at least 2"):
         create_loss("nir", num_classes=C, dim=1)
+
+
+@pytest.mark.parametrize("option", ["scale", "margin"])
+def test_the_losses_whose_option_can_be_set_through_another_one_are_those_that_have_it(option: str) -> None:
+    """Options of NIR and of EL-nivMF name the losses inside with which they count."""
+    for wrapper, choice, prefix in (("nir", "base", ""), ("el_nivmf", "guidance", "guide_")):
+        options = REGISTRY.options(wrapper)
+        inner = [name for name in options[choice].choices if name != "none" and option in REGISTRY.options(name)]
+        assert sorted(options[prefix + option].when[choice]) == sorted(inner)

@@ -10,7 +10,8 @@ from safetensors.numpy import save_file
 
 from probmetric import metrics
 from probmetric.registry import RegistrationError, UnknownNameError
-from probmetric.runs import evaluate_run, evaluate_test
+from probmetric.runs import evaluate_test
+from probmetric.runs.evaluate import evaluate_run
 from probmetric.testing import isolated_components
 
 PAGE = Path(__file__).parents[2] / "docs" / "evaluation.md"

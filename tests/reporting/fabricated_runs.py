@@ -10,7 +10,7 @@ import numpy as np
 
 from probmetric.io import write_json, write_tensors, write_yaml
 from probmetric.reporting.experiment import ReportContext
-from probmetric.run_names import RunKey
+from probmetric.runs.names import RunKey
 
 METRICS = ("retrieval/recall_at_1", "retrieval/map_at_r", "ood/symbols/auroc", "sparsification/ausc", "calibration/ece")
 FIGURES = (

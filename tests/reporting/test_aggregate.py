@@ -13,7 +13,7 @@ from fabricated_runs import write_run
 from probmetric.io import FileError, write_json
 from probmetric.reporting._selection import late_gain
 from probmetric.reporting.aggregate import aggregate, legal_name, read_records
-from probmetric.run_names import RunKey
+from probmetric.runs.names import RunKey
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from probmetric.reporting.claims.testing import evaluate_claims
 from probmetric.reporting.html import render
 from probmetric.reporting.published import load_published
 from probmetric.reporting.tables import write_tables
-from probmetric.run_names import RunKey
+from probmetric.runs.names import RunKey
 
 RECALL = "retrieval/recall_at_1"
 

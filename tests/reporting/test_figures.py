@@ -14,7 +14,7 @@ from matplotlib.text import Text
 from probmetric.registry import UnknownNameError
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import _data, _images, _lines, _multiples, _style, draw, draw_all, list_figures
-from probmetric.run_names import RunKey
+from probmetric.runs.names import RunKey
 
 
 def png_size(path) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from PIL import Image
 from probmetric.io import write_json
 from probmetric.reporting.aggregate import aggregate
 from probmetric.reporting.html import write_report
-from probmetric.run_names import RunKey
+from probmetric.runs.names import RunKey
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 METHODS = (

@@ -18,7 +18,7 @@ from probmetric.reporting._comparison import compare, summarise
 from probmetric.reporting._overrides import other_lengths
 from probmetric.reporting.aggregate import aggregate
 from probmetric.reporting.tables import Column, Group, ResultTable, Row, build_table, write_tables
-from probmetric.run_names import RunKey
+from probmetric.runs.names import RunKey
 
 HIGHER = ("retrieval/recall_at_10", "retrieval/map_at_r", "retrieval/map_at_1000", "ood/cars/auroc", "clustering/nmi")
 LOWER = ("calibration/retrieval_ece_as_published", "structure/proxy_w1", "training/epoch_seconds")

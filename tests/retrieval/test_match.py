@@ -14,8 +14,8 @@ from probmetric.directional import VonMisesFisher, log_normalizer
 from probmetric.metrics.selective import selective_metrics
 from probmetric.retrieval import Match, find_match, match_record
 from probmetric.retrieval.match import GalleryRows
-from probmetric.run_folder import Embeddings, RunFolder
-from probmetric.runs import evaluate_run
+from probmetric.runs.evaluate import evaluate_run
+from probmetric.runs.folder import Embeddings, RunFolder
 from probmetric.testing import isolated_components
 from probmetric.trust import scores
 from probmetric.trust.answers import Answers, answers_among_others, p_right_of, run_answers, trust_metrics

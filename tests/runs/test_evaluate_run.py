@@ -10,7 +10,7 @@ from probmetric.io import FileError
 from probmetric.metrics import auroc, ood_metrics, sparsification, spearman
 from probmetric.metrics.image_errors import auroc_error
 from probmetric.retrieval import retrieval_metrics
-from probmetric.runs import evaluate_run
+from probmetric.runs.evaluate import evaluate_run
 
 
 def write(folder, name, rows, labels, doubt, metadata=None, **extra):

@@ -227,7 +227,7 @@ def test_a_network_in_one_piece_has_its_last_layer_added():
 
 def test_a_model_of_ones_own_code_says_why_it_has_no_folder(tmp_path):
     with pytest.raises(ProbMetricError, match="your own code"):
-        train(epochs=0).export(tmp_path / "m")
+        train(epochs=0).save(tmp_path / "m")
 
 
 def test_another_shape_is_refused_by_name():

@@ -12,7 +12,7 @@ from serving_helpers import LAPLACE, PLAIN
 import probmetric
 from probmetric import cli
 from probmetric.errors import ProbMetricError
-from probmetric.run_folder import RunFolder
+from probmetric.runs.folder import RunFolder
 
 
 def tracking_tests():

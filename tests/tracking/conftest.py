@@ -22,7 +22,7 @@ from probmetric.reporting.aggregate import aggregate
 from probmetric.reporting.figures import draw
 from probmetric.reporting.html import write_report
 from probmetric.reporting.tables import write_tables
-from probmetric.run_names import RunKey
+from probmetric.runs.names import RunKey
 
 TRACKED = tuple(run for run in RUNS if "arcface" not in run and "raw_pixels" not in run and "seed2" not in run)
 MIGRATED = "mlflow.db"

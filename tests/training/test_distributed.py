@@ -17,11 +17,11 @@ import torch
 from process_worker import assert_same, result
 from training_helpers import quick_settings, run_as_ranks
 
-from probmetric import pipeline
 from probmetric.config import RunSettings
 from probmetric.io import read_yaml
 from probmetric.planning.plans import RunPlan
 from probmetric.planning.runs import Run
+from probmetric.runs import steps as pipeline
 from probmetric.training.checkpoint import Checkpoints
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]

@@ -32,7 +32,7 @@ from probmetric.retrieval import retrieval_metrics
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData
 from probmetric.training.forward import embed_split
-from probmetric.training.loop import Trainer
+from probmetric.training.loop import Conduct, Trainer
 from probmetric.uncertainty import Uncertainty, create_uncertainty
 
 CPU = torch.device("cpu")
@@ -84,9 +84,7 @@ def trained(
     loss = create_loss(num_classes=data.num_classes, dim=dim, **options)
     if objective is not None:
         loss = objective.objective(encoder, loss, num_images=len(data.labels))
-    trainer = Trainer(
-        data.settings, encoder, loss, data, seed=0, device=CPU, checkpoints=Checkpoints(folder), identity="learning"
-    )
+    trainer = Trainer(encoder, loss, data, Conduct(Checkpoints(folder), "learning"))
     if warm_start == "evaluation mode":
         trainer._warm_start = lambda: loss.warm_start(embed_split(encoder, data, "train"), data.labels)  # type: ignore[method-assign, assignment]
     trainer.fit()

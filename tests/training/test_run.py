@@ -17,17 +17,16 @@ from probmetric.config import EncoderSettings
 from probmetric.data import DataError, load_columns
 from probmetric.data.choosing import Role, open_for_choosing
 from probmetric.data.views.photos import Photos
-from probmetric.io import FileError, read_tensors, read_yaml, sha256_file, write_tensors
+from probmetric.io import FileError, read_tensors, read_yaml, sha256_file, try_lock, write_tensors
 from probmetric.losses._base import Loss
 from probmetric.models import create_encoder
 from probmetric.retrieval import retrieval_metrics
 from probmetric.training import load_encoder, train_run
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData, training_view
-from probmetric.training.device import try_lock
 from probmetric.training.diagnosis import NonFiniteGradientError
 from probmetric.training.forward import embed, embed_split
-from probmetric.training.loop import Trainer, TrainingStoppedError
+from probmetric.training.loop import Conduct, Trainer, TrainingStoppedError
 from probmetric.training.progress import HISTORY_COLUMNS
 
 CPU = torch.device("cpu")
@@ -386,9 +385,7 @@ def test_steps_with_non_finite_gradients_are_skipped_and_counted(digits: Path, t
     settings = quick_settings(epochs=1).training
     encoder, loss = create_encoder("compact", dim=4, in_channels=1, width=4), Spoilt(num_classes=10, dim=4)
     data = TrainingData(digits, settings, seed=0, device=CPU)
-    trainer = Trainer(
-        settings, encoder, loss, data, seed=0, device=CPU, checkpoints=Checkpoints(tmp_path), identity="x"
-    )
+    trainer = Trainer(encoder, loss, data, Conduct(Checkpoints(tmp_path), "x"))
     row = trainer.fit().history[0]
     assert row["skipped_steps"] == 2
     assert np.isfinite(row["grad_norm"])
@@ -399,16 +396,8 @@ def test_steps_with_non_finite_gradients_are_skipped_and_counted(digits: Path, t
             return Poisoned.apply(embeddings).square().mean()
 
     forever = settings.model_copy(update={"epochs": 99})
-    trainer = Trainer(
-        forever,
-        encoder,
-        AlwaysSpoilt(num_classes=10, dim=4),
-        data,
-        seed=0,
-        device=CPU,
-        checkpoints=Checkpoints(tmp_path),
-        identity="y",
-    )
+    data = TrainingData(digits, forever, seed=0, device=CPU)
+    trainer = Trainer(encoder, AlwaysSpoilt(num_classes=10, dim=4), data, Conduct(Checkpoints(tmp_path), "y"))
     with pytest.raises(NonFiniteGradientError, match=r"20 steps in a row.*encoder\.layers.*learning_rate"):
         trainer.fit()
 

@@ -17,7 +17,7 @@ from probmetric.models._base import Encoder
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData
 from probmetric.training.forward import embed_as_trained, embed_split
-from probmetric.training.loop import Trainer
+from probmetric.training.loop import Conduct, Trainer
 
 CPU = torch.device("cpu")
 DIM = 32
@@ -47,9 +47,7 @@ def prepared(folder: Path, **training: object) -> TrainingData:
 def trainer(data: TrainingData, encoder: Encoder, options: dict[str, Any], folder: Path) -> Trainer:
     torch.manual_seed(1)
     loss = create_loss(num_classes=data.num_classes, dim=DIM, **options)
-    return Trainer(
-        data.settings, encoder, loss, data, seed=0, device=CPU, checkpoints=Checkpoints(folder), identity="warm"
-    )
+    return Trainer(encoder, loss, data, Conduct(Checkpoints(folder), "warm"))
 
 
 def first_batch(data: TrainingData, encoder: Encoder) -> tuple[torch.Tensor, torch.Tensor]:

@@ -12,11 +12,11 @@ import pytest
 from canary import with_other_test_images
 from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, load, parse
 from probmetric.io import read_yaml
-from probmetric.pipeline import train
 from probmetric.planning.experiments import EXPERIMENTS, METHODS
 from probmetric.planning.plans import RunPlan
 from probmetric.planning.runs import Run, every_method, expand, plan_experiment, resolve
-from probmetric.run_folder import RunFolder
+from probmetric.runs.folder import RunFolder
+from probmetric.runs.steps import train
 from probmetric.tuning import cost, load_tuning, report, tuning_names
 from probmetric.tuning.search import Search, TuningError, validation_metric
 

@@ -9,10 +9,10 @@ import pytest
 from canary import with_other_test_images
 from probmetric.config import Method, Params, load, parse
 from probmetric.data import choosing
-from probmetric.pipeline import embed, fit_posterior, train
 from probmetric.planning.plans import RunPlan
 from probmetric.planning.runs import every_method, resolve
-from probmetric.run_folder import RunFolder
+from probmetric.runs.folder import RunFolder
+from probmetric.runs.steps import embed, fit_posterior, train
 from probmetric.trust.answers import p_right_of, run_answers
 
 ROOT = Path(__file__).parents[2]

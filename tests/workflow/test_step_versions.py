@@ -2,7 +2,7 @@
 
 The code of components is part of a step's identity. That of the steps themselves (loop, samplers, readers) is not, nor
 are the defaults of settings: both are held here, in `step_versions.json`. Where a test fails and the change is meant,
-raise the step's number in `probmetric.identity.VERSIONS`, then `python tests/workflow/test_step_versions.py`.
+raise the step's number in `probmetric.runs.identity.VERSIONS`, then `python tests/workflow/test_step_versions.py`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from probmetric import pipeline
 from probmetric.config import EncoderSettings, Evaluation, RunSettings, Training
-from probmetric.identity import VERSIONS
 from probmetric.io import read_tensors, write_json
 from probmetric.planning.plans import RunPlan
 from probmetric.planning.runs import Run
-from probmetric.run_folder import RunFolder
+from probmetric.runs import steps as pipeline
+from probmetric.runs.folder import RunFolder
+from probmetric.runs.identity import VERSIONS
 
 RECORD = Path(__file__).with_name("step_versions.json")
 NAME = "digits/recorded/seed0"

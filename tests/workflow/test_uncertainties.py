@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from probmetric import pipeline, uncertainty
+from probmetric import uncertainty
 from probmetric.config import ConfigError, Experiment, Params, RunSettings, load, parse
 from probmetric.data import prepare_dataset
 from probmetric.io import read_tensors, read_yaml
 from probmetric.planning.plans import RunPlan
 from probmetric.planning.runs import Run, expand, find_run
 from probmetric.planning.workflow import WorkflowPlan
+from probmetric.runs import steps as pipeline
 
 ROOT = Path(__file__).parents[2]
 ONLINE = {"loss": "contrastive", "objective": "laplace_online", "uncertainty": "laplace_online"}

@@ -69,8 +69,12 @@ def page(options: argparse.Namespace) -> None:
 
 def track(options: argparse.Namespace) -> None:
     """`probmetric track`."""
+    from probmetric.io import remembered_json, write_json
+    from probmetric.io.folders import check_new_file
     from probmetric.tracking import track
 
+    if options.receipt:
+        check_new_file(options.receipt, lambda path: isinstance(remembered_json(path), dict))
     plan, report = report_plan(options), _report(options)
     receipt = track(
         plan.experiment,
@@ -80,8 +84,6 @@ def track(options: argparse.Namespace) -> None:
         artifact_root=plan.tracking["artifacts"],
     )
     if options.receipt:
-        from probmetric.io import write_json
-
         write_json(options.receipt, receipt)
 
 

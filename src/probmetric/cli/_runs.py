@@ -21,7 +21,7 @@ def train(options: argparse.Namespace) -> None:
 def fit_posterior(options: argparse.Namespace) -> None:
     """`probmetric fit-posterior`."""
     plan = run_plan(options)
-    from probmetric.pipeline import already_made, fit_posterior
+    from probmetric.runs.steps import already_made, fit_posterior
 
     if not already_made(plan, "fit_posterior"):
         fit_posterior(plan, threads=options.threads)
@@ -35,7 +35,7 @@ def embed(options: argparse.Namespace) -> None:
 def evaluate(options: argparse.Namespace) -> None:
     """`probmetric evaluate`."""
     plan = run_plan(options)
-    from probmetric.pipeline import already_made, evaluate
+    from probmetric.runs.steps import already_made, evaluate
 
     if not already_made(plan, "evaluate"):
         evaluate(plan)
@@ -44,7 +44,7 @@ def evaluate(options: argparse.Namespace) -> None:
 def _on_processes(options: argparse.Namespace, step: Literal["train", "embed"]) -> None:
     """A step that several processes may share."""
     plan = run_plan(options)
-    from probmetric import pipeline
+    from probmetric.runs import steps as pipeline
 
     if pipeline.already_made(plan, step):
         return

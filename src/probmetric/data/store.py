@@ -11,7 +11,7 @@ import numpy as np
 
 from probmetric.data.decode import Mode, decode, decode_jpeg
 from probmetric.data.manifest import IMAGES, DataError, load_metadata, read_table, rebuild_advice, values_of
-from probmetric.io import check_responds
+from probmetric.io import check_readable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -164,7 +164,7 @@ def stored_bytes(folder: str | Path) -> int:
 
 
 def _map_file(path: Path) -> np.ndarray:
-    check_responds(path)
+    check_readable(path)
     try:
         if path.stat().st_size == 0:
             return np.empty(0, dtype=np.uint8)

@@ -4,7 +4,7 @@ Every loss maps raw, un-normalised embeddings (B, M) and labels (B,) to a scalar
 (proxies, temperatures, concentrations). One loss per file; the file's name is the loss's name. Listing names and
 checking options imports no PyTorch; `Loss`, `ProxyLoss` and what a loss is made of are imported when they are used:
 
-    from probmetric.losses import ProxyLoss, cosine_similarities, register, require
+    from probmetric.losses import ProxyLoss, cosine_similarities, register
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from probmetric.registry import Registry
 if TYPE_CHECKING:
     from probmetric.losses._base import (
         Loss,
+        ProxyLoss,
+        class_means,
         cosine_similarities,
         excluded,
         inverse_norm,
         log_one_plus_exp,
         log_one_plus_sum_exp,
         pairwise_distances,
-        require,
         safe_sqrt,
         squared_distances,
         unit,
         without_target,
     )
-    from probmetric.losses._proxies import ProxyLoss, class_means
 
 REGISTRY = Registry(
     "loss", "probmetric.losses", context=("num_classes", "dim"), constants=("has_proxies", "is_classifier")
@@ -50,7 +50,6 @@ __all__ = [
     "log_one_plus_sum_exp",
     "pairwise_distances",
     "register",
-    "require",
     "safe_sqrt",
     "squared_distances",
     "unit",
@@ -58,11 +57,10 @@ __all__ = [
 ]
 
 _BASE = (
-    *("Loss", "cosine_similarities", "excluded", "inverse_norm", "log_one_plus_exp", "log_one_plus_sum_exp"),
-    *("pairwise_distances", "require", "safe_sqrt", "squared_distances", "unit", "without_target"),
+    *("Loss", "ProxyLoss", "class_means", "cosine_similarities", "excluded", "inverse_norm", "log_one_plus_exp"),
+    *("log_one_plus_sum_exp", "pairwise_distances", "safe_sqrt", "squared_distances", "unit", "without_target"),
 )
-_PROXIES = ("ProxyLoss", "class_means")
-__getattr__ = exported(__name__, dict.fromkeys(_BASE, "_base") | dict.fromkeys(_PROXIES, "_proxies"))
+__getattr__ = exported(__name__, dict.fromkeys(_BASE, "_base"))
 
 
 def create_loss(name: str, *, num_classes: int, dim: int, **options: Any) -> Loss:

@@ -10,21 +10,21 @@ gradient of every obtuse angle; none of their tables reports it and it is not re
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from probmetric.losses import register
-from probmetric.losses._base import require
-from probmetric.losses._softmax import CosineSoftmax
-from probmetric.registry import Positive
+from probmetric.losses.cosine import CosineSoftmax
+from probmetric.registry import CountOrZero, LearningRate, Positive, Range
 
 
 @register
 class ArcFace(CosineSoftmax):
     """ArcFace with `margin` in radians and a learned inverse temperature."""
 
-    vectorises = True
     margin_is_on: Tensor
 
     def __init__(
@@ -32,14 +32,13 @@ class ArcFace(CosineSoftmax):
         *,
         num_classes: int,
         dim: int,
-        margin: float = 0.3,
-        margin_from_epoch: int = 0,
+        margin: Annotated[float, Range(low=0, below=torch.pi)] = 0.3,
+        margin_from_epoch: CountOrZero = 0,
         scale: Positive = 16.0,
         learn_scale: bool = True,
-        scale_lr: Positive = 0.001,
+        scale_lr: LearningRate = 0.001,
     ) -> None:
         super().__init__(num_classes=num_classes, dim=dim, scale=scale, learn_scale=learn_scale, scale_lr=scale_lr)
-        require(0 <= margin < torch.pi, "margin", margin, "an angle in radians, 0 <= margin < pi")
         self.margin, self.margin_from_epoch = margin, margin_from_epoch
         self.register_buffer("margin_is_on", torch.zeros(()))
         self.set_epoch(0)

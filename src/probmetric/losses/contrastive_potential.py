@@ -15,15 +15,15 @@ all ordered pairs of points divided by the batch size.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from probmetric.losses import register
-from probmetric.losses._base import require
-from probmetric.losses._field import FieldLoss, Interaction
-from probmetric.registry import Positive
+from probmetric.losses._base import ChordLength
+from probmetric.losses.potential_field import FieldLoss, Interaction
+from probmetric.registry import CountOrZero, LearningRate, Range
 
 
 @register
@@ -35,18 +35,14 @@ class ContrastivePotential(FieldLoss):
         *,
         num_classes: int,
         dim: int,
-        proxies_per_class: int = 15,
-        delta_attraction: float = 0.2,
-        delta_repulsion: float = 0.2,
+        proxies_per_class: CountOrZero = 15,
+        delta_attraction: ChordLength = 0.2,
+        delta_repulsion: ChordLength = 0.2,
         repulsion: Literal["hinge", "squared"] = "hinge",
-        min_distance: float = 0.01,
-        proxy_lr: Positive = 0.01,
+        min_distance: Annotated[float, Range(above=0, below="delta_repulsion")] = 0.01,
+        proxy_lr: LearningRate = 0.01,
     ) -> None:
-        require(proxies_per_class >= 0, "proxies_per_class", proxies_per_class, "at least 0")
         super().__init__(num_classes=num_classes, dim=dim, proxies_per_class=proxies_per_class, proxy_lr=proxy_lr)
-        require(0 < delta_attraction < 2, "delta_attraction", delta_attraction, "a distance between 0 and 2")
-        require(0 < delta_repulsion < 2, "delta_repulsion", delta_repulsion, "a distance between 0 and 2")
-        require(0 < min_distance < delta_repulsion, "min_distance", min_distance, "above 0, below delta_repulsion")
         self.delta_attraction, self.delta_repulsion = delta_attraction, delta_repulsion
         self.min_distance, self.hinge = min_distance, repulsion == "hinge"
 

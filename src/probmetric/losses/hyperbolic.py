@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probmetric.losses import register
-from probmetric.losses._base import Loss, require, unit
+from probmetric.losses._base import Loss, unit
 from probmetric.registry import Positive
 
 LARGEST_RADIUS = 1.0 - 1e-3
@@ -42,7 +42,6 @@ LARGEST_RADIUS = 1.0 - 1e-3
 class Hyperbolic(Loss):
     """Hyperbolic softmax of the given `curvature` c > 0."""
 
-    vectorises = True
     is_classifier = True
 
     def __init__(
@@ -54,7 +53,6 @@ class Hyperbolic(Loss):
         fidelity: Literal["corrected", "as_published"] = "corrected",
     ) -> None:
         super().__init__(num_classes=num_classes, dim=dim)
-        require(curvature > 0, "curvature", curvature, "a number above 0 (1e-5 in the paper)")
         self.curvature, self.riemannian = curvature, fidelity == "as_published"
         self.points = nn.Parameter(torch.empty(num_classes, dim).uniform_(-(dim**-0.5), dim**-0.5))
         self.normals = nn.Parameter(torch.empty(num_classes, dim).uniform_(-(dim**-0.5), dim**-0.5))
@@ -92,10 +90,6 @@ class _ScaleGradient(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
         ctx.save_for_backward(inputs[1])
-
-    @staticmethod
-    def vmap(_info: Any, in_dims: tuple[int, int], x: Tensor, factor: Tensor) -> tuple[Tensor, int]:
-        return _ScaleGradient.apply(x.movedim(in_dims[0], 0), factor.movedim(in_dims[1], 0)), 0
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:

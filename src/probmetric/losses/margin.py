@@ -20,14 +20,14 @@ Anchors without a positive or without a negative to draw in the batch drop that 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
 from probmetric.losses import register
-from probmetric.losses._base import Loss, require, unit
-from probmetric.registry import Positive
+from probmetric.losses._base import ChordLength, Loss, unit
+from probmetric.registry import LearningRate, Positive, Range
 
 
 @register
@@ -42,15 +42,12 @@ class Margin(Loss):
         num_classes: int,
         dim: int,
         margin: float = 0.2,
-        beta: float = 1.2,
-        beta_lr: Positive = 0.0005,
-        cutoff: float = 0.5,
-        upper_cutoff: float = 2.0,
+        beta: Positive = 1.2,
+        beta_lr: LearningRate = 0.0005,
+        cutoff: ChordLength = 0.5,
+        upper_cutoff: Annotated[float, Range(above="cutoff", high=2)] = 2.0,
     ) -> None:
         super().__init__(num_classes=num_classes, dim=dim)
-        require(beta_lr > 0, "beta_lr", beta_lr, "a learning rate above 0")
-        require(0 < cutoff < 2, "cutoff", cutoff, "a distance between 0 and 2")
-        require(cutoff < upper_cutoff <= 2, "upper_cutoff", upper_cutoff, f"above cutoff={cutoff} and at most 2")
         self.margin, self.beta_lr = margin, beta_lr
         self.cutoff, self.upper_cutoff = cutoff, upper_cutoff
         self.beta = nn.Parameter(torch.full((num_classes,), beta))

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from probmetric.losses import register
-from probmetric.losses._base import Loss, log_one_plus_sum_exp, require, unit
+from probmetric.losses._base import Loss, log_one_plus_sum_exp, unit
 from probmetric.registry import Positive
 
 
@@ -32,7 +32,6 @@ from probmetric.registry import Positive
 class MultiSimilarity(Loss):
     """MultiSimilarity loss over all pairs of the batch, or over the mined ones."""
 
-    vectorises = True
     wants_groups = 2
 
     def __init__(
@@ -48,8 +47,6 @@ class MultiSimilarity(Loss):
         fidelity: Literal["corrected", "as_published"] = "corrected",
     ) -> None:
         super().__init__(num_classes=num_classes, dim=dim)
-        require(alpha > 0, "alpha", alpha, "a number above 0")
-        require(beta > 0, "beta", beta, "a number above 0")
         self.alpha, self.beta, self.base, self.epsilon = alpha, beta, base, epsilon
         self.mining, self.skip_incomplete = mining, fidelity == "as_published"
 

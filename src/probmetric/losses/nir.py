@@ -26,18 +26,17 @@ leaves it its own.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from probmetric.losses import create_loss, register
-from probmetric.losses._base import Loss, require, unit
+from probmetric.losses._base import SCALED, WITH_MARGIN, Loss, options_of, unit
 from probmetric.losses._flow import ConditionalFlow
-from probmetric.losses._wrapped import options_of
 from probmetric.losses.soft_triple import SoftTriple
-from probmetric.registry import Count, NotNegative, Positive
+from probmetric.registry import Count, LearningRate, NotNegative, Positive, Range, When
 
 LARGEST_EXPONENT = 20.0
 
@@ -47,6 +46,7 @@ class NIR(Loss):
     """Non-isotropy regularisation on top of the proxy loss `base`."""
 
     has_proxies = True
+    least_dim = 2  # a coupling block splits the coordinates in two
 
     def __init__(
         self,
@@ -54,12 +54,12 @@ class NIR(Loss):
         num_classes: int,
         dim: int,
         base: Literal["proxy_anchor", "proxy_anchor_nca", "proxy_nca", "soft_triple"] = "proxy_anchor",
-        proxies_per_class: int = 10,
-        scale: float | None = None,
-        margin: float | None = None,
+        proxies_per_class: Count = 10,
+        scale: Annotated[Positive | None, When(base=SCALED)] = None,
+        margin: Annotated[float | None, When(base=WITH_MARGIN)] = None,
         pdml_weight: NotNegative = 0.0075,
-        proxy_lr: Positive = 0.04,
-        flow_lr: Positive = 0.0005,
+        proxy_lr: LearningRate = 0.04,
+        flow_lr: LearningRate = 0.0005,
         nll_norm: Literal["by_fidelity", "dim", "none"] = "by_fidelity",
         function: Literal["exp", "softplus"] = "exp",
         temperature: Positive = 1.0,
@@ -68,17 +68,11 @@ class NIR(Loss):
         self_regularisation: Literal["none", "generate", "reverse_match", "generate_and_match"] = "none",
         blocks: Count = 5,
         width: Count = 128,
-        depth: int = 8,
+        depth: Annotated[int, Range(low=2, high=1000)] = 8,
         condition: Literal["dense", "start", "mid", "end"] = "dense",
         fidelity: Literal["corrected", "as_published"] = "corrected",
     ) -> None:
         super().__init__(num_classes=num_classes, dim=dim)
-        require(dim >= 2, "dim", dim, "at least 2: a coupling block splits the coordinates in two")
-        require(temperature > 0, "temperature", temperature, "a number above 0")
-        require(pdml_weight >= 0, "pdml_weight", pdml_weight, "at least 0")
-        require(flow_lr > 0, "flow_lr", flow_lr, "a learning rate above 0")
-        require(blocks >= 1, "blocks", blocks, "at least 1")
-        require(depth >= 2, "depth", depth, "at least 2 linear layers")
         given = {"fidelity": fidelity, "proxies_per_class": proxies_per_class, "scale": scale, "margin": margin}
         self.base = create_loss(base, num_classes=num_classes, dim=dim, proxy_lr=proxy_lr, **options_of(base, given))
         self.flow = ConditionalFlow(dim, blocks=blocks, width=width, depth=depth, condition=condition)

@@ -20,16 +20,13 @@ import torch
 from torch import Tensor
 
 from probmetric.losses import register
-from probmetric.losses._base import cosine_similarities, log_one_plus_exp, require, without_target
-from probmetric.losses._proxies import ProxyLoss
-from probmetric.registry import Positive
+from probmetric.losses._base import ProxyLoss, cosine_similarities, log_one_plus_exp, without_target
+from probmetric.registry import LearningRate, Positive
 
 
 @register
 class ProxyAnchor(ProxyLoss):
     """ProxyAnchor with one proxy per class."""
-
-    vectorises = True
 
     def __init__(
         self,
@@ -38,11 +35,10 @@ class ProxyAnchor(ProxyLoss):
         dim: int,
         scale: Positive = 32.0,
         margin: float = 0.1,
-        proxy_lr: Positive = 0.02,
+        proxy_lr: LearningRate = 0.02,
         fidelity: Literal["corrected", "as_published"] = "corrected",
     ) -> None:
         super().__init__(num_classes=num_classes, dim=dim, proxy_lr=proxy_lr)
-        require(scale > 0, "scale", scale, "a number above 0")
         self.scale, self.margin, self.per_sample = scale, margin, fidelity == "as_published"
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -12,23 +12,20 @@ import torch
 from torch import Tensor
 
 from probmetric.losses import register
-from probmetric.losses._base import require, squared_distances, without_target
-from probmetric.losses._proxies import ProxyLoss
-from probmetric.registry import Positive
+from probmetric.losses._base import ProxyLoss, squared_distances, without_target
+from probmetric.registry import LearningRate, Positive
 
 
 @register
 class ProxyNCA(ProxyLoss):
     """ProxyNCA with one proxy per class."""
 
-    vectorises = True
     is_classifier = True
 
     def __init__(
-        self, *, num_classes: int, dim: int, temperature: Positive = 0.1111111111111111, proxy_lr: Positive = 0.01
+        self, *, num_classes: int, dim: int, temperature: Positive = 0.1111111111111111, proxy_lr: LearningRate = 0.01
     ) -> None:
         super().__init__(num_classes=num_classes, dim=dim, proxy_lr=proxy_lr)
-        require(temperature > 0, "temperature", temperature, "a number above 0")
         self.temperature = temperature
 
     def logits(self, embeddings: Tensor) -> Tensor:

@@ -16,16 +16,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from probmetric.losses import register
-from probmetric.losses._base import require, safe_sqrt, squared_distances
-from probmetric.losses._proxies import ProxyLoss
-from probmetric.registry import Positive
+from probmetric.losses._base import ProxyLoss, safe_sqrt, squared_distances
+from probmetric.registry import LearningRate, Positive
 
 
 @register
 class ProxyNCAPlusPlus(ProxyLoss):
     """ProxyNCA++ with one proxy per class."""
 
-    vectorises = True
     is_classifier = True
 
     def __init__(
@@ -34,11 +32,10 @@ class ProxyNCAPlusPlus(ProxyLoss):
         num_classes: int,
         dim: int,
         temperature: Positive = 0.1111111111111111,
-        proxy_lr: Positive = 0.01,
+        proxy_lr: LearningRate = 0.01,
         fidelity: Literal["corrected", "as_published"] = "corrected",
     ) -> None:
         super().__init__(num_classes=num_classes, dim=dim, proxy_lr=proxy_lr)
-        require(temperature > 0, "temperature", temperature, "a number above 0")
         self.temperature, self.unsquared = temperature, fidelity == "as_published"
 
     def logits(self, embeddings: Tensor) -> Tensor:

@@ -12,19 +12,18 @@ import torch
 from torch import Tensor
 
 from probmetric.losses import register
-from probmetric.losses._base import Loss, require, unit
+from probmetric.losses._base import Loss, unit
+from probmetric.registry import Positive
 
 
 @register
 class Triplet(Loss):
     """Semi-hard triplet loss on squared distances."""
 
-    vectorises = True
     wants_groups = 2
 
-    def __init__(self, *, num_classes: int, dim: int, margin: float = 0.2) -> None:
+    def __init__(self, *, num_classes: int, dim: int, margin: Positive = 0.2) -> None:
         super().__init__(num_classes=num_classes, dim=dim)
-        require(margin > 0, "margin", margin, "a number above 0")
         self.margin = margin
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -27,7 +27,7 @@ the ratio of both standard deviations, so that a step of Adam turns a class as f
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -35,9 +35,9 @@ from torch import Tensor, nn
 from probmetric.directional import VonMisesFisher, concentration_from_resultant
 from probmetric.directional.normalizer import log_normalizer_of_square, scaled_ratio_of_square
 from probmetric.losses import register
-from probmetric.losses._base import Loss, require, unit
+from probmetric.losses._base import Loss, unit
 from probmetric.losses._released_vmf import bounds_log_normalizer, bounds_scaled_ratio, released_samples
-from probmetric.registry import Count, NotNegative, Positive
+from probmetric.registry import Count, LearningRate, NotNegative, Positive, Range
 
 
 @register
@@ -45,6 +45,7 @@ class VMF(Loss):
     """The vMF classification loss with learned inverse temperature `scale` (beta)."""
 
     is_classifier = True
+    least_dim = 2
     wants_warm_start = True
     alpha: Tensor
 
@@ -54,20 +55,14 @@ class VMF(Loss):
         num_classes: int,
         dim: int,
         samples: Count = 10,
-        resultant: float = 0.4,
+        resultant: Annotated[float, Range(above=0, below=1)] = 0.4,
         scale: Positive = 16.0,
         learn_scale: bool = True,
-        scale_lr: Positive = 0.001,
+        scale_lr: LearningRate = 0.001,
         weight_lr_multiplier: NotNegative = 0.0,
         fidelity: Literal["corrected", "as_published"] = "corrected",
     ) -> None:
         super().__init__(num_classes=num_classes, dim=dim)
-        require(dim >= 2, "dim", dim, "at least 2")
-        require(samples >= 1, "samples", samples, "at least 1")
-        require(0 < resultant < 1, "resultant", resultant, "above 0 and below 1")
-        require(scale > 0, "scale", scale, "a number above 0")
-        require(scale_lr > 0, "scale_lr", scale_lr, "a learning rate above 0")
-        require(weight_lr_multiplier >= 0, "weight_lr_multiplier", weight_lr_multiplier, "a factor, or 0 to derive it")
         self.samples, self.scale_lr, self.published = samples, scale_lr, fidelity == "as_published"
         self.target = self._target(resultant)
         self.weight_lr_multiplier = weight_lr_multiplier or (1.0 if self.published else math.sqrt(3) * self.target)

@@ -21,10 +21,10 @@ from probmetric import losses, models, uncertainty
 from probmetric.config import Component, ConfigError, RunSettings
 from probmetric.data.sources import REGISTRY as DATASETS
 from probmetric.registry import Registry
-from probmetric.run_names import RunKey, split_data_name
+from probmetric.runs.names import RunKey, split_data_name
 
 if TYPE_CHECKING:
-    from probmetric.config._data import DataSource
+    from probmetric.config import DataSource
 
 
 class UnsuitableError(ConfigError):

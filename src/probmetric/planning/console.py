@@ -20,7 +20,7 @@ from typing import Any
 
 from probmetric.io import FileError
 from probmetric.metrics import label
-from probmetric.run_folder import RunFolder
+from probmetric.runs.folder import RunFolder
 
 HEADLINES = ("retrieval/recall_at_1", "classification/accuracy", "verification/accuracy")
 _PATH = re.compile(r"(?<![\w/.-])(?:logs|results|reports|state)/[\w@+=./-]*[\w/]")

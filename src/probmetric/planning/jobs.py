@@ -13,7 +13,7 @@ from probmetric.planning.needs import UNKNOWN, Need, grown
 from probmetric.planning.plans import PLANS, DataPlan, ReportPlan, RunPlan, read_current
 from probmetric.planning.runs import Run, find_run
 from probmetric.planning.workflow import WorkflowPlan, weights_of
-from probmetric.run_folder import Step
+from probmetric.runs.folder import Step
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from probmetric.io import FileError
 from probmetric.job_times import JOBS, job_megabytes, job_seconds
 from probmetric.planning.runs import Run
 from probmetric.planning.staleness import steps_of
-from probmetric.run_folder import RunFolder, Step
-from probmetric.run_names import EPOCHS, RESULTS
+from probmetric.runs.folder import RunFolder, Step
+from probmetric.runs.names import EPOCHS, RESULTS
 
 LATEST = 10
 

@@ -21,8 +21,8 @@ from probmetric.job_times import JOBS, job_seconds
 from probmetric.planning.declared import data_source, status
 from probmetric.planning.experiments import experiment_names
 from probmetric.planning.runs import Run, find_run, plan_experiment
-from probmetric.run_folder import RunFolder
-from probmetric.run_names import split_data_name
+from probmetric.runs.folder import RunFolder
+from probmetric.runs.names import split_data_name
 
 if TYPE_CHECKING:
     from probmetric.planning.staleness import State, Verdict

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from probmetric import __version__
 from probmetric.config import StalePolicy
-from probmetric.identity import PRETRAINED, data_digests, ingredients
 from probmetric.io import digest_of
-from probmetric.made import Ingredients, Made, files_there, read_made
 from probmetric.planning.runs import Run
-from probmetric.run_folder import Step
-from probmetric.run_names import RESULTS
-from probmetric.source_digest import is_own
+from probmetric.runs.folder import Step
+from probmetric.runs.identity import PRETRAINED, data_digests, ingredients
+from probmetric.runs.made import Ingredients, Made, files_there, read_made
+from probmetric.runs.names import RESULTS
+from probmetric.runs.source import is_own
 
 if TYPE_CHECKING:
     from probmetric.planning.plans import ReportPlan

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from probmetric.job_times import JOBS
 from probmetric.planning.workflow import WorkflowPlan
-from probmetric.run_folder import RunFolder
+from probmetric.runs.folder import RunFolder
 
 _PLACES = {"report": "index.html", "table": "table.md"}
 

@@ -18,7 +18,6 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, parse
-from probmetric.identity import step_code
 from probmetric.io import read_yaml, write_json
 from probmetric.planning.bundles import BundlePlan, bundled
 from probmetric.planning.declared import absent, outdated, strangers
@@ -30,9 +29,10 @@ from probmetric.planning.staleness import Judge, report_state, steps_of
 from probmetric.privacy import switch_telemetry_off
 from probmetric.reporting.figures import REGISTRY as FIGURES
 from probmetric.reporting.record import signature
-from probmetric.run_folder import RunFolder, Step
-from probmetric.run_names import RESULTS
-from probmetric.source_digest import remember
+from probmetric.runs.folder import RunFolder, Step
+from probmetric.runs.identity import step_code
+from probmetric.runs.names import RESULTS
+from probmetric.runs.source import remember
 
 _SMALL = 200
 _STEPS_PRIORITY = 3  # of the last step of a run (workflow/rules/runs.smk)

@@ -19,18 +19,41 @@ read from a catalogue (`probmetric schema` writes it); a component that is newer
 
 from __future__ import annotations
 
-from probmetric.registry._entries import REQUIRED, Count, Entry, Flag, NotNegative, Option, Positive, Share
-from probmetric.registry._kinds import all_registries, registry_of, write_catalogue
-from probmetric.registry._names import OptionValueError, RegistrationError, UnknownNameError, nearest
-from probmetric.registry._plugins import PluginError, load_plugins
-from probmetric.registry._ranges import Range
-from probmetric.registry._registry import Registry
+from probmetric.registry.errors import OptionValueError, PluginError, RegistrationError, UnknownNameError, nearest
+from probmetric.registry.options import (
+    REQUIRED,
+    Count,
+    CountOrZero,
+    Draws,
+    Entry,
+    Flag,
+    Fraction,
+    LearningRate,
+    NotNegative,
+    Option,
+    Positive,
+    Range,
+    Share,
+    When,
+)
+from probmetric.registry.registry import (
+    Registry,
+    all_registries,
+    isolated_components,
+    load_plugins,
+    registry_of,
+    write_catalogue,
+)
 
 __all__ = [
     "REQUIRED",
     "Count",
+    "CountOrZero",
+    "Draws",
     "Entry",
     "Flag",
+    "Fraction",
+    "LearningRate",
     "NotNegative",
     "Option",
     "OptionValueError",
@@ -41,7 +64,9 @@ __all__ = [
     "Registry",
     "Share",
     "UnknownNameError",
+    "When",
     "all_registries",
+    "isolated_components",
     "load_plugins",
     "nearest",
     "registry_of",

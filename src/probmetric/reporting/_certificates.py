@@ -13,7 +13,7 @@ from probmetric.trust.certificates import Certificate
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.run_folder import RunFolder
+    from probmetric.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)

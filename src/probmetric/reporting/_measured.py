@@ -15,7 +15,7 @@ from probmetric.reporting.experiment import ood_means
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.run_names import RunKey
+    from probmetric.runs.names import RunKey
 
 AS_PUBLISHED = "as_published"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from probmetric.run_names import EPOCHS, RunKey, override_items
+from probmetric.runs.names import EPOCHS, RunKey, override_items
 
 Overrides = frozenset[str]
 

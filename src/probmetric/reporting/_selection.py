@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from probmetric.run_folder import RunFolder
+from probmetric.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext

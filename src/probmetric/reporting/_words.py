@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probmetric.run_names import LabelNoise, split_data_name
+from probmetric.runs.names import LabelNoise, split_data_name
 
 _PHRASES = {
     "dim": "{} dimensions",

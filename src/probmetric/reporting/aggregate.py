@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from probmetric.io import FileError, atomic_path, present, read_csv, write_json
 from probmetric.reporting._selection import late_gain
 from probmetric.reporting.record import REPORTS, write_report_record
-from probmetric.run_folder import STEPS, RunFolder, finished_runs
-from probmetric.run_names import RESULTS, RunKey, legal_name
+from probmetric.runs.folder import STEPS, RunFolder, finished_runs
+from probmetric.runs.names import RESULTS, RunKey, legal_name
 
 if TYPE_CHECKING:
     from probmetric.planning.plans import ReportPlan

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from probmetric.reporting._words import override_words
 from probmetric.reporting.aggregate import Record, found_run, read_records
 from probmetric.reporting.record import REPORTS, read_report_record
-from probmetric.run_folder import RunFolder
-from probmetric.run_names import MADE, RESULTS, RunKey, override_items
+from probmetric.runs.folder import RunFolder
+from probmetric.runs.names import MADE, RESULTS, RunKey, override_items
 
 if TYPE_CHECKING:
     from probmetric.planning.plans import ReportPlan

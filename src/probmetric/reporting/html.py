@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from probmetric.data.manifest import SUMMARY, read_summary
-from probmetric.io import FileError, check_responds, of_kind, present, read_json, read_text, write_text
+from probmetric.io import FileError, check_readable, of_kind, present, read_json, read_text, write_text
 from probmetric.reporting import _answers, _render, _scores
 from probmetric.reporting._certificates import certificates
 from probmetric.reporting._selection import cautions
@@ -29,8 +29,8 @@ from probmetric.reporting.claims.testing import evaluate_claims
 from probmetric.reporting.published import layout, load_published
 from probmetric.reporting.published.comparing import compare_published
 from probmetric.reporting.tables import build_table, texts
-from probmetric.run_folder import flatten
-from probmetric.run_names import data_name
+from probmetric.runs.folder import flatten
+from probmetric.runs.names import data_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from probmetric.reporting.experiment import ReportContext
     from probmetric.reporting.tables import Group, Row
-    from probmetric.run_folder import RunFolder
+    from probmetric.runs.folder import RunFolder
 
 TEMPLATES = Path(__file__).parent / "templates"
 LONGEST_WEBP = 16383
@@ -178,7 +178,7 @@ def _embedded(path: Path) -> str:
     """The PNG file as a data URL: as lossless WebP, which takes 40 % of the room, unless a side is too long for it."""
     from PIL import Image
 
-    check_responds(path)
+    check_readable(path)
     kind, content = "png", path.read_bytes()
     try:
         image = Image.open(io.BytesIO(content)).convert("RGB")

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from probmetric.io import present, write_json
 from probmetric.job_times import job_seconds
-from probmetric.run_folder import RunFolder
+from probmetric.runs.folder import RunFolder
 
 TRAINING = ("train",)
 REPORTING = ("aggregate", "tables", "table", "figures", "figure", "report", "html", "track")
@@ -121,7 +121,7 @@ def measure(
 _IMPORTS = {
     "fit_posterior": "probmetric.training.network, probmetric.uncertainty._base",
     "embed": "probmetric.training.network, probmetric.uncertainty._base, probmetric.data.reader",
-    "evaluate": "probmetric.pipeline, probmetric.runs.evaluate",
+    "evaluate": "probmetric.runs.steps, probmetric.runs.evaluate",
     "prepare": "dvc.cli",
 }
 

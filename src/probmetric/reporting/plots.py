@@ -15,11 +15,11 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from probmetric.io import atomic_path
-from probmetric.run_names import legal_name
+from probmetric.runs.names import legal_name
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.run_folder import RunFolder
+    from probmetric.runs.folder import RunFolder
 
 
 def write_plots(context: ReportContext) -> list[Path]:

@@ -18,7 +18,7 @@ from probmetric.reporting._comparison import Cell, compare
 from probmetric.reporting._overrides import other_lengths
 from probmetric.reporting._per_image import image_errors, image_values
 from probmetric.reporting._words import group_title
-from probmetric.run_names import data_name
+from probmetric.runs.names import data_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,7 +24,15 @@ from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
 from probmetric.retrieval.measures import KS
-from probmetric.retrieval.neighbours import LONGEST_LIST, Nearest, nearest_of_others, search, settled
+from probmetric.retrieval.neighbours import (
+    LONGEST_LIST,
+    Nearest,
+    gathered,
+    in_parts,
+    nearest_of_others,
+    search,
+    settled,
+)
 from probmetric.retrieval.problem import build_problem, checked_self_index
 from probmetric.retrieval.rank_counts import compiles, ranks
 from probmetric.retrieval.rank_metrics import collect
@@ -43,7 +51,8 @@ class GalleryRows(Mapping[str, NDArray[Any]]):
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """The tensor's rows (Q, ...)."""
-        return arrays.to_numpy(self._record[name])[self._index]
+        values = self._record[name]
+        return gathered(values, self._index) if in_parts(values) else arrays.to_numpy(values)[self._index]
 
     def __contains__(self, name: object) -> bool:
         """Whether the record has the tensor; gathers nothing."""
@@ -210,7 +219,7 @@ def gallery_labels_of(labels: Any, gallery: Any) -> Ints:
         raise ValueError(
             "the gallery has no labels; answers can be judged only where the class of its images is known."
         )
-    count = sum(map(len, gallery)) if isinstance(gallery, list) and np.ndim(gallery[0]) == 2 else len(gallery)
+    count = sum(map(len, gallery)) if in_parts(gallery) else len(gallery)
     return arrays.labels_of(labels, count, "gallery_labels", "the gallery")
 
 

@@ -97,10 +97,14 @@ def settled(asked: Floats, lists: Any) -> Nearest:
     return Nearest(rows, cosines)
 
 
+def in_parts(gallery: Any) -> bool:
+    """Whether a gallery is a list of arrays (n,M), whose rows are numbered through."""
+    return isinstance(gallery, list | tuple) and len(gallery) > 0 and getattr(gallery[0], "ndim", 0) == 2
+
+
 def _parts(gallery: Any, dim: int, normalize: bool) -> list[NDArray[Any]]:
     """Return the gallery as arrays (n,M); rows on disk stay there and are checked where they are found."""
-    listed = isinstance(gallery, Sequence) and len(gallery) and getattr(gallery[0], "ndim", 0) == 2
-    parts = list(gallery) if listed else [numpy_rows(gallery, "gallery", normalize=normalize)]
+    parts = list(gallery) if in_parts(gallery) else [numpy_rows(gallery, "gallery", normalize=normalize)]
     widths = {part.shape[1] for part in parts}
     if widths != {dim}:
         raise ValueError(f"queries have {dim} dimensions, rows {sorted(widths)}; use one model for both.")
@@ -186,25 +190,26 @@ class Search:
     def _exact(self, part: slice, rows: Ints) -> Doubles:
         """Return the exact keys (B,W) of the queries `part` with the gallery `rows` (B,W); -inf where a row is -1."""
         asked, listed = self.asked[part], rows >= 0
-        gathered = self._gathered(np.where(listed, rows, max(0, rows.max())).ravel())
-        gathered = on_grid(gathered, steps_of(gathered, "cosine")).reshape(*rows.shape, -1)
-        products = np.einsum("bm,bwm->bw", on_grid(asked, steps_of(asked, "cosine")), gathered)
+        searched = gathered(self.parts, np.where(listed, rows, max(0, rows.max())).ravel())
+        searched = on_grid(searched, steps_of(searched, "cosine")).reshape(*rows.shape, -1)
+        products = np.einsum("bm,bwm->bw", on_grid(asked, steps_of(asked, "cosine")), searched)
         return np.where(listed, products, -np.inf)
 
-    def _gathered(self, rows: Ints) -> Floats:
-        """Return the rows (K,M) with these numbers, through all parts.
 
-        Raises:
-            ValueError: one of them is no unit vector.
-        """
-        listed = np.empty((len(rows), self.asked.shape[1]), dtype=np.float32)
-        first = 0
-        for part in self.parts:
-            here = np.flatnonzero((rows >= first) & (rows < first + len(part)))
-            listed[here] = part[rows[here] - first]
-            first += len(part)
-        arrays.check_unit_rows(listed, "gallery rows")
-        return listed
+def gathered(parts: Sequence[NDArray[Any]], rows: Ints) -> Floats:
+    """Return the rows (K,M) with these numbers, through all parts.
+
+    Raises:
+        ValueError: one of them is no unit vector.
+    """
+    listed = np.empty((len(rows), parts[0].shape[1]), dtype=np.float32)
+    first = 0
+    for part in parts:
+        here = np.flatnonzero((rows >= first) & (rows < first + len(part)))
+        listed[here] = part[rows[here] - first]
+        first += len(part)
+    arrays.check_unit_rows(listed, "gallery rows")
+    return listed
 
 
 def _enter(products: Floats, first: int, rows: Ints, rough: Floats) -> None:

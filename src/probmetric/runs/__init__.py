@@ -1,21 +1,11 @@
-"""A run: what evaluates it."""
+"""A run: its name, folder, identity and record, and its steps in one process.
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from probmetric.lazy import exported
-
-if TYPE_CHECKING:
-    from probmetric.runs.evaluate import evaluate_run
-    from probmetric.runs.evaluate_settings import EvaluationSettings
-
-__all__ = ["EvaluationSettings", "evaluate_run"]
-
-__getattr__ = exported(
-    __name__,
-    {
-        "evaluate_run": "evaluate",
-        "EvaluationSettings": "evaluate_settings",
-    },
-)
+names      what runs and prepared datasets are called
+source     digests of the code that components are made of
+folder     the files of a run, in one place
+identity   what each step of a run is made from
+made       the record of a finished step
+embed      images to directional distributions
+evaluate   embeddings to metrics
+steps      train -> fit -> embed -> evaluate
+"""

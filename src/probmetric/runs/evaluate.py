@@ -35,12 +35,12 @@ from probmetric.metrics.correlation import spearman
 from probmetric.metrics.severity import by_severity
 from probmetric.metrics.verification import Pairs, error_versus_discard, verification_metrics
 from probmetric.retrieval.measures import summarize
-from probmetric.run_folder import Embeddings, RunFolder, Split
 from probmetric.runs.evaluate_found import Curves, Found
 from probmetric.runs.evaluate_places import Places, place_metrics, place_retrieval
 from probmetric.runs.evaluate_settings import EvaluationSettings
 from probmetric.runs.evaluate_strangers import evaluate_ood
 from probmetric.runs.evaluate_test import evaluate_test, per_query, selective
+from probmetric.runs.folder import Embeddings, RunFolder, Split
 from probmetric.trust.answers import Answers, run_answers, trust_metrics
 from probmetric.trust.p_right import diagram
 from probmetric.trust.truth import Truth, truth_metrics

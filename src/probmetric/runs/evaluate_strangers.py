@@ -8,9 +8,9 @@ import numpy as np
 
 from probmetric.metrics.image_errors import auroc_error
 from probmetric.metrics.ood import ood_metrics, roc_curve
-from probmetric.run_folder import Embeddings
 from probmetric.runs.evaluate_found import Found
 from probmetric.runs.evaluate_settings import EvaluationSettings
+from probmetric.runs.folder import Embeddings
 from probmetric.trust.answers import Answers, ood_sets, ood_source, stranger_aurocs
 
 

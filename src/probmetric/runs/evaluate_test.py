@@ -19,9 +19,9 @@ from probmetric.metrics.structure import structure_metrics
 from probmetric.retrieval.measures import retrieval_per_query, summarize
 from probmetric.retrieval.rank_metrics import metric_names
 from probmetric.retrieval.votes import retrieval_votes, sampled_retrieval_metrics, vote_reliability
-from probmetric.run_folder import Embeddings
 from probmetric.runs.evaluate_found import Found
 from probmetric.runs.evaluate_settings import EvaluationSettings
+from probmetric.runs.folder import Embeddings
 from probmetric.trust.answers import Answers, error_aurocs
 
 PerQuery = dict[str, NDArray[np.float64]]

@@ -18,20 +18,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from probmetric.config import ConfigError, Training, parse
-from probmetric.config._components import Component
+from probmetric.config import Component, ConfigError, Training, parse
+from probmetric.errors import ServingError
 from probmetric.io import digest_of, tensors_digest
 from probmetric.losses import REGISTRY as LOSSES
 from probmetric.losses import Loss, create_loss
 from probmetric.models import REGISTRY as BACKBONES
 from probmetric.models import Encoder, create_encoder
-from probmetric.serving._errors import ServingError
 from probmetric.serving._fit_data import SetData, set_data
-from probmetric.serving._model import Model, Reference
+from probmetric.serving.model import Model, Reference
 from probmetric.training.backend import backend
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.device import claim_device
-from probmetric.training.loop import Trainer
+from probmetric.training.loop import Conduct, Trainer
 from probmetric.training.network import weights_of
 from probmetric.training.passes import TrainingPass, ValidationPass
 from probmetric.training.seeds import derive_seed
@@ -203,17 +202,8 @@ class _Job:
         return made.to(data.device)
 
     def _train(self, encoder: Encoder, loss: Loss, data: SetData, checkpoints: Checkpoints, bar: bool | None) -> None:
-        trainer = Trainer(
-            data.settings,
-            encoder,
-            loss,
-            data,
-            seed=self.seed,
-            device=data.device,
-            checkpoints=checkpoints,
-            identity=digest_of([self._digest(encoder, loss, {}), data.settings.model_dump(mode="json"), data.digest]),
-            progress_bar=bar,
-        )
+        identity = digest_of([self._digest(encoder, loss, {}), data.settings.model_dump(mode="json"), data.digest])
+        trainer = Trainer(encoder, loss, data, Conduct(checkpoints, identity, progress_bar=bar))
         trainer.fit()
         for part, module in (("encoder.", encoder), ("loss.", loss)):
             best = {name.removeprefix(part): value for name, value in trainer.best.items() if name.startswith(part)}

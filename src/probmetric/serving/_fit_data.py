@@ -15,16 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probmetric.config import Training
-from probmetric.config._components import Component
+from probmetric.config import Component, Training
 from probmetric.data.choosing import Opened
 from probmetric.data.manifest import DataError
 from probmetric.data.sampling import create_sampler
 from probmetric.data.store import ImageStore
 from probmetric.data.views import View, create_view
+from probmetric.errors import ServingError
 from probmetric.io import digest_of
 from probmetric.models import input_statistics
-from probmetric.serving._errors import ServingError
 from probmetric.serving._images import Eye, pixels_of
 from probmetric.serving._sets import image_of, is_set, names_of
 from probmetric.training.data import TrainingData

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from probmetric.data.decode import Mode, decode, decode_file, decoded
+from probmetric.data.image_folder import ImageFolder, read_image_folder
 from probmetric.data.manifest import DataError
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 SHOWN = 50
-IMAGE_FILES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
 
 def reason_of(error: DataError, name: str) -> str:
@@ -49,33 +49,25 @@ def image_files(place: str | Path) -> list[Path]:
         DataError: there is no such place, or it holds no image.
     """
     place = Path(place)
+    if place.is_dir():
+        folder = image_folder(place)
+        return [place / image.path for image in folder.images]
     if not place.exists():
         raise DataError(f"{place} does not exist; name image files or folders with images.")
-    if place.is_file():
-        return [place]
-    root = place.resolve()
-    listed = sorted(path for path in place.rglob("*") if path.suffix.lower() in IMAGE_FILES)
-    shown = [path for path in listed if not path.name.startswith(".")]
-    inside = [path for path in shown if _lies_in(root, path)]
-    if len(inside) < len(shown):
-        first = next(path for path in shown if path not in inside)
+    return [place]
+
+
+def image_folder(place: Path) -> ImageFolder:
+    """Read a folder with images; links that lead out of it, or nowhere, are left out with a warning."""
+    folder = read_image_folder(place)
+    if folder.links_out:
         log.warning(
             "left out: %d link(s) that lead out of %s, or nowhere, such as %s; copy the images.",
-            len(shown) - len(inside),
+            len(folder.links_out),
             place,
-            first,
+            place / folder.links_out[0],
         )
-    found = [path for path in inside if path.is_file()]
-    if not found:
-        raise DataError(f"{place}: no image files ({', '.join(IMAGE_FILES)}).")
-    return found
-
-
-def _lies_in(root: Path, path: Path) -> bool:
-    try:
-        return path.resolve(strict=True).is_relative_to(root)
-    except (OSError, RuntimeError):  # links in a circle, or to nothing
-        return False
+    return folder
 
 
 def pixels_of(image: Any, mode: Mode, shorter_side: int | None = None) -> np.ndarray:
@@ -99,10 +91,7 @@ def pixels_of(image: Any, mode: Mode, shorter_side: int | None = None) -> np.nda
 
     if not isinstance(image, Image.Image):
         image = Image.fromarray(_bytes_of(image))
-    try:
-        return decoded(image, mode=mode, shorter_side=shorter_side).pixels
-    except (Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
-        raise DataError(f"the image cannot be read ({error}).") from error
+    return decoded(image, mode=mode, shorter_side=shorter_side).pixels
 
 
 def _check_file(path: Path) -> None:

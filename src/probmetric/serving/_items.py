@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from probmetric.serving._errors import ServingError
-from probmetric.serving._images import image_files, named
-from probmetric.serving._model import sequence_of
-from probmetric.serving._sets import Lazy, images_of, is_set, names_of
+from probmetric.errors import ServingError
+from probmetric.serving._images import image_files, image_folder, named
+from probmetric.serving._sets import Lazy, images_of, is_set, names_of, sequence_of
 
 
 @dataclass(frozen=True)
@@ -59,14 +58,17 @@ def _found(images: Any) -> Items:
 
 
 def _folder_items(places: Sequence[Path]) -> Items:
-    """Files of folders, and files; the class is the folder below the one named."""
+    """Files of folders, and files; the class is the folder below the one named, or below that of a split."""
     files: list[Path] = []
     classes: list[str] = []
     for place in places:
-        listed = image_files(place)
-        files += listed
-        inside = [file.relative_to(place).parts if place.is_dir() else () for file in listed]
-        classes += [text_of(parts[0]) if len(parts) > 1 else "" for parts in inside]
+        if place.is_dir():
+            folder = image_folder(place)
+            files += [place / image.path for image in folder.images]
+            classes += [text_of(image.class_name) for image in folder.images]
+        else:
+            files += image_files(place)
+            classes.append("")
     return Items(files, [text_of(str(file)) for file in files], classes)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from probmetric.serving._errors import ServingError
+from probmetric.errors import ServingError
 
 
 class Lazy(Sequence[Any]):
@@ -76,3 +77,16 @@ def _name(label: Any, classes: Sequence[str]) -> str:
     if not isinstance(plain, str | int):
         raise ServingError(f"an item has the label {plain!r}; labels are whole numbers or names of classes.")
     return str(classes[plain]) if isinstance(plain, int) and 0 <= plain < len(classes) else str(plain)
+
+
+def sequence_of(images: Any, ndim: int = 3) -> Sequence[Any]:
+    """A sequence of images; one image, an array of at most `ndim` axes, is a sequence of one."""
+    single = isinstance(images, str | bytes | Path) or isinstance(getattr(images, "mode", None), str)
+    arrays = hasattr(images, "ndim")
+    if single or (arrays and images.ndim <= ndim):
+        return [images]
+    if is_set(images):
+        return images_of(images)
+    if arrays or isinstance(images, Sequence):
+        return images
+    return list(images)

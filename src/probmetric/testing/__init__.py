@@ -17,8 +17,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from probmetric.lazy import exported
+from probmetric.registry import isolated_components
 from probmetric.testing._contract import Contract, cases, check
-from probmetric.testing._isolation import isolated_components
 
 if TYPE_CHECKING:
     from probmetric.testing._losses import LossContract

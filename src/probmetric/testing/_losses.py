@@ -10,7 +10,6 @@ from torch import Tensor
 
 from probmetric.losses import REGISTRY, Loss, create_loss
 from probmetric.testing._contract import Contract, raises, skip_if, telling
-from probmetric.uncompiled import spare_compiler_import, update_parameters
 
 C, M, B = 5, 6, 9
 
@@ -65,22 +64,6 @@ DEGENERATE: dict[str, tuple[Tensor, list[int]]] = {
 }
 
 
-class _ValueOf(torch.nn.Module):
-    """A loss whose arguments are known to fit."""
-
-    def __init__(self, loss: Loss) -> None:
-        super().__init__()
-        self.loss = loss
-
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Value for embeddings (B, M) and labels (B,)."""
-        return self.loss.value(embeddings, labels)
-
-
-def _inside(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {f"loss.{name}": tensor for name, tensor in tensors.items()}
-
-
 class LossContract(Contract):
     """Tests of the registered loss `name`, created with `options`."""
 
@@ -120,26 +103,6 @@ class LossContract(Contract):
         first = run(loss, z, y)
         torch.manual_seed(99)
         assert torch.equal(first, run(loss, z, y))
-
-    def test_what_vectorises_is_the_same_for_each_of_several(self) -> None:
-        """A loss that `vectorises` has under `torch.vmap` the values it has one by one; others claim nothing."""
-        losses = [self.make() for _ in range(2)]
-        if not losses[0].vectorises:
-            return
-        z, y = batch()
-        pairs = torch.stack([z.detach(), z.detach().flip(0)]).requires_grad_(), torch.stack([y, y.roll(3)])
-        tensors = [dict(loss.named_parameters()) | dict(loss.named_buffers()) for loss in losses]
-        stacked = {name: torch.stack([each[name].detach() for each in tensors]) for name in tensors[0]}
-
-        def one(mine: dict[str, Tensor], z: Tensor, y: Tensor) -> Tensor:
-            value: Tensor = torch.func.functional_call(_ValueOf(losses[0]), (_inside(mine),), (z, y))
-            return value
-
-        together = torch.vmap(one)(stacked, *pairs)
-        alone = torch.stack([run(loss, z, y) for loss, z, y in zip(losses, *pairs, strict=True)])
-        torch.testing.assert_close(together, alone, rtol=1e-9, atol=1e-11)
-        found, expected = (torch.autograd.grad(value.sum(), pairs[0])[0] for value in (together, alone))
-        torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-9)
 
     def test_trains_something(self) -> None:
         """The embeddings receive a gradient."""
@@ -192,13 +155,12 @@ class LossContract(Contract):
                 groups.append(
                     {"params": group["params"], "lr": group.get("lr", 0.01 * group.get("lr_multiplier", 1.0))}
                 )
-            spare_compiler_import()
             optimizer = torch.optim.Adam(groups, fused=True)
             generator = torch.Generator().manual_seed(6)
             for _ in range(200):
                 optimizer.zero_grad()
                 loss(z, y, generator=generator).backward()
-                update_parameters(optimizer)
+                optimizer.step()
             assert_finite(loss, z, y)
             assert all(torch.isfinite(p).all() for p in loss.parameters())
 

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from probmetric.training.device import claim_device, pick_device
     from probmetric.training.diagnosis import TrainingError
     from probmetric.training.network import load_encoder
-    from probmetric.training.run import Ordered, train_run, train_together
+    from probmetric.training.run import train_run
 
-__all__ = ["Ordered", "TrainingError", "claim_device", "load_encoder", "pick_device", "train_run", "train_together"]
+__all__ = ["TrainingError", "claim_device", "load_encoder", "pick_device", "train_run"]
 
 __getattr__ = exported(
     __name__,
@@ -21,8 +21,6 @@ __getattr__ = exported(
         "pick_device": "device",
         "TrainingError": "diagnosis",
         "load_encoder": "network",
-        "Ordered": "run",
         "train_run": "run",
-        "train_together": "run",
     },
 )

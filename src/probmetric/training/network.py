@@ -13,7 +13,7 @@ from probmetric.config import ConfigError, EncoderSettings
 from probmetric.io import FileError
 from probmetric.losses import Loss, create_loss
 from probmetric.models import Encoder, create_encoder
-from probmetric.run_folder import RunFolder, Which
+from probmetric.runs.folder import RunFolder, Which
 from probmetric.training.seeds import derive_seed
 from probmetric.uncertainty import create_uncertainty
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from probmetric.config import ConfigError
-from probmetric.uncompiled import spare_compiler_import
 
 if TYPE_CHECKING:
     from probmetric.config import Training
@@ -31,7 +30,6 @@ def create_optimizer(settings: Training, encoder: Encoder, loss: Loss) -> torch.
     Raises:
         ConfigError: there is nothing to train.
     """
-    spare_compiler_import()
     options, groups = _options(settings), []
     encoder_groups = [{"weight_decay": settings.weight_decay, **group} for group in encoder.optimizer_groups()]
     if settings.weight_decay_on == "matrices":

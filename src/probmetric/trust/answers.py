@@ -22,7 +22,7 @@ from probmetric.metrics import arrays
 from probmetric.metrics.ood import auroc
 from probmetric.metrics.selective import selective_metrics
 from probmetric.retrieval import Match, find_match, match_among
-from probmetric.run_folder import Embeddings, RunFolder
+from probmetric.runs.folder import Embeddings, RunFolder
 from probmetric.trust import scores
 from probmetric.trust.p_right import PRight, added_auroc, cross_fitted, fit_p_right, p_right_metrics
 

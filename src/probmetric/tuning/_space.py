@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from probmetric.config import Component, RunSettings
-from probmetric.identity import REGISTRIES
+from probmetric.runs.identity import REGISTRIES
 
 if TYPE_CHECKING:
     import optuna

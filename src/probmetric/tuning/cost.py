@@ -17,8 +17,8 @@ from probmetric.config import Experiment, Methods, parse
 from probmetric.job_times import JOBS, job_seconds
 from probmetric.planning.runs import Run, expand
 from probmetric.planning.staleness import steps_of
-from probmetric.run_folder import RunFolder, Step
-from probmetric.run_names import RESULTS, RunKey
+from probmetric.runs.folder import RunFolder, Step
+from probmetric.runs.names import RESULTS, RunKey
 from probmetric.tuning import report
 from probmetric.tuning.search import Search, Trial, training_seconds
 

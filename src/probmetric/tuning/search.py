@@ -21,8 +21,8 @@ from probmetric.config import ConfigError, Method, Params, SearchRange, Tuning
 from probmetric.errors import ProbMetricError
 from probmetric.planning.experiments import PRESET
 from probmetric.planning.runs import Run, resolve
-from probmetric.run_folder import RunFolder
-from probmetric.run_names import RESULTS
+from probmetric.runs.folder import RunFolder
+from probmetric.runs.names import RESULTS
 from probmetric.tuning._space import present_values, suggest
 
 if TYPE_CHECKING:

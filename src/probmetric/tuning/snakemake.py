@@ -10,7 +10,7 @@ from probmetric.config import StalePolicy
 from probmetric.interruptions import call
 from probmetric.planning.runs import Run
 from probmetric.planning.staleness import Judge
-from probmetric.run_folder import RunFolder
+from probmetric.runs.folder import RunFolder
 from probmetric.tuning.search import TuningError
 
 

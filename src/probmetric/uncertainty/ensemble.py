@@ -22,12 +22,13 @@ Symbols: u_k = unit embedding of member k, R_k = `rotations`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from probmetric.registry import Count, Range
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import (
     DirectionalBatch,
@@ -66,17 +67,13 @@ class Ensemble(Uncertainty):
     def __init__(
         self,
         *,
-        members: int = 5,
-        apart: int = 1,
+        members: Annotated[int, Range(low=2, high=1000)] = 5,
+        apart: Count = 1,
         over: Literal["seeds", "folds"] = "seeds",
         combine: Literal["concatenate", "aligned", "average"] = "concatenate",
         score: Literal["std_sum", "inverse_concentration"] = "inverse_concentration",
         keep_samples: bool = False,
     ) -> None:
-        if members < 2:
-            raise ValueError(f"members is {members}; an ensemble needs at least 2.")
-        if apart < 1:
-            raise ValueError(f"apart is {apart}; the seeds of the members lie at least 1 apart.")
         self.members, self.apart, self.over, self.combine = members, apart, over, combine
         self.score, self.keep_samples = score, keep_samples
         self.needs = () if combine == "average" else ("rotations",)

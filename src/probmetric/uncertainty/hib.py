@@ -30,6 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from probmetric.registry import Count, Draws, NotNegative
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import Fitting, Posterior
 from probmetric.uncertainty._gaussian import GaussianHead, LogVarianceHead
@@ -137,18 +138,13 @@ class HIB(GaussianHead):
     def __init__(
         self,
         *,
-        train_samples: int = 8,
-        kl_weight: float = 1e-4,
+        train_samples: Count = 8,
+        kl_weight: NotNegative = 1e-4,
         fidelity: Literal["corrected", "as_published"] = "corrected",
-        samples: int = 100,
+        samples: Draws = 100,
         score: Literal["std_sum", "inverse_concentration"] = "inverse_concentration",
         keep_samples: bool = False,
     ) -> None:
-        if train_samples < 1 or kl_weight < 0 or samples < 2:
-            raise ValueError(
-                f"train_samples={train_samples}, kl_weight={kl_weight}, samples={samples}: "
-                "train_samples at least 1, kl_weight not negative, samples at least 2."
-            )
         self.train_samples, self.kl_weight, self.fidelity = train_samples, kl_weight, fidelity
         self.samples, self.score, self.keep_samples = samples, score, keep_samples
 

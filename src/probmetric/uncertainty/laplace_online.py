@@ -9,10 +9,11 @@ scale of the post-hoc approximation. `memory` is m: the text's memory factor α 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from torch import Tensor
 
+from probmetric.registry import CountOrZero, Draws, Fraction, Positive, Range, When
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import Fitting, Posterior, evaluating
 from probmetric.uncertainty.laplace._online import OnlineLaplaceObjective
@@ -39,17 +40,17 @@ class OnlineLaplace(Laplace):
         fidelity: Literal["corrected", "as_published"] = "corrected",
         pairs: Literal["mined", "dataset"] = "mined",
         triplets: Literal["all", "hard", "semihard", "easy"] = "all",
-        margin: float = 0.7,
-        negative_weight: float = 0.5,
-        memory: float = 0.999,
-        initial_curvature: float = -1.0,
-        scale: float = -1.0,
+        margin: Positive = 0.7,
+        negative_weight: Annotated[float, Range(low=0, high=1)] = 0.5,
+        memory: Fraction = 0.999,
+        initial_curvature: Annotated[float, Range(low=-1)] = -1.0,
+        scale: Annotated[float, Range(low=-1)] = -1.0,
         normalize: Literal["triplets", "none"] = "triplets",
         prior: Literal["fixed", "validation"] = "fixed",
-        prior_precision: float = 1.0,
+        prior_precision: Annotated[Positive, When(prior="fixed")] = 1.0,
         noise: Literal["posterior", "isotropic"] = "posterior",
-        train_samples: int = 1,
-        samples: int = 100,
+        train_samples: CountOrZero = 1,
+        samples: Draws = 100,
         score: Literal["std_sum", "inverse_concentration"] = "inverse_concentration",
         keep_samples: bool = False,
     ) -> None:
@@ -69,10 +70,6 @@ class OnlineLaplace(Laplace):
             score=score,
             keep_samples=keep_samples,
         )
-        if not 0 < memory <= 1:
-            raise ValueError(f"memory is {memory}; allowed: above 0, at most 1 (1 forgets nothing).")
-        if train_samples < 0:
-            raise ValueError(f"train_samples is {train_samples}; use 0 (train at the mean) or more.")
         self.memory, self.initial_curvature, self.normalize = memory, initial_curvature, normalize
         self.train_samples = train_samples
 

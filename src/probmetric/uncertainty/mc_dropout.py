@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from probmetric.registry import Draws, Share
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import (
     DirectionalBatch,
@@ -63,15 +64,11 @@ class MCDropout(Uncertainty):
     def __init__(
         self,
         *,
-        rate: float = 0.2,
-        samples: int = 100,
+        rate: Share = 0.2,
+        samples: Draws = 100,
         score: Literal["std_sum", "inverse_concentration"] = "inverse_concentration",
         keep_samples: bool = False,
     ) -> None:
-        if not 0 <= rate < 1:
-            raise ValueError(f"rate is {rate}; allowed: 0 (only the encoder's own dropout) up to, not including, 1.")
-        if samples < 2:
-            raise ValueError(f"samples is {samples}; use at least 2.")
         self.rate, self.samples, self.score, self.keep_samples = rate, samples, score, keep_samples
 
     def objective(self, encoder: Encoder, loss: Loss, *, num_images: int) -> DropoutObjective:

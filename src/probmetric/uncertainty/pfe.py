@@ -21,11 +21,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from probmetric.registry import Count, Draws, LearningRate, Positive
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import Fitting, Posterior, evaluating, seed_from
 from probmetric.uncertainty._gaussian import GaussianHead, LogVarianceHead
 from probmetric.uncertainty.laplace._pairs import mined_pairs
-from probmetric.uncompiled import spare_compiler_import, update_parameters
 
 
 @register
@@ -38,19 +38,14 @@ class PFE(GaussianHead):
     def __init__(
         self,
         *,
-        epochs: int = 20,
-        learning_rate: float = 1e-3,
-        margin: float = 0.7,
+        epochs: Count = 20,
+        learning_rate: LearningRate = 1e-3,
+        margin: Positive = 0.7,
         triplets: Literal["all", "hard", "semihard", "easy"] = "all",
-        samples: int = 100,
+        samples: Draws = 100,
         score: Literal["std_sum", "inverse_concentration"] = "inverse_concentration",
         keep_samples: bool = False,
     ) -> None:
-        if epochs < 1 or learning_rate <= 0 or samples < 2:
-            raise ValueError(
-                f"epochs={epochs}, learning_rate={learning_rate}, samples={samples}: "
-                "epochs at least 1, learning_rate above 0, samples at least 2."
-            )
         self.epochs, self.learning_rate = epochs, learning_rate
         self.margin, self.triplets = margin, triplets
         self.samples, self.score, self.keep_samples = samples, score, keep_samples
@@ -68,14 +63,13 @@ class PFE(GaussianHead):
             head = LogVarianceHead(cached[0][0].shape[1], cached[0][1].shape[1]).to(given.device)
         with torch.no_grad():
             head.shift.copy_(constant_log_variance([batch[1:] for batch in cached]))
-        spare_compiler_import()
         optimizer = torch.optim.Adam(head.parameters(), lr=self.learning_rate)
         for _ in range(self.epochs):
             for index in torch.randperm(len(cached), generator=shuffle).tolist():
                 features, means, pairs, weights = cached[index]
                 optimizer.zero_grad()
                 pair_loss(means, head(features), pairs, weights).backward()
-                update_parameters(optimizer)
+                optimizer.step()
         return head.tensors()
 
     def _features_and_means(self, given: Fitting) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from probmetric.registry import Positive
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import (
     DirectionalBatch,
@@ -34,9 +35,7 @@ class Softmax(Uncertainty):
 
     needs_classifier = True
 
-    def __init__(self, *, score: Literal["confidence", "entropy"] = "confidence", temperature: float = 1.0) -> None:
-        if temperature <= 0:
-            raise ValueError(f"temperature is {temperature}; use a positive number.")
+    def __init__(self, *, score: Literal["confidence", "entropy"] = "confidence", temperature: Positive = 1.0) -> None:
         self.score: Doubt = score
         self.temperature = temperature
 

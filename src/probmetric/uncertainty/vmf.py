@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from probmetric.directional import VonMisesFisher
+from probmetric.registry import Count
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import DirectionalBatch, Predictor, Uncertainty
 
@@ -42,12 +43,10 @@ class VMF(Uncertainty):
     def __init__(
         self,
         *,
-        samples: int = 10,
+        samples: Count = 10,
         probabilities: Literal["auto", "loss", "sampled"] = "auto",
         keep_samples: bool = True,
     ) -> None:
-        if samples < 1:
-            raise ValueError(f"samples is {samples}; use at least 1.")
         self.samples, self.chosen, self.keep_samples = samples, probabilities, keep_samples
 
     def describe(self, rows: Tensor, given: Predictor) -> DirectionalBatch:

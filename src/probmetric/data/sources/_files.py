@@ -18,7 +18,7 @@ import itertools
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -27,10 +27,12 @@ from probmetric.data.image_file import Stored
 from probmetric.data.manifest import DataError, OptionError, text
 from probmetric.data.near import mark_of
 from probmetric.data.splits import hold_out_classes
+from probmetric.registry import Range
 
 SplitProtocol = Literal["standard", "mlrc", "vmf", "lam"]
 Store = Literal["pixels", "files"]
 FOLDS = 4
+Fold = Annotated[int, Range(low=0, high=FOLDS - 1)]
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 
 

@@ -13,6 +13,7 @@ from probmetric.data.raw import RawFiles
 from probmetric.data.sources import _digits, register
 from probmetric.data.sources._base import Source, Table
 from probmetric.data.splits import stratified_splits
+from probmetric.registry import Share
 
 
 @register
@@ -22,7 +23,7 @@ class Digits(Source):
     view: ClassVar[dict[str, Any]] = {"name": "small", "shift": 2, "rotation": 10.0, "scale": 0.1}
     closed_set = True
 
-    def __init__(self, *, test_fraction: float = 0.3, val_fraction: float = 0.15) -> None:
+    def __init__(self, *, test_fraction: Share = 0.3, val_fraction: Share = 0.15) -> None:
         self.test_fraction = test_fraction
         self.val_fraction = val_fraction
 

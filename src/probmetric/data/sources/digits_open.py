@@ -13,6 +13,7 @@ from probmetric.data.raw import RawFiles
 from probmetric.data.sources import _digits, register
 from probmetric.data.sources._base import Source, Table
 from probmetric.data.splits import hold_out_classes
+from probmetric.registry import Share
 
 
 @register
@@ -21,7 +22,7 @@ class DigitsOpen(Source):
 
     view: ClassVar[dict[str, Any]] = {"name": "small", "shift": 2, "rotation": 10.0, "scale": 0.1}
 
-    def __init__(self, *, val_fraction: float = 0.15) -> None:
+    def __init__(self, *, val_fraction: Share = 0.15) -> None:
         self.val_fraction = val_fraction
 
     def read(self, files: RawFiles, *, seed: int) -> Table:

@@ -18,6 +18,7 @@ from probmetric.data.sources import _faces, register
 from probmetric.data.sources._base import Source, Table
 from probmetric.data.sources._glyph_images import draw_images
 from probmetric.data.splits import hold_out_classes
+from probmetric.registry import Draws, Fraction, Share
 
 DESCRIPTION = "letters of five scripts in matplotlib's DejaVu, STIX and Computer Modern faces, 32x32 grey, distorted"
 SCRIPTS = {
@@ -35,7 +36,13 @@ class Glyphs(Source):
 
     view: ClassVar[dict[str, Any]] = {"name": "small", "shift": 3, "rotation": 10.0, "scale": 0.12}
 
-    def __init__(self, *, per_class: int = 48, worst: float = 1.0, val_fraction: float = 0.15) -> None:
+    def __init__(
+        self,
+        *,
+        per_class: Draws = 48,
+        worst: Fraction = 1.0,
+        val_fraction: Share = 0.15,
+    ) -> None:
         self.per_class = per_class
         self.worst = worst
         self.val_fraction = val_fraction

@@ -16,6 +16,7 @@ from probmetric.data.sources._base import Source, Table
 from probmetric.data.sources._glyph_images import draw_images
 from probmetric.data.sources.glyphs import DESCRIPTION, distinct_letters
 from probmetric.data.splits import stratified_splits
+from probmetric.registry import Draws, Fraction, Share
 
 
 @register
@@ -26,7 +27,12 @@ class GlyphsClosed(Source):
     view: ClassVar[dict[str, Any]] = {"name": "small", "shift": 3, "rotation": 10.0, "scale": 0.12}
 
     def __init__(
-        self, *, per_class: int = 48, worst: float = 1.0, test_fraction: float = 0.3, val_fraction: float = 0.15
+        self,
+        *,
+        per_class: Draws = 48,
+        worst: Fraction = 1.0,
+        test_fraction: Share = 0.3,
+        val_fraction: Share = 0.15,
     ) -> None:
         self.per_class = per_class
         self.worst = worst

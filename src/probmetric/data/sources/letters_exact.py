@@ -24,6 +24,7 @@ from probmetric.data.sources import _faces, register
 from probmetric.data.sources._base import Source, Table
 from probmetric.data.sources.glyphs import distinct_letters
 from probmetric.data.splits import hold_out_classes
+from probmetric.registry import Draws, Share
 
 SCRIPTS = ((0x41, 0x17F), (0x391, 0x3C9), (0x402, 0x45F))
 
@@ -37,11 +38,11 @@ class LettersExact(Source):
     def __init__(
         self,
         *,
-        letters: int = 110,
-        test_letters: int = 40,
-        per_class: int = 48,
-        train_per_class: int = 480,
-        val_fraction: float = 0.25,
+        letters: Draws = 110,
+        test_letters: Draws = 40,
+        per_class: Draws = 48,
+        train_per_class: Draws = 480,
+        val_fraction: Share = 0.25,
     ) -> None:
         self.letters = letters
         self.test_letters = test_letters

@@ -24,6 +24,7 @@ from probmetric.data.sources._base import Source, Table, check_counts
 from probmetric.data.sources._files import Photographs, existing, open_set_counts, strings
 from probmetric.data.sources._listing import Row, once, rows
 from probmetric.data.sources._views import LAM_VIEW
+from probmetric.registry import CountOrZero
 
 
 @register
@@ -49,7 +50,7 @@ class Lfw(Source):
     }
 
     def __init__(
-        self, *, shorter_side: int = 0, store: Literal["pixels", "files"] = "pixels", subset: bool = False
+        self, *, shorter_side: CountOrZero = 0, store: Literal["pixels", "files"] = "pixels", subset: bool = False
     ) -> None:
         self.chosen = Photographs("standard", 0, shorter_side, store)
 

@@ -33,6 +33,7 @@ from probmetric.data.sources import register
 from probmetric.data.sources._base import Source, Table
 from probmetric.data.sources._files import Photographs, existing, strings
 from probmetric.data.sources._listing import bad_line, csv_lines, numbers, stays_inside
+from probmetric.registry import CountOrZero
 
 CITIES = {
     "train": [
@@ -88,7 +89,7 @@ class Msls(Source):
         *,
         protocol: Literal["standard", "lam"] = "standard",
         drop_unmatched: bool = True,
-        shorter_side: int = 256,
+        shorter_side: CountOrZero = 256,
         store: Literal["pixels", "files"] = "pixels",
         subset: bool = False,
     ) -> None:

@@ -19,6 +19,7 @@ from probmetric.data.sources._glyph_images import draw_images
 from probmetric.data.sources.glyphs import letter_glyphs
 from probmetric.data.sources.symbols import symbol_glyphs
 from probmetric.data.splits import stratified_splits
+from probmetric.registry import Count, Draws, Fraction, Share
 
 SCRIPTS = {
     "Hebrew": (0x5D0, 0x5EA),
@@ -41,11 +42,11 @@ class OtherScripts(Source):
     def __init__(
         self,
         *,
-        classes: int = 200,
-        per_class: int = 32,
-        worst: float = 1.0,
-        test_fraction: float = 0.2,
-        val_fraction: float = 0.15,
+        classes: Count = 200,
+        per_class: Draws = 32,
+        worst: Fraction = 1.0,
+        test_fraction: Share = 0.2,
+        val_fraction: Share = 0.15,
     ) -> None:
         self.classes = classes
         self.per_class = per_class

@@ -16,9 +16,10 @@ from probmetric.data.manifest import DataError
 from probmetric.data.raw import RawFile, RawFiles
 from probmetric.data.sources import register
 from probmetric.data.sources._base import Source, Table, check_counts
-from probmetric.data.sources._files import Photographs, existing, open_set_counts, strings
+from probmetric.data.sources._files import Fold, Photographs, existing, open_set_counts, strings
 from probmetric.data.sources._listing import once, rows
 from probmetric.data.sources._views import VMF_SCALE
+from probmetric.registry import CountOrZero
 
 HEADER = ["image_id", "class_id", "super_class_id", "path"]
 
@@ -45,8 +46,8 @@ class Sop(Source):
         self,
         *,
         protocol: Literal["standard", "mlrc", "vmf", "lam"] = "standard",
-        fold: int = 0,
-        shorter_side: int = 256,
+        fold: Fold = 0,
+        shorter_side: CountOrZero = 256,
         store: Literal["pixels", "files"] = "files",
         subset: bool = False,
     ) -> None:

@@ -17,6 +17,7 @@ from probmetric.data.sources import _faces, register
 from probmetric.data.sources._base import Source, Table
 from probmetric.data.sources._glyph_images import draw_images
 from probmetric.data.sources.glyphs import letter_glyphs
+from probmetric.registry import Count, Draws, Fraction
 
 BLOCKS = ((0x2190, 0x21FF), (0x2200, 0x22FF), (0x2300, 0x23FF), (0x25A0, 0x25FF))
 MIN_FACES = 4
@@ -28,7 +29,7 @@ class Symbols(Source):
 
     view: ClassVar[dict[str, Any]] = {"name": "small"}
 
-    def __init__(self, *, classes: int = 120, per_class: int = 16, worst: float = 1.0) -> None:
+    def __init__(self, *, classes: Count = 120, per_class: Draws = 16, worst: Fraction = 1.0) -> None:
         self.classes = classes
         self.per_class = per_class
         self.worst = worst

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from probmetric.data.manifest import OptionError
 from probmetric.data.store import ImageStore
 from probmetric.data.views import register
 from probmetric.data.views._base import View
+from probmetric.registry import Count, CountOrZero, Range
 
 Normalisation = Literal["backbone", "imagenet", "bn_inception", "unit"]
 ATTEMPTS, LONGEST = 10, 50
@@ -64,10 +65,10 @@ class Photos(View):
         std: standard deviation of every channel.
     """
 
-    size: int = 224
-    resize: int | None = None
+    size: Count = 224
+    resize: CountOrZero | None = None
     square: bool = False
-    scale: tuple[float, float] = (0.08, 1.0)
+    scale: Annotated[tuple[float, float], Range(above=0, high=1)] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     crop: bool = True
     flip: bool = True
@@ -78,10 +79,8 @@ class Photos(View):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.size < 1:
-            raise OptionError(f"view photos: size is {self.size}; allowed: at least 1.")
-        if not 0 < self.scale[0] <= self.scale[1] <= 1:
-            raise OptionError(f"view photos: scale is {self.scale}; allowed: 0 < low <= high <= 1.")
+        if self.scale[0] > self.scale[1]:
+            raise OptionError(f"view photos: scale is {self.scale}; the smallest share comes first.")
         if self.resize and self.resize < self.size:
             raise OptionError(f"view photos: resize is {self.resize}; allowed: 0, or at least size = {self.size}.")
         if len(self.mean) != len(self.std):

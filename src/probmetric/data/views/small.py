@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from probmetric.data.counter import uniforms
 from probmetric.data.manifest import OptionError
 from probmetric.data.views import register
 from probmetric.data.views._base import View
+from probmetric.registry import CountOrZero, Range, Share
 
 Padding = Literal["edge", "reflect", "zero"]
 _DRAWS = 8
@@ -41,21 +42,19 @@ class Small(View):
         erase: side of a square set to 0 at a random place; 0 erases nothing.
     """
 
-    shift: int = 0
+    shift: CountOrZero = 0
     padding: Padding = "edge"
-    rotation: float = 0.0
-    scale: float = 0.0
+    rotation: Annotated[float, Range(low=0, high=180)] = 0.0
+    scale: Share = 0.0
     flip: bool = False
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
-    erase: int = 0
+    erase: CountOrZero = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.padding == "reflect" and (self.rotation or self.scale):
             raise OptionError("padding 'reflect' needs rotation = 0 and scale = 0; allowed with them: edge, zero.")
-        if not 0.0 <= self.scale < 1.0:
-            raise OptionError(f"scale is {self.scale}; allowed: 0 <= scale < 1.")
         if len(self.mean) != len(self.std):
             raise OptionError(f"mean has {len(self.mean)} values, std {len(self.std)}; give one of each per channel.")
 

@@ -24,13 +24,13 @@ from probmetric.data.manifest import SUMMARY, read_summary
 from probmetric.io import present
 from probmetric.reporting._overrides import Overrides, but_for_length, overrides_of
 from probmetric.reporting._selection import TINY, late_gain, trained_by, validations
-from probmetric.run_names import LabelNoise, split_data_name
+from probmetric.runs.names import LabelNoise, split_data_name
 
 if TYPE_CHECKING:
     from probmetric.reporting.claims import Claim, Names
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.run_folder import RunFolder
-    from probmetric.run_names import RunKey
+    from probmetric.runs.folder import RunFolder
+    from probmetric.runs.names import RunKey
 
 PAPERS = ("nivmf", "nir", "vmf", "lam", "pfml")
 GAIN = 0.01

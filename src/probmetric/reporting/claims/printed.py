@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from probmetric.io import FileError
-from probmetric.run_names import LabelNoise, split_data_name
+from probmetric.runs.names import LabelNoise, split_data_name
 
 if TYPE_CHECKING:
     from probmetric.reporting.claims import Claim

@@ -14,7 +14,7 @@ from probmetric.reporting._overrides import Overrides, overrides_of, usual
 from probmetric.reporting._per_image import image_errors, image_values
 from probmetric.reporting.claims import Claim, Finding, Names, Verdict
 from probmetric.reporting.claims.preconditions import tuned_elsewhere, unmet
-from probmetric.run_names import split_data_name
+from probmetric.runs.names import split_data_name
 
 if TYPE_CHECKING:
     from probmetric.metrics.statistics import Doubles

@@ -14,7 +14,7 @@ from probmetric.reporting._words import group_title
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.run_folder import RunFolder
+    from probmetric.runs.folder import RunFolder
 
 Curve = tuple[np.ndarray, np.ndarray]
 

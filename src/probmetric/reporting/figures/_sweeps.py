@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from probmetric.reporting.figures import _data
-from probmetric.run_names import override_items
+from probmetric.runs.names import override_items
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.run_folder import RunFolder
-    from probmetric.run_names import RunKey
+    from probmetric.runs.folder import RunFolder
+    from probmetric.runs.names import RunKey
 
 TOGETHER = " = "
 Points = dict[Any, list[float]]  # value of the option -> the metric over seeds

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.run_folder import RunFolder
+    from probmetric.runs.folder import RunFolder
 
 TITLE = "Most and least certain test images"
 _IMAGES = 10

@@ -9,7 +9,7 @@ from probmetric.reporting._comparison import Cell, summarise
 from probmetric.reporting._words import noise_words
 from probmetric.reporting.figures import _data, _style, register
 from probmetric.reporting.figures._multiples import label_ends
-from probmetric.run_names import LabelNoise, split_data_name
+from probmetric.runs.names import LabelNoise, split_data_name
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext

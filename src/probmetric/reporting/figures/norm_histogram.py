@@ -10,7 +10,7 @@ from probmetric.reporting.figures import _data, _histograms, _style, register
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.run_folder import RunFolder
+    from probmetric.runs.folder import RunFolder
 
 TITLE = "Norms of right and wrong images"
 

@@ -10,7 +10,7 @@ from probmetric.reporting.figures import _data, _images, _style, register
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.run_folder import RunFolder
+    from probmetric.runs.folder import RunFolder
 
 TITLE = "Queries and their nearest images"
 _QUERIES, _NEAREST = 6, 5

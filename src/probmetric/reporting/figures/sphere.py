@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mpl_toolkits.mplot3d import Axes3D
 
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.run_folder import RunFolder
+    from probmetric.runs.folder import RunFolder
 
 TITLE = "Embeddings in three dimensions"
 _POINTS = 2000

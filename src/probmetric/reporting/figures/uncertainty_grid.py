@@ -14,7 +14,7 @@ from probmetric.reporting.figures import _data, _images, _style, register
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.run_folder import RunFolder
+    from probmetric.runs.folder import RunFolder
 
 TITLE = "Images with the lowest and the highest uncertainty"
 _COLUMNS, _ROWS = 8, 2

@@ -14,7 +14,7 @@ from pathlib import Path
 from probmetric.io import FileError
 from probmetric.metrics import heading
 from probmetric.reporting._words import group_title
-from probmetric.run_names import data_name
+from probmetric.runs.names import data_name
 
 FOLDER = Path(__file__).parent
 RUNS, T_OF_RUNS = 5, 2.776

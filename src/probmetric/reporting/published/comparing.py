@@ -19,7 +19,7 @@ from probmetric.io import of_kind, present
 from probmetric.reporting._comparison import Cell, summarise
 from probmetric.reporting._measured import Series, plays, series
 from probmetric.reporting.published import PublishedNumber
-from probmetric.run_names import split_data_name, table_of
+from probmetric.runs.names import split_data_name, table_of
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext

@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from probmetric.io import atomic_path, read_json, write_text
+from probmetric.io.folders import claim_folder
 from probmetric.registry import Registry
 from probmetric.reporting.figures import save
 from probmetric.reporting.record import sign
@@ -26,6 +27,7 @@ The figures of the papers that need no data, computed by this library: `probmetr
 def write_theory(folder: str | Path) -> list[Path]:
     """Draw every theory figure into `folder`, and the page that shows them. Returns the paths written."""
     folder = Path(folder)
+    claim_folder(folder, "theory figures")
     paths = []
     for name in list_theory():
         image, *others = save(name, folder, REGISTRY.get(name))

@@ -29,12 +29,6 @@ class CurvatureRule:
     margin: float
     negative_weight: float
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.negative_weight <= 1:
-            raise ValueError(f"negative_weight is {self.negative_weight}; allowed: 0 to 1 (0.5 changes nothing).")
-        if self.margin <= 0:
-            raise ValueError(f"margin is {self.margin}; use a distance above 0 (the loss's margin).")
-
     def select(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, int]:
         """Pairs (P, 2), weighted targets (P,) and the number of terms, from embeddings (B, Z) and labels (B,)."""
         if self.pairs == "dataset":

@@ -22,11 +22,12 @@ text instead of the sum of standard deviations (`score="std_sum"`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import nn
 
+from probmetric.registry import Draws, Positive, Range, When
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import (
     DirectionalBatch,
@@ -67,24 +68,16 @@ class Laplace(Uncertainty):
         structure: Literal["diagonal", "kronecker"] = "diagonal",
         pairs: Literal["mined", "dataset"] = "mined",
         triplets: Literal["all", "hard", "semihard", "easy"] = "all",
-        margin: float = 0.7,
-        negative_weight: float = 0.5,
-        scale: float = 1.0,
+        margin: Positive = 0.7,
+        negative_weight: Annotated[float, Range(low=0, high=1)] = 0.5,
+        scale: Annotated[float, Range(low=-1)] = 1.0,
         prior: Literal["fixed", "marginal_likelihood", "validation"] = "fixed",
-        prior_precision: float = 1.0,
+        prior_precision: Annotated[Positive, When(prior="fixed")] = 1.0,
         noise: Literal["posterior", "isotropic"] = "posterior",
-        samples: int = 100,
+        samples: Draws = 100,
         score: Literal["std_sum", "inverse_concentration"] = "inverse_concentration",
         keep_samples: bool = False,
     ) -> None:
-        if samples < 2:
-            raise ValueError(f"samples is {samples}; use at least 2.")
-        if prior_precision <= 0:
-            raise ValueError(f"prior_precision is {prior_precision}; use a positive number.")
-        if prior != "fixed" and prior_precision != 1.0:
-            raise ValueError(
-                f"prior_precision={prior_precision} is used with prior='fixed' only, but prior is {prior!r}."
-            )
         self.rule = CurvatureRule(geometry, approximation, fidelity, pairs, triplets, margin, negative_weight)
         self.structure, self.scale = structure, scale
         self.prior, self.prior_precision, self.noise = prior, prior_precision, noise

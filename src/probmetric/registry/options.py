@@ -1,0 +1,389 @@
+"""Options of components: which there are, what each takes, and the one check of their values.
+
+An option is a keyword argument, its range an annotation in the component's signature:
+
+    margin: float = 0.2                                              any number up to 1e15
+    scale: Positive = 16.0                                           above 0
+    cutoff: Annotated[float, Range(above=0, below=2)] = 0.5          between two numbers
+    upper: Annotated[float, Range(above="cutoff", high=2)] = 2.0     bounded by another option
+    prior: Annotated[float, When(kind="fixed")] = 1.0                counts with one value of another option only
+
+`Registry.create` checks the options it passes on, and configuration checks them by the same functions from the
+catalogue; constructors trust what they are given.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+from probmetric.registry.errors import OptionValueError, RegistrationError, UnknownNameError, nearest
+
+Flag = bool | Mapping[str, Any]
+"""A class constant that says yes or no or, where that depends on options, names the options that make it yes."""
+
+REQUIRED = object()
+LARGEST = 10**6
+"""Largest count: of draws, proxies, images, pixels, epochs."""
+_FARTHEST = 1e15
+_CHECKED: dict[str, tuple[type, ...]] = {
+    "float": (int, float),
+    "int": (int,),
+    "bool": (bool,),
+    "str": (str,),
+    "list": (list, tuple),
+    "dict": (dict,),
+    "None": (type(None),),
+}
+_ALIASES = {"tuple": "list", "Sequence": "list", "Mapping": "dict", "NoneType": "None"}
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers an option takes, written `Annotated[float, Range(above=0)]`; a bound that is None is none.
+
+    A bound may name another option, whose value it then is; where that value is None, there is no such bound.
+
+    Attributes:
+        above: smaller than any allowed number.
+        low: the smallest allowed number.
+        high: the largest allowed number.
+        below: larger than any allowed number.
+    """
+
+    above: float | str | None = None
+    low: float | str | None = None
+    high: float | str | None = None
+    below: float | str | None = None
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Names of the options that bound this range."""
+        return tuple(bound for bound in asdict(self).values() if isinstance(bound, str))
+
+    def resolved(self, values: Mapping[str, Any]) -> Range:
+        """Return the range with `values` in place of the names of options."""
+        bounds = {side: values.get(bound) if isinstance(bound, str) else bound for side, bound in asdict(self).items()}
+        return Range(**{side: bound for side, bound in bounds.items() if isinstance(bound, int | float)})
+
+    def __contains__(self, number: Any) -> bool:
+        above, low, high, below = asdict(self).values()
+        return (
+            -_FARTHEST <= number <= _FARTHEST
+            and (above is None or number > above)
+            and (low is None or number >= low)
+            and (high is None or number <= high)
+            and (below is None or number < below)
+        )
+
+    def __str__(self) -> str:
+        words = {"above": self.above, "at least": self.low, "at most": self.high, "below": self.below}
+        bounds = [f"{word} {_shown(bound)}" for word, bound in words.items() if bound is not None]
+        return ", ".join(bounds) or f"at least {-_FARTHEST:g}, at most {_FARTHEST:g}"
+
+
+def _shown(bound: float | str) -> str:
+    return bound if isinstance(bound, str) else f"{bound:.10g}"
+
+
+class When:
+    """Marks an option that counts with some values of another one only: `When(prior="fixed")`, or a tuple of values.
+
+    With any other value it must keep its default.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        pairs = options.items()
+        self.options = {name: value if isinstance(value, tuple) else (value,) for name, value in pairs}
+
+
+Positive = Annotated[float, Range(above=0)]
+NotNegative = Annotated[float, Range(low=0)]
+Share = Annotated[float, Range(low=0, below=1)]
+Fraction = Annotated[float, Range(above=0, high=1)]
+LearningRate = Annotated[float, Range(above=0, high=1e4)]
+Count = Annotated[int, Range(low=1, high=LARGEST)]
+CountOrZero = Annotated[int, Range(low=0, high=LARGEST)]
+Draws = Annotated[int, Range(low=2, high=LARGEST)]
+"""Number of draws a spread is estimated from."""
+ANY = Range()
+
+
+@dataclass(frozen=True)
+class Option:
+    """One keyword option of a component.
+
+    Attributes:
+        name: its name.
+        default: its default; `REQUIRED` where it has none.
+        types: names of the types it takes (float, int, bool, str, list, dict, None); empty where nobody says.
+        choices: the only values it takes, of a `Literal`.
+        range: the numbers it takes; none is larger than 1e15.
+        when: other option -> the values of it with which this one counts.
+    """
+
+    name: str
+    default: Any
+    types: tuple[str, ...] = ()
+    choices: tuple[Any, ...] = ()
+    range: Range = ANY
+    when: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    @property
+    def allowed(self) -> str:
+        """What it takes, for people: `float or None`, `'a', 'b'`."""
+        return ", ".join(map(repr, self.choices)) if self.choices else " or ".join(self.types) or "anything"
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it takes numbers."""
+        return bool({"float", "int"} & set(self.types))
+
+    def check(self, where: str, value: Any, others: Mapping[str, Any] | None = None) -> Any:
+        """Return `value`, an integer as a float where floats are asked.
+
+        Args:
+            where: beginning of the message.
+            value: the value.
+            others: values of the component's options, which the range may depend on.
+
+        Raises:
+            OptionValueError: the option does not take this value.
+        """
+        if self.choices and value not in self.choices:
+            raise OptionValueError(f"{where} is {value!r}; allowed: {self.allowed}.")
+        if self.types and not any(_is(value, name) for name in self.types):
+            raise OptionValueError(f"{where} is {value!r} ({type(value).__name__}); expected {self.allowed}.")
+        bounds = self.range.resolved(others or {})
+        if not all(number in bounds for number in _numbers(value)):
+            bounding = "".join(f" ({name} is {(others or {})[name]!r})" for name in self.range.options)
+            raise OptionValueError(f"{where} is {value!r}; allowed: a number {self.range}{bounding}.")
+        for name, values in self.when.items() if value != self.default else ():
+            if (others or {})[name] not in values:
+                shown = " or ".join(map(repr, values))
+                raise OptionValueError(
+                    f"{where} is {value!r}, which counts with {name}={shown} only; {name} is {(others or {})[name]!r}."
+                )
+        return float(value) if "float" in self.types and "int" not in self.types and _is(value, "int") else value
+
+    @property
+    def depends_on(self) -> set[str]:
+        """Names of the options whose values decide what this one takes."""
+        return {*self.range.options, *self.when}
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        values: dict[str, Any] = {} if self.default is REQUIRED else {"default": self.default}
+        values |= {"types": list(self.types)} if self.types else {}
+        values |= {"choices": list(self.choices)} if self.choices else {}
+        values |= {"when": {name: list(values) for name, values in self.when.items()}} if self.when else {}
+        bounds = {side: bound for side, bound in asdict(self.range).items() if bound is not None}
+        return values | ({"range": bounds} if bounds else {})
+
+    @classmethod
+    def of(cls, name: str, plain: Mapping[str, Any]) -> Option:
+        """Read it from JSON values."""
+        return cls(
+            name,
+            plain.get("default", REQUIRED),
+            tuple(plain.get("types", ())),
+            tuple(plain.get("choices", ())),
+            Range(**plain.get("range", {})),
+            {other: tuple(values) for other, values in plain.get("when", {}).items()},
+        )
+
+
+def check_options(where: str, options: Mapping[str, Option], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `values`, checked against `options`, with integers as floats where floats are asked.
+
+    Args:
+        where: the component in messages, as `loss 'arcface'`.
+        options: every option of the component.
+        values: name -> value of those that were set.
+
+    Raises:
+        UnknownNameError: an option the component does not have.
+        OptionValueError: a value it does not take, by itself or beside the other options.
+    """
+    for name in values:
+        if name not in options:
+            raise UnknownNameError(f"{where} has no option {name!r}: {nearest(name, options)}")
+    complete = {name: values.get(name, option.default) for name, option in options.items()}
+    affected = {name for name, option in options.items() if name in values or option.depends_on & values.keys()}
+    checked = {
+        name: option.check(f"{where}: option {name!r}", complete[name], complete)
+        for name, option in options.items()
+        if name in affected and complete[name] is not REQUIRED
+    }
+    return {name: checked[name] for name in values}
+
+
+def _numbers(value: Any) -> list[float]:
+    """Return the number, or those of a list."""
+    if isinstance(value, list | tuple):
+        return [number for part in value for number in _numbers(part)]
+    return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
+
+
+def _is(value: Any, name: str) -> bool:
+    return isinstance(value, _CHECKED[name]) and (name == "bool" or not isinstance(value, bool))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is known of a component without importing it: its module, options, constants, and a line about it."""
+
+    module: str
+    options: dict[str, Option] = field(default_factory=dict)
+    constants: dict[str, Any] = field(default_factory=dict)
+    doc: str = ""
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        options = {name: option.plain() for name, option in self.options.items()}
+        return {"module": self.module, "doc": self.doc, "constants": self.constants, "options": options}
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Entry:
+        """Read it from JSON values."""
+        options = {name: Option.of(name, values) for name, values in plain["options"].items()}
+        return cls(plain["module"], options, plain["constants"], plain["doc"])
+
+
+def entry_of(component: Callable[..., Any], module: str, context: Iterable[str], constants: Iterable[str]) -> Entry:
+    """Return the entry of an imported component.
+
+    Args:
+        component: the registered class or function.
+        module: the module its entry names.
+        context: arguments its creator gives, which are no options.
+        constants: names of the class constants to keep, where the component has them.
+
+    Raises:
+        RegistrationError: an option before `*`, a default that is no plain value, or a range that names no option.
+    """
+    where = f"{component.__module__}.{component.__qualname__}"
+    options = {option.name: option for option in _options(component, where, tuple(context))}
+    for option in options.values():
+        for name in option.depends_on - options.keys():
+            raise RegistrationError(f"{where}: {option.name!r} depends on {name!r}. {nearest(name, options)}")
+    values = {name: _plain(getattr(component, name), where, name) for name in constants if hasattr(component, name)}
+    return Entry(module, options, values, _first_line(component))
+
+
+def _options(component: Callable[..., Any], where: str, context: tuple[str, ...]) -> Iterator[Option]:
+    seen = {*context}
+    for function, parameters in _signatures(component):
+        for name, parameter in parameters.items():
+            if name in seen or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+                continue
+            if parameter.kind is not parameter.KEYWORD_ONLY:
+                raise RegistrationError(f"{where} takes {name!r} before `*`; declare options after `*`, as keywords.")
+            seen.add(name)
+            default = REQUIRED if parameter.default is parameter.empty else _plain(parameter.default, where, name)
+            yield replace(option_of(name, _resolved(parameter.annotation, function)), default=default)
+
+
+def option_of(name: str, annotation: Any) -> Option:
+    """Return the option an annotation describes, without a default."""
+    marks = list(_marks(annotation))
+    bounds = next((mark for mark in marks if isinstance(mark, Range)), ANY)
+    when = next((mark.options for mark in marks if isinstance(mark, When)), {})
+    types_, choices = _allowed(annotation)
+    return Option(name, REQUIRED, types_, choices, bounds, when)
+
+
+def _signatures(component: Callable[..., Any]) -> Iterator[tuple[Any, dict[str, inspect.Parameter]]]:
+    """Yield the component's own parameters and, while they are passed on by `**`, those of the classes below it."""
+    if not isinstance(component, type):
+        yield component, dict(inspect.signature(component).parameters)
+        return
+    for cls in component.__mro__[:-1]:
+        if "__init__" not in vars(cls):
+            continue
+        function = vars(cls)["__init__"]
+        parameters = dict(list(inspect.signature(function).parameters.items())[1:])
+        yield function, parameters
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            return
+
+
+def _resolved(annotation: Any, function: Any) -> Any:
+    """Evaluate an annotation written as text; `Any` where its names exist for type checkers only."""
+    if not isinstance(annotation, str):
+        return annotation
+    lone = types.FunctionType((lambda: None).__code__, function.__globals__)
+    lone.__annotations__ = {"return": annotation}
+    try:
+        return typing.get_type_hints(lone, include_extras=True)["return"]
+    except (NameError, AttributeError, TypeError):
+        return Any
+
+
+def _allowed(annotation: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """(types, choices) an annotation allows; nothing where it is open or not one of the types we check."""
+    parts = list(_parts(annotation))
+    literal = [part for part in parts if typing.get_origin(part) is Literal]
+    names = [_type_name(part) for part in parts if part not in literal]
+    if not all(names):
+        return (), ()
+    choices = [choice for part in literal for choice in typing.get_args(part)]
+    if choices and set(names) <= {"None"}:
+        return (), (*choices, *(None for _ in names))
+    return (() if choices else tuple(dict.fromkeys(names))), ()
+
+
+def _marks(annotation: Any) -> Iterator[Any]:
+    """Yield what `Annotated` adds to a type, or to a part of a union."""
+    yield from getattr(annotation, "__metadata__", ())
+    inner = typing.get_args(annotation)
+    for part in inner[:1] if typing.get_origin(annotation) is Annotated else inner if _is_union(annotation) else ():
+        yield from _marks(part)
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    """Yield the type, or those it is a union of, without what `Annotated` adds."""
+    if typing.get_origin(annotation) is Annotated:
+        yield from _parts(typing.get_args(annotation)[0])
+    elif _is_union(annotation):
+        for part in typing.get_args(annotation):
+            yield from _parts(part)
+    else:
+        yield annotation
+
+
+def _is_union(annotation: Any) -> bool:
+    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
+
+
+def _type_name(annotation: Any) -> str:
+    """Return the name of a type we check, "" for any other."""
+    plain = type(None) if annotation is None else typing.get_origin(annotation) or annotation
+    name = getattr(plain, "__name__", "")
+    name = _ALIASES.get(name, name)
+    return name if name in _CHECKED else ""
+
+
+def _plain(value: Any, where: str, name: str) -> Any:
+    """Return `value` as it is after being written to JSON and read again."""
+    if isinstance(value, tuple | list):
+        return [_plain(part, where, name) for part in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part, where, name) for key, part in value.items()}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise RegistrationError(
+        f"{where}: {name!r} is {value!r}; options and constants are numbers, strings, booleans, None, or lists and "
+        "mappings of these, so that they can be read without importing the component."
+    )
+
+
+def _first_line(component: Callable[..., Any]) -> str:
+    """Return the first line of its own docstring, else of its module's."""
+    own = vars(component).get("__doc__") if isinstance(component, type) else component.__doc__
+    text = own or getattr(inspect.getmodule(component), "__doc__", None) or ""
+    return text.strip().partition("\n")[0].strip()

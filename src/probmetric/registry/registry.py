@@ -1,0 +1,366 @@
+"""Registries: the components of every kind by name, the package's own and those of plugins.
+
+    plugins: [my_package]                       params.yaml: a module or package of the project's folder, or installed
+    probmetric.load_plugins(["my_package"])     the same in the library
+    [project.entry-points."probmetric.components"]
+    mylab = "mylab.components"                  pyproject.toml of an installed package: known wherever it is installed
+
+Of a package, every module is imported whose name does not start with an underscore. What they register is kept in
+state/components/ until a source file of the package changes, so that configuration is checked without importing them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.util
+import pkgutil
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+from probmetric import __version__
+from probmetric.errors import ProbMetricError
+from probmetric.io import write_json
+from probmetric.registry import catalogue
+from probmetric.registry.errors import PluginError, RegistrationError, UnknownNameError, nearest
+from probmetric.registry.options import Entry, Option, check_options, entry_of
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+class Registry:
+    """Components of one kind: one per module of `package`, and those other modules register.
+
+    `context` names the arguments the caller supplies when it creates a component (for a loss: `num_classes`, `dim`);
+    they are not options a user sets. `constants` names the class constants that can be asked for without importing.
+    """
+
+    def __init__(self, kind: str, package: str, context: tuple[str, ...] = (), constants: tuple[str, ...] = ()) -> None:
+        self.kind, self.package, self.context, self.constants = kind, package, context, constants
+        self._objects: dict[str, Callable[..., Any]] = {}
+        self._entries: dict[str, Entry] = {}
+        self._foreign: set[str] = set()
+
+    @overload
+    def register(self, component: T) -> T: ...
+
+    @overload
+    def register(self, component: str) -> Callable[[T], T]: ...
+
+    def register(self, component: T | str) -> T | Callable[[T], T]:
+        """Class or function decorator, `@register` or `@register("name")`; without it the module's name counts.
+
+        Raises:
+            RegistrationError: another component has that name, the name is no name, or it differs from the file's.
+        """
+        if isinstance(component, str):
+            return functools.partial(self._register, component)
+        return self._register(component.__module__.rpartition(".")[2], component)
+
+    def _register(self, name: str, component: T) -> T:
+        if component.__module__.startswith(f"{self.package}."):
+            own = component.__module__.removeprefix(f"{self.package}.").split(".")[0]
+            self._objects[own] = self._alone(own, component)
+            return component
+        if not _NAME.fullmatch(name):
+            raise RegistrationError(
+                f"{component.__module__}: {name!r} cannot name a {self.kind}; use lower-case letters, digits and _, "
+                "as in @register('my_name')."
+            )
+        self._alone(name, component)
+        self.adopt(name, entry_of(component, component.__module__, self.context, self.constants))
+        self._objects[name] = component
+        return component
+
+    def _alone(self, name: str, component: T) -> T:
+        """`component`, if no other of its module has its name; the same one may be defined again."""
+        known = self._objects.get(name)
+        if known is not None and _place(known) != _place(component) and known.__module__ == component.__module__:
+            raise RegistrationError(
+                f"{component.__module__}: {self.kind} {name!r} is registered twice; one module, one name, or give each "
+                "a name of its own: @register('...')."
+            )
+        return component
+
+    def adopt(self, name: str, entry: Entry) -> None:
+        """Take the entry of a component defined outside the package; it is imported when it is asked for.
+
+        Raises:
+            RegistrationError: a component of another module has that name.
+        """
+        home = self.module(name) if name in self._sources or name in self._foreign else entry.module
+        if home != entry.module:
+            raise RegistrationError(
+                f"{self.kind} {name!r} is registered by {home} and by {entry.module}; give one of them another name."
+            )
+        self._entries[name] = entry
+        self._foreign.add(name)
+
+    @functools.cached_property
+    def _folder(self) -> Path:
+        spec = importlib.util.find_spec(self.package)
+        if spec is None or not spec.submodule_search_locations:
+            raise ModuleNotFoundError(self.package)
+        return Path(next(iter(spec.submodule_search_locations)))
+
+    @functools.cached_property
+    def _sources(self) -> dict[str, Path]:
+        files = {path.stem: path for path in self._folder.glob("*.py")}
+        folders = {path.parent.name: path.parent for path in self._folder.glob("*/__init__.py")}
+        return {name: path for name, path in sorted((files | folders).items()) if not name.startswith("_")}
+
+    @functools.cached_property
+    def shared_digest(self) -> str:
+        """Digest of the package's own helpers, which its components inherit from."""
+        return catalogue.source_digest(sorted(self._folder.glob("_*.py")))
+
+    def _own_digest(self, name: str) -> str:
+        path = self._sources[name]
+        return catalogue.source_digest(sorted(path.rglob("*.py")) if path.is_dir() else [path])
+
+    def names(self) -> list[str]:
+        """Every name, sorted: of the package's files and of what installed packages and plugins registered."""
+        _load_installed()
+        return sorted({*self._sources, *self._foreign})
+
+    def own_names(self) -> list[str]:
+        """Names of the components of the package itself, sorted. Reads the folder; imports nothing."""
+        return list(self._sources)
+
+    def foreign_entries(self) -> Mapping[str, Entry]:
+        """Entries of the components that other modules registered, by name."""
+        return {name: self._entries[name] for name in sorted(self._foreign)}
+
+    def check(self, name: str) -> str:
+        """Return `name`, or raise `UnknownNameError` naming the nearest one."""
+        if name not in self._sources and name not in self._foreign and name not in self.names():
+            raise UnknownNameError(f"unknown {self.kind} {name!r}: {nearest(name, self.names())}")
+        return name
+
+    def module(self, name: str) -> str:
+        """Dotted name of the module (or package) that defines component `name`; imports nothing."""
+        return self._entries[name].module if self.check(name) in self._foreign else f"{self.package}.{name}"
+
+    def entry(self, name: str) -> Entry:
+        """Return what is known of component `name`: from the catalogue, or by importing it where that is older."""
+        if self.check(name) not in self._entries:
+            self._entries[name] = self._own_entry(name)
+        return self._entries[name]
+
+    def _own_entry(self, name: str) -> Entry:
+        own = self._own_digest(name)
+        digest, label = f"{self.shared_digest}-{own}", f"{self.kind} {name}".replace(" ", "-")
+        plain = catalogue.shipped(self.kind, name, self.shared_digest, own) or catalogue.read(label, digest)
+        if plain:
+            return Entry.of(plain)
+        entry = self.imported_entry(name)
+        catalogue.keep(label, digest, entry.plain())
+        return entry
+
+    def imported_entry(self, name: str) -> Entry:
+        """The entry of component `name`, read off the component itself."""
+        return entry_of(self.get(name), self.module(name), self.context, self.constants)
+
+    def options(self, name: str) -> dict[str, Option]:
+        """Options of component `name` with defaults, types and choices."""
+        return dict(self.entry(name).options)
+
+    def check_options(self, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options of component `name`, checked, with integers as floats where it asks for floats.
+
+        Raises:
+            UnknownNameError: an option it does not have.
+            OptionValueError: a value it does not take.
+        """
+        return check_options(f"{self.kind} {name!r}", self.options(name), options)
+
+    def constant(self, name: str, attribute: str, default: Any = None) -> Any:
+        """Value of the class constant `attribute` of component `name`, one of the registry's `constants`."""
+        if attribute not in self.constants:
+            raise KeyError(f"{attribute!r} is no constant of a {self.kind}: {nearest(attribute, self.constants)}")
+        return self.entry(name).constants.get(attribute, default)
+
+    def holds(self, name: str, flag: str, options: Mapping[str, Any]) -> bool:
+        """Whether the constant `flag` of component `name` is true with these `options`."""
+        value = self.constant(name, flag, False)
+        if not isinstance(value, Mapping):
+            return bool(value)
+        known = self.options(name)
+        found = {key: options.get(key, known[key].default) for key in value}
+        allowed = {key: each if isinstance(each, tuple | list) else (each,) for key, each in value.items()}
+        return all(found[key] in allowed[key] for key in value)
+
+    def get(self, name: str) -> Callable[..., Any]:
+        """Import the module of component `name` and return what it registered."""
+        module = self.module(name)
+        if name not in self._objects:
+            importlib.import_module(module)
+        if name not in self._objects:
+            raise RegistrationError(f"{module} registers no {self.kind} {name!r}; decorate it with @register.")
+        return self._objects[name]
+
+    def create(self, name: str, **options: Any) -> Any:
+        """Create component `name`; unknown options are answered with the nearest valid one."""
+        component = self.get(name)
+        context = {key: value for key, value in options.items() if key in self.context}
+        chosen = {key: value for key, value in options.items() if key not in self.context}
+        return component(**context, **self.check_options(name, chosen))
+
+    def snapshot(self) -> tuple[dict[str, Callable[..., Any]], dict[str, Entry], set[str]]:
+        """Return what is registered now, for `restore`."""
+        return self._objects.copy(), self._entries.copy(), self._foreign.copy()
+
+    def restore(self, snapshot: tuple[dict[str, Callable[..., Any]], dict[str, Entry], set[str]]) -> None:
+        """Forget what was registered since `snapshot`, but modules of the package, which are imported only once."""
+        own = {name: component for name, component in self._objects.items() if name in self._sources}
+        objects, self._entries, self._foreign = snapshot
+        self._objects = objects | own
+
+    def section(self) -> dict[str, Any]:
+        """The section of the catalogue about this kind: every component of the package, imported."""
+        components = {name: self._described(name) for name in self._sources}
+        return {"shared": self.shared_digest, "components": components}
+
+    def _described(self, name: str) -> dict[str, Any]:
+        return {"digest": self._own_digest(name)} | self.imported_entry(name).plain()
+
+
+def _place(component: Any) -> tuple[str, str]:
+    return component.__module__, component.__qualname__
+
+
+KINDS = {
+    "loss": "probmetric.losses",
+    "uncertainty": "probmetric.uncertainty",
+    "backbone": "probmetric.models",
+    "dataset": "probmetric.data.sources",
+    "view": "probmetric.data.views",
+    "metric": "probmetric.metrics",
+    "score": "probmetric.trust.scores",
+    "figure": "probmetric.reporting.figures",
+    "theory figure": "probmetric.reporting.theory",
+}
+GROUP = "probmetric.components"
+_LOADED: set[str] = set()
+
+
+def registry_of(kind: str) -> Registry:
+    """Return the registry of one kind of component, by what the kind is called in messages."""
+    registry: Registry = importlib.import_module(KINDS[kind]).REGISTRY
+    return registry
+
+
+def all_registries() -> Iterator[Registry]:
+    """Yield the registries of all kinds of components."""
+    return map(registry_of, KINDS)
+
+
+def write_catalogue(path: Path | None = None) -> Path:
+    """Write the catalogue of all components of the package, importing each; returns its path."""
+    path = path or catalogue.SHIPPED
+    write_json(path, {registry.kind: registry.section() for registry in all_registries()})
+    return path
+
+
+def load_plugins(names: Iterable[str] = ()) -> None:
+    """Make known the components of the modules or packages `names`, and those installed packages announce.
+
+    Loading twice does nothing. A module is looked for among the installed ones and in the working directory.
+
+    Raises:
+        PluginError: no such module, or it cannot be imported.
+        RegistrationError: two components have one name; both modules are named.
+    """
+    _load_installed()
+    for name in names:
+        _load(name)
+
+
+def _load_installed() -> None:
+    """Make known the components that installed packages announce by entry points; once a process."""
+    if GROUP in _LOADED:
+        return
+    _LOADED.add(GROUP)
+    for point in metadata.entry_points(group=GROUP):
+        try:
+            _load(point.value.partition(":")[0])
+        except ProbMetricError as error:
+            _LOADED.discard(GROUP)
+            owner = point.dist.name if point.dist else "an installed package"
+            raise PluginError(f"{owner} announces components that cannot be had; mend or remove it. {error}") from error
+
+
+def _load(name: str) -> None:
+    if name in _LOADED:
+        return
+    if not name.startswith("probmetric.") and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    digest = _plugin_digest(name)
+    label = f"plugin-{name}"
+    for component in catalogue.read(label, digest) or _import_components(name, label, digest):
+        registry_of(component["kind"]).adopt(component["name"], Entry.of(component))
+    _LOADED.add(name)
+
+
+def _plugin_digest(name: str) -> str:
+    """Return the digest of the sources of the top-level package of `name` and of what its components may inherit."""
+    top = name.partition(".")[0]
+    spec = importlib.util.find_spec(top) if all(part.isidentifier() for part in name.split(".")) else None
+    if spec is None:
+        raise PluginError(
+            f"plugin {name!r} is not installed and {Path.cwd()} holds no {top}.py or {top}/; write the name of a "
+            "module or package, such as my_package or my_package.losses."
+        )
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    files += [Path(spec.origin)] if not folders and spec.origin else []
+    shared = "-".join(registry.shared_digest for registry in all_registries())
+    return f"{__version__}-{shared}-{catalogue.source_digest(files)}"
+
+
+def _import_components(name: str, label: str, digest: str) -> list[dict[str, Any]]:
+    """Import the plugin; return what it registered, as JSON values."""
+    _import_plugin(name)
+    top = name.partition(".")[0]
+    entries = [
+        {"kind": registry.kind, "name": component} | entry.plain()
+        for registry in all_registries()
+        for component, entry in registry.foreign_entries().items()
+        if entry.module.partition(".")[0] == top
+    ]
+    catalogue.keep(label, digest, entries)
+    return entries
+
+
+def _import_plugin(name: str) -> None:
+    """Import module `name` or, of a package, every module whose name does not start with an underscore."""
+    try:
+        module = importlib.import_module(name)
+        for part in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{name}."):
+            if not any(word.startswith("_") for word in part.name.removeprefix(f"{name}.").split(".")):
+                importlib.import_module(part.name)
+    except ProbMetricError:
+        raise
+    except Exception as error:
+        raise PluginError(f"plugin {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+@contextlib.contextmanager
+def isolated_components() -> Iterator[None]:
+    """Forget, at the end of this context, what is registered or loaded as a plugin inside it."""
+    before = [(registry, registry.snapshot()) for registry in all_registries()]
+    loaded = _LOADED.copy()
+    try:
+        yield
+    finally:
+        for registry, snapshot in before:
+            registry.restore(snapshot)
+        _LOADED.clear()
+        _LOADED.update(loaded)

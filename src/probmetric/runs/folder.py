@@ -1,0 +1,445 @@
+"""A run on disk: which files its folder holds, which step writes each, how they are read, checked and written.
+
+No other module names them.
+
+results/<dataset>[+noise<rate>]/<method>[+key=value...]/seed<k>/
+    model.safetensors       weights selected on the validation split, named encoder.* and loss.*
+    model_last.safetensors  weights of the last epoch
+    history.csv             one row per epoch
+    encoder.yaml            how the weights were made: settings, data digest, versions, hardware
+    posterior.safetensors   where the uncertainty is fitted
+    embeddings/             <split>.safetensors for val, test, ood and last, and timing.json
+    metrics.json            metric -> value, null where it is not defined
+    curves.json             curves of the evaluation by name
+    matches.safetensors     the match record: what was answered to each query, how near, how sure, and whether rightly
+    run.yaml                the record of the finished run
+    certificate.json        a threshold below which answers are right often enough, where one was asked for
+    certificate.md          the same in words
+    made/<step>.json        what the files of each step were made from
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import functools
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Literal
+
+from probmetric.io import (
+    FileError,
+    content_digest,
+    open_tensors,
+    present,
+    read_csv,
+    read_json,
+    read_tensors,
+    read_yaml,
+    remembered_json,
+    tensor_metadata,
+    write_json,
+    write_tensors,
+    write_text,
+    write_yaml,
+)
+from probmetric.runs.names import RESULTS, RunKey
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+Step = Literal["train", "fit_posterior", "embed", "evaluate"]
+STEPS: tuple[Step, ...] = ("train", "fit_posterior", "embed", "evaluate")
+Which = Literal["selected", "last"]
+Split = Literal["val", "test", "ood", "last"]
+RERUN = "delete the run folder and run the workflow again"
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """One embeddings file: arrays by name, and the metadata strings."""
+
+    tensors: dict[str, np.ndarray]
+    metadata: dict[str, str]
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.tensors[name]
+
+
+class RunFiles:
+    """Paths of a run's files below `path`; nothing is read."""
+
+    path: Path
+
+    @property
+    def history_file(self) -> Path:
+        """One row per epoch."""
+        return self.path / "history.csv"
+
+    @property
+    def encoder_file(self) -> Path:
+        """How the weights were made."""
+        return self.path / "encoder.yaml"
+
+    @property
+    def posterior_file(self) -> Path:
+        """What the uncertainty was fitted to."""
+        return self.path / "posterior.safetensors"
+
+    @property
+    def timing_file(self) -> Path:
+        """What embedding took."""
+        return self.path / "embeddings" / "timing.json"
+
+    @property
+    def metrics_file(self) -> Path:
+        """Metric -> value."""
+        return self.path / "metrics.json"
+
+    @property
+    def curves_file(self) -> Path:
+        """Curves of the evaluation."""
+        return self.path / "curves.json"
+
+    @property
+    def matches_file(self) -> Path:
+        """The match record."""
+        return self.path / "matches.safetensors"
+
+    @property
+    def certificate_file(self) -> Path:
+        """What the answers of its test gallery are certified for."""
+        return self.path / "certificate.json"
+
+    @property
+    def certificate_page(self) -> Path:
+        """The same in words."""
+        return self.path / "certificate.md"
+
+    @property
+    def record_file(self) -> Path:
+        """The record of the finished run."""
+        return self.path / "run.yaml"
+
+    def weights_file(self, which: Which = "selected") -> Path:
+        """Weights selected on the validation split, or those of the last epoch."""
+        return self.path / {"selected": "model.safetensors", "last": "model_last.safetensors"}[which]
+
+    def embeddings_file(self, split: Split) -> Path:
+        """Embeddings of a split; "last" is the test split with the last weights."""
+        return self.path / "embeddings" / f"{split}.safetensors"
+
+    @property
+    def text_files(self) -> dict[str, Path]:
+        """Name -> path of the small files that are there: record, metrics, curves, history."""
+        files = (self.record_file, self.metrics_file, self.curves_file, self.history_file)
+        return {file.name: file for file in files if present(file)}
+
+    def step_files(self, step: Step) -> tuple[Path, ...]:
+        """Every file a step writes."""
+        splits: tuple[Split, ...] = ("val", "test", "ood", "last")
+        files: dict[Step, tuple[Path, ...]] = {
+            "train": (self.weights_file("selected"), self.weights_file("last"), self.history_file, self.encoder_file),
+            "fit_posterior": (self.posterior_file,),
+            "embed": (*map(self.embeddings_file, splits), self.timing_file),
+            "evaluate": (self.metrics_file, self.curves_file, self.matches_file, self.record_file),
+        }
+        return files[step]
+
+    def step_results(self, step: Step) -> tuple[Path, ...]:
+        """Those of a step's files that later steps compute with; the others hold times, versions and settings."""
+        aside = (self.history_file, self.encoder_file, self.timing_file, self.record_file)
+        return tuple(file for file in self.step_files(step) if file not in aside)
+
+    def made_file(self, step: Step) -> Path:
+        """The record of what a step's files were made from (`probmetric.runs.made`)."""
+        return self.path / "made" / f"{step}.json"
+
+    @property
+    def trained(self) -> bool:
+        """Whether the encoder is trained: its record, written last, is there."""
+        return present(self.encoder_file)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run was evaluated: it has metrics.json."""
+        return present(self.metrics_file)
+
+
+class RunFolder(RunFiles):
+    """The files of one run; they are read when they are asked for, and written whole or not at all."""
+
+    def __init__(self, path: str | Path, made: str = "") -> None:
+        """The folder at `path`; `made` marks a run of earlier code that reports show apart (`RunKey.made`)."""
+        self.path, self._mark = Path(path), made
+
+    @classmethod
+    def named(cls, run: str, results: Path = RESULTS) -> RunFolder:
+        """The folder of the run `<dataset>/<method>/seed<k>`."""
+        return cls(results / run)
+
+    @functools.cached_property
+    def key(self) -> RunKey:
+        """Name of the run, read from its path, with the mark of earlier code."""
+        return replace(RunKey.parse(self.path), made=self._mark)
+
+    def _unchanged(self, file: Path) -> Path:
+        """`file`, found to be as its step wrote it, as far as the step's record says.
+
+        Raises:
+            FileError: it is missing or its content is another one.
+        """
+        step = next(step for step in STEPS if file in self.step_files(step))
+        made = remembered_json(self.made_file(step))
+        noted = made.get("files") if isinstance(made, dict) else None
+        written = noted.get(file.name) if isinstance(noted, dict) else None
+        if written is not None and content_digest(file) != written:
+            raise FileError(f"{file} is not as {step} wrote it: damaged or edited; restore it, or {RERUN}.")
+        return file
+
+    # ---- training -------------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def encoder(self) -> dict[str, Any]:
+        """How the encoder was trained (`encoder.yaml`)."""
+        record = read_yaml(self._unchanged(self.encoder_file))
+        return _whole(record, self.encoder_file, "settings", "encoder", "training")
+
+    def weights(self, which: Which = "selected") -> dict[str, torch.Tensor]:
+        """Weights by name, `encoder.*` and `loss.*`."""
+        return read_tensors(self._unchanged(self.weights_file(which)), framework="torch")[0]
+
+    @functools.cached_property
+    def history(self) -> list[dict[str, float | None]]:
+        """Rows of `history.csv` as numbers; empty for a run without training of its own."""
+        if not present(self._unchanged(self.history_file)):
+            return []
+        names, rows = read_csv(self.history_file, RERUN)
+        _whole(dict.fromkeys(names), self.history_file, "epoch")
+        return [{name: _number(text, self.history_file) for name, text in row.items()} for row in rows]
+
+    def write_training(
+        self,
+        selected: Mapping[str, torch.Tensor],
+        last: Mapping[str, torch.Tensor],
+        history: Sequence[Mapping[str, Any]],
+        record: Mapping[str, Any],
+        columns: Sequence[str],
+    ) -> None:
+        """Write what training made, the record last: where it stands, the others are whole and belong to it.
+
+        Args:
+            selected: weights chosen on the validation split.
+            last: weights of the last epoch.
+            history: one row per epoch.
+            record: what becomes encoder.yaml.
+            columns: head of a history without rows.
+        """
+        self.encoder_file.unlink(missing_ok=True)
+        facts = record["training"]
+        write_tensors(self.weights_file("last"), last, {"epoch": str(facts["epochs"] - 1)})
+        write_tensors(self.weights_file("selected"), selected, {"epoch": str(facts["selected_epoch"])})
+        write_text(self.history_file, _csv(history, columns))
+        write_yaml(self.encoder_file, record)
+
+    # ---- uncertainty and embeddings -------------------------------------------------------------------------------
+
+    def posterior(self) -> dict[str, torch.Tensor]:
+        """The fitted posterior's tensors by name."""
+        return read_tensors(self._unchanged(self.posterior_file), framework="torch")[0]
+
+    def write_posterior(self, posterior: Mapping[str, torch.Tensor], uncertainty: str) -> None:
+        """Write what the uncertainty of that name was fitted to."""
+        write_tensors(self.posterior_file, posterior, {"uncertainty": uncertainty})
+
+    def embeddings(self, split: Split) -> Embeddings:
+        """The embeddings of a split, checked.
+
+        Raises:
+            FileError: the file is missing or damaged, or lacks what every embeddings file has.
+            ValueError: tensors of unequal length, or a number that is not finite.
+        """
+        path = self.embeddings_file(split)
+        tensors, metadata = read_tensors(self._unchanged(path))
+        missing = [name for name in ("mean", "uncertainty", "label", "index") if name not in tensors]
+        if missing:
+            raise FileError(f"{path} lacks {', '.join(missing)}; delete it and run the embed step again.")
+        _check_embeddings(path, tensors)
+        return Embeddings(tensors, metadata)
+
+    def tensors(self, split: Split, *names: str) -> dict[str, np.ndarray]:
+        """Those of the tensors `names` that the embeddings of `split` hold; samples and the rest stay on disk."""
+        with self._open_embeddings(split) as file:
+            held = file.keys() if file else ()
+            return {name: file.get_tensor(name) for name in names if name in held}
+
+    def holds(self, split: Split, *names: str) -> bool:
+        """Whether the embeddings of `split` have all tensors `names`."""
+        with self._open_embeddings(split) as file:
+            return file is not None and set(names) <= set(file.keys())
+
+    def metadata(self, split: Split) -> dict[str, str]:
+        """Metadata of the embeddings of `split`; empty where there is no such file."""
+        with self._open_embeddings(split) as file:
+            return tensor_metadata(file) if file else {}
+
+    def write_embeddings(self, split: Split, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
+        """Write the embeddings of a split."""
+        write_tensors(self.embeddings_file(split), tensors, metadata)
+
+    def write_timing(self, timing: Mapping[str, float]) -> None:
+        """Write what embedding took, named as metrics are."""
+        write_json(self.timing_file, timing)
+
+    @contextlib.contextmanager
+    def _open_embeddings(self, split: Split) -> Iterator[Any]:
+        """The open embeddings file, None if it does not exist."""
+        path = self.embeddings_file(split)
+        if not present(path):
+            yield None
+            return
+        with open_tensors(self._unchanged(path), fix=RERUN) as file:
+            yield file
+
+    # ---- evaluation -----------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def metrics(self) -> dict[str, float | None]:
+        """Metric name -> value; None where the metric is not defined for this run."""
+        found: dict[str, float | None]
+        found = read_json(self._unchanged(self.metrics_file), RERUN, dict[str, float | int | None])
+        return found
+
+    @functools.cached_property
+    def curves(self) -> dict[str, Any]:
+        """Curves of the evaluation by name; empty where none were written."""
+        if not present(self._unchanged(self.curves_file)):
+            return {}
+        found: dict[str, Any] = read_json(self.curves_file, RERUN, dict[str, dict[str, list[Any]]])
+        return found
+
+    @functools.cached_property
+    def record(self) -> dict[str, Any]:
+        """The resolved configuration with versions, hardware and data digest (`run.yaml`)."""
+        return _whole(read_yaml(self._unchanged(self.record_file)), self.record_file, "run", "settings")
+
+    def matches(self) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, str]]:
+        """The match record, where the queries were asked (`test`, `val`, `ood/<set>`) -> name -> (Q,), and metadata.
+
+        Raises:
+            FileError: the file is missing or damaged.
+        """
+        if not present(self.matches_file):
+            raise FileError(f"{self.matches_file} is missing; run the evaluate step.")
+        tensors, metadata = read_tensors(self._unchanged(self.matches_file))
+        found: dict[str, dict[str, np.ndarray]] = {}
+        for name, values in tensors.items():
+            where, _, what = name.partition(":")
+            found.setdefault(where, {})[what] = values
+        return found, metadata
+
+    def write_matches(self, matches: Mapping[str, Mapping[str, np.ndarray]], metadata: Mapping[str, str]) -> None:
+        """Write the match record, as `matches` returns it."""
+        tensors = {f"{where}:{name}": values for where, found in matches.items() for name, values in found.items()}
+        write_tensors(self.matches_file, tensors, metadata)
+
+    def write_evaluation(self, metrics: Mapping[str, Any], curves: Mapping[str, Any], record: Any) -> None:
+        """Write record and curves, then the metrics: where they stand, the run is finished."""
+        write_yaml(self.record_file, record)
+        write_json(self.curves_file, curves)
+        write_json(self.metrics_file, metrics)
+
+    @property
+    def times(self) -> dict[str, float]:
+        """What training and embedding took; empty where the run did not train, or was embedded before it was timed.
+
+        The first epoch, which starts workers and compiles, is no typical one and left out of the mean.
+        """
+        found: dict[str, float] = {}
+        seconds = [taken for row in self.history if (taken := row.get("seconds")) is not None]
+        if seconds:
+            found["training/epoch_seconds"] = fmean(seconds[1:] or seconds)
+            found["training/seconds"] = sum(seconds)
+            found["training/epochs"] = float(len(seconds))
+        if present(self._unchanged(self.timing_file)):
+            found |= read_json(self.timing_file, RERUN, dict[str, float])
+        return found
+
+    def find(self, *names: str, default: Any = None) -> Any:
+        """First entry of the record found under one of the dotted `names`."""
+        for name in names:
+            value: Any = self.record
+            for part in name.split("."):
+                value = value.get(part) if isinstance(value, Mapping) else None
+            if value is not None:
+                return value
+        return default
+
+    @property
+    def fidelity(self) -> str:
+        """`corrected` or `as_published`."""
+        return str(self.find("fidelity", "settings.fidelity", default="corrected"))
+
+
+def finished_runs(runs: Iterable[str | Path | RunFolder]) -> list[RunFolder]:
+    """Those of the given runs that have metrics.json, in the order of their names; a repeated one counts once."""
+    opened = (run if isinstance(run, RunFolder) else RunFolder(run) for run in runs)
+    found = {run.key: run for run in opened if run.finished}
+    return sorted(found.values(), key=lambda run: run.key)
+
+
+def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as dotted keys: `{"loss": {"scale": 32}}` -> `{"loss.scale": 32}`."""
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        name = f"{prefix}.{key}" if prefix else str(key)
+        if isinstance(item, Mapping):
+            flat |= flatten(item, name)
+        else:
+            flat[name] = item
+    return flat
+
+
+def _whole(values: Any, path: Path, *names: str) -> dict[str, Any]:
+    """`values` of a file, which must hold entries `names`: YAML and CSV that were cut short are often still valid."""
+    if not isinstance(values, dict):
+        raise FileError(f"{path} is damaged (expected names with values, found {type(values).__name__}); {RERUN}.")
+    missing = [name for name in names if name not in values]
+    if missing:
+        raise FileError(f"{path} is damaged or cut short (it lacks {', '.join(missing)}); {RERUN}.")
+    return values
+
+
+def _check_embeddings(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    import numpy as np
+
+    count = len(tensors["mean"])
+    for name, values in tensors.items():
+        if len(values) != count:
+            raise ValueError(f"{path}: {name} has {len(values)} rows, mean has {count}; run the embed step again.")
+        bad = np.argwhere(~np.isfinite(values))
+        if bad.size:
+            raise ValueError(f"{path}: {name} of row {bad[0][0]} is not finite; mend the run, then embed again.")
+
+
+def _csv(rows: Sequence[Mapping[str, Any]], head: Sequence[str]) -> str:
+    """Rows as CSV; columns in the order they first appear, empty where a row lacks one; `head` without rows."""
+    columns = list(dict.fromkeys(key for row in rows for key in row)) or list(head)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _number(text: str | None, path: Path) -> float | None:
+    if text is None or text == "":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise FileError(f"{path}: {text!r} is not a number; {RERUN}.") from None

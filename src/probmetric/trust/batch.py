@@ -1,0 +1,110 @@
+"""Matches of a batch, chosen so that few of those accepted are wrong on average (false discovery rate).
+
+Notation: d_j doubt of the answer to query j of the batch; (d_i, w_i) doubt and error of calibration query i of n.
+Conformal selection (Jin and Candes 2023) gives every answer the p-value of "it is wrong",
+
+    p_j = (1 + #{i: w_i = 1, d_i <= d_j}) / (n + 1),
+
+and accepts by Benjamini and Hochberg's rule: E[wrong accepted / accepted] <= fdr, in finite samples, whatever the
+distribution. The mean is over calibration sets and batches together; one batch may have more.
+
+Where the level is chosen after a look at the answers, e-values take the place of p-values (Bashari et al. 2023):
+
+    e_j = mean over t of (n + 1) 1{d_j <= t} / (1 + #{i: w_i = 1, d_i <= t}),
+
+t over the doubts of calibration and batch together. Accepting the largest K answers with K e_(K) >= B / fdr keeps
+E[max over levels of (FDR at the level / level)] <= 1, so that any level may be picked afterwards; fewer are accepted.
+
+What is drawn: calibration and batch, exchangeably. What breaks it: a batch from elsewhere, bursts of one source.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probmetric.metrics import arrays
+from probmetric.trust.tolerance import check_shares
+
+Doubles = NDArray[np.float64]
+LEVELS = 200
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Answers of a batch that are accepted.
+
+    Attributes:
+        accepted: (B,) which answers.
+        fdr: mean share of wrong ones among them that is allowed.
+        p_values: (B,) of "the answer is wrong".
+    """
+
+    accepted: NDArray[np.bool_]
+    fdr: float
+    p_values: Doubles
+
+
+def select_matches(doubt: Any, calibration: tuple[Any, Any], *, fdr: float) -> Selection:
+    """Accept answers of a batch so that on average at most a share `fdr` of the accepted ones is wrong.
+
+    Args:
+        doubt: (B,) doubt of the answers, higher = less sure.
+        calibration: doubts (Q,) of calibration answers, and whether they are right (Q,).
+        fdr: share of wrong answers allowed among the accepted ones, on average over batches.
+
+    Examples:
+        >>> doubts = np.linspace(0, 1, 100)
+        >>> chosen = select_matches([0.05, 0.1, 0.9], (doubts, doubts < 0.5), fdr=0.1)
+        >>> chosen.accepted.tolist()
+        [True, True, False]
+    """
+    check_shares(fdr=fdr)
+    values, wrong, count = _arguments(doubt, calibration)
+    p_values = (1 + np.searchsorted(wrong, values, side="right")) / (count + 1)
+    ordered = np.sort(p_values)
+    passed = np.flatnonzero(ordered <= fdr * np.arange(1, len(values) + 1) / len(values))
+    limit = ordered[passed[-1]] if len(passed) else -np.inf
+    return Selection(p_values <= limit, fdr, p_values)
+
+
+def match_e_values(doubt: Any, calibration: tuple[Any, Any]) -> Doubles:
+    """Return the e-value (B,) of "the answer is wrong" of every answer; arguments as of `select_matches`.
+
+    Examples:
+        >>> doubts = np.linspace(0, 1, 100)
+        >>> match_e_values([0.05, 0.9], (doubts, doubts < 0.5)).round(1).tolist()
+        [49.1, 0.2]
+    """
+    values, wrong, count = _arguments(doubt, calibration)
+    together = np.sort(np.concatenate([values, arrays.vector(calibration[0], "calibration doubt")]))
+    places = np.unique(np.linspace(0, len(together) - 1, LEVELS).astype(np.int64))
+    levels = together[places]
+    gains = (count + 1) / (1 + np.searchsorted(wrong, levels, side="right"))
+    later = np.concatenate([np.cumsum(gains[::-1])[::-1], [0.0]])
+    return later[np.searchsorted(levels, values, side="left")] / len(levels)
+
+
+def select_by_e_values(e_values: Any, *, fdr: float) -> NDArray[np.bool_]:
+    """Return which answers (B,) are accepted at the level `fdr`, which may be chosen after a look at them (e-BH).
+
+    Examples:
+        >>> select_by_e_values([40.0, 25.0, 0.1], fdr=0.1).tolist()
+        [True, True, False]
+    """
+    check_shares(fdr=fdr)
+    values = arrays.vector(e_values, "e_values")
+    ordered = np.sort(values)[::-1]
+    passed = np.flatnonzero(np.arange(1, len(values) + 1) * ordered >= len(values) / fdr)
+    return values >= (ordered[passed[-1]] if len(passed) else np.inf)
+
+
+def _arguments(doubt: Any, calibration: tuple[Any, Any]) -> tuple[Doubles, Doubles, int]:
+    """Return the doubts of the batch, the ascending doubts of wrong calibration answers, and their number in all."""
+    values = arrays.vector(doubt, "doubt")
+    calibrated = arrays.vector(calibration[0], "calibration doubt")
+    right = arrays.booleans(calibration[1], "calibration right", count=len(calibrated)).astype(bool)
+    return values, np.sort(calibrated[~right]), len(calibrated)

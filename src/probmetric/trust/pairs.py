@@ -1,0 +1,143 @@
+"""Certificates of 1:1 decisions: "is this the same person?" is answered yes where a similarity is high enough.
+
+    false accept   yes, although the two identities differ
+    false reject   no, although they are the same
+
+What is promised: of pairs of different identities at most a stated share is accepted, with a stated confidence
+(`probmetric.trust.tolerance`). What is drawn: identities. Where they are named, pairs of different identities are used
+that share none, and one pair of every identity with itself; without names the pairs are taken for independent, which
+pairs from few people are not. What breaks it: other people than those sampled (age, camera, relatives), and copies.
+
+A share of false accepts is no probability that an accepted pair is genuine: that depends on how often genuine pairs
+are asked, and is given at a declared prior only (`PairCertificate.precision`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probmetric.metrics import arrays
+from probmetric.trust.certificates import CertificateError, upper_bound
+from probmetric.trust.tolerance import check_shares, disjoint_pairs, one_of_each, tolerance_limit
+
+
+@dataclass(frozen=True)
+class PairCertificate:
+    """A threshold on the similarity of a pair, and what is known of the decisions it makes.
+
+    Attributes:
+        false_accept: largest share of pairs of different identities that is accepted.
+        confidence: chance, over calibration sets, that this holds.
+        threshold: pairs with a larger similarity are accepted.
+        false_accept_bound: upper bound, at this confidence, of the share accepted; at most `false_accept`.
+        false_reject: share of the calibration pairs of one identity that is rejected.
+        false_reject_range: Clopper-Pearson interval of that share; either end is wrong with chance 1 - confidence.
+        impostors: pairs of different identities that the threshold rests on.
+        genuine: pairs of one identity that `false_reject` rests on.
+        unit: what was taken for drawn independently.
+    """
+
+    false_accept: float
+    confidence: float
+    threshold: float
+    false_accept_bound: float
+    false_reject: float
+    false_reject_range: tuple[float, float]
+    impostors: int
+    genuine: int
+    unit: Literal["pair", "identity"]
+
+    def accepts(self, similarity: Any) -> NDArray[np.bool_]:
+        """Return which pairs of `similarity` (P,) are accepted as one identity."""
+        return arrays.vector(similarity, "similarity") > self.threshold
+
+    def precision(self, prior: float) -> float:
+        """Return a lower bound of P(same identity | accepted), where a share `prior` of the pairs asked is genuine.
+
+        The bound rests on two bounds, of false accepts and of false rejects: both hold with probability at least
+        1 - 2 (1 - confidence).
+        """
+        check_shares(prior=prior)
+        genuine = prior * (1 - self.false_reject_range[1])
+        accepted = genuine + (1 - prior) * self.false_accept_bound
+        return genuine / accepted if accepted else 0.0
+
+
+def certify_pairs(
+    similarity: Any, same: Any, *, false_accept: float, confidence: float = 0.9, identities: Any = None, seed: int = 0
+) -> PairCertificate:
+    """Certify a similarity above which at most a share of pairs of different identities is accepted.
+
+    Args:
+        similarity: (P,) of the calibration pairs, higher = more alike.
+        same: (P,) whether they show one identity.
+        false_accept: share of pairs of different identities allowed to be accepted.
+        confidence: chance that the promise holds.
+        identities: (P, 2) names of the identities of every pair, so that independent pairs can be chosen.
+        seed: of that choice.
+
+    Raises:
+        CertificateError: too few pairs of different identities, or none of the same one; says how many are needed.
+        ValueError: lengths that differ, or identities that contradict `same`.
+
+    Examples:
+        >>> generator = np.random.default_rng(0)
+        >>> same = np.arange(4000) < 1000
+        >>> certificate = certify_pairs(generator.normal(3.0 * same), same, false_accept=0.01)
+        >>> 2.2 < certificate.threshold < 2.7, certificate.false_accept_bound <= 0.01
+        (True, True)
+        >>> round(certificate.precision(prior=0.5), 2), round(certificate.precision(prior=0.001), 2)
+        (0.99, 0.06)
+    """
+    check_shares(false_accept=false_accept, confidence=confidence)
+    values = arrays.vector(similarity, "similarity")
+    genuine = arrays.booleans(same, "same", count=len(values)).astype(bool)
+    impostor_rows, genuine_rows = np.flatnonzero(~genuine), np.flatnonzero(genuine)
+    if identities is not None:
+        names = _checked(identities, genuine)
+        impostor_rows = (
+            impostor_rows[disjoint_pairs(names[impostor_rows], seed=seed)] if len(impostor_rows) else impostor_rows
+        )
+        genuine_rows = genuine_rows[one_of_each(names[genuine_rows, 0], seed=seed)]
+    if not len(genuine_rows) or not len(impostor_rows):
+        raise CertificateError(
+            f"calibration has {len(genuine_rows)} pairs of one identity and {len(impostor_rows)} of two; "
+            "both are needed."
+        )
+    noun = "pairs of different identities" + (" that share none" if identities is not None else "")
+    limit = tolerance_limit(values[impostor_rows], share=false_accept, confidence=confidence, noun=noun)
+    rejected = int((values[genuine_rows] <= limit.threshold).sum())
+    count = len(genuine_rows)
+    return PairCertificate(
+        false_accept=false_accept,
+        confidence=confidence,
+        threshold=limit.threshold,
+        false_accept_bound=limit.bound,
+        false_reject=rejected / count,
+        false_reject_range=(
+            1 - upper_bound(count - rejected, count, confidence) if rejected else 0.0,
+            upper_bound(rejected, count, confidence),
+        ),
+        impostors=limit.values,
+        genuine=count,
+        unit="pair" if identities is None else "identity",
+    )
+
+
+def _checked(identities: Any, same: NDArray[np.bool_]) -> NDArray[Any]:
+    names = arrays.to_numpy(identities)
+    if names.shape != (len(same), 2):
+        raise ValueError(f"identities has shape {names.shape}; expected ({len(same)}, 2), two for every pair.")
+    contradicted = np.flatnonzero((names[:, 0] == names[:, 1]) != same)
+    if len(contradicted):
+        row = contradicted[0]
+        first, second = names[row].tolist()
+        raise ValueError(
+            f"pair {row} is of {first!r} and {second!r}, but `same` says {bool(same[row])}; "
+            f"{len(contradicted)} pair(s) contradict their identities."
+        )
+    return names

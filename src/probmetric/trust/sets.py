@@ -1,0 +1,95 @@
+"""Sets of classes that hold the right one: split conformal prediction for retrieval (Vovk et al. 2005, Sadinle 2019).
+
+Notation: s(x, c) doubt that query x is of class c, higher = less likely: for instance the cosine of the nearest image
+of all minus that of the nearest of c, or 1 - P(c | x). With s_(k) the k-th smallest doubt of the right class among n
+calibration queries, k = ceil((n + 1)(1 - miss)), the set {c: s(x, c) <= s_(k)} holds the right class of a new query
+with probability at least 1 - miss, over calibration sets and queries, whatever the distribution. Sets are small where
+the answer is sure.
+
+    marginal    over all queries; some classes may be missed more often, others less
+    per class   for the queries of every class by itself; a class with too few calibration queries, fewer than
+                1 / miss - 1, is put into every set
+
+What is drawn: queries, exchangeably. What breaks it: queries of classes that are not in the gallery, bursts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probmetric.metrics import arrays
+from probmetric.trust.tolerance import check_shares
+
+Doubles = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class CoverageSets:
+    """Thresholds by class, and the sets they make.
+
+    Attributes:
+        thresholds: (C,) a class is in the set where its doubt is at most its threshold; infinite: always.
+        miss: share of queries whose set may lack the right class.
+        per_class: whether that holds for every class by itself.
+        queries: calibration queries.
+    """
+
+    thresholds: Doubles
+    miss: float
+    per_class: bool
+    queries: int
+
+    def members(self, class_doubt: Any) -> NDArray[np.bool_]:
+        """Return which classes are in the set of each query (Q, C), of `class_doubt` (Q, C)."""
+        doubts = _matrix(class_doubt)
+        if doubts.shape[1] != len(self.thresholds):
+            raise ValueError(f"class_doubt has {doubts.shape[1]} classes; calibration had {len(self.thresholds)}.")
+        return doubts <= self.thresholds
+
+
+def coverage_sets(class_doubt: Any, labels: Any, *, miss: float = 0.1, per_class: bool = False) -> CoverageSets:
+    """Fit thresholds so that sets hold the right class with probability at least 1 - `miss`.
+
+    Args:
+        class_doubt: (N, C) doubt that each calibration query is of each class.
+        labels: (N,) their classes, columns of `class_doubt`.
+        miss: share of queries whose set may lack the right class.
+        per_class: promise it for every class by itself.
+
+    Examples:
+        >>> generator = np.random.default_rng(0)
+        >>> labels = generator.integers(0, 3, size=300)
+        >>> doubts = generator.random((300, 3)) + (np.arange(3) != labels[:, None])
+        >>> sets = coverage_sets(doubts, labels, miss=0.1)
+        >>> sets.members([[0.1, 1.2, 1.5]]).tolist()
+        [[True, False, False]]
+    """
+    check_shares(miss=miss)
+    doubts = _matrix(class_doubt)
+    classes = arrays.labels_of(labels, len(doubts), "labels", "class_doubt")
+    if classes.max() >= doubts.shape[1]:
+        raise ValueError(f"labels go up to {classes.max()}; class_doubt has {doubts.shape[1]} columns, from 0 up.")
+    true = doubts[np.arange(len(doubts)), classes]
+    if per_class:
+        thresholds = np.array([_quantile(true[classes == number], miss) for number in range(doubts.shape[1])])
+    else:
+        thresholds = np.full(doubts.shape[1], _quantile(true, miss))
+    return CoverageSets(thresholds, miss, per_class, len(doubts))
+
+
+def _quantile(doubts: Doubles, miss: float) -> float:
+    place = math.ceil((len(doubts) + 1) * (1 - miss) - 1e-9)
+    return float(np.sort(doubts)[place - 1]) if 0 < place <= len(doubts) else math.inf
+
+
+def _matrix(class_doubt: Any) -> Doubles:
+    doubts = arrays.to_numpy(class_doubt).astype(np.float64)
+    if doubts.ndim != 2 or 0 in doubts.shape:
+        raise ValueError(f"class_doubt has shape {doubts.shape}; expected (N, C) with N and C at least 1.")
+    arrays.check_finite(doubts, "class_doubt")
+    return doubts
