@@ -333,7 +333,8 @@ class Gallery:
         """
         from probmetric.retrieval import Match, find_match, search
 
-        record, count = {**self.record, "mean": [self.record["mean"]]}, max(k, VOTES)  # rows are checked where found
+        tensors, count = self.record, max(k, VOTES)
+        record = {**tensors, "mean": [tensors["mean"]]}  # in parts: rows are checked where they are found
         if self.labelled:
             return find_match(queries, record, self.labels, k=count)
         rows, cosines = search(queries["mean"], record["mean"], min(count, len(self)))
