@@ -48,7 +48,7 @@ def read(name: str, digest: str) -> Any:
     if not PROJECT.is_file() or not path.is_file():
         return None
     note = remembered_json(path)
-    return note["entries"] if isinstance(note, dict) and note.get("digest") == digest else None
+    return note.get("entries") if isinstance(note, dict) and note.get("digest") == digest else None
 
 
 def keep(name: str, digest: str, entries: Any) -> None:
