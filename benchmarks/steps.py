@@ -27,7 +27,7 @@ from probmetric.losses import create_loss
 from probmetric.models import create_encoder
 from probmetric.training.backend import backend
 from probmetric.training.checkpoint import Checkpoints
-from probmetric.training.data import TrainingData
+from probmetric.training.data import TrainingData, training_images
 from probmetric.training.loop import Conduct, Trainer
 from training import Synthetic, synchronise
 
@@ -37,7 +37,7 @@ DIM = 64
 def trainer(prepared: Path, settings: Training, loss_name: str, device: torch.device) -> Trainer:
     """The training loop of the demo's net; it writes nothing."""
     torch.manual_seed(0)
-    data = TrainingData(prepared, settings, seed=0, device=device)
+    data = TrainingData(training_images(prepared, settings), settings, seed=0, device=device)
     encoder = create_encoder("compact", dim=DIM, in_channels=data.in_channels, image_size=data.image_size)
     encoder = encoder.to(device).to(memory_format=torch.channels_last)
     loss = create_loss(loss_name, num_classes=data.num_classes, dim=DIM).to(device)
@@ -78,7 +78,7 @@ def compare(prepared: Path, options: argparse.Namespace, loss: str, device: torc
     sizes: dict[str, Any] = {"batch_size": 96, "images_per_class": 4, "steps_per_epoch": options.steps}
     settings = Training(epochs=1000, schedule="constant", **sizes)
     whole, loop, alone = (trainer(prepared, settings, loss, device) for _ in range(3))
-    loop.data = Synthetic(prepared, settings, seed=0, device=device)
+    loop.data = Synthetic(training_images(prepared, settings), settings, seed=0, device=device)
     bare = bare_loop(alone, options.steps, device)
     contenders = {"bare": bare, "loop": lambda: seconds(loop, device), "whole": lambda: seconds(whole, device)}
     least = dict.fromkeys(contenders, float("inf"))

@@ -37,7 +37,7 @@ _STEPS: dict[Step, Callable[[RunPlan, int], None]] = {
     "embed": lambda plan, threads: pipeline.embed(plan, threads=threads),
     "evaluate": lambda plan, threads: pipeline.evaluate(plan),
 }
-_IMPORTED = ("training", "data.reader", "evaluation.evaluator", "evaluation.answers", "tracking")
+_IMPORTED = ("training", "data.images", "evaluation.evaluator", "evaluation.answers", "tracking")
 
 
 class StoppedError(ProbMetricError, RuntimeError):

@@ -13,6 +13,7 @@ from probmetric.data import DataError, doctor, load_columns, load_manifest, open
 from probmetric.data.digest import write_digest
 from probmetric.data.manifest import MANIFEST, load_metadata, read_table, write_manifest
 from probmetric.data.sources.digits import Digits
+from probmetric.data.views._base import stacked
 from probmetric.io import FileError
 from probmetric.io.folders import MARKER
 
@@ -160,13 +161,13 @@ def test_text_and_digests_as_bytes_are_written_like_text_whatever_the_groups_of_
 def test_batches_are_the_images(prepared):
     store = open_images(prepared / "digits")
     rows = np.array([5, 3, 1796, 5])
-    batch = store.batch(rows)
+    batch = stacked(store.load(rows))
     assert batch.shape == (4, 1, 32, 32)
     for image, row in zip(batch.numpy(), rows, strict=True):
         np.testing.assert_array_equal(image[0], store[row][..., 0])
     for wrong in ([1797], [-1]):
         with pytest.raises(IndexError, match=r"outside 0\.\.1796"):
-            store.batch(np.array(wrong))
+            stacked(store.load(np.array(wrong)))
 
 
 class Broken(Digits):

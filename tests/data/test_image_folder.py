@@ -136,13 +136,13 @@ def test_loose_images_have_no_class_and_groups_are_the_folders_below(tmp_path):
 
 
 def test_a_gallery_reads_folders_as_datasets_do(tmp_path, caplog):
-    from probmetric.serving._items import items_of
+    from probmetric.data.loose import loose_images
 
     pictures(tmp_path / "photos/train")
     pictures(tmp_path / "photos/test")
     Image.new("RGB", (9, 9)).save(tmp_path / "photos/train/cat/x.jfif", "JPEG")
     (tmp_path / "photos/train/cat/x.heic").write_bytes(b"another kind")
     with caplog.at_level(logging.WARNING):
-        items = items_of(tmp_path / "photos")
+        items = loose_images(tmp_path / "photos")
     assert set(items.class_names) == set(CLASSES)
     assert len(items.images) == 26, "also what cannot be read, which embedding then names"

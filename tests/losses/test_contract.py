@@ -13,7 +13,7 @@ from references import CASES, Case
 from probmetric.losses import REGISTRY, Loss, create_loss
 from probmetric.losses.sample_proxy import SampleProxyLoss
 from probmetric.testing import LossContract, cases
-from probmetric.testing._losses import C, M, batch, draws_samples, gradients, run
+from probmetric.testing.losses import C, M, batch, draws_samples, gradients, run
 
 EVERY = pytest.mark.parametrize("name", REGISTRY.own_names())
 globals().update(cases(LossContract, REGISTRY.own_names()))

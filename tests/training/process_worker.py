@@ -21,11 +21,11 @@ from probmetric.io import read_tensors, write_tensors
 from probmetric.launch import Place
 from probmetric.losses import create_loss
 from probmetric.models._base import Encoder
+from probmetric.training.assemble import weights_of
 from probmetric.training.batch_norm import synchronise_batch_norm
 from probmetric.training.checkpoint import Checkpoints
-from probmetric.training.data import TrainingData
+from probmetric.training.data import TrainingData, training_images
 from probmetric.training.loop import Conduct, Trainer, TrainingStoppedError
-from probmetric.training.network import weights_of
 from probmetric.training.processes import ALONE, Processes, joined
 from probmetric.uncertainty import create_uncertainty
 
@@ -80,7 +80,7 @@ def train(
     `changes` are those of the training settings.
     """
     settings = SETTINGS.model_copy(update=changes)
-    data = TrainingData(prepared, settings, seed=0, device=CPU, processes=processes)
+    data = TrainingData(training_images(prepared, settings), settings, seed=0, device=CPU, processes=processes)
     torch.manual_seed(0)
     encoder = Smooth(8)
     chosen = "contrastive" if name == "laplace_online" else name

@@ -19,7 +19,7 @@ from probmetric.losses import create_loss, list_losses
 from probmetric.models import create_encoder
 from probmetric.training import TrainingError, load_encoder, train_run
 from probmetric.training.checkpoint import Checkpoints
-from probmetric.training.data import TrainingData
+from probmetric.training.data import TrainingData, training_images
 from probmetric.training.forward import embed, resolve_precision
 from probmetric.training.loop import Conduct, Trainer, TrainingStoppedError
 from probmetric.training.optimizer import create_optimizer
@@ -158,7 +158,7 @@ def test_images_read_ahead_arrive_pinned_and_on_the_right_device(digits: Path, m
 
     monkeypatch.setattr(torch.Tensor, "pin_memory", pinned)
     last = torch.device("cuda", torch.cuda.device_count() - 1)
-    data = TrainingData(digits, Training(batch_size=32), seed=0, device=last)
+    data = TrainingData(training_images(digits, Training(batch_size=32)), Training(batch_size=32), seed=0, device=last)
     devices = {images.device for _, images, _ in data.epoch_batches(0)}
     assert devices == {last}
     assert set(current) == {last.index}
@@ -166,7 +166,8 @@ def test_images_read_ahead_arrive_pinned_and_on_the_right_device(digits: Path, m
 
 def test_a_step_synchronises_once(digits: Path, tmp_path: Path) -> None:
     """Between batch and update, only the loss, the norm and the stop flag are read back."""
-    data = TrainingData(digits, Training(epochs=1, steps_per_epoch=3, batch_size=32), seed=0, device=cuda())
+    settings = Training(epochs=1, steps_per_epoch=3, batch_size=32)
+    data = TrainingData(training_images(digits, settings), settings, seed=0, device=cuda())
     encoder = create_encoder("compact", dim=8, in_channels=1).to(cuda(), memory_format=torch.channels_last)
     loss = create_loss("proxy_anchor", num_classes=data.num_classes, dim=8).to(cuda())
     trainer = Trainer(encoder, loss, data, Conduct(Checkpoints(tmp_path), "x", progress_bar=False))

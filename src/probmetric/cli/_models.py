@@ -15,8 +15,8 @@ from probmetric.io import FileError, present
 from probmetric.io.folders import check_claimable, check_new_file, check_replaceable
 
 if TYPE_CHECKING:
+    from probmetric.data.loose import LooseImages
     from probmetric.serving import Model
-    from probmetric.serving._items import Items
 
 log = logging.getLogger(__name__)
 MODEL = "a model folder, a finished run, or models:/<name>/<version>"
@@ -106,8 +106,8 @@ def register(options: argparse.Namespace) -> None:
 
 def search(options: argparse.Namespace) -> None:
     """`probmetric search`."""
+    from probmetric.data.loose import image_files
     from probmetric.serving import Gallery
-    from probmetric.serving._images import image_files
     from probmetric.serving.gallery_files import INDEX
     from probmetric.serving.model_folder import run_gallery
     from probmetric.serving.search import as_csv, as_text
@@ -148,15 +148,14 @@ def certify(options: argparse.Namespace) -> None:
     print(harmless(said))
 
 
-def _items(place: Path, splits: Sequence[str]) -> Items:
+def _items(place: Path, splits: Sequence[str]) -> LooseImages:
     """Images of a prepared dataset (its folder, or its name below data/prepared), of a folder, or one file."""
-    from probmetric.serving._images import image_files
-    from probmetric.serving._items import items_of, prepared_items
+    from probmetric.data.loose import image_files, loose_images, prepared_images
 
     for folder in (place, Path("data/prepared") / place):
         if (folder / "manifest.parquet").is_file():
-            return prepared_items(folder, splits)
-    return items_of(place if place.is_dir() else image_files(place))
+            return prepared_images(folder, splits)
+    return loose_images(place if place.is_dir() else image_files(place))
 
 
 def _check_splits(splits: Sequence[str]) -> None:

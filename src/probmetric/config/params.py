@@ -51,8 +51,8 @@ class DataSource(Strict):
     def _flat_form(cls, value: Any) -> Any:
         if not isinstance(value, dict) or "options" in value:
             return value
-        own = {key: entry for key, entry in value.items() if key in ("source", "raw")}
-        return own | {"options": {key: entry for key, entry in value.items() if key not in own}}
+        place = {key: entry for key, entry in value.items() if key in ("source", "raw")}
+        return place | {"options": {key: entry for key, entry in value.items() if key not in place}}
 
     @model_validator(mode="after")
     def _exists(self) -> DataSource:
@@ -237,12 +237,12 @@ class Method(Strict):
     @model_validator(mode="after")
     def _one_origin(self) -> Method:
         described = ("loss", "objective", "backbone", "dim", "pretrained", "view", "training")
-        given = [key for key in described if getattr(self, key)]
-        if self.base and given:
-            raise ValueError(f"with `base: {self.base}` the encoder is that method's; remove {', '.join(given)}")
-        given += [key for key in ("base", "uncertainty", "fidelity") if key in self.model_fields_set]
-        if self.like and given:
-            raise ValueError(f"with `like: {self.like}` write what differs into `change`, not as {', '.join(given)}")
+        written = [key for key in described if getattr(self, key)]
+        if self.base and written:
+            raise ValueError(f"with `base: {self.base}` the encoder is that method's; remove {', '.join(written)}")
+        written += [key for key in ("base", "uncertainty", "fidelity") if key in self.model_fields_set]
+        if self.like and written:
+            raise ValueError(f"with `like: {self.like}` write what differs into `change`, not as {', '.join(written)}")
         if self.objective and not self.loss:
             raise ValueError(f"objective {self.objective.name!r} wraps the method's loss; set `loss` too")
         return self
@@ -374,10 +374,10 @@ class Params(Strict):
         return self
 
 
-def _require(names: Iterable[str], known: Iterable[str], where: str) -> None:
+def _require(names: Iterable[str], declared: Iterable[str], where: str) -> None:
     for name in names:
-        if name not in known:
-            raise ValueError(f"{where}: {name!r} is not declared. {nearest(name, known)}")
+        if name not in declared:
+            raise ValueError(f"{where}: {name!r} is not declared. {nearest(name, declared)}")
 
 
 class Halving(Strict):

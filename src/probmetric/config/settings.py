@@ -105,15 +105,8 @@ class EncoderSettings(Strict):
         return data_name(self.dataset, self.noise)
 
     def plain(self) -> dict[str, Any]:
-        """Plain values for YAML and JSON; the class called with them gives equal settings.
-
-        A run without an objective or view of its own is described without that key.
-        """
-        values = self.model_dump(mode="json")
-        for optional in ("objective", "view"):
-            if values[optional] is None:
-                del values[optional]
-        return values
+        """Return plain values for YAML and JSON; the class called with them gives equal settings."""
+        return self.model_dump(mode="json")
 
 
 class RunSettings(EncoderSettings):
@@ -129,6 +122,6 @@ class RunSettings(EncoderSettings):
     evaluation: Evaluation = Evaluation()
 
     def encoder(self) -> EncoderSettings:
-        """The part the training step depends on."""
+        """Return the part the training step depends on."""
         fields = {name: getattr(self, name) for name in EncoderSettings.model_fields}
         return EncoderSettings(**(fields | {"method": self.base or self.method}))

@@ -119,8 +119,8 @@ def measure(
 
 
 _IMPORTS = {
-    "fit_posterior": "probmetric.training.network, probmetric.uncertainty._base",
-    "embed": "probmetric.training.network, probmetric.uncertainty._base, probmetric.data.reader",
+    "fit_posterior": "probmetric.training.assemble, probmetric.uncertainty._base",
+    "embed": "probmetric.training.assemble, probmetric.uncertainty._base, probmetric.data.images",
     "evaluate": "probmetric.runs.steps, probmetric.runs.evaluate",
     "prepare": "dvc.cli",
 }

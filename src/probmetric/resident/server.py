@@ -29,7 +29,7 @@ SECONDS_IDLE = 900.0
 WANTED = (
     *("numpy", "torch", "safetensors.torch", "tqdm", "yaml", "faiss"),
     *("probmetric.cli", "probmetric.runs.steps", "probmetric.training.run", "probmetric.tracking"),
-    *("probmetric.data.reader", "probmetric.runs.evaluate", "probmetric.trust.answers"),
+    *("probmetric.data.images", "probmetric.runs.evaluate", "probmetric.trust.answers"),
     *("probmetric.reporting.aggregate", "probmetric.reporting.tables", "probmetric.reporting.experiment"),
     *("probmetric.losses.contrastive", "probmetric.models.compact", "probmetric.uncertainty.norm"),
 )

@@ -222,10 +222,10 @@ def _training_metrics(
 
     with claim_device("auto") as device, torch.inference_mode():
         embedder = Embedder(run, encoder_run, settings, device, ALONE, which="selected", plain=True)
-        reader = embedder.reader(prepared_folder(settings), "train")
-        rows = replace(embedder.predictor, loss=None)(reader.batches()).mean
+        images = embedder.images(prepared_folder(settings), "train")
+        rows = replace(embedder.predictor, loss=None)(embedder.batches(images)).mean
         found = embedder.loss.class_proxies() if embedder.loss is not None else None
-    labels = torch.unique(reader.labels, return_inverse=True)[1]
+    labels = torch.unique(torch.from_numpy(images.labels), return_inverse=True)[1]
     metrics: dict[str, float] = {}
     curves: dict[str, dict[str, list[float]]] = {}
     if settings.evaluation.training_images:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from probmetric.lazy import exported
 
 if TYPE_CHECKING:
-    from probmetric.serving._fit import fit
+    from probmetric.serving.fitting import fit
     from probmetric.serving.gallery import Gallery
     from probmetric.serving.model import Model, load
     from probmetric.serving.search import Answer, Match
@@ -28,7 +28,7 @@ __getattr__ = exported(
         "Match": "search",
         "Gallery": "gallery",
         "Model": "model",
-        "fit": "_fit",
+        "fit": "fitting",
         "load": "model",
     },
 )

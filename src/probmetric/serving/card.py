@@ -37,9 +37,12 @@ def _front(record: ModelRecord) -> Iterator[str]:
     channels, side = record.shape
     yield from ("---", f"license: {record.license}", "library_name: probmetric", "---", f"# {record.name}", "")
     loss = settings.loss.name if settings.loss else "none"
-    dim, pixels = record.members[0].facts.dim, f"{channels} x {side} x {side}"
-    yield f"Image embeddings of {dim} dimensions{members}, from {pixels} pixels:"
-    yield f"backbone {settings.backbone.name}, loss {loss}, uncertainty {record.uncertainty.name}."
+    tensor, dim = record.transform.tensor, record.members[0].facts.dim
+    inputs = f"tensors of shape {tensor}" if tensor else f"{channels} x {side} x {side} pixels"
+    yield f"Image embeddings of {dim} dimensions{members}, from {inputs}:"
+    network = record.members[0].network
+    backbone = f"backbone {settings.backbone.name}" if network is None else f"a network of one's own, {network.kind}"
+    yield f"{backbone}, loss {loss}, uncertainty {record.uncertainty.name}."
     yield f"Licence: {record.license}."
 
 
@@ -93,7 +96,16 @@ def _uncertainty(record: ModelRecord) -> Iterator[str]:
 
 
 def _use(record: ModelRecord) -> Iterator[str]:
-    yield from ("", "## Use", "", "```python", "import probmetric", "", 'model = probmetric.load("this folder")')
+    network = "" if record.members[0].network is None else ", network=..."
+    yield from (
+        "",
+        "## Use",
+        "",
+        "```python",
+        "import probmetric",
+        "",
+        f'model = probmetric.load("this folder"{network})',
+    )
     yield from ('batch = model.embed(["photo.jpg"])', "```", "")
     if record.plugins:
         yield f"Needs components of {', '.join(record.plugins)}: `probmetric.load_plugins([...])` first."
@@ -103,10 +115,7 @@ def _use(record: ModelRecord) -> Iterator[str]:
 
 def _preprocessing(record: ModelRecord) -> Iterator[str]:
     """How other programs make the network's input of an image."""
-    from probmetric.data.views import create_view
-
-    view = create_view(record.transform.view.name, **record.transform.view.options)
-    spec = preprocessing(view, record.shape, record.transform.shorter_side)
+    spec = preprocessing(record.transform.created(), record.shape, record.transform.shorter_side)
     if spec is not None:
         yield from ("", "## Preprocessing", "", "For an exported graph, with Pillow and NumPy (up to rounding):", "")
         yield from ("```python", "import numpy as np", "", f"spec = {spec!r}", "")

@@ -26,7 +26,6 @@ from torch.overrides import TorchFunctionMode
 from probmetric.errors import ServingError
 from probmetric.io import FileError, atomic_path
 from probmetric.io.folders import check_new_file
-from probmetric.serving._sets import Lazy
 from probmetric.serving.preprocessing import preprocessing
 from probmetric.uncertainty import Predictor, Uncertainty, create_uncertainty
 
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.onnx import ONNXProgram
 
-    from probmetric.serving._images import Eye
-    from probmetric.serving._items import Items
+    from probmetric.data.images import Eye
+    from probmetric.data.loose import LooseImages
     from probmetric.serving.gallery import Embedder, OnError
 
 OUTPUTS = ("mean", "uncertainty", "concentration")
@@ -179,7 +178,9 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def write_vectors(model: Embedder, items: Items, path: Path, *, on_error: OnError = "raise") -> tuple[int, list[Any]]:
+def write_vectors(
+    model: Embedder, items: LooseImages, path: Path, *, on_error: OnError = "raise"
+) -> tuple[int, list[Any]]:
     """Embed images and write a Parquet file, block by block; returns how many, and (name, reason) of those left out.
 
     Raises:
@@ -223,12 +224,11 @@ def _written_here(path: Path) -> bool:
         return False
 
 
-def _block(model: Embedder, items: Items, rows: range, on_error: OnError) -> tuple[pa.Table, list[Any]]:
+def _block(model: Embedder, items: LooseImages, rows: range, on_error: OnError) -> tuple[pa.Table, list[Any]]:
     import numpy as np
     import pyarrow as pa
 
-    images = Lazy(len(rows), lambda number: items.images[rows[number]])
-    found = model.embedded(images, on_error=on_error)
+    found = model.embedded(items.images[rows.start : rows.stop], on_error=on_error)
     kept = [rows[number] for number in found.kept.tolist()]
     mean = found.batch.mean.numpy()
     concentration = found.batch.concentration

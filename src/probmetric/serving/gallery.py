@@ -235,11 +235,11 @@ class Gallery:
             ServingError: another model's gallery, or names that do not fit.
             DataError: images that cannot be read; all of them are named.
         """
-        from probmetric.serving._items import items_of
+        from probmetric.data.loose import loose_images
 
         if len(self) or self.model:
             self.check_model(model)
-        items = items_of(images, paths, class_names)
+        items = loose_images(images, paths, class_names)
         embedded = model.embedded(items.images, on_error=on_error)
         self.problems = embedded.problems
         kept = embedded.kept.tolist()
@@ -403,12 +403,12 @@ class Gallery:
         self, model: Embedder | None, images: Any, class_names: Sequence[str] | None
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Embeddings and classes (Q,) of calibration images, numbered as the gallery's; -1 for a class of none."""
-        from probmetric.serving._items import items_of
+        from probmetric.data.loose import loose_images
         from probmetric.trust.certificates import CertificateError
 
         if model is None:
             raise ServingError("name the gallery's model to certify with images: certify(model, images, risk=...).")
-        items = items_of(images, None, class_names)
+        items = loose_images(images, None, class_names)
         if "" in items.class_names:
             raise CertificateError(
                 "calibration images without a class: nobody can say whether their answers are right. Name their "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,23 +10,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
+from probmetric.data.loose import LooseImages, named, named_problems, problem_list, sequence_of
 from probmetric.data.manifest import DataError
 from probmetric.errors import ProbMetricError, ServingError
 from probmetric.io import FileError
-from probmetric.serving._images import Eye, named, problem_list, reason_of
-from probmetric.serving._sets import sequence_of
 from probmetric.serving.gallery import Gallery, OnError
 from probmetric.serving.model_folder import BROKEN, MEMBER, POSTERIOR, REFERENCE, Parts, check_sizes, parts_of
 from probmetric.serving.search import Answer, Queries, Rules, answers, certificate_of
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
     from torch.export import ExportedProgram
 
+    from probmetric.data.images import Eye
     from probmetric.models import Encoder
+    from probmetric.serving.record import Member
+    from probmetric.training.assemble import Assembly
     from probmetric.uncertainty import DirectionalBatch, Predictor
-
-CHUNK = 256
 
 
 @dataclass(frozen=True)
@@ -66,48 +66,46 @@ class Model:
     """A trained encoder with its uncertainty; made by `probmetric.load` or `probmetric.fit`.
 
     Attributes:
+        parts: its record and tensors.
         record: all that is known of it.
         classes: the training classes, in the order of `probabilities`.
         digest: SHA-256 of all that decides its embeddings.
     """
 
-    def __init__(
-        self,
-        record: Any,
-        predictor: Predictor,
-        eye: Eye,
-        reference: Reference | None,
-        parts: Parts | None = None,
-    ) -> None:
-        """Put together what `load` or `fit` built; `parts` is what `save` writes."""
-        self.record, self.predictor, self.eye, self.reference = record, predictor, eye, reference
-        self.classes, self.digest, self.name = record.classes, record.digest, record.name
-        self._parts = parts
+    def __init__(self, parts: Parts, predictor: Predictor, eye: Eye) -> None:
+        """Put together what `of` or `bound` built."""
+        self.parts, self.predictor, self.eye, self.reference = parts, predictor, eye, _reference(parts)
+        self.record = parts.record
+        self.classes, self.digest, self.name = self.record.classes, self.record.digest, self.record.name
 
     @classmethod
-    def of(cls, parts: Parts, device: torch.device | str = "cpu") -> Model:
-        """Build a model of its parts, on `device`.
+    def of(cls, parts: Parts, device: torch.device | str = "cpu", network: nn.Module | None = None) -> Model:
+        """Build a model of its parts on `device`, with somebody's own `network` where its backbone is none of ours.
 
         Raises:
             FileError: the tensors do not fit the record.
+            ServingError: the network is missing, or there is no need of one.
         """
-        from probmetric.data.views import create_view
-        from probmetric.uncertainty import create_uncertainty
+        from probmetric.training.assemble import combined
 
-        record = parts.record
-        encoder, loss = _assembled(parts)
-        uncertainty = create_uncertainty(record.uncertainty.name, **record.uncertainty.options)
-        posterior = parts.tensors.get(POSTERIOR)
+        return cls.bound(parts, combined(_members(parts, network)), device)
+
+    @classmethod
+    def bound(cls, parts: Parts, made: Assembly, device: torch.device | str) -> Model:
+        """Bind encoder and loss, which have the parts' weights, to the uncertainty.
+
+        Raises:
+            FileError: the posterior does not fit the record.
+        """
+        from probmetric.data.images import Eye
+
+        record, posterior = parts.record, parts.tensors.get(POSTERIOR)
         placed = None if posterior is None else {name: tensor.to(device) for name, tensor in posterior.items()}
-        if loss is not None:
-            loss = loss.to(device)
         try:
-            predictor = uncertainty.bind(encoder.to(device), loss=loss, posterior=placed, seed=record.seed)
+            predictor = made.to(device).predictor(record.uncertainty, placed, record.seed)
         except ValueError as error:
             raise FileError(f"{POSTERIOR} of {record.name} does not fit its record: {error}") from error
-        view = create_view(record.transform.view.name, **record.transform.view.options)
-        eye = Eye(view, record.shape, record.transform.shorter_side)
-        return cls(record, predictor, eye, _reference(parts), parts)
+        return cls(parts, predictor, Eye(record.transform.created(), record.shape, record.transform.shorter_side))
 
     def __repr__(self) -> str:
         channels, side = self.eye.shape
@@ -115,16 +113,10 @@ class Model:
 
     @property
     def card(self) -> str:
-        """The model card, in Markdown.
-
-        Raises:
-            ServingError: the model was made by `fit`, of which no run tells.
-        """
+        """The model card, in Markdown."""
         from probmetric.serving.card import card
 
-        if self._parts is None:
-            raise ServingError("this model was made by `fit`; there is no run to write a card from.")
-        return card(self._parts.record)
+        return card(self.record)
 
     def embed(self, images: Any, *, samples: bool = False) -> DirectionalBatch:
         """Directional distributions of images, on the CPU.
@@ -143,19 +135,20 @@ class Model:
         """As `embed`, and which images were read; with `on_error="skip"` the others are left out."""
         if not len(images):
             raise DataError("there is no image to embed.")
-        kept: list[int] = []
-        problems: list[tuple[str, str]] = []
+        unreadable: dict[int, DataError] = {}
         seen: list[np.ndarray] = []
         predictor = self._sampling() if samples else self.predictor
-        parts = predictor.represent(self._batches(images, kept, problems, seen))
-        if problems and (on_error == "raise" or not kept):
+        parts = predictor.represent(self._batches(images, unreadable, seen))
+        problems = named_problems(images, unreadable)
+        kept = np.array([row for row in range(len(images)) if row not in unreadable], dtype=np.int64)
+        if problems and (on_error == "raise" or not len(kept)):
             raise problem_list(problems, len(images), "mend or remove them, or leave them out (on_error: skip)")
-        return Embedded(predictor.describe(parts), np.array(kept, dtype=np.int64), problems, np.concatenate(seen))
+        return Embedded(predictor.describe(parts), kept, problems, np.concatenate(seen))
 
     def looks(self, images: Sequence[Any]) -> np.ndarray:
         """What images look like (N, L), see `_look`; those that cannot be read are left out."""
         seen: list[np.ndarray] = []
-        for _ in self._batches(images, [], [], seen):
+        for _ in self._batches(images, {}, seen):
             pass
         return np.concatenate(seen) if seen else np.empty((0, 0), dtype=np.float32)
 
@@ -170,43 +163,21 @@ class Model:
         )
 
     def _batches(
-        self, images: Sequence[Any], kept: list[int], problems: list[tuple[str, str]], seen: list[np.ndarray]
+        self, images: Sequence[Any], unreadable: dict[int, DataError], seen: list[np.ndarray]
     ) -> Iterator[torch.Tensor]:
-        """Network input, batch by batch.
+        """Yield the encoder's input, batch by batch.
 
-        Numbers of the images in it are added to `kept`, what they look like to `seen`, the others to `problems`.
+        What the images look like is added to `seen`; what is wrong with others to `unreadable`, by row.
         """
         import torch
 
+        from probmetric.data.images import readable_batches
         from probmetric.serving._look import looks
 
         device = next(iter(self.predictor.encoder.parameters()), torch.empty(0)).device
-        for numbers, found in self._loaded(images, device):
-            for number, view in zip(numbers, found, strict=True):
-                if isinstance(view, DataError):
-                    name = named(images[number], number)
-                    problems.append((name, reason_of(view, name)))
-            good = [
-                (number, view) for number, view in zip(numbers, found, strict=True) if not isinstance(view, DataError)
-            ]
-            if good:
-                kept += [number for number, _ in good]
-                batch = self.eye.view.normalise(torch.cat([view for _, view in good]).to(device))
-                seen.append(looks(batch))
-                yield batch
-
-    def _loaded(self, images: Sequence[Any], device: torch.device) -> Iterator[tuple[Sequence[int], list[Any]]]:
-        """Numbers of the images of a batch, and what was read of them."""
-        from probmetric.data.ahead import ahead_of, loading_threads
-
-        chunks = [range(start, min(start + CHUNK, len(images))) for start in range(0, len(images), CHUNK)]
-        if len(images) == 1:
-            yield chunks[0], [self.eye.try_load(images[0])]
-            return
-        numbers = range(len(images))
-        loaded = ahead_of(lambda number: self.eye.try_load(images[number]), numbers, loading_threads(device), device)
-        for chunk in chunks:
-            yield chunk, list(itertools.islice(loaded, len(chunk)))
+        for batch in readable_batches(LooseImages(images, eye=self.eye), self.eye, device, unreadable):
+            seen.append(looks(batch))
+            yield batch
 
     def preprocess(self, images: Any) -> torch.Tensor:
         """Return the network's input (N, C, S, S) of images, as of `embed`: what an exported network takes.
@@ -216,11 +187,11 @@ class Model:
         """
         import torch
 
-        problems: list[tuple[str, str]] = []
+        unreadable: dict[int, DataError] = {}
         listed = sequence_of(images, self.eye.ndim)
-        batches = list(self._batches(listed, [], problems, []))
-        if problems:
-            raise problem_list(problems, len(listed), "mend or remove them")
+        batches = list(self._batches(listed, unreadable, []))
+        if unreadable:
+            raise problem_list(named_problems(listed, unreadable), len(listed), "mend or remove them")
         return torch.cat(batches).cpu()
 
     def search(
@@ -268,13 +239,13 @@ class Model:
             ServingError: images without a class.
             DataError: images that cannot be read; all of them are named.
         """
+        from probmetric.data.loose import loose_images
         from probmetric.runs.evaluate_settings import EvaluationSettings
         from probmetric.runs.evaluate_test import evaluate_test
         from probmetric.runs.folder import Embeddings
-        from probmetric.serving._items import items_of
         from probmetric.trust.answers import answers_among_others
 
-        items = items_of(images, None, class_names)
+        items = loose_images(images, None, class_names)
         if "" in items.class_names:
             raise ServingError("images without a class: nobody can say which answers are right. Name their classes.")
         labels = np.unique([*self.classes, *items.class_names], return_inverse=True)[1]
@@ -288,20 +259,16 @@ class Model:
     def save(self, folder: str | Path, *, license: str = "") -> Path:
         """Write the model folder: self-contained, loadable anywhere, without code of its own.
 
+        A model that `fit` made of a network of your own is loaded with that network: `load(folder, network=...)`.
+
         Args:
             folder: must not exist, or be a model folder, which is replaced.
             license: under what terms it may be used; goes into the model card.
 
         Raises:
-            ServingError: the model was made by `fit`.
             FileError: the folder holds files that are none of a model folder.
         """
-        if self._parts is None:
-            raise ServingError(
-                "this model was made by `fit`: its network is your own code, which a model folder does not hold. "
-                "Keep the weights by `torch.save`, or export it: model.to_onnx(path)."
-            )
-        return self._parts.write(Path(folder), license=license)
+        return self.parts.write(Path(folder), license=license)
 
     def to_program(self) -> ExportedProgram:
         """Return network and uncertainty as a `torch.export` program; input and outputs as of `to_onnx`."""
@@ -328,50 +295,64 @@ class Model:
         import torch
 
         channels, side = self.eye.shape
-        shape = getattr(self.eye, "expects", None)
-        if shape:
-            return torch.zeros(2, *shape)
+        if self.eye.tensor:
+            return torch.zeros(2, *self.eye.tensor)
         blank = np.zeros((side, side) if channels == 1 else (side, side, 3), np.uint8)
         return self.preprocess([blank, blank])
 
 
-def load(source: str | Path, *, device: str = "auto") -> Model:
+def load(source: str | Path, *, device: str = "auto", network: nn.Module | None = None) -> Model:
     """Return a trained model, ready for images.
 
     Args:
         source: a model folder (`probmetric export`), a finished run (its name, in the project's folder, or the path of
             its folder, from anywhere), or `models:/<name>/<version>` of the MLflow server `MLFLOW_TRACKING_URI` names.
         device: "auto" (CUDA where there is one), "cpu", "cuda" or "cuda:1".
+        network: of a model that `fit` made of a network of your own, that network, built as for `fit`; it takes the
+            model's weights.
 
     Raises:
-        ServingError: there is no such model, or it needs components of somebody's own.
+        ServingError: there is no such model, or it needs components or a network of somebody's own.
         FileError: a file is missing, damaged or was changed.
     """
     from probmetric.training.device import pick_device
 
-    return Model.of(parts_of(source), pick_device(device))
+    return Model.of(parts_of(source), pick_device(device), network)
 
 
-def _assembled(parts: Parts) -> tuple[Encoder, Any]:
-    """The encoder with its weights, or all members as one, and the loss of the first."""
-    from probmetric.training.network import assembled
+def _members(parts: Parts, network: nn.Module | None) -> list[Assembly]:
+    """Build encoder and loss of every member."""
+    from probmetric.training.assemble import Sizes, restored
 
-    record = parts.record
-    loaded = []
+    record, members = parts.record, []
     for number, member in enumerate(record.members):
         name = MEMBER.format(number)
         misfit = f"{name} of {record.name} does not fit its record; {BROKEN}."
         weights = cast("dict[str, torch.Tensor]", parts.tensors[name])
         check_sizes(member.facts.num_classes, weights, misfit)
         try:
-            loaded.append(assembled(member.settings, member.facts.model_dump(), weights, misfit))
+            encoder = _wrapped(record.name, member, network)
+            sizes = Sizes.of(member.facts.model_dump())
+            members.append(restored(member.settings, sizes, weights, misfit, encoder=encoder))
         except (TypeError, ValueError, ArithmeticError, MemoryError) as error:  # of sizes that make no network
             raise error if isinstance(error, ProbMetricError) else FileError(f"{misfit} {error}") from error
-    if len(loaded) == 1:
-        return loaded[0]
-    from probmetric.uncertainty.ensemble import EncoderEnsemble
+    return members
 
-    return cast("Encoder", EncoderEnsemble([encoder for encoder, _ in loaded])), loaded[0][1]
+
+def _wrapped(name: str, member: Member, network: nn.Module | None) -> Encoder | None:
+    """Return somebody's network as an encoder, where the member of the model `name` is one of those."""
+    from probmetric.models._wrapped import wrapped
+
+    if member.network is None:
+        if network is not None:
+            raise ServingError(f"{name} knows its network, {member.settings.backbone.name}; leave out `network`.")
+        return None
+    if network is None:
+        raise ServingError(
+            f"{name} was fitted to a network of your own, {member.network.kind}, whose code is not in "
+            "the folder. Build it as for `fit` and hand it over: probmetric.load(folder, network=...)."
+        )
+    return wrapped(network, member.network.width, member.settings.dim if member.network.head else None)
 
 
 def _reference(parts: Parts) -> Reference | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from probmetric.data.loose import prepared_images
 from probmetric.errors import ProbMetricError, ServingError
 from probmetric.io import (
     FileError,
@@ -27,10 +27,9 @@ from probmetric.io import (
 from probmetric.io.folders import new_folder
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.names import RESULTS, RunKey
-from probmetric.serving._items import prepared_items
 from probmetric.serving.gallery import Embedder, Gallery
 from probmetric.serving.gallery_files import Content
-from probmetric.serving.record import CARD, POSTERIOR, RECORD, REFERENCE, ModelRecord
+from probmetric.serving.record import CARD, POSTERIOR, RECORD, REFERENCE, ModelRecord, Transform
 
 if TYPE_CHECKING:
     import torch
@@ -185,17 +184,12 @@ def _member(folder: RunFolder) -> dict[str, Any]:
 
 
 def _transform(encoder: RunFolder, data: Path) -> dict[str, Any]:
-    """The evaluation view, spelled out, and how far preparation reduced the images."""
-    from dataclasses import asdict
-
+    """Return the evaluation view, spelled out, and how far preparation reduced the images."""
     from probmetric.config import EncoderSettings
-    from probmetric.data.views import REGISTRY
     from probmetric.training.data import training_view
 
     view = training_view(EncoderSettings(**encoder.encoder["settings"]), data).evaluation()
-    name = next(name for name in REGISTRY.names() if REGISTRY.get(name) is type(view))
-    options = json.loads(json.dumps(asdict(view)))
-    return {"view": {"name": name, "options": options}, "shorter_side": shorter_side_of(data)}
+    return Transform.of(view, shorter_side_of(data)).model_dump(mode="json")
 
 
 def shorter_side_of(data: Path) -> int:
@@ -304,7 +298,7 @@ def run_gallery(model: Embedder, source: str, splits: Sequence[str]) -> Gallery:
     data = folder.path.resolve().parents[3] / str(folder.find("settings.prepared", default="data/prepared"))
     gallery = Gallery(Content.empty(model.digest))
     for split in splits:
-        items = prepared_items(data / folder.key.data, [split])
+        items = prepared_images(data / folder.key.data, [split])
         if split != "train" and present(folder.embeddings_file("val" if split == "val" else "test")):
             tensors = folder.tensors("val" if split == "val" else "test", "mean", "uncertainty")
             gallery.take(tensors["mean"], tensors["uncertainty"], items.paths, items.class_names)

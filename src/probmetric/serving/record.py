@@ -13,36 +13,62 @@ says which.
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
-from probmetric.config import EncoderSettings, NamedView, Strict, UncertaintyChoice, parse
+from probmetric.config import Component, EncoderSettings, NamedView, Strict, UncertaintyChoice, parse
+from probmetric.data.views import REGISTRY as VIEWS
+from probmetric.data.views import create_view
+from probmetric.data.views._base import RawTensors, View
 from probmetric.io import digest_of
 
 RECORD, CARD, POSTERIOR, REFERENCE = "model.json", "README.md", "uncertainty.safetensors", "reference.safetensors"
 CERTIFICATE = "certificate.json"
 Count = Annotated[int, Field(ge=1, le=10**7)]
-LARGEST_DIM = 65_536
-Side = Annotated[int, Field(ge=1, le=4096)]
+LARGEST_DIM, LARGEST_SIDE = 65_536, 4096
 
 
 class Facts(Strict):
     """Sizes of a trained encoder."""
 
     dim: int = Field(ge=1, le=LARGEST_DIM)
-    in_channels: Literal[1, 3]
-    image_size: Side
+    in_channels: int = Field(ge=1, le=LARGEST_DIM)
+    image_size: int = Field(ge=1, le=LARGEST_DIM)
     num_classes: Count
     num_images: Annotated[int, Field(ge=0, le=10**10)] = 1
     pretrained_sha256: str | None = None
 
 
+class Wrapped(Strict):
+    """A network of somebody's own: its weights are in the folder, its code is not.
+
+    Attributes:
+        kind: name of its class.
+        width: how many numbers it gives, D.
+        head: whether a linear layer (D -> M) was added to it.
+    """
+
+    kind: Annotated[str, Field(max_length=1000)]
+    width: Annotated[int, Field(ge=1, le=LARGEST_DIM)]
+    head: bool
+
+
 class Member(Strict):
-    """One trained encoder."""
+    """One trained encoder; `network` stands in place of the backbone of `settings`."""
 
     settings: EncoderSettings
     facts: Facts
+    network: Wrapped | None = None
+
+    @model_validator(mode="after")
+    def _of_a_size_that_can_be_built(self) -> Member:
+        channels, side = self.facts.in_channels, self.facts.image_size
+        if self.network is None and (channels > LARGEST_SIDE or side > LARGEST_SIDE):
+            raise ValueError(f"images of {channels} x {side} x {side}; allowed: up to {LARGEST_SIDE} each.")
+        return self
 
     @field_validator("settings")
     @classmethod
@@ -53,10 +79,35 @@ class Member(Strict):
 
 
 class Transform(Strict):
-    """From an image to the network's input: its shorter side is reduced as in preparation, then the view."""
+    """From an image to the network's input: its shorter side is reduced as in preparation, then the view.
 
-    view: NamedView
+    Inputs that are tensors of the shape `tensor` are taken as they are; there is no view then.
+    """
+
+    view: NamedView | None = None
     shorter_side: Annotated[int, Field(ge=0, le=100_000)] = 0
+    tensor: Annotated[tuple[Annotated[int, Field(ge=1, le=LARGEST_DIM)], ...], Field(max_length=8)] = ()
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Transform:
+        if (self.view is None) == (not self.tensor):
+            raise ValueError("it names a view, or the shape of tensors; one of both.")
+        return self
+
+    @classmethod
+    def of(cls, view: View, shorter_side: int = 0) -> Transform:
+        """Describe a view: by name and options, or by the shape of tensors."""
+        if isinstance(view, RawTensors):
+            return cls(tensor=view.shape)
+        name = next(name for name in VIEWS.names() if VIEWS.get(name) is type(view))
+        options = json.loads(json.dumps(asdict(view)))
+        return cls(view=Component(name=name, options=options), shorter_side=shorter_side)
+
+    def created(self) -> View:
+        """Create the evaluation view."""
+        if self.view is None:
+            return RawTensors(shape=self.tensor)
+        return create_view(self.view.name, **self.view.options)
 
 
 class ModelRecord(Strict):

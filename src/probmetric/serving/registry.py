@@ -28,7 +28,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 def register(model: Model, name: str, *, store_uri: str, artifact_root: Path, license: str = "") -> str:
-    """Register a model by name; returns its address, `models:/<name>/<version>`.
+    """Register a model by name and return its address, `models:/<name>/<version>`.
 
     Args:
         model: of a run or a model folder.
@@ -44,44 +44,44 @@ def register(model: Model, name: str, *, store_uri: str, artifact_root: Path, li
     if not _NAME.fullmatch(name):
         raise ServingError(f"{name!r} cannot name a model; use letters, digits, '.', '-' and '_'.")
     with store.opened(store_uri, artifact_root) as client:
-        known = _registered(client, name, model.digest)
-        if known is not None:
-            return f"models:/{name}/{known}"
+        version = _version_of(client, name, model.digest)
+        if version is not None:
+            return f"models:/{name}/{version}"
         run = _run_of(client, model.record.name)
         if store.is_local(store_uri):
             source = _kept(model, artifact_root.resolve() / "models" / name / model.digest[:16], license)
         else:
             source, run = _sent(client, model, run, license)
         tags = {DIGEST_TAG: model.digest, RUN_TAG: model.record.name}
-        made = client.create_model_version(name, source, run_id=run, tags=tags)
-        return f"models:/{name}/{made.version}"
+        return f"models:/{name}/{client.create_model_version(name, source, run_id=run, tags=tags).version}"
 
 
-def _registered(client: MlflowClient, name: str, digest: str) -> str | None:
-    """Version of `name` that is this very model; makes the name where there is none."""
+def _version_of(client: MlflowClient, name: str, digest: str) -> str | None:
+    """Return the version of `name` that has this digest; make the name where there is none."""
     if not client.search_registered_models(f"name = '{name}'"):
         client.create_registered_model(name)
-    found = client.search_model_versions(f"name = '{name}'")
-    return next((str(each.version) for each in found if each.tags.get(DIGEST_TAG) == digest), None)
+    versions = client.search_model_versions(f"name = '{name}'")
+    return next((str(each.version) for each in versions if each.tags.get(DIGEST_TAG) == digest), None)
 
 
 def _run_of(client: MlflowClient, run: str) -> str | None:
-    """MLflow's id of the run that made the model, where it is tracked."""
+    """Return MLflow's id of the run that made the model; None where it is not tracked."""
     experiment = client.get_experiment_by_name(run.partition("/")[0].partition("+")[0])
     if experiment is None:
         return None
-    found = client.search_runs([experiment.experiment_id], f"tags.`{RUN_TAG}` = '{run}'", max_results=1)
-    return found[0].info.run_id if found else None
+    runs = client.search_runs([experiment.experiment_id], f"tags.`{RUN_TAG}` = '{run}'", max_results=1)
+    return runs[0].info.run_id if runs else None
 
 
 def _kept(model: Model, target: Path, license: str) -> str:
+    """Write the files below the artifacts' folder and return their folder."""
     with new_folder(target, "registered model") as folder:
         _write(model, folder, license)
     return str(target)
 
 
 def _sent(client: MlflowClient, model: Model, run: str | None, license: str) -> tuple[str, str]:
-    """Send the files to the server; its address there, and the run they belong to."""
+    """Send the files to the server and return their address there, and the run they belong to."""
     if run is None:
         name = model.record.name.partition("/")[0]
         experiment = client.get_experiment_by_name(name)
@@ -95,7 +95,7 @@ def _sent(client: MlflowClient, model: Model, run: str | None, license: str) -> 
 
 
 def _write(model: Model, target: Path, license: str) -> None:
-    """The model folder inside a folder of MLflow's, with the signature."""
+    """Write the model folder inside a folder of MLflow's, with the signature."""
     import mlflow
 
     from probmetric import __version__
@@ -107,12 +107,12 @@ def _write(model: Model, target: Path, license: str) -> None:
             str(target),
             loader_module="probmetric.serving.registry",
             data_path=str(folder),
-            signature=_signature(model),
+            signature=_signature(),
             pip_requirements=[f"probmetric[models]=={__version__}"],
         )
 
 
-def _signature(model: Model) -> Any:
+def _signature() -> Any:
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, Schema
     from mlflow.types.schema import Array
@@ -122,13 +122,13 @@ def _signature(model: Model) -> Any:
 
 
 class Served:
-    """A model behind MLflow's interface."""
+    """A model behind MLflow's interface; `MLmodel` names this module, nothing is pickled."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
 
     def predict(self, data: pd.DataFrame) -> pd.DataFrame:
-        """Columns `mean` (M numbers each) and `uncertainty` for the column `image`: bytes of image files, or paths."""
+        """Return columns `mean` (M numbers each) and `uncertainty` of the column `image`: bytes of files, or paths."""
         import pandas as pd
 
         batch = self.model.embed(list(data[IMAGE]))

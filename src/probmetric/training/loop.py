@@ -31,12 +31,12 @@ from tqdm import tqdm
 
 from probmetric.losses import Loss
 from probmetric.models import Encoder
+from probmetric.training.assemble import Weights, weights_of
 from probmetric.training.backend import compiled
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData
 from probmetric.training.diagnosis import TrainingError, non_finite_gradients, non_finite_loss
 from probmetric.training.forward import Network, embed_as_trained, resolve_precision
-from probmetric.training.network import Weights, weights_of
 from probmetric.training.optimizer import create_optimizer, gradient_norm, set_learning_rates
 from probmetric.training.progress import HISTORY_COLUMNS, Progress
 from probmetric.training.schedule import learning_rate_factor
@@ -102,6 +102,7 @@ class Trainer:
         self.progress = Progress()
         self.best: Weights = {}
         self.plain = Network(encoder, self.precision, stop_before_head=loss.wants_features)
+        self._pretrained = [parameter for parameter in encoder.pretrained_parameters() if parameter.requires_grad]
         self.network: nn.Module = self.plain
         self._parameters = [*encoder.parameters(), *loss.parameters()]  # walking the modules takes as long as the norm
         self._frozen: bool | None = None
@@ -260,7 +261,7 @@ class Trainer:
         """Stop or start the training of pretrained weights, of which the processes and the compiler must know."""
         if frozen == self._frozen:
             return
-        for parameter in self.encoder.pretrained_parameters():
+        for parameter in self._pretrained:
             parameter.requires_grad_(not frozen)
         self._frozen, self.network = frozen, self.processes.spread(self.plain)
         if self.settings.compile:

@@ -23,13 +23,13 @@ from probmetric.data.choosing import Role
 from probmetric.io import FileError, atomic_path, digest_of, try_lock
 from probmetric.models import Encoder
 from probmetric.runs.folder import RunFolder
+from probmetric.training.assemble import Weights, assemble, weights_of
 from probmetric.training.backend import backend
 from probmetric.training.batch_norm import synchronise_batch_norm
 from probmetric.training.checkpoint import Checkpoints
-from probmetric.training.data import TrainingData, training_view
+from probmetric.training.data import TrainingData, training_images, training_view
 from probmetric.training.device import claim_device, keep_freed_memory
 from probmetric.training.loop import Conduct, Trainer
-from probmetric.training.network import Weights, create_network, weights_of
 from probmetric.training.processes import ALONE, Processes
 from probmetric.training.progress import HISTORY_COLUMNS, Progress
 from probmetric.training.provenance import hardware, versions
@@ -172,17 +172,10 @@ class _Run:
     ) -> _Fitted:
         """Train from the run's initial weights on the splits `role` may see."""
         settings, training = self.settings, self.settings.training
-        data = TrainingData(
-            self.prepared_folder,
-            training,
-            seed=settings.seed,
-            device=self.device,
-            processes=self.processes,
-            view=training_view(settings, self.prepared_folder),
-            role=role,
-        )
-        sizes = data.in_channels, data.image_size, data.num_classes, len(data.labels)
-        encoder, loss = create_network(settings, *sizes, self.device)
+        view = training_view(settings, self.prepared_folder)
+        images = training_images(self.prepared_folder, training, view=view, role=role)
+        data = TrainingData(images, training, seed=settings.seed, device=self.device, processes=self.processes)
+        encoder, loss, _ = assemble(settings, data.sizes, self.device)
         checkpoints = Checkpoints(state_folder)
         if loss is None or training.epochs == 0:
             weights = weights_of(encoder, loss)

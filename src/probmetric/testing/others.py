@@ -16,7 +16,7 @@ from probmetric.data.views import REGISTRY as VIEWS
 from probmetric.data.views import View, create_view, source_view
 from probmetric.models import REGISTRY as BACKBONES
 from probmetric.models import Encoder, create_encoder
-from probmetric.testing._contract import Contract
+from probmetric.testing.contract import Contract
 
 
 class BackboneContract(Contract):
@@ -71,18 +71,11 @@ class BackboneContract(Contract):
         assert all(torch.equal(value, second[key]) for key, value in first.items())
 
 
-class _Store:
-    """Stored images in memory: of natural size, or all square."""
-
-    def __init__(self, sizes: list[tuple[int, int]]) -> None:
-        generator = np.random.default_rng(0)
-        self.images = [generator.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
-
-    def __getitem__(self, row: int) -> np.ndarray:
-        return self.images[row]
-
-    def batch(self, rows: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.stack([self.images[row] for row in rows])).permute(0, 3, 1, 2).contiguous()
+def _images(sizes: list[tuple[int, int]], rows: np.ndarray) -> list[np.ndarray]:
+    """Return pixels (H, W, 3) uint8 of the rows (B,) of images of these sizes."""
+    generator = np.random.default_rng(0)
+    images = [generator.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
+    return [images[row] for row in rows]
 
 
 class ViewContract(Contract):
@@ -94,8 +87,7 @@ class ViewContract(Contract):
 
     def trained(self, view: View, rows: np.ndarray, epoch: int = 0) -> Tensor:
         """Network input (B, C, H, W) of stored images while training."""
-        store: Any = _Store(self.sizes)
-        return view(view.load(store, rows, seed=0, epoch=epoch), rows, seed=0, epoch=epoch)
+        return view(view.load(_images(self.sizes, rows), rows, seed=0, epoch=epoch), rows, seed=0, epoch=epoch)
 
     def test_what_is_drawn_depends_on_seed_epoch_and_image_only(self) -> None:
         """An image looks the same in any batch."""
@@ -111,8 +103,8 @@ class ViewContract(Contract):
         view, rows = create_view(self.name, **self.options).evaluation(), np.arange(6)
         assert view.evaluation() == view
         assert torch.equal(self.trained(view, rows), self.trained(view, rows, epoch=1))
-        store: Any = _Store(self.sizes)
-        assert torch.equal(self.trained(view, rows), view.normalise(view.load_plain(store, rows)))
+        plain = view.normalise(view.load_plain(_images(self.sizes, rows)))
+        assert torch.equal(self.trained(view, rows), plain)
 
     def test_the_input_has_the_declared_side(self) -> None:
         """`side` is the side of the network's input."""

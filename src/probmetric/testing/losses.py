@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from probmetric.losses import REGISTRY, Loss, create_loss
-from probmetric.testing._contract import Contract, raises, skip_if, telling
+from probmetric.testing.contract import Contract, raises, skip_if, telling
 
 C, M, B = 5, 6, 9
 
@@ -31,8 +31,8 @@ def run(loss: Loss, z: Tensor, y: Tensor, seed: int = 7) -> Tensor:
 def gradients(value: Tensor, z: Tensor, loss: Loss) -> dict[str, Tensor]:
     """Gradient with respect to the embeddings and every trainable parameter, zero where unused."""
     named = {"embeddings": z} | {n: p for n, p in loss.named_parameters() if p.requires_grad}
-    found = torch.autograd.grad(value, list(named.values()), allow_unused=True)
-    return {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(named.items(), found, strict=True)}
+    slopes = torch.autograd.grad(value, list(named.values()), allow_unused=True)
+    return {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(named.items(), slopes, strict=True)}
 
 
 def assert_finite(loss: Loss, z: Tensor, y: Tensor) -> None:
@@ -93,7 +93,7 @@ class LossContract(Contract):
         loss = self.make()
         z, y = batch()
         order = torch.randperm(B, generator=torch.Generator().manual_seed(1))
-        skip_if(draws_samples(loss), "each image draws its own samples")
+        skip_if(draws_samples(loss), "every image draws samples of its own")
         torch.testing.assert_close(run(loss, z[order], y[order]), run(loss, z, y), rtol=1e-10, atol=1e-12)
 
     def test_the_generator_makes_it_reproducible(self) -> None:

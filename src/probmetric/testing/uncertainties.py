@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from probmetric.losses import create_loss
-from probmetric.testing._contract import Contract, raises
+from probmetric.testing.contract import Contract, raises
 from probmetric.uncertainty import REGISTRY, create_uncertainty
 from probmetric.uncertainty.ensemble import EncoderEnsemble
 
@@ -24,9 +24,11 @@ class TinyEncoder(nn.Module):
             self.head = nn.Linear(features, dim, bias=bias)
 
     def features(self, images: torch.Tensor) -> torch.Tensor:
+        """Return features (B, D) of images (B, ...)."""
         return self.trunk(images)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return embeddings (B, M) of images (B, ...)."""
         return self.head(self.features(images))
 
 
@@ -87,9 +89,9 @@ class UncertaintyContract(Contract):
 
     def test_embedding_is_a_directional_distribution(self) -> None:
         """Unit means, one doubt per image, all finite float32."""
-        encoder, uncertainty, given = self.prepared()
+        encoder, uncertainty, arguments = self.prepared()
         images = tiny_batches(1)[0][0]
-        batch = uncertainty.bind(encoder, **given, seed=0)(images)
+        batch = uncertainty.bind(encoder, **arguments, seed=0)(images)
         size = len(images)
         assert len(batch) == size
         assert batch.mean.ndim == 2
@@ -104,29 +106,29 @@ class UncertaintyContract(Contract):
 
     def test_class_probabilities_are_predictive_or_absent(self) -> None:
         """The trained classifier's: of the embedding itself, or their mean over the draws, which is not the same."""
-        encoder, uncertainty, given = self.prepared()
+        encoder, uncertainty, arguments = self.prepared()
         images = tiny_batches(1)[0][0]
         draws = hasattr(uncertainty, "keep_samples")
         if draws:
             uncertainty.keep_samples = True
-        batch = uncertainty.bind(encoder, **given, seed=0)(images)
-        found = batch.probabilities
-        if found is None:
+        batch = uncertainty.bind(encoder, **arguments, seed=0)(images)
+        probabilities = batch.probabilities
+        if probabilities is None:
             return
-        assert found.min() >= 0
-        assert torch.allclose(found.sum(1), torch.ones(len(images)), atol=1e-4)
+        assert probabilities.min() >= 0
+        assert torch.allclose(probabilities.sum(1), torch.ones(len(images)), atol=1e-4)
         encoder.eval()
         with torch.no_grad():  # the classifier of `cosine` reads directions only
-            plain = given["loss"].probabilities(encoder(images))
+            plain = arguments["loss"].probabilities(encoder(images))
             if not draws:
                 order = torch.argsort(plain, dim=1)  # a temperature keeps the order of the classes
-                assert (torch.gather(found, 1, order).diff(dim=1) >= -1e-6).all()
+                assert (torch.gather(probabilities, 1, order).diff(dim=1) >= -1e-6).all()
                 return
             samples = batch.samples
             assert samples is not None
-            each = [given["loss"].probabilities(samples[:, draw]) for draw in range(samples.shape[1])]
-        assert torch.allclose(found, torch.stack(each).mean(0), atol=1e-4)
-        assert not torch.allclose(found, plain, atol=1e-6)
+            each = [arguments["loss"].probabilities(samples[:, draw]) for draw in range(samples.shape[1])]
+        assert torch.allclose(probabilities, torch.stack(each).mean(0), atol=1e-4)
+        assert not torch.allclose(probabilities, plain, atol=1e-6)
 
     def test_a_loss_without_a_classifier_gives_no_class_probabilities(self) -> None:
         """Nor does an uncertainty invent them."""
@@ -147,24 +149,24 @@ class UncertaintyContract(Contract):
 
     def test_same_seed_same_record_for_any_batch_size(self) -> None:
         """Draws depend on the seed only."""
-        encoder, uncertainty, given = self.prepared()
+        encoder, uncertainty, arguments = self.prepared()
         images = tiny_batches(1)[0][0]
-        whole = uncertainty.bind(encoder, **given, seed=1)(images)
-        parts = uncertainty.bind(encoder, **given, seed=1)(images.split(5))
+        whole = uncertainty.bind(encoder, **arguments, seed=1)(images)
+        parts = uncertainty.bind(encoder, **arguments, seed=1)(images.split(5))
         for key, value in whole.tensors().items():
             assert torch.allclose(value, parts.tensors()[key], rtol=1e-3, atol=1e-5), key
 
     def test_embedding_changes_nothing(self) -> None:
         """Neither weights, modes nor the global generator."""
-        encoder, uncertainty, given = self.prepared()
+        encoder, uncertainty, arguments = self.prepared()
         encoder.train()
         images = tiny_batches(1)[0][0]
         before = {key: value.clone() for key, value in encoder.state_dict().items()}
         state = torch.get_rng_state()
-        given["loss"].train()
-        uncertainty.bind(encoder, **given, seed=0)(images)
+        arguments["loss"].train()
+        uncertainty.bind(encoder, **arguments, seed=0)(images)
         assert torch.equal(torch.get_rng_state(), state)
-        assert all(module.training for part in (encoder, given["loss"]) for module in part.modules())
+        assert all(module.training for part in (encoder, arguments["loss"]) for module in part.modules())
         assert all(torch.equal(value, before[key]) for key, value in encoder.state_dict().items())
 
     def test_fitting_depends_on_the_generator_only(self) -> None:

@@ -14,14 +14,14 @@ _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def _mix(value: np.ndarray) -> np.ndarray:
-    """SplitMix64 finaliser on uint64, modulo 2^64."""
+    """Apply SplitMix64's finaliser to uint64 values, modulo 2^64."""
     value = (value ^ (value >> np.uint64(30))) * _M1
     value = (value ^ (value >> np.uint64(27))) * _M2
     return value ^ (value >> np.uint64(31))
 
 
 def uniforms(seed: int, epoch: int, indices: np.ndarray, count: int) -> np.ndarray:
-    """Independent uniform numbers for each image.
+    """Draw independent uniform numbers for each image.
 
     Args:
         seed: seed of the run.
