@@ -47,11 +47,12 @@ def check_whole(tiny: Tiny, whole: Tiny) -> None:
 
 
 def tracked(folder: Path) -> list[tuple[object, ...]]:
-    """Runs and final metrics in the MLflow store, whatever their ids."""
+    """Runs and final metrics in the MLflow store that are not deleted, whatever their ids."""
     question = (
         "select r.name, t.value, m.key, m.value from runs r join tags t on t.run_uuid = r.run_uuid"
         " join latest_metrics m on m.run_uuid = r.run_uuid"
-        " where t.key = 'probmetric.run' and m.key not like '%seconds%' and m.key not like 'by_epoch%' order by 1, 2, 3"
+        " where r.lifecycle_stage = 'active' and t.key = 'probmetric.run' and m.key not like '%seconds%'"
+        " and m.key not like 'by_epoch%' order by 1, 2, 3"
     )
     with closing(sqlite3.connect(folder / "mlflow.db")) as connection:
         return connection.execute(question).fetchall()

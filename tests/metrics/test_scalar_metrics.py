@@ -34,7 +34,6 @@ from probmetric.metrics.calibration import EqualMass
 from probmetric.metrics.image_errors import auroc_error
 from probmetric.metrics.selective import augrc, coverage_at
 from probmetric.metrics.statistics import pairwise_tests, shared_image_variance
-from probmetric.retrieval import nearest_neighbours
 
 coarse = st.integers(-3, 3).map(float)
 scores = hnp.arrays(np.float64, st.integers(1, 40), elements=coarse)
@@ -197,24 +196,6 @@ def test_clustering_of_separate_groups_is_perfect_and_seeded():
         clustering_metrics(rows, labels, clusters=41)
 
 
-@pytest.mark.parametrize("count", [1, 10])
-def test_faiss_and_exact_neighbours_are_the_same_lists(count):
-    generator = np.random.default_rng(6)
-    rows = generator.normal(size=(300, 16)).astype(np.float32)
-    rows = np.concatenate([rows, rows[:50], rows[:50]])
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    exact = nearest_neighbours(rows, k=count, method="exact")
-    fast = nearest_neighbours(rows, k=count, method="faiss")
-    np.testing.assert_array_equal(exact.indices, fast.indices)
-    np.testing.assert_array_equal(exact.similarity, fast.similarity)
-    cosines = rows.astype(float) @ rows.astype(float).T
-    np.fill_diagonal(cosines, -2)
-    np.testing.assert_allclose(exact.similarity, -np.sort(-cosines, axis=1)[:, :count], atol=1e-7)
-    assert not (exact.indices == np.arange(len(rows))[:, None]).any()
-    with pytest.raises(ValueError, match="k is 400"):
-        nearest_neighbours(rows, k=400)
-
-
 @settings(max_examples=60, deadline=None)
 @given(hnp.arrays(np.float64, 15, elements=coarse), hnp.arrays(np.float64, 15, elements=coarse))
 def test_spearman_equals_scipy(a, b):
@@ -325,7 +306,7 @@ def test_small_evaluation_loads_no_heavy_package():
     code = (
         "import sys, numpy as np, probmetric.metrics as m, probmetric.retrieval as r; x = np.eye(4); y = [0, 0, 1, 1]; "
         "r.retrieval_metrics(x, y); m.ood_metrics([0.], [1.]); m.sparsification([0., 1.], [1, 0]); "
-        "m.clustering_metrics(x, y); r.nearest_neighbours(x); "
+        "m.clustering_metrics(x, y); r.search(x); "
         "print([m for m in ('torch', 'sklearn', 'pandas', 'scipy', 'numba') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

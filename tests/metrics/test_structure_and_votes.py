@@ -15,7 +15,8 @@ from probmetric.metrics import (
     sparsification,
     structure_metrics,
 )
-from probmetric.retrieval import neighbour_votes, retrieval_calibration, retrieval_metrics, sampled_retrieval_metrics
+from probmetric.retrieval import neighbour_votes, retrieval_metrics, sampled_retrieval_metrics
+from probmetric.retrieval.votes import retrieval_votes, vote_reliability
 
 
 def unit(rows):
@@ -155,6 +156,10 @@ def test_votes_of_sampled_neighbours_by_definition():
     np.testing.assert_allclose(confidence, mode.count / 9)
     mean = np.mean([retrieval_metrics(samples[:, s], labels, normalize=True)["map_at_r"] for s in range(9)])
     assert sampled_retrieval_metrics(samples, labels)["map_at_r"] == pytest.approx(mean)
+
+
+def retrieval_calibration(samples, labels):
+    return vote_reliability(*retrieval_votes(samples, labels))[0]
 
 
 def test_unanimous_votes_are_kept_unless_as_published():

@@ -259,14 +259,14 @@ def test_temperature_is_refused_where_the_validation_classes_are_unseen(folder):
 def test_laplace_chooses_its_prior_on_validation_images(folder):
     """The stored precision is a candidate, and gives the run whose validation sparsification is best."""
     from probmetric.metrics import selective_metrics
-    from probmetric.retrieval.neighbours import nearest_neighbours
+    from probmetric.retrieval import search
 
     def area(uncertainty_options: dict, method: str) -> float:
         run = embed(
             settings(method, base="plain", uncertainty={"name": "laplace", "samples": 200} | uncertainty_options)
         )
         found = tensors(run, "val")
-        nearest = nearest_neighbours(found["mean"], k=1).indices[:, 0]
+        nearest = search(found["mean"], k=1).rows[:, 0]
         correct = (found["label"][nearest] == found["label"]).astype(float)
         return selective_metrics(found["uncertainty"].astype(float), correct)["ausc"]
 

@@ -20,7 +20,7 @@ TRAINING = measured(
 
 EMBEDDING = measured(
     ("embedding",),
-    "pipeline",
+    "runs.steps",
     Metric(
         "test_seconds",
         "Seconds to embed the test images",

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from probmetric.metrics import arrays
 from probmetric.metrics.calibration import Reliability, calibration_error, reliability
 from probmetric.retrieval.measures import retrieval_metrics
-from probmetric.retrieval.neighbours import nearest_neighbours
+from probmetric.retrieval.neighbours import search
 
 Doubles = NDArray[np.float64]
 
@@ -27,7 +27,7 @@ BINS = 10
 
 
 def neighbour_votes(samples: Any, labels: Any) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Label (N,) that most nearest neighbours agree on, and the share (N,) that does, from `samples` (N,S,M).
+    """Return the label (N,) that most nearest neighbours agree on, and the share (N,) that does, of `samples` (N,S,M).
 
     Examples:
         >>> samples = [[[1.0, 0.0], [1.0, 0.1]], [[1.0, 0.1], [1.0, 0.0]], [[0.0, 1.0], [0.9, 0.1]]]
@@ -40,28 +40,14 @@ def neighbour_votes(samples: Any, labels: Any) -> tuple[NDArray[np.int64], NDArr
     names, codes = np.unique(classes, return_inverse=True)
     votes = np.empty((sets.shape[0], sets.shape[1]), dtype=np.int64)
     for s in range(sets.shape[1]):
-        votes[:, s] = codes[nearest_neighbours(sets[:, s], k=1, normalize=True).indices[:, 0]]
+        votes[:, s] = codes[search(sets[:, s], k=1, normalize=True).rows[:, 0]]
     votes.sort(axis=1)
     best, share = _longest_run(votes)
     return names[best], share / votes.shape[1]
 
 
-def retrieval_calibration(samples: Any, labels: Any) -> dict[str, float]:
-    """Calibration of `neighbour_votes`: 10 bins of equal width, L1. Lower is better.
-
-    `retrieval_ece` closes the last bin; `retrieval_ece_as_published` leaves it open, as paper 003's code does, and
-    thereby drops every unanimous vote (NaN if all are).
-    """
-    return retrieval_reliability(samples, labels)[0]
-
-
-def retrieval_reliability(samples: Any, labels: Any) -> tuple[dict[str, float], Reliability]:
-    """`retrieval_calibration` and the reliability diagram behind its `retrieval_ece`."""
-    return vote_reliability(*retrieval_votes(samples, labels))
-
-
 def retrieval_votes(samples: Any, labels: Any) -> tuple[Doubles, NDArray[np.bool_]]:
-    """Confidence and correctness (A,) of the votes of the A queries whose class has another image.
+    """Return confidence and correctness (A,) of the votes of the A queries whose class has another image.
 
     Raises:
         ValueError: there is no such query.
@@ -75,7 +61,11 @@ def retrieval_votes(samples: Any, labels: Any) -> tuple[Doubles, NDArray[np.bool
 
 
 def vote_reliability(confidence: Doubles, correct: NDArray[np.bool_]) -> tuple[dict[str, float], Reliability]:
-    """`retrieval_ece` of votes (A,), as published too, and the reliability diagram behind it."""
+    """Return `retrieval_ece` of votes (A,), as published too, and the reliability diagram behind it.
+
+    Ten bins of equal width, L1; lower is better. `retrieval_ece_as_published` leaves the last bin open, as paper 003's
+    code does, and thereby drops every unanimous vote (NaN if all are).
+    """
     diagram = reliability(confidence, correct, bins=BINS, scheme="equal_width")
     published = float("nan")
     if not np.all(confidence == 1.0):
@@ -84,10 +74,10 @@ def vote_reliability(confidence: Doubles, correct: NDArray[np.bool_]) -> tuple[d
 
 
 def sampled_retrieval_metrics(samples: Any, labels: Any, *, ks: Sequence[int] = (1, 2, 4, 8)) -> dict[str, float]:
-    """Mean over s of the retrieval metrics of the s-th samples of all images; `samples` (N,S,M), cosine."""
+    """Return the mean over s of the retrieval metrics of the s-th samples of all images; `samples` (N,S,M), cosine."""
     sets = _sample_sets(samples)
-    found = [retrieval_metrics(sets[:, s], labels, ks=ks, normalize=True) for s in range(sets.shape[1])]
-    return {name: float(np.mean([one[name] for one in found])) for name in found[0]}
+    each = [retrieval_metrics(sets[:, s], labels, ks=ks, normalize=True) for s in range(sets.shape[1])]
+    return {name: float(np.mean([one[name] for one in each])) for name in each[0]}
 
 
 def _repeated(classes: NDArray[np.int64]) -> NDArray[np.int64]:

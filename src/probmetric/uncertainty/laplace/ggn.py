@@ -17,10 +17,6 @@ Sums over pairs are done before any outer product. With the K×K adjacency A, ev
 c_kl·u_k∘u_l needs one row per distinct pair. The diagonal is one product of the stacked factors, with
 2K + 1 + (distinct pairs) as inner size (K for `fixed`); no Z×Z matrix, no cap on pairs.
 
-That last part is at most max u² of the parts beside it. Where all u² are below 1/32, as in hundreds of dimensions, a
-CPU that multiplies bfloat16 in hardware (AMX) computes it in bfloat16: at most 3e-4 of the parts beside it, and 1e-5
-of the largest entry in practice.
-
 Difference to the authors' code: it builds (pairs, Z, Z) tensors, and for `arccos` with `full` or `positive` it
 subtracts the cross term, which already carries its sign; `fidelity="as_published"` repeats that.
 """
@@ -28,7 +24,7 @@ subtracts the cross term, which already carries its sign; `fidelity="as_publishe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -42,7 +38,6 @@ Fidelity = Literal["corrected", "as_published"]
 
 _MAX_IMAGES = 2048
 _PAIR_ROWS = 1024
-_SMALL_SQUARE = 1 / 32
 
 Factors = tuple[Tensor, Tensor]
 
@@ -66,7 +61,14 @@ def diag_ggn(
     it is known already.
     Returns the diagonal for the weight (Z, D) and the bias (Z,) (None without a bias).
     """
-    _check(features, weight, bias, pairs, target, geometry, approximation, fidelity)
+    for name, value, choices in (
+        ("geometry", geometry, get_args(Geometry)),
+        ("approximation", approximation, get_args(Approximation)),
+        ("fidelity", fidelity, get_args(Fidelity)),
+    ):
+        if value not in choices:
+            raise ValueError(f"{name} is {value!r}: {nearest(value, choices)}")
+    _check_shapes(features, weight, bias, pairs, target)
     target = target.to(features.dtype)
     if approximation == "positive":
         pairs, target = pairs[target > 0], target[target > 0]
@@ -96,7 +98,7 @@ def _add_product(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
     """`total` (Z, D) plus leftᵀ right of factors (R, Z), (R, D); the product alone where there is no total yet."""
     if total is None:
         return left.T @ right
-    return total.addmm_(left.T, right) if left.dtype == total.dtype else total.add_(left.T @ right)
+    return total.addmm_(left.T, right)
 
 
 def _blocks(pairs: Tensor, target: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -147,21 +149,11 @@ def _factors(
     partner = scaled * (adjacency @ scaled) * sign
     left = torch.cat([own, squares, torch.ones_like(own[:1])])
     right = torch.cat([inputs.square(), 2 * partner, -partner.sum(0, keepdim=True)])
-    if _multiplies_bfloat16(units) and bool(squares.amax() < _SMALL_SQUARE):
-        yield left, right
-        yield from _distinct_pairs(units.bfloat16(), scaled.bfloat16(), _pair_weights(units, adjacency, -sign))
-        return
     for more_left, more_right in _distinct_pairs(units, scaled, _pair_weights(units, adjacency, -sign)):
         yield torch.cat([left, more_left]), torch.cat([right, more_right])
         left, right = left[:0], right[:0]
     if len(left):
         yield left, right
-
-
-def _multiplies_bfloat16(units: Tensor) -> bool:
-    """Whether products of these float32 rows are several times faster in bfloat16 than in float32."""
-    supported = getattr(torch.cpu, "_is_amx_tile_supported", bool)
-    return units.dtype == torch.float32 and units.device.type == "cpu" and bool(supported())
 
 
 def _own_factor(units: Tensor, squares: Tensor, adjacency: Tensor, geometry: Geometry) -> Tensor:
@@ -182,30 +174,12 @@ def _pair_weights(units: Tensor, adjacency: Tensor, factor: float) -> Tensor:
 def _distinct_pairs(units: Tensor, scaled: Tensor, weights: Tensor) -> Iterator[Factors]:
     """Factors of Σ_kl weight_kl (u_k∘u_l)(g_k∘g_l)ᵀ, one row per distinct pair, a bounded number of rows at a time."""
     first, second = weights.nonzero(as_tuple=True)
-    values = weights[first, second].to(units.dtype)[:, None]
-    rows = _PAIR_ROWS * 4 // units.element_size()
-    for k, m, value in zip(first.split(rows), second.split(rows), values.split(rows), strict=True):
+    values = weights[first, second][:, None]
+    for k, m, value in zip(*(column.split(_PAIR_ROWS) for column in (first, second, values)), strict=True):
         yield units[k].mul_(units[m]), scaled[k].mul_(scaled[m]).mul_(value)
 
 
-def _check(
-    features: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    pairs: Tensor,
-    target: Tensor,
-    geometry: str,
-    approximation: str,
-    fidelity: str,
-) -> None:
-    choices = {
-        "geometry": (geometry, ("euclidean", "arccos")),
-        "approximation": (approximation, ("fixed", "positive", "full")),
-        "fidelity": (fidelity, ("corrected", "as_published")),
-    }
-    for name, (value, allowed) in choices.items():
-        if value not in allowed:
-            raise ValueError(f"{name} is {value!r}: {nearest(value, allowed)}")
+def _check_shapes(features: Tensor, weight: Tensor, bias: Tensor | None, pairs: Tensor, target: Tensor) -> None:
     if features.ndim != 2 or weight.ndim != 2 or features.shape[1] != weight.shape[1]:
         raise ValueError(
             f"features {tuple(features.shape)} and weight {tuple(weight.shape)} must be (N, D) and (Z, D)."

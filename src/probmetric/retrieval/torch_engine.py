@@ -1,31 +1,32 @@
 """Counts of negatives above each positive on a torch device, equal to those of the NumPy path to the last one.
 
 Per block of queries: one float32 product with the whole gallery, positives and self taken out, and for each positive
-the entries beyond the float32 error bound of its exact key counted (see `_compiled`); those within it are settled by
+the entries beyond the float32 error bound of its exact key counted (see `kernels`); those within it are settled by
 their exact keys, whose float64 sums are exact in any order and hence the same on every device. TF32 and autocast, which
 would break the bound, are off during the call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from probmetric.metrics.arrays import UNIT_TOLERANCE, check_scale, normalized, to_numpy
-from probmetric.retrieval._keys import BITS, float32_error, norm_exponents
-from probmetric.retrieval.ranks import Counts, Problem
+from probmetric.retrieval.keys import BITS, Distance, float32_error, norm_exponents
+from probmetric.retrieval.problem import Counts, Problem
 
 BLOCK_BYTES = 256 << 20
 SORT_FROM = 32
 
 
-def matrix(values: Any, name: str, distance: str, normalize: bool) -> Tensor:
-    """`values` as a checked float32 (N,M) tensor on its own device; complaints as for NumPy input."""
+def torch_rows(values: Any, name: str, distance: Distance = "cosine", *, normalize: bool = False) -> Tensor:
+    """Return rows as a checked float32 (N,M) tensor on its own device; complaints as for NumPy input."""
     rows = torch.as_tensor(values)
     if rows.ndim != 2 or 0 in rows.shape:
         raise ValueError(f"{name} has shape {tuple(rows.shape)}; expected (N, M) with N and M at least 1.")
@@ -80,7 +81,7 @@ def torch_counts(problem: Problem, block: int | None = None) -> Iterator[Counts]
 
 
 class _Engine:
-    """What all blocks share: steps of the grids (see `_keys`), shifts -|x|^2 / 2 or 0, unit of the float32 keys."""
+    """What all blocks share: steps of the grids (see `keys`), shifts -|x|^2 / 2 or 0, unit of the float32 keys."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -184,3 +185,28 @@ def _counts_from(keys: Tensor, owner: Tensor, place: Tensor, bounds: Tensor) -> 
         return keys.shape[1] - torch.searchsorted(ordered, padded, side="left")[owner, place]
     counts = torch.stack([(keys >= padded[:, p, None]).sum(dim=1) for p in range(width)], dim=1)
     return counts[owner, place]
+
+
+def torch_candidates(
+    asked: NDArray[np.float32], parts: Sequence[NDArray[Any]], own: NDArray[np.int64], width: int
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return rows (Q,W) that may be among the nearest, and their float32 products, descending; computed on the GPU.
+
+    As `search.candidates`: -1 and -inf where there is no row.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    gallery = torch.cat([torch.from_numpy(np.asarray(part, dtype=np.float32)).to(device) for part in parts])
+    rows = np.full((len(asked), width), -1)
+    rough = np.full((len(asked), width), -np.inf, dtype=np.float32)
+    step, listed = max(1, BLOCK_BYTES // (4 * len(gallery))), min(width, len(gallery))
+    for start in range(0, len(asked), step):
+        part = slice(start, start + step)
+        with full_precision(device):
+            products = torch.from_numpy(asked[part]).to(device) @ gallery.T
+        itself = torch.from_numpy(own[part]).to(device)
+        known = (itself >= 0).nonzero().ravel()
+        products[known, itself[known]] = -torch.inf
+        values, columns = products.topk(listed, dim=1)
+        rough[part, :listed], rows[part, :listed] = values.cpu().numpy(), columns.cpu().numpy()
+    rows[np.isinf(rough)] = -1
+    return rows, rough

@@ -4,12 +4,12 @@ A tile of similarities comes from one float32 matrix product. Such a product is 
 
     w = gamma_M + 2^-BITS sqrt(M),  gamma_M = M u / (1 - M u), u = 2^-24
 
-of the exact key of `_keys` for any order of its additions (Higham 2002, section 3.1, rows at most 1 long; the second
+of the exact key of `keys` for any order of its additions (Higham 2002, section 3.1, rows at most 1 long; the second
 term is the reading to BITS places). A negative further than w from a positive's exact key is therefore on the right
 side of it; for the few nearer ones the exact key is computed. The counts are those of the float64 path, to the last.
 
 Where near-ties are the rule, as in a collapsed embedding, the tile is multiplied again in float64 on the grids of
-`_keys`, which is exact, and counted without a margin.
+`keys`, which is exact, and counted without a margin.
 
 Of a line (a row of a tile, and a column where each pair serves both of its ends) only the entries that reach the line's
 farthest positive matter. They are found by a vectorised comparison, and placed among the positives by bisection.
@@ -23,6 +23,7 @@ from numba import njit
 CHUNK = 16
 CELLS = 16
 FEW = 128
+STRIP = 64
 FLAGS = {"reassoc", "nsz", "contract"}
 
 
@@ -44,7 +45,7 @@ def exact_product(x, y, steps):
 
 @njit(nogil=True, cache=True)
 def exact_key(x, step_x, y, step_y, shift_y):
-    """Key of a query, read as `x` (M,), against a gallery row `y` (M,); equal to that of `_keys.keys`."""
+    """Key of a query, read as `x` (M,), against a gallery row `y` (M,); equal to that of `keys.keys`."""
     return exact_product(x, y, step_y) / (step_x * step_y) + shift_y
 
 
@@ -335,29 +336,6 @@ def count_exact_rows(keys, rows, bounds, counts, bins):
 
 
 @njit(nogil=True, cache=True)
-def take_thresholds(keys, offsets, columns, result):
-    """Keys (flat) of the positives of every query, descending, of all exact `keys` (Q,N)."""
-    for i in range(keys.shape[0]):
-        s, e = offsets[i], offsets[i + 1]
-        for p in range(s, e):
-            result[p] = keys[i, columns[p]]
-        result[s:e] = np.sort(result[s:e])[::-1]
-
-
-@njit(nogil=True, cache=True, fastmath=FLAGS)
-def count_every_key(keys, offsets, thresholds, above, tied):
-    """Counts from exact `keys` (Q,N), positives and self at -inf: every key is compared with every threshold."""
-    for i in range(keys.shape[0]):
-        line = keys[i]
-        for p in range(offsets[i], offsets[i + 1]):
-            bound, larger, equal = thresholds[p], 0.0, 0.0
-            for b in range(line.shape[0]):
-                larger += 1.0 if line[b] > bound else 0.0
-                equal += 1.0 if line[b] == bound else 0.0
-            above[p], tied[p] = np.int64(larger), np.int64(equal)
-
-
-@njit(nogil=True, cache=True)
 def count_columns(tile, rows, cols, search, bounds, counts, space, patience):
     """Counts from the columns of `tile`: the points of columns cols.. as queries against those of rows rows.. ."""
     offsets, low = bounds[0], bounds[1]
@@ -385,3 +363,69 @@ def count_columns(tile, rows, cols, search, bounds, counts, space, patience):
                 if patience < 0:
                     return False
     return True
+
+
+@njit(nogil=True, cache=True, fastmath=FLAGS)
+def any_above(line, bound, bounds, twice):
+    """Whether an entry of `line` (W,) exceeds `bound` or, with `twice`, its own of `bounds` (W,)."""
+    one, zero = np.float32(1), np.float32(0)
+    count = zero
+    if twice:
+        for b in range(line.shape[0]):
+            count += one if line[b] > min(bound, bounds[b]) else zero
+    else:
+        for b in range(line.shape[0]):
+            count += one if line[b] > bound else zero
+    return count > zero
+
+
+@njit(nogil=True, cache=True)
+def enter(i, j, value, keys, rows):
+    """Put row j at its place, by `value`, in the list of row i."""
+    p = keys.shape[1] - 1
+    while p > 0 and keys[i, p - 1] < value:
+        keys[i, p] = keys[i, p - 1]
+        rows[i, p] = rows[i, p - 1]
+        p -= 1
+    keys[i, p] = value
+    rows[i, p] = j
+
+
+@njit(nogil=True, cache=True)
+def consider(i, j, value, labels, reach, near, near_rows, others, other_rows):
+    """Enter row j in the lists of row i that it belongs to, and say what the next one must exceed."""
+    if value > near[i, -1]:
+        enter(i, j, value, near, near_rows)
+    reach[i] = near[i, -1]
+    if others.shape[1] > 0:
+        if value > others[i, -1] and labels[i] != labels[j]:
+            enter(i, j, value, others, other_rows)
+        reach[i] = min(reach[i], others[i, -1])
+
+
+@njit(nogil=True, cache=True)
+def offer(tile, row, column, twice, labels, reach, near, near_rows, others, other_rows):
+    """Enter the products of a tile in the lists of its rows and, with `twice`, of its columns."""
+    for a in range(tile.shape[0]):
+        i = row + a
+        for start in range(0, tile.shape[1], STRIP):
+            part = tile[a, start : start + STRIP]
+            j = column + start
+            if not any_above(part, reach[i], reach[j : j + part.shape[0]], twice):
+                continue
+            for b in range(part.shape[0]):
+                if part[b] > reach[i] and i != j + b:
+                    consider(i, j + b, part[b], labels, reach, near, near_rows, others, other_rows)
+                if twice and part[b] > reach[j + b]:
+                    consider(j + b, i, part[b], labels, reach, near, near_rows, others, other_rows)
+
+
+@njit(nogil=True, cache=True)
+def rescore(rows, steps, indices, similarity):
+    """Exact keys (N,W), equal to those of `keys.keys`, of each row with those at `indices` (N,W)."""
+    x = np.empty(rows.shape[1])
+    for i in range(indices.shape[0]):
+        read_row(rows[i], steps[i], x)
+        for p in range(indices.shape[1]):
+            j = indices[i, p]
+            similarity[i, p] = exact_key(x, steps[i], rows[j], steps[j], 0.0)
