@@ -199,7 +199,7 @@ class Uncertainty:
         if missing:
             have = "none was given" if posterior is None else f"the one given has {sorted(posterior)}"
             raise ValueError(
-                f"{type(self).__name__} needs a posterior with {missing}; {have}. Run fit (step fit_posterior) first."
+                f"{type(self).__name__} needs a posterior with {missing}; {have}. Run fit first."
             )
         return Predictor(self, encoder, loss, posterior or {}, seed)
 
