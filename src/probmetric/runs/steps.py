@@ -215,8 +215,8 @@ def _training_metrics(
     """
     import torch
 
+    from probmetric.metrics import proxy_transport
     from probmetric.metrics.structure import singular_values, structure_metrics
-    from probmetric.metrics.transport import proxy_transport
     from probmetric.training import claim_device
     from probmetric.training.processes import ALONE
 
