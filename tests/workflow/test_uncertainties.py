@@ -10,10 +10,10 @@ from probmetric import uncertainty
 from probmetric.config import ConfigError, Experiment, Params, RunSettings, load, parse
 from probmetric.data import prepare_dataset
 from probmetric.io import read_tensors, read_yaml
-from probmetric.planning.plans import RunPlan
-from probmetric.planning.runs import Run, expand, find_run
+from probmetric.planning.runs import expand, find_run
 from probmetric.planning.workflow import WorkflowPlan
 from probmetric.runs import steps as pipeline
+from probmetric.runs.plan import Run, RunPlan
 
 ROOT = Path(__file__).parents[2]
 ONLINE = {"loss": "contrastive", "objective": "laplace_online", "uncertainty": "laplace_online"}
@@ -177,7 +177,7 @@ def embed(chosen: RunSettings) -> Path:
     name = f"{chosen.dataset}/{chosen.method}/seed{chosen.seed}"
     encoder = train(chosen)
     if uncertainty.REGISTRY.constant(chosen.uncertainty.name, "fits", False):
-        pipeline.fit_posterior(RunPlan(Run(name, encoder, chosen)))
+        pipeline.fit(RunPlan(Run(name, encoder, chosen)))
     pipeline.embed(RunPlan(Run(name, encoder, chosen)))
     return pipeline.RESULTS / name
 

@@ -25,7 +25,7 @@ MEMORY = Path("state/source.json")
 INFRASTRUCTURE = tuple(
     f"probmetric.{name}"
     for name in (
-        *("config", "errors", "io", "launch", "lazy", "planning", "privacy", "registry", "reporting"),
+        *("config", "errors", "io", "launch", "lazy", "planning", "process", "registry", "reporting"),
         *("metrics.names", "metrics.tables", "tracking"),
         *("runs.folder", "runs.made", "runs.names", "runs.source"),
     )

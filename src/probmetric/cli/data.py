@@ -6,7 +6,7 @@ import argparse
 import re
 from pathlib import Path
 
-from probmetric.cli._shared import Add, add_on_error, harmless, params
+from probmetric.cli.arguments import Add, add_on_error, harmless, params
 from probmetric.io import FileError
 from probmetric.io.folders import check_new_file
 

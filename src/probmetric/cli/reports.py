@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from probmetric.cli._shared import Add, add_threads, params, report_plan, whole
+from probmetric.cli.arguments import Add, add_threads, params, report_plan, whole
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
@@ -53,18 +53,18 @@ def figures(options: argparse.Namespace) -> None:
 
 def page(options: argparse.Namespace) -> None:
     """`probmetric report`."""
-    from probmetric.planning.staleness import report_state
+    from probmetric.reporting.aggregate import aggregate_experiment
     from probmetric.reporting.figures import draw_all
     from probmetric.reporting.html import write_report
     from probmetric.reporting.record import sign
+    from probmetric.reporting.tables import write_tables
 
     plan = report_plan(options)
-    if options.partial:
-        aggregate(options)
-        tables(options)
-        draw_all(_report(options))
+    aggregate_experiment(plan)
+    write_tables(_report(options))
+    draw_all(_report(options), processes=options.threads)
     write_report(_report(options))
-    sign(REPORTS / plan.experiment, report_state(plan, plan.judge()))
+    sign(REPORTS / plan.experiment)
 
 
 def track(options: argparse.Namespace) -> None:
@@ -127,7 +127,7 @@ def declare(add: Add) -> None:
         command.add_argument("experiment", help="name of a file below workflow/experiments, e.g. demo")
         if name == "figure":
             command.add_argument("figure", help="metric_per_method, learning_curves, ...")
-        if name == "figures":
+        if name in ("figures", "report"):
             add_threads(command)
         if name == "track":
             command.add_argument("--receipt", type=Path, help="JSON file that says what was written")
@@ -135,7 +135,7 @@ def declare(add: Add) -> None:
             command.add_argument(
                 "--partial",
                 action="store_true",
-                help="collect what is finished, draw, then write the page",
+                help="say nothing of runs that are not finished but that",
             )
         command.add_argument("--plan", type=Path, help="plan file of the experiment (default: params.yaml)")
     command = add("theory", theory, "draw the papers' figures that need no training")

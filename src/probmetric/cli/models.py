@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from probmetric.cli._shared import Add, add_on_error, add_promise, harmless, params
+from probmetric.cli.arguments import Add, add_on_error, add_promise, harmless, params
 from probmetric.errors import ServingError
 from probmetric.io import FileError, present
 from probmetric.io.folders import check_claimable, check_new_file, check_replaceable

@@ -1,4 +1,9 @@
-"""Ctrl-C and SIGTERM end a command in one line: temporary files are removed, programs it has started end first."""
+"""What holds for every process of ours.
+
+Ctrl-C and SIGTERM end a command in one line: temporary files are removed, programs it has started end first. Nothing is
+sent anywhere: the settings by which the tools used here report home are set to "off". Snakemake and Optuna send
+nothing by themselves; DVC is also told so in `.dvc/config` (`core.analytics`).
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,12 @@ from types import FrameType
 from typing import Any
 
 INTERRUPTED = "interrupted; run the same command again to go on."
+TELEMETRY_OFF = {
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DVC_NO_ANALYTICS": "true",
+    "HF_HUB_DISABLE_TELEMETRY": "1",  # timm's model files
+}
 _USUAL: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
 
@@ -71,3 +82,9 @@ def call(command: Sequence[str]) -> int:
                 program.send_signal(signal.SIGINT)
             program.wait()
             raise
+
+
+def switch_telemetry_off() -> None:
+    """Set what is not set yet, for this process and the ones it starts; before the tools are imported."""
+    for name, value in TELEMETRY_OFF.items():
+        os.environ.setdefault(name, value)

@@ -12,7 +12,7 @@ from probmetric.io import FileError, present
 
 if TYPE_CHECKING:
     from probmetric.config import Params
-    from probmetric.planning.plans import ReportPlan, RunPlan
+    from probmetric.planning.plans import ReportPlan
 
 PARAMS = Path("params.yaml")
 # Declares a command: its name, what runs it, one line of help.
@@ -35,18 +35,6 @@ def params() -> Params:
         )
     found: Params = load(Params, PARAMS)
     return found
-
-
-def run_plan(options: argparse.Namespace) -> RunPlan:
-    """The plan given (as the workflow does); by hand, what params.yaml says of the run now."""
-    from probmetric.planning.plans import RunPlan
-
-    if options.plan is not None:
-        return RunPlan.read(options.plan)
-    from probmetric.planning.runs import find_run
-
-    found = params()
-    return RunPlan.of(find_run(found, options.run), found)
 
 
 def report_plan(options: argparse.Namespace) -> ReportPlan:

@@ -1,25 +1,24 @@
-"""What is made again, kept and mixed: verdicts on records of steps, without training anything."""
-
-from dataclasses import replace
+"""What is made again: verdicts on records of steps, without training anything."""
 
 import numpy as np
 import pytest
 
+from probmetric import __version__
 from probmetric.cli import main
 from probmetric.config import Params, RunSettings, load
-from probmetric.io import write_json, write_tensors, write_text, write_yaml
-from probmetric.planning import staleness
-from probmetric.planning.plans import ReportPlan, RunPlan
-from probmetric.planning.runs import Run, plan_experiment
-from probmetric.planning.staleness import Judge, report_state, step_ingredients, steps_before, steps_of
+from probmetric.io import FileError, read_json, write_json, write_tensors, write_text, write_yaml
+from probmetric.planning.plans import ReportPlan
+from probmetric.planning.runs import plan_experiment
+from probmetric.planning.workflow import WorkflowPlan
 from probmetric.reporting.aggregate import aggregate_experiment, read_records
-from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.record import read_report_record
-from probmetric.reporting.tables import build_table
 from probmetric.runs import identity
 from probmetric.runs import made as made_module
 from probmetric.runs.folder import RunFolder
-from probmetric.runs.made import read_made, record, restore, superseded
+from probmetric.runs.identity import Ingredients, ingredients, planned_steps, steps_before
+from probmetric.runs.made import Judge, record
+from probmetric.runs.plan import Run, RunPlan
+from probmetric.runs.steps import unfinished
 
 ARCFACE, SHARED = "probmetric.losses.arcface", "probmetric.losses._base"
 
@@ -39,12 +38,15 @@ def planned(seed: int = 0, uncertainty: str = "norm", **changes) -> Run:
     return Run(f"digits/mine/seed{seed}", f"digits/mine/seed{seed}", settings)
 
 
-def finish(run: Run, *, value: float = 0.5, release: str = staleness.__version__) -> None:
+def made_of(run: Run, step: str) -> Ingredients:
+    return ingredients(run, step, Judge({run.name: run}).upstream(run, step))
+
+
+def finish(run: Run, *, value: float = 0.5, release: str = __version__) -> None:
     """Pretend to have made every step of a run."""
     folder = RunFolder.named(run.name)
-    for step in steps_of(run):
-        before = {name: read_made(*key) for name, key in steps_before(run, step).items()}
-        found = step_ingredients(run, step, before)
+    for step in run.steps:
+        found = made_of(run, step)
         for file in folder.step_files(step):
             if file.suffix == ".safetensors":
                 write_tensors(file, {"x": np.full(1, value + len(step))})
@@ -56,12 +58,12 @@ def finish(run: Run, *, value: float = 0.5, release: str = staleness.__version__
         record(run.name, found, release=release)
 
 
-def state(run: Run, policy: str = "auto") -> str:
-    return Judge({run.name: run}, policy).run_verdict(run.name).state
+def state(run: Run) -> str:
+    return Judge({run.name: run}).run_verdict(run.name).state
 
 
-def why(run: Run, policy: str = "auto") -> str:
-    return Judge({run.name: run}, policy).run_verdict(run.name).why
+def why(run: Run) -> str:
+    return Judge({run.name: run}).run_verdict(run.name).why
 
 
 @pytest.fixture
@@ -121,19 +123,6 @@ def test_settings_that_are_lists_come_back_equal():
     assert state(planned(evaluation={"ks": [1, 3]})) == "fresh"
 
 
-@pytest.mark.parametrize("recorded", [True, False])
-def test_without_its_last_files_a_run_is_missing_and_the_others_may_be_elsewhere(recorded):
-    run = planned()
-    finish(run)
-    folder = RunFolder.named(run.name)
-    folder.weights_file().unlink()
-    assert state(run) == "fresh"
-    folder.metrics_file.unlink()
-    if not recorded:
-        made_module.forget(run.name, "evaluate")
-    assert (state(run), why(run)) == ("missing", "")
-
-
 def on_encoder_of(base: Run) -> Run:
     """A run that fits a posterior on the encoder of `base`."""
     settings = base.settings.model_dump() | {"method": "mine_laplace", "uncertainty": "laplace"}
@@ -149,23 +138,23 @@ def test_steps_before_have_the_names_that_records_know_them_by():
     one = {"encoder 0": train["encoder 0"]}
     assert steps_before(base, "train") == {}
     assert steps_before(start, "train") == {"pretrained": ("digits/other/seed0", "train")}
-    assert steps_before(base, "embed") == steps_before(fitted, "fit_posterior") == one
-    assert steps_before(fitted, "embed") == one | {"posterior": (fitted.name, "fit_posterior")}
-    assert steps_before(ensemble, "fit_posterior") == train
+    assert steps_before(base, "embed") == steps_before(fitted, "fit") == one
+    assert steps_before(fitted, "embed") == one | {"posterior": (fitted.name, "fit")}
+    assert steps_before(ensemble, "fit") == train
     assert steps_before(ensemble, "evaluate") == {"embed": (base.name, "embed")}
 
 
 def test_a_run_on_the_encoder_of_a_stale_run_is_stale():
     base = planned()
     run = on_encoder_of(base)
-    assert steps_of(run) == ("fit_posterior", "embed", "evaluate")
+    assert run.steps == ("fit", "embed", "evaluate")
     finish(base)
     finish(run)
     assert Judge({base.name: base, run.name: run}).run_verdict(run.name).state == "fresh"
     base = planned(training={"epochs": 4})
     run = on_encoder_of(base)
     judge = Judge({base.name: base, run.name: run})
-    for step in ("fit_posterior", "embed"):
+    for step in ("fit", "embed"):
         verdict = judge.verdict(run.name, step)
         assert (verdict.state, verdict.why) == ("stale", f"train of {base.name} is stale")
 
@@ -208,14 +197,14 @@ def test_other_data_makes_it_stale_and_unprepared_data_does_not(place):
     ("step", "known"),
     [
         ("train", ["digits"]),
-        ("fit_posterior", ["digits"]),
+        ("fit", ["digits"]),
         ("embed", ["digits", "glyphs"]),
         ("evaluate", ["digits", "glyphs"]),
     ],
 )
 def test_strangers_count_from_where_they_are_embedded(place, step, known):
     write_text(place / "data/prepared/glyphs/digest", "b  manifest\n")
-    assert sorted(step_ingredients(planned(ood=("glyphs",)), step, {}).data) == known
+    assert sorted(ingredients(planned(ood=("glyphs",)), step).data) == known
 
 
 def test_weights_that_were_made_anew_repeat_what_was_computed_from_them():
@@ -223,24 +212,10 @@ def test_weights_that_were_made_anew_repeat_what_was_computed_from_them():
     finish(run)
     folder = RunFolder.named(run.name)
     write_tensors(folder.weights_file(), {"x": np.full(1, 9.0)})
-    record(run.name, step_ingredients(run, "train", {}), release="0.1.0")
+    record(run.name, made_of(run, "train"), release="0.1.0")
     judge = Judge({run.name: run})
     assert judge.verdict(run.name, "train").state == "fresh"
     assert judge.verdict(run.name, "embed").why == "encoder 0 was made anew"
-
-
-def test_results_without_weights_are_judged_by_what_they_were_made_from():
-    """A clone that has the metrics, not the weights: nothing is trained again unless its settings changed."""
-    run = planned()
-    finish(run)
-    for step in ("train", "embed"):
-        made_module.forget(run.name, step)
-        for file in RunFolder.named(run.name).step_files(step):
-            file.unlink()
-    assert Judge({run.name: run}).verdict(run.name, "evaluate").state != "stale"
-    other = planned(training={"epochs": 9})
-    verdict = Judge({other.name: other}).verdict(other.name, "evaluate")
-    assert (verdict.state, verdict.why) == ("stale", f"embed of {run.name} is missing, and was another one")
 
 
 def test_a_weight_file_counts_while_it_is_there(place):
@@ -262,15 +237,6 @@ def test_results_nobody_recorded_are_made_again():
     assert why(run) == "no record says what made it"
 
 
-def test_edited_code_repeats_and_the_code_of_a_release_is_kept(other_code):
-    run = planned()
-    finish(run)
-    other_code()
-    assert (state(run), why(run)) == ("stale", "probmetric.losses.arcface changed")
-    assert state(run, "keep") == "kept"
-    assert state(run, "rerun") == "stale"
-
-
 def test_code_that_only_moved_is_not_named(other_code):
     run = planned()
     finish(run)
@@ -285,16 +251,6 @@ def test_code_that_is_used_no_more_is_named(other_code):
     assert (state(run), why(run)) == ("stale", f"{SHARED} changed")
 
 
-def test_results_of_an_earlier_release_are_kept_and_say_so(other_code):
-    run = planned()
-    finish(run, release="0.0.9")
-    assert state(run) == "fresh", "a release that changed nothing of this run changes nothing"
-    other_code()
-    assert state(run) == "kept"
-    assert why(run) == "made by release 0.0.9: probmetric.losses.arcface changed"
-    assert state(run, "rerun") == "stale"
-
-
 def test_a_raised_version_of_a_step_counts_as_other_code(monkeypatch):
     run = planned()
     finish(run)
@@ -305,7 +261,7 @@ def test_a_raised_version_of_a_step_counts_as_other_code(monkeypatch):
     assert f"step embed version {version} -> {version + 1}" in judge.verdict(run.name, "embed").why
 
 
-def experiment(*runs: Run, stale: str = "auto") -> ReportPlan:
+def experiment(*runs: Run) -> ReportPlan:
     plan = ReportPlan(
         experiment="small",
         shown=[run.name for run in runs],
@@ -319,26 +275,8 @@ def experiment(*runs: Run, stale: str = "auto") -> ReportPlan:
             "prepared": "data/prepared",
         },
         tracking={},
-        stale=stale,
     )
     return ReportPlan.read(plan.write())
-
-
-def test_one_cell_never_mixes_old_and_new_code(other_code):
-    old = [planned(seed) for seed in (0, 1)]
-    for run in old:
-        finish(run, value=0.9, release="0.0.9")
-    other_code()
-    new = planned(2)
-    finish(new, value=0.1)
-    plan = experiment(*old, new)
-    aggregate_experiment(plan)
-    rows = build_table(ReportContext.of(plan)).groups[0].rows
-    assert [(row.seeds, row.cells[0].mean) for row in rows] == [(2, pytest.approx(0.9)), (1, pytest.approx(0.1))]
-    assert rows[0].label.startswith("Mine, kept from 0.0.9")
-    assert rows[1].label == "Mine"
-    record_of = read_report_record("small")
-    assert "arcface changed" in record_of["runs"][old[0].name]["why"]
 
 
 def test_stale_results_are_in_no_table(other_code):
@@ -352,51 +290,10 @@ def test_stale_results_are_in_no_table(other_code):
     assert read_report_record("small")["left_out"] == {runs[0].name: "probmetric.losses.arcface changed"}
 
 
-def test_going_back_brings_the_old_files_back():
-    first, second = planned(), planned(training={"epochs": 9})
-    finish(first, value=0.25)
-    weights = RunFolder.named(first.name).weights_file().read_bytes()
-    wanted = step_ingredients(first, "train", {})
-    assert not restore(first.name, wanted), "the latest files are computed again, if they are asked for"
-    finish(second, value=0.75)
-    assert state(first) == "stale"
-    assert [path.parent.name for path in superseded()] == ["embed", "evaluate", "train"]
-    for step in steps_of(first):
-        before = {name: read_made(*key) for name, key in steps_before(first, step).items()}
-        assert restore(first.name, step_ingredients(first, step, before))
-    assert state(first) == "fresh"
-    assert RunFolder.named(first.name).weights_file().read_bytes() == weights
-    assert RunFolder.named(first.name).metrics == {"retrieval/recall_at_1": 0.25}
-
-
-def test_kept_files_take_no_room_of_their_own():
-    run = planned()
-    finish(run)
-    file = RunFolder.named(run.name).weights_file()
-    assert file.stat().st_nlink == 2
-
-
-def test_seeds_share_a_cohort_and_settings_do_not():
-    cohorts = {step_ingredients(planned(seed), "train", {}).cohort for seed in range(3)}
-    assert len(cohorts) == 1
-    assert step_ingredients(planned(training={"epochs": 4}), "train", {}).cohort not in cohorts
-    found = step_ingredients(planned(), "train", {})
-    assert replace(found, upstream={"pretrained": "other"}).identity != found.identity
-
-
 def test_the_guide_of_a_loss_counts_as_its_code():
     plain = identity.step_code(planned(loss={"name": "el_nivmf"}).settings, "train")
     guided = identity.step_code(planned(loss={"name": "el_nivmf", "guidance": "proxy_anchor"}).settings, "train")
     assert set(guided) - set(plain) == {"probmetric.losses.proxy_anchor"}
-
-
-def test_a_plan_is_read_back_and_an_edited_one_is_refused():
-    run = planned(uncertainty="vmf")
-    path = RunPlan(run, "http://127.0.0.1:5000").write()
-    assert RunPlan.read(path) == RunPlan(run, "http://127.0.0.1:5000")
-    path.write_text(path.read_text().replace('"epochs": 3', '"epochs": 4'))
-    with pytest.raises(Exception, match="was edited: it does not fit its name"):
-        RunPlan.read(path)
 
 
 def test_more_than_three_reasons_are_counted():
@@ -410,53 +307,107 @@ def test_more_than_three_reasons_are_counted():
     assert why(planned(training=more)) == f"{reasons} and 1 more"
 
 
-def test_a_kept_run_is_marked_with_its_release_and_the_cohort_of_its_results(other_code):
+def test_results_without_weights_are_judged_by_what_they_were_made_from():
+    """A clone that has the metrics, not the weights: the evaluation is not held to be made anew."""
+    run = planned()
+    finish(run)
+    for step in ("train", "embed"):
+        made_module.forget(run.name, step)
+        for file in RunFolder.named(run.name).step_files(step):
+            file.unlink()
+    assert Judge({run.name: run}).verdict(run.name, "evaluate").state == "fresh"
+
+
+def test_edited_code_of_any_release_repeats(other_code):
     run = planned()
     finish(run, release="0.0.9")
-    assert Judge({run.name: run}).mark(run.name) == ""
+    assert state(run) == "fresh", "a release that changed nothing of this run changes nothing"
     other_code()
-    judge = Judge({run.name: run})
-    results, weights = judge.made(run.name, "evaluate"), judge.made(run.name, "train")
-    assert results.ingredients.cohort[:4] != weights.ingredients.cohort[:4]
-    assert judge.mark(run.name) == f"0.0.9-{results.ingredients.cohort[:4]}"
-    made_module.forget(run.name, "evaluate")
-    assert Judge({run.name: run}).mark(run.name) == f"0.0.9-{weights.ingredients.cohort[:4]}"
+    assert (state(run), why(run)) == ("stale", "probmetric.losses.arcface changed")
 
 
-def test_a_report_is_made_again_where_its_plan_its_results_or_their_verdicts_change(other_code, monkeypatch):
-    runs = [planned(seed) for seed in (0, 1)]
-    plan = experiment(*runs)
+def test_the_first_step_that_does_not_fit_and_all_after_it_are_made():
+    run = planned()
+    assert unfinished(run) == ("train", "embed", "evaluate")
+    assert unfinished(run, "train") == ("train",)
+    finish(run)
+    assert unfinished(run) == ()
+    assert unfinished(planned(evaluation={"calibration_bins": 10})) == ("evaluate",)
+    assert unfinished(planned(ood=("glyphs",))) == ("embed", "evaluate")
+    made_module.forget(run.name, "embed")
+    assert unfinished(run) == ("embed", "evaluate")
+    assert unfinished(run, "train") == ()
 
-    def digest(plan: ReportPlan = plan, policy: str = "auto") -> str:
-        return report_state(plan, Judge({run.name: run for run in runs}, policy))
 
-    missing = digest()
-    for run in runs:
-        finish(run)
-    made = digest()
-    assert digest() == made
-    finish(runs[1], value=0.7)
-    other_results = digest()
-    other_plan = digest(replace(plan, report=plan.report | {"title": "Other"}))
-    finish(runs[0], release="0.0.9")
+def test_lost_metrics_come_back_from_the_record_and_other_lost_files_are_made_again():
+    run = planned()
+    finish(run)
+    folder = RunFolder.named(run.name)
+    metrics = folder.metrics_file.read_bytes()
+    folder.metrics_file.unlink()
+    assert unfinished(run) == ()
+    assert folder.metrics_file.read_bytes() == metrics
+    folder.weights_file().unlink()
+    assert unfinished(run) == (), "nothing needs the weights any more"
+    folder.curves_file.unlink()
+    assert unfinished(run) == ("evaluate",)
+    folder.embeddings_file("test").unlink()
+    assert unfinished(run) == ("train", "embed", "evaluate")
+
+
+def test_a_plan_file_keeps_its_time_until_the_plan_changes():
+    run = planned(uncertainty="vmf")
+    plan = RunPlan(run, "http://127.0.0.1:5000")
+    path = plan.write(planned_steps(run))
+    assert RunPlan.read(path) == plan
+    path.touch()
+    before = path.stat().st_mtime_ns
+    assert plan.write(planned_steps(run)) == path
+    assert path.stat().st_mtime_ns == before
+    other = planned(uncertainty="vmf", training={"epochs": 4})
+    RunPlan(other, "http://127.0.0.1:5000").write(planned_steps(other))
+    assert path.stat().st_mtime_ns > before
+    assert RunPlan.read(path).run == other
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"run": 1'])
+def test_a_damaged_plan_is_refused(text):
+    path = RunPlan(planned()).write()
+    path.write_text(text)
+    with pytest.raises(FileError, match=r"seed0\.json.*plan again"):
+        RunPlan.read(path)
+
+
+def test_the_plan_of_a_run_on_another_encoder_knows_how_that_is_trained(other_code):
+    base, other = planned(), planned(training={"epochs": 4})
+    steps = planned_steps(on_encoder_of(base))
+    changed = {step for step, digest in planned_steps(on_encoder_of(other)).items() if digest != steps[step]}
+    assert changed == {"train"}
     other_code()
-    kept, stale = digest(policy="keep"), digest()
-    monkeypatch.setattr(staleness, "_reporting_code", lambda: "other")
-    assert len({missing, made, other_results, other_plan, kept, stale, digest()}) == 7
+    assert planned_steps(on_encoder_of(base))["train"] != steps["train"]
 
 
-@pytest.mark.parametrize(
-    ("policy", "said"),
-    [("auto", "1 stale"), ("rerun", "1 stale"), ("error", "1 stale"), ("keep", "1 finished by earlier code (kept)")],
-)
-def test_status_judges_by_the_rule_of_the_project(place, other_code, capsys, policy, said):
+def test_seeds_differ_in_the_plan_of_every_step_that_draws():
+    first, second = planned_steps(planned(0)), planned_steps(planned(1))
+    assert {step for step in first if first[step] != second[step]} == {"train", "embed"}
+
+
+def test_status_says_what_is_stale_and_why(place, other_code, capsys):
     (place / "workflow/experiments").mkdir(parents=True)
     grid = {"datasets": ["digits"], "methods": ["mine"], "seeds": [0]}
     write_yaml(place / "workflow/experiments/mine.yaml", {"title": "Mine", "runs": [grid]})
     method = {"loss": {"name": "arcface"}, "training": {"epochs": 3}}
-    params = {"datasets": ["digits"], "experiments": ["mine"], "methods": {"mine": method}, "stale": policy}
+    params = {"datasets": ["digits"], "experiments": ["mine"], "methods": {"mine": method}}
     write_yaml(place / "params.yaml", params)
     finish(plan_experiment(load(Params, "params.yaml"), "mine").runs[0])
+    WorkflowPlan.from_config(params).write()
+    plan = place / "state/plans/digits/mine/seed0.json"
+    before = read_json(plan)
+    main(["status"])
+    assert "mine: 1 runs: 1 finished" in capsys.readouterr().out
     other_code()
     main(["status"])
-    assert f"mine: 1 runs: {said}" in capsys.readouterr().out
+    assert "mine: 1 runs: 1 stale" in capsys.readouterr().out
+    WorkflowPlan.from_config(params).write()
+    after = read_json(plan)
+    assert {name for name in after if after[name] != before[name]} == {"steps"}, "Snakemake sees the changed code"
