@@ -16,7 +16,7 @@ from fault_helpers import STEPS, TIMED, Outcome, Tiny
 pytestmark = pytest.mark.slow
 
 # How many points of a step are hit; together with the out-of-memory ones more than fifty.
-KILLS = {"train": 8} | dict.fromkeys(["prepare", "fit_posterior", "embed", "evaluate", "aggregate"], 5)
+KILLS = {"train": 8} | dict.fromkeys(["prepare", "fit", "embed", "evaluate", "aggregate"], 5)
 KILLS |= dict.fromkeys(["tables", "figures", "report", "track"], 4)
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
@@ -110,7 +110,7 @@ def test_killed_anywhere(step, whole, tmp_path):
         check_whole(tiny, whole)
 
 
-@pytest.mark.parametrize("step", ["prepare", "train", "fit_posterior", "embed", "evaluate", "figures"])
+@pytest.mark.parametrize("step", ["prepare", "train", "fit", "embed", "evaluate", "figures"])
 def test_without_memory(step, whole, tmp_path):
     """From a random point on, no more memory: an error, nothing half-written, and with memory the right result."""
     generator = random.Random(f"memory {step}")
