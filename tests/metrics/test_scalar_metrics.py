@@ -23,7 +23,6 @@ from probmetric.metrics import (
     ood_metrics,
     paired_test,
     reliability,
-    risk_coverage,
     roc_curve,
     seeds_needed,
     selective_metrics,
@@ -322,7 +321,6 @@ def test_small_evaluation_loads_no_heavy_package():
         (lambda bad: paired_test([1.0, 2.0], bad), "b"),
         (lambda bad: reliability(bad, [0, 1]), "confidence"),
         (lambda bad: sparsification(bad, [0, 1]), "uncertainty"),
-        (lambda bad: risk_coverage(bad, [0, 1]), "uncertainty"),
         (lambda bad: selective_metrics(bad, [0, 1]), "uncertainty"),
     ],
 )
@@ -331,7 +329,7 @@ def test_the_argument_with_a_number_that_is_none_is_named(call, name):
         call([0.5, math.nan])
 
 
-@pytest.mark.parametrize("call", [reliability, sparsification, risk_coverage, selective_metrics])
+@pytest.mark.parametrize("call", [reliability, sparsification, selective_metrics])
 def test_answers_are_right_or_wrong_one_for_each_doubt(call):
     with pytest.raises(ValueError, match=r"^correct: entry 1 is 2.0"):
         call([0.1, 0.2], [0, 2])

@@ -10,11 +10,11 @@ import torch
 from brute_force import cosine_keys, label_positives
 from hypothesis import given, settings
 
+from probmetric.metrics.ranked import collect
 from probmetric.retrieval import compiled, rank_counts, retrieval_metrics, retrieval_per_query
 from probmetric.retrieval.compiled import compiled_counts
 from probmetric.retrieval.problem import build_problem
 from probmetric.retrieval.rank_counts import compiles, numpy_counts, ranks
-from probmetric.retrieval.rank_metrics import collect
 from probmetric.retrieval.torch_engine import full_precision, torch_counts, torch_rows
 
 
@@ -25,7 +25,7 @@ def on_torch(rows, labels=None, **options):
 
 
 def per_query(problem, engine, ks=(1, 2, 4, 8)):
-    return collect(engine(problem), problem.relation, ks, "pessimistic")
+    return collect(engine(problem), problem.relation.counts, ks)
 
 
 def joined(parts):

@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
+from probmetric.metrics.ranked import Counts, query_spans
 from probmetric.retrieval import kernels
 from probmetric.retrieval.keys import BITS, float32_error, on_grid, squared_norms, steps_of
-from probmetric.retrieval.problem import Counts, Problem, query_spans
+from probmetric.retrieval.problem import Problem
 from probmetric.retrieval.relation import LabelRelation
 
 Ints = NDArray[np.int64]

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.ranked import collect
 from probmetric.retrieval.measures import KS
 from probmetric.retrieval.neighbours import (
     LONGEST_LIST,
@@ -35,7 +36,6 @@ from probmetric.retrieval.neighbours import (
 )
 from probmetric.retrieval.problem import build_problem, checked_self_index
 from probmetric.retrieval.rank_counts import compiles, ranks
-from probmetric.retrieval.rank_metrics import collect
 
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -200,12 +200,12 @@ def match_among(
 
         lists = Lists(problem.queries, arrays.to_numpy(labels).astype(np.int64), k)
         counts = compiled_counts(problem, lists=lists)
-        per_query = collect(counts, problem.relation, tuple(dict.fromkeys(ks)), "pessimistic")
+        per_query = collect(counts, problem.relation.counts, tuple(dict.fromkeys(ks)))
         others = lists.nearest_of_others()
         other = np.where(others.sure, others.cosines[:, 0], np.nan) if others.cosines.shape[1] else None
         seen = Seen(settled(problem.queries, lists.nearest()), other)
     else:
-        per_query = collect(ranks(problem), problem.relation, tuple(dict.fromkeys(ks)), "pessimistic")
+        per_query = collect(ranks(problem), problem.relation.counts, tuple(dict.fromkeys(ks)))
     return find_match(record, record, labels, k=k, self_index=np.arange(len(record["mean"])), seen=seen), per_query
 
 

@@ -1,39 +1,19 @@
-"""Retrieval metrics from one pass over all pairs.
-
-Notation: a query has n positives (right answers in the gallery, itself left out by index); r_1 < ... < r_n are
-their ranks; h(k) = #{j : r_j <= k}; AP(k) = sum over r_j <= k of j / r_j. All metrics lie in [0, 1], higher is
-better, and are means over queries.
-
-    recall_at_k        1[r_1 <= k], the "recall@k" of metric learning (Jegou et al. 2011)
-    precision_at_k     h(k) / k
-    r_precision        h(n) / n                                       Musgrave et al. 2020 (MLRC); paper 004
-    map_at_r           AP(n) / n                                      Musgrave et al. 2020 (MLRC); papers 002, 004
-    map_at_k           AP(k) / min(n, k) for k = 5, 10, 20, 1000      paper 003 (5, 10, 20); 1000 with an attainable 1
-    map_at_k_empty_as_one   the same for 5, 10, 20 with AP := 1 for a query without positives: paper 003 as released
-    map_at_1000_over_class_size   AP(1000) / (n + 1)                  papers 000, 001 as released; maximum n / (n + 1)
-    map_at_class_size  AP(n + 1) / (n + 1)                            papers 000, 001 as released ("mAP@C")
-    recall_at_1_empty_as_zero       queries without a positive are misses: the "mAP@1" of paper 003 as released
-    mrr                1 / r_1
-    queries_without_positives     number of queries with n = 0 (a count, not a mean)
-
-Papers 000 and 001 divide by the class size *with* the query, hence n + 1.
-"""
+"""Retrieval metrics of embeddings, from one pass over all pairs (defined in `probmetric.metrics.ranked`)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypedDict, Unpack, get_args
+from typing import Any, TypedDict, Unpack, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from probmetric.metrics.ranked import Ties, collect, summarize
 from probmetric.retrieval.keys import Distance
 from probmetric.retrieval.problem import build_problem
 from probmetric.retrieval.rank_counts import ranks
-from probmetric.retrieval.rank_metrics import Ties, collect
 
 Doubles = NDArray[np.float64]
-EMPTY_AS_ONE = (5, 10, 20)
 KS = (1, 2, 4, 8)
 
 
@@ -70,8 +50,8 @@ def retrieval_metrics(
         normalize: divide rows by their norms first.
 
     Returns:
-        Flat dict of the metrics in the module docstring, means over the queries that have a positive (`summarize` has
-        the other convention); NaN where there is none.
+        Flat dict of the metrics of `probmetric.metrics.ranked`, means over queries that have a positive (`summarize`
+        has the other convention); NaN where there is none.
 
     Examples:
         >>> import numpy as np
@@ -115,35 +95,7 @@ def retrieval_per_query(embeddings: Any, labels: Any = None, **options: Unpack[R
     if ties not in get_args(Ties):
         raise ValueError(f"ties is {ties!r}; allowed: 'pessimistic', 'expected', 'optimistic'.")
     problem = build_problem(embeddings, labels, **options)
-    return collect(ranks(problem), problem.relation, cutoffs, ties)
-
-
-def summarize(values: dict[str, Doubles], *, empty: Literal["skip", "zero"] = "skip") -> dict[str, float]:
-    """Return the means of per-query `values` from `retrieval_per_query`, and `queries_without_positives`.
-
-    Queries without positives are left out of the means (`empty` "skip") or count as 0 ("zero").
-
-    Examples:
-        >>> points = [[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.6, 0.8]]
-        >>> values = retrieval_per_query(points, [0, 0, 1, 2])
-        >>> summarize(values)["mrr"], summarize(values, empty="zero")["mrr"]
-        (0.75, 0.375)
-    """
-    if empty not in ("skip", "zero"):
-        raise ValueError(f"empty is {empty!r}; allowed: 'skip', 'zero'.")
-    asked = values["positives"] > 0
-    kept = asked if empty == "skip" else np.ones_like(asked)
-    result = {
-        name: float(column[kept].mean()) if kept.any() else float("nan")
-        for name, column in values.items()
-        if name != "positives"
-    }
-    for k in EMPTY_AS_ONE:
-        result[f"map_at_{k}_empty_as_one"] = float(np.where(asked, values[f"map_at_{k}"], 1.0).mean())
-    if "recall_at_1" in values:
-        result["recall_at_1_empty_as_zero"] = float(values["recall_at_1"].mean())
-    result["queries_without_positives"] = float(np.count_nonzero(~asked))
-    return result
+    return collect(ranks(problem), problem.relation.counts, cutoffs, ties)
 
 
 def _cutoffs(ks: Sequence[int]) -> tuple[int, ...]:

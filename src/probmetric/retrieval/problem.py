@@ -1,8 +1,8 @@
-"""One retrieval task, checked, and the counts that every engine gives for it."""
+"""One retrieval task, checked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,27 +35,6 @@ class Problem:
     def itself(self, start: int, stop: int) -> Ints:
         """Return `self_index` of queries start..stop-1, -1 for all where there is none."""
         return np.full(stop - start, -1) if self.self_index is None else self.self_index[start:stop]
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Counts of queries start..stop-1: `offsets` (stop-start+1,) into flat `above` and `tied`, nearest first."""
-
-    start: int
-    stop: int
-    offsets: Ints
-    above: Ints
-    tied: Ints
-
-
-def query_spans(positives: Ints, pairs: int) -> Iterator[tuple[int, int]]:
-    """Yield runs of queries, of `positives` (Q,) each, with at most so many `pairs` together (one query at least)."""
-    total, start = np.cumsum(positives), 0
-    while start < len(positives):
-        before = total[start - 1] if start else 0
-        stop = max(start + 1, int(np.searchsorted(total, before + pairs, side="right")))
-        yield start, stop
-        start = stop
 
 
 def build_problem(

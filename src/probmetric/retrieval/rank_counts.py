@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from probmetric.metrics.ranked import Counts
 from probmetric.retrieval.keys import Distance, keys, on_grid, squared_norms, steps_of
-from probmetric.retrieval.problem import FILTERED_DISTANCES, Counts, Problem
+from probmetric.retrieval.problem import FILTERED_DISTANCES, Problem
 
 Ints = NDArray[np.int64]
 BLOCK_BYTES = 32 << 20

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probmetric.metrics.arrays import UNIT_TOLERANCE, check_scale, normalized, to_numpy
+from probmetric.metrics.ranked import Counts
 from probmetric.retrieval.keys import BITS, Distance, float32_error, norm_exponents
-from probmetric.retrieval.problem import Counts, Problem
+from probmetric.retrieval.problem import Problem
 
 BLOCK_BYTES = 256 << 20
 SORT_FROM = 32

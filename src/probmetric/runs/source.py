@@ -26,7 +26,7 @@ INFRASTRUCTURE = tuple(
     f"probmetric.{name}"
     for name in (
         *("config", "errors", "io", "launch", "lazy", "planning", "process", "registry", "reporting"),
-        *("metrics._docs", "metrics._headlines", "metrics._records", "tracking"),
+        *("metrics.names", "metrics.tables", "tracking"),
         *("runs.folder", "runs.made", "runs.names", "runs.source"),
     )
 )

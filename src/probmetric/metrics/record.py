@@ -40,5 +40,5 @@ class Metric:
 
 
 def measured(groups: Iterable[str], computed: str, *metrics: Metric) -> tuple[Metric, ...]:
-    """`metrics` with the groups they are measured in and the module, below `probmetric`, that computes them."""
-    return tuple(replace(metric, groups=tuple(groups), computed=f"probmetric.{computed}") for metric in metrics)
+    """Return `metrics` with the groups they are measured in and the module that computes them."""
+    return tuple(replace(metric, groups=tuple(groups), computed=computed) for metric in metrics)

@@ -11,16 +11,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from probmetric.io import write_text
-from probmetric.metrics._metric import Metric
-from probmetric.metrics._records import METRICS
+from probmetric.metrics.catalogue import METRICS
+from probmetric.metrics.record import Metric
 
 _TABLE = re.compile(r"(<!-- metrics: (.*?) -->\n)(.*?)(<!-- end of metrics -->)", re.DOTALL)
 _HEAD = "| name | definition | better | source |\n|---|---|---|---|\n"
 
 
 def with_tables(text: str) -> str:
-    """`text` with every marked table as the records have it."""
-    return _TABLE.sub(lambda found: f"{found[1]}{table(found[2].split())}{found[4]}", text)
+    """Return `text` with every marked table as the records have it."""
+    return _TABLE.sub(lambda marked: f"{marked[1]}{table(marked[2].split())}{marked[4]}", text)
 
 
 def write_tables(path: Path) -> Path:
@@ -30,7 +30,7 @@ def write_tables(path: Path) -> Path:
 
 
 def table(groups: Iterable[str]) -> str:
-    """Markdown table of the metrics of `groups`, each with its group if there are several."""
+    """Return a Markdown table of the metrics of `groups`, each with its group if there are several."""
     groups = tuple(groups)
     rows = [(group, metric) for group in groups for metric in METRICS if group in metric.groups]
     lines = []
