@@ -42,9 +42,7 @@ def aggregate_experiment(plan: ReportPlan) -> None:
     """
     judge = plan.judge()
     verdicts = {name: judge.run_verdict(name) for name in plan.shown}
-    shown = {
-        name: {"made": judge.mark(name), "why": verdict.why} for name, verdict in verdicts.items() if verdict.usable
-    }
+    shown = {name: {"made": "", "why": verdict.why} for name, verdict in verdicts.items() if verdict.usable}
     left_out = {name: verdict.why for name, verdict in verdicts.items() if verdict.state == "stale"}
     for name in (name for name, verdict in verdicts.items() if verdict.state == "missing"):
         _check_links(found_run(name))

@@ -61,9 +61,9 @@ def best_runs(context: ReportContext, *names: str) -> dict[str, RunFolder]:
 
 def is_right(mean: np.ndarray, label: np.ndarray) -> np.ndarray:
     """Whether the nearest neighbour of each of the unit rows `mean` (N, M) has its `label` (N,)."""
-    from probmetric.retrieval.neighbours import nearest_neighbours
+    from probmetric.retrieval import search
 
-    return label[nearest_neighbours(mean, k=1).indices[:, 0]] == label  # type: ignore[no-any-return]
+    return label[search(mean, k=1).rows[:, 0]] == label  # type: ignore[no-any-return]
 
 
 def mean_curve(curves: Iterable[Any], x: str, y: str, points: int = 101) -> Curve | None:

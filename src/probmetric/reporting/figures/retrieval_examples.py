@@ -47,12 +47,12 @@ def draw(context: ReportContext) -> _style.Drawing:
 
 def _lines(run: RunFolder, album: _images.Album) -> list[tuple[list[np.ndarray], list[str]]]:
     """Tiles and frame colours of each query and its nearest images."""
-    from probmetric.retrieval.neighbours import nearest_neighbours
+    from probmetric.retrieval import search
 
     found = run.tensors("test", "mean", "label", "index")
     label = found["label"]
     queries = np.random.default_rng(0).permutation(len(label))[:_QUERIES]
-    listed = nearest_neighbours(found["mean"][queries], found["mean"], k=min(len(label), _NEAREST + 1)).indices
+    listed = search(found["mean"][queries], found["mean"], k=min(len(label), _NEAREST + 1)).rows
     lines = []
     for query, row in zip(queries, listed, strict=True):
         nearest = row[row != query][:_NEAREST]
