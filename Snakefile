@@ -21,12 +21,8 @@ include: "workflow/rules/reports.smk"
 localrules:
     all,
     prepare,
-    aggregate,
-    tables,
-    figures,
     report,
     track,
-    theory,
 
 
 rule all:

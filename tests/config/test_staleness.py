@@ -1,6 +1,7 @@
 """What is made again, kept and mixed: verdicts on records of steps, without training anything."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,10 +13,11 @@ from probmetric.planning import staleness
 from probmetric.planning.plans import ReportPlan, RunPlan
 from probmetric.planning.runs import Run, plan_experiment
 from probmetric.planning.staleness import Judge, report_state, step_ingredients, steps_before, steps_of
-from probmetric.reporting.aggregate import aggregate_experiment, read_records
 from probmetric.reporting.experiment import ReportContext
-from probmetric.reporting.record import read_report_record
-from probmetric.reporting.tables import build_table
+from probmetric.reporting.record import read_record
+from probmetric.reporting.report import make_report
+from probmetric.reporting.results import read_results
+from probmetric.reporting.tables import result_table
 from probmetric.runs import identity
 from probmetric.runs import made as made_module
 from probmetric.runs.folder import RunFolder
@@ -332,13 +334,10 @@ def test_one_cell_never_mixes_old_and_new_code(other_code):
     new = planned(2)
     finish(new, value=0.1)
     plan = experiment(*old, new)
-    aggregate_experiment(plan)
-    rows = build_table(ReportContext.of(plan)).groups[0].rows
-    assert [(row.seeds, row.cells[0].mean) for row in rows] == [(2, pytest.approx(0.9)), (1, pytest.approx(0.1))]
-    assert rows[0].label.startswith("Mine, kept from 0.0.9")
-    assert rows[1].label == "Mine"
-    record_of = read_report_record("small")
-    assert "arcface changed" in record_of["runs"][old[0].name]["why"]
+    make_report(plan, plan.judge(), "state")
+    (row,) = result_table(ReportContext.of(plan)).itertuples()
+    assert (row.label, row.finished, row.mean) == ("Mine", 1, pytest.approx(0.1))
+    assert "arcface changed" in read_record("small")["stale"][old[0].name]
 
 
 def test_stale_results_are_in_no_table(other_code):
@@ -347,9 +346,9 @@ def test_stale_results_are_in_no_table(other_code):
     other_code()
     finish(runs[1], value=0.1)
     plan = experiment(*runs)
-    aggregate_experiment(plan)
-    assert {found.key.seed for found in read_records("reports/small/runs.csv")} == {1}
-    assert read_report_record("small")["left_out"] == {runs[0].name: "probmetric.losses.arcface changed"}
+    make_report(plan, plan.judge(), "state")
+    assert set(read_results(Path("reports/small"))["seed"]) == {1}
+    assert read_record("small")["stale"] == {runs[0].name: "probmetric.losses.arcface changed"}
 
 
 def test_going_back_brings_the_old_files_back():

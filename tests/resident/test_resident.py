@@ -30,7 +30,7 @@ def test_a_command_sees_what_a_process_of_its_own_sees(office, threads):
     for served in (True, False):
         mask, before = os.umask(0o027), signal.signal(signal.SIGHUP, signal.SIG_IGN)
         try:
-            status, output, errors = office.run("tables", "nothing", served=served, **variables)
+            status, output, errors = office.run("report", "nothing", served=served, **variables)
         finally:
             os.umask(mask)
             signal.signal(signal.SIGHUP, before)
@@ -44,18 +44,18 @@ def test_a_command_sees_what_a_process_of_its_own_sees(office, threads):
 
 
 def test_no_two_commands_draw_the_same_numbers(office):
-    draws = [json.loads(office.run("tables", "nothing", SPY="tell")[1])["random"] for _ in range(2)]
+    draws = [json.loads(office.run("report", "nothing", SPY="tell")[1])["random"] for _ in range(2)]
     assert not set(draws[0]) & set(draws[1])
 
 
 @pytest.mark.parametrize("wish", ["", "fail", "text", "seven", "die", "crash"])
 def test_ends_are_those_of_a_process_of_its_own(office, wish):
-    found, expected = (office.run("tables", "nothing", served=served, SPY=wish) for served in (True, False))
+    found, expected = (office.run("report", "nothing", served=served, SPY=wish) for served in (True, False))
     assert found == expected
     assert found[0] == {"": 2, "fail": 2, "text": 1, "seven": 7, "die": -9, "crash": -6}[wish]
 
 
-def waiting(office, command="tables"):
+def waiting(office, command="report"):
     process = office.start(command, "nothing", SPY="wait")
     assert process.stdout.readline() == "waiting\n"
     assert office.jobs()
@@ -105,7 +105,7 @@ def test_its_usage_is_noted_and_corrects_the_benchmark_row(office, monkeypatch):
     monkeypatch.chdir(office.root / "project")
     header = "s\th:m:s\tmax_rss\tmax_vms\tmax_uss\tmax_pss\tio_in\tio_out\tmean_load\tcpu_time"
     with Path("logs/tables.log").open("w") as log:
-        process = office.start("tables", "nothing", SPY="spend")
+        process = office.start("report", "nothing", SPY="spend")
         process.communicate()
         environment = os.environ | office.settled | {FOLDER: str(office.folder), "SPY": "spend"}
         subprocess.run([*process.args], stdout=log, stderr=log, env=environment, check=False)
@@ -128,17 +128,17 @@ def test_data_is_prepared_while_the_server_still_starts(doomed):
     assert alone.stdout.readline() == "waiting\n"
     assert doomed.servers()
     assert not doomed.jobs()
-    assert doomed.run("tables", "nothing")[0] == 2
+    assert doomed.run("report", "nothing")[0] == 2
     waiting(doomed, "prepare")
     assert len(doomed.jobs()) == 1
 
 
 def test_edited_code_is_what_the_next_command_runs(doomed):
-    assert doomed.run("tables", "nothing")[0] == 2
+    assert doomed.run("report", "nothing")[0] == 2
     before = {server.pid for server in doomed.servers()}
     cli = doomed.package / "cli/__init__.py"
     cli.write_text(cli.read_text().replace("EXIT_CONFIG = 2", "EXIT_CONFIG = 22"))
-    assert doomed.run("tables", "nothing")[0] == 22
+    assert doomed.run("report", "nothing")[0] == 22
     assert {server.pid for server in doomed.servers()} > before
 
 
@@ -150,7 +150,7 @@ def test_without_its_server_a_command_runs_itself(doomed):
     assert not doomed.servers()
     process.terminate()
     assert process.wait(60) == TERMINATED
-    assert doomed.run("tables", "nothing")[0] == 2
+    assert doomed.run("report", "nothing")[0] == 2
     assert not doomed.servers()
 
 
@@ -158,7 +158,7 @@ def test_the_server_ends_with_its_owner_and_lets_commands_finish(doomed):
     process = waiting(doomed)
     doomed.owner.kill()
     doomed.owner.wait()
-    assert doomed.run("tables", "nothing")[0] == 2
+    assert doomed.run("report", "nothing")[0] == 2
     assert doomed.jobs()
     process.terminate()
     assert process.wait(60) == TERMINATED
@@ -168,7 +168,7 @@ def test_the_server_ends_with_its_owner_and_lets_commands_finish(doomed):
 def test_a_folder_no_socket_can_be_in_costs_nothing_but_time(office, tmp_path):
     folder = tmp_path / "999999999"
     folder.write_text("")
-    assert office.run("tables", "nothing", **{FOLDER: str(folder)})[0] == 2
+    assert office.run("report", "nothing", **{FOLDER: str(folder)})[0] == 2
 
 
 def test_a_killed_workflow_s_folder_is_tidied(tmp_path, monkeypatch):

@@ -27,10 +27,7 @@ MESSAGES = {
     "embed": "Embed",
     "evaluate": "Evaluate",
     "certify": "Certify",
-    "aggregate": "Collect the results of",
-    "tables": "Tables of",
-    "figures": "Figures of",
-    "report": "Page of",
+    "report": "Report of",
     "track": "MLflow:",
 }
 

@@ -4,42 +4,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from probmetric.job_times import JOBS
 from probmetric.planning.workflow import WorkflowPlan
 from probmetric.runs.folder import RunFolder
 
 _PLACES = {"report": "index.html", "table": "table.md"}
 
 
-def closing_summary(plan: WorkflowPlan, seconds: float, cores: int, starts: Mapping[str, float]) -> str:
-    """Where to look after a finished workflow, and what share of its wall time was orchestration.
-
-    Args:
-        plan: what was built.
-        seconds: wall time since the workflow's process started.
-        cores: jobs that could run at once.
-        starts: rule -> seconds its jobs took to start, where known; the others are started once to be measured.
-    """
-    from probmetric.reporting.orchestration import measure, rules_run, start_seconds
-
-    since = time.time() - seconds
-    unknown = rules_run(JOBS, since) - (starts.keys() - {"prepare"})
-    account = measure(
-        JOBS,
-        [run.path for run in map(RunFolder.named, plan.runs) if run.history_file.exists()],
-        seconds,
-        cores=cores,
-        since=since,
-        starts={**starts, **start_seconds(unknown)},
-        output="state/orchestration.json",
-    )
+def closing_summary(plan: WorkflowPlan, seconds: float) -> str:
+    """Return where to look after a finished workflow, and how long it took: `seconds` of wall time."""
     places = [f"  {kind:<8} reports/{name}/{file}" for name in plan.experiments for kind, file in _PLACES.items()]
     shown = "make ui" if Path("Makefile").exists() else "probmetric ui"  # a project of the wheel has no Makefile
-    return "\n".join(["", account.text(), "", "Done. Where to look:", *places, f"  runs     {shown}  (MLflow)"])
+    took = f"{seconds // 60:.0f}:{seconds % 60:02.0f} min"
+    return "\n".join(["", f"Done in {took}. Where to look:", *places, f"  runs     {shown}  (MLflow)"])
 
 
 def partial_reports(plan: WorkflowPlan) -> str:
@@ -54,7 +33,6 @@ def partial_reports(plan: WorkflowPlan) -> str:
             "probmetric.cli",
             "report",
             name,
-            "--partial",
             "--plan",
             plan.report_file(name),
         ]

@@ -19,14 +19,14 @@ from urllib.parse import unquote, urlsplit
 
 from probmetric.data.prepare import new_folder
 from probmetric.io import FileError, read_json, read_text, write_text
-from probmetric.reporting.html import environment
+from probmetric.reporting.page import environment
 from probmetric.reporting.record import PAGE, REPORT, check_signed
 
 GENERATOR = "probmetric publish"
 LOCAL = "data-local"  # marks links that lead out of the reports, to files of this machine
 _LOCAL = re.compile(rf' {LOCAL} href="[^"]*"')
 _SUFFIX = " – ProbMetric"
-_DRAW = "draw the theory figures again (`probmetric theory`)"
+_DRAW = "draw the theory figures again (`python examples/theory/draw.py`)"
 
 
 @dataclass

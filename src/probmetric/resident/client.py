@@ -21,7 +21,7 @@ from probmetric.resident.starting import FOLDER
 STEPS = frozenset(
     (
         *("prepare", "noise", "data", "train", "fit-posterior", "embed", "evaluate", "certificate"),
-        *("aggregate", "tables", "figures", "figure", "report", "track", "theory"),
+        *("figure", "report", "track"),
     )
 )
 # Need little of what a server imports: while it starts they run themselves, on another core.

@@ -30,7 +30,7 @@ WANTED = (
     *("numpy", "torch", "safetensors.torch", "tqdm", "yaml", "faiss"),
     *("probmetric.cli", "probmetric.runs.steps", "probmetric.training.run", "probmetric.tracking.live"),
     *("probmetric.data.reader", "probmetric.runs.evaluate", "probmetric.trust.answers"),
-    *("probmetric.reporting.aggregate", "probmetric.reporting.tables", "probmetric.reporting.experiment"),
+    *("probmetric.reporting.tables", "probmetric.reporting.experiment"),
     *("probmetric.losses.contrastive", "probmetric.models.compact", "probmetric.uncertainty.norm"),
 )
 _TERMINAL = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)

@@ -6,7 +6,7 @@ from probmetric.metrics._metric import Metric, measured
 
 TRAINING = measured(
     ("training",),
-    "reporting.aggregate",
+    "reporting.results",
     Metric("epoch_seconds", "Seconds per epoch", "lower", "leaves out the first epoch; of the machine", unit="s"),
     Metric("seconds", "Seconds", "lower", "of all epochs; of the machine", unit="s"),
     Metric("epochs", "", "none", "epochs trained"),
