@@ -95,10 +95,9 @@ lock: env ## pin the dependencies of pyproject.toml in requirements.lock, and wi
 sbom: env ## bill of materials of the environment, with licences: sbom.json (CycloneDX)
 	uv tool run --from cyclonedx-bom cyclonedx-py environment .venv/bin/python --output-file sbom.json
 
-gpu: env ## what needs a CUDA device: its tests, then training, losses and stacked seeds measured on it
+gpu: env ## what needs a CUDA device: its tests, then training and losses measured on it
 	pytest -n 0 -m gpu
 	python benchmarks/training.py --device cuda && python benchmarks/losses.py --device cuda
-	python benchmarks/stacked.py --device cuda
 
 audit: env ## known vulnerabilities of the pinned packages (asks the package index), secrets in the repository
 	pytest -q -n0 tests/security/test_secrets.py

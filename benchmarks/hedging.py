@@ -22,14 +22,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from probmetric.config import EncoderSettings
+from probmetric.data.images import Eye, PreparedImages, batches
 from probmetric.data.manifest import load_columns
-from probmetric.data.reader import SplitReader
 from probmetric.metrics.correlation import spearman
 from probmetric.metrics.ood import auroc
 from probmetric.models import Encoder
 from probmetric.runs.folder import RunFolder
+from probmetric.training.assemble import load_encoder
 from probmetric.training.data import training_view
-from probmetric.training.network import load_encoder
 from probmetric.uncertainty.hib import HIBObjective
 
 CLASSES, PER_CLASS = 24, 4
@@ -45,13 +45,19 @@ def represented(
     shape: tuple[int, int],
 ) -> dict[str, Any]:
     """Means and log variances (N, M), labels and distortions (N,) of a split."""
-    reader = SplitReader(folder, split, training_view(settings, folder).evaluation(), shape=shape)
+    source = PreparedImages.of_split(folder, split)
+    eye = Eye(training_view(settings, folder).evaluation(), shape)
     with torch.no_grad():
-        features = torch.cat([encoder.features(images) for images in reader.batches()])
+        features = torch.cat([encoder.features(images) for images in batches(source, eye)])
         assert encoder.head is not None
         mean, log_variance = encoder.head(features), objective.variance(features)
-    distortion = load_columns(folder, ["distortion"])["distortion"][reader.index.numpy()]
-    return {"mean": mean, "log_variance": log_variance, "label": reader.labels, "distortion": distortion}
+    distortion = load_columns(folder, ["distortion"])["distortion"][source.index]
+    return {
+        "mean": mean,
+        "log_variance": log_variance,
+        "label": torch.from_numpy(source.labels),
+        "distortion": distortion,
+    }
 
 
 def optimised(objective: HIBObjective, images: dict[str, Any], log_variance: Tensor) -> Tensor:

@@ -201,7 +201,7 @@ def ours(store: ImageStore, *, normalise: bool) -> Callable[[], None]:
         epoch = next(epochs)
         for start in range(0, len(store), BATCH):
             rows = np.arange(start, min(start + BATCH, len(store)))
-            views = transform.load(store, rows, seed=0, epoch=epoch)
+            views = transform.load(store.load(rows), rows, seed=0, epoch=epoch)
             if normalise:
                 transform(views, rows, seed=0, epoch=epoch)
 

@@ -140,7 +140,7 @@ def exported(folder: Path, photos: Path) -> Any:
         for command in (["prepare", "shop"], *([step, "shop/plain/seed0"] for step in ("train", "embed", "evaluate"))):
             if cli.main(command):
                 raise SystemExit(f"{command} failed")
-        return probmetric.load(probmetric.load("shop/plain/seed0", device="cpu").export(folder / "model"), device="cpu")
+        return probmetric.load(probmetric.load("shop/plain/seed0", device="cpu").save(folder / "model"), device="cpu")
 
 
 def prepare(folder: Path, options: argparse.Namespace) -> dict[str, Any]:

@@ -134,11 +134,12 @@ import sys, time
 from pathlib import Path
 import pyarrow.parquet, scipy.spatial, torch, torchvision.io
 from probmetric.config import Training
-from probmetric.training.data import TrainingData
+from probmetric.training.data import TrainingData, training_images
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
 before, start = resident(), time.perf_counter()
-data = TrainingData(Path(sys.argv[1]), Training(sampler=sys.argv[2]), seed=0, device=torch.device("cpu"))
+settings = Training(sampler=sys.argv[2])
+data = TrainingData(training_images(Path(sys.argv[1]), settings), settings, seed=0, device=torch.device("cpu"))
 seconds = time.perf_counter() - start
 print(seconds, resident() - before)
 """

@@ -27,7 +27,6 @@ from probmetric.planning.runs import Run, plan_experiment
 from probmetric.training.forward import embed, resolve_precision
 from probmetric.training.optimizer import create_optimizer
 from probmetric.training.provenance import hardware
-from probmetric.uncompiled import update_parameters
 
 WARM_UP = 3
 SMALL = {"mnist": (1, 28), "fashion_mnist": (1, 28), "cifar10": (3, 32), "cifar100": (3, 32), "svhn": (3, 32)}
@@ -80,7 +79,7 @@ def images_per_second(name: str, run: Run, device: torch.device, steps: int, bat
         start = time.perf_counter()
         optimizer.zero_grad()
         loss(embed(encoder, images, precision), labels).backward()
-        update_parameters(optimizer)
+        optimizer.step()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         seconds.append(time.perf_counter() - start)

@@ -34,8 +34,8 @@ from probmetric.models import create_encoder
 from probmetric.retrieval import retrieval_metrics
 from probmetric.training.backend import backend
 from probmetric.training.checkpoint import Checkpoints
-from probmetric.training.data import TrainingData
-from probmetric.training.loop import Trainer
+from probmetric.training.data import TrainingData, training_images
+from probmetric.training.loop import Conduct, Trainer
 from probmetric.uncertainty.laplace_online import OnlineLaplace
 
 PROXY_LOSSES = (
@@ -110,10 +110,7 @@ def trainer_for(options: argparse.Namespace, data: TrainingData, device: torch.d
     if loss_name == "laplace_online":
         loss = OnlineLaplace().objective(encoder, loss, num_images=len(data.labels)).to(device)
     checkpoints = Checkpoints(Path(tempfile.gettempdir()) / "unused")
-    quiet: dict[str, Any] = {"seed": 0, "device": device, "checkpoints": checkpoints, "identity": ""}
-    trainer = Trainer(data.settings, encoder, loss, data, progress_bar=False, checkpoint_steps=1 << 60, **quiet)
-    trainer.start_epoch()
-    return trainer
+    return Trainer(encoder, loss, data, Conduct(checkpoints, "", checkpoint_steps=1 << 60, progress_bar=False))
 
 
 def seconds_per_step(trainer: Trainer, device: torch.device) -> float:
@@ -148,7 +145,7 @@ def throughput(options: argparse.Namespace, prepared: Path, device: torch.device
     """Seconds of a synthetic step, and images per second of both sources."""
     settings, trainers = settings_for(options), {}
     for name, kind in {"cache": TrainingData, "synthetic": Synthetic}.items():
-        data = kind(prepared, settings, seed=0, device=device)
+        data = kind(training_images(prepared, settings), settings, seed=0, device=device)
         trainers[name] = trainer_for(options, data, device, "proxy_anchor")
     seconds = in_turns(trainers, device)
     rates = {f"{name}: images per second": options.batch / value for name, value in seconds.items()}
@@ -157,7 +154,8 @@ def throughput(options: argparse.Namespace, prepared: Path, device: torch.device
 
 def online_overhead(options: argparse.Namespace, prepared: Path, device: torch.device) -> dict[str, float]:
     """Step with the online posterior over the step with its inner loss."""
-    data = Synthetic(prepared, settings_for(options), seed=0, device=device)
+    settings = settings_for(options)
+    data = Synthetic(training_images(prepared, settings), settings, seed=0, device=device)
     trainers = {name: trainer_for(options, data, device, name) for name in ("contrastive", "laplace_online")}
     seconds = in_turns(trainers, device)
     return {"online LAM / contrastive": seconds["laplace_online"] / seconds["contrastive"]}

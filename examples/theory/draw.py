@@ -17,6 +17,7 @@ import potential_fields
 from PIL import Image
 
 from probmetric.io import atomic_path, read_json, write_text
+from probmetric.io.folders import claim_folder
 from probmetric.reporting.figures import save
 from probmetric.reporting.record import sign
 
@@ -33,6 +34,7 @@ page.
 
 def write(folder: Path) -> list[Path]:
     """Draw every figure into `folder`, and the page that shows them; return the paths written."""
+    claim_folder(folder, "theory figures")
     paths, sections = [], [_HEAD]
     for name, draw in FIGURES.items():
         image, *others = save(name, folder, draw)

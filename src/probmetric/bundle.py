@@ -2,9 +2,6 @@
 
 Every run has a child of this process to itself, which has imported everything already: one that runs out of memory or
 crashes stops only itself. Its steps write to their own logs and leave their own rows in `benchmarks/jobs`.
-
-Seeds that are to be stacked (`training.stack`) are trained together first. One that fails there, or a stack that is
-refused, is trained in its turn like any other run, whose log then says what is wrong.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from probmetric.errors import ProbMetricError
 from probmetric.io import FileError, write_text
 from probmetric.job_times import JOBS
 from probmetric.launch import Children
-from probmetric.planning.bundles import BundlePlan, stacks
+from probmetric.planning.bundles import BundlePlan
 from probmetric.planning.plans import RunPlan
 from probmetric.planning.runs import Run
 from probmetric.planning.staleness import Judge, steps_of
@@ -40,7 +37,7 @@ _STEPS: dict[Step, Callable[[RunPlan, int], None]] = {
     "embed": lambda plan, threads: pipeline.embed(plan, threads=threads),
     "evaluate": lambda plan, threads: pipeline.evaluate(plan),
 }
-_IMPORTED = ("training", "data.reader", "evaluation.evaluator", "evaluation.answers", "tracking.live")
+_IMPORTED = ("training", "data.images", "evaluation.evaluator", "evaluation.answers", "tracking")
 
 
 class StoppedError(ProbMetricError, RuntimeError):
@@ -64,12 +61,8 @@ def make(bundle: BundlePlan, *, threads: int = 1) -> None:
         importlib.import_module(f"probmetric.{module}")
     plans = bundle.plans()
     judges = _Judges({plan.run.name: plan.run for plan in plans}, bundle.stale)
-    chosen = {plan.run.name: plan for plan in plans if not judges.usable(plan, "train")}
     failed: list[Path] = []
     with Children() as children:
-        for stack in stacks(plan.run for plan in chosen.values()):
-            together = [chosen[run.name] for run in stack]
-            _status(children, lambda: _train_together(together, threads))  # noqa: B023
         for number, plan in enumerate(plans, 1):
             log.info("%d of %d: %s", number, len(plans), plan.run.name)
             if status := _status(children, lambda: _make_run(plan, judges, threads)):  # noqa: B023
@@ -113,23 +106,6 @@ def _explained(plan: RunPlan, judges: _Judges, status: int) -> Path:
         with path.open("a", encoding="utf-8") as file:
             file.write(f"killed by {signal.Signals(-status).name}; SIGKILL is mostly for want of memory.\n")
     return path
-
-
-def _train_together(plans: list[RunPlan], threads: int) -> bool:
-    """Train runs as one stacked model; what does not succeed is left to be trained alone."""
-    plans = [plan for plan in plans if not pipeline.already_made(plan, "train")]
-    if len(plans) < 2:
-        return True
-    with contextlib.ExitStack() as logs:
-        for plan in plans:
-            logs.enter_context(_logged(_log_file(plan, "train")))
-        log.info("%d runs are trained together: %s", len(plans), ", ".join(plan.run.name for plan in plans))
-        try:
-            pipeline.train_together(plans, threads=threads)
-        except (ProbMetricError, RuntimeError, ValueError, OSError) as error:
-            log.warning("%s", error)
-            return False
-    return True
 
 
 def _log_file(plan: RunPlan, step: Step) -> Path:

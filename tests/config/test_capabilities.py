@@ -26,13 +26,6 @@ def plan(params, methods, method="m", dataset="digits"):
 
 
 REFUSED = [
-    *(
-        (
-            {"loss": "triplet", "backbone": "bn_inception", "view": {"name": "photos", "normalisation": found}},
-            f"view.normalisation '{found}': backbone 'bn_inception' converts images",
-        )
-        for found in ("bn_inception", "unit")
-    ),
     (
         {
             "loss": "triplet",

@@ -8,9 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from probmetric.config import ConfigError, EncoderSettings, Experiment, Params, RunSettings, load, parse
-from probmetric.config._params import Evaluation, Grid
-from probmetric.config._training import Training
+from probmetric.config import (
+    ConfigError,
+    EncoderSettings,
+    Evaluation,
+    Experiment,
+    Grid,
+    Params,
+    RunSettings,
+    Training,
+    load,
+    parse,
+)
 from probmetric.io import read_yaml
 from probmetric.planning.workflow import write_schemas
 

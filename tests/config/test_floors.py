@@ -10,7 +10,7 @@ import probmetric
 
 ROOT = Path(probmetric.__file__).parent
 FLOORS = (
-    ("lazy", "uncompiled"),
+    ("lazy",),
     ("errors", "interruptions"),
     ("io", "privacy"),
     ("registry", "runs.source", "job_times"),

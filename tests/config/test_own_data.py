@@ -71,7 +71,7 @@ def test_a_table_and_vectors_become_runs(project, capsys):
         *((["photos", "--name", name], "cannot name a dataset") for name in ("*", "a\nb", "%s{}", "1", "ä", "a+b")),
         (["photos", "--name", "null"], "null"),
         (["photos", "--name", "../x"], "x"),
-        (["empty", "--name", "shop"], "holds no folder with images"),
+        (["empty", "--name", "shop"], "holds no images"),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_is_written(project, capsys, arguments, says):
@@ -203,6 +203,6 @@ def test_a_dozen_images_of_each_class_are_enough_to_choose_by(project, capsys):
 
 def test_pictures_that_are_left_out_are_told_at_once(project, capsys):
     photos(project / "photos")
-    (project / "photos/kind 0/new.webp").touch()
+    (project / "photos/kind 0/new.jp2").touch()
     assert cli.main(["init", "photos", "--name", "shop"]) == 0
-    assert "Note: 1 picture(s) left out because they are no .jpg, .jpeg, .png: 1 .webp." in capsys.readouterr().out
+    assert "Note: 1 picture(s) of kinds that are not read (1 .jp2): convert them." in capsys.readouterr().out

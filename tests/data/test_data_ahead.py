@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from probmetric.data import image_file
-from probmetric.data.ahead import ahead_of, loading_threads
+from probmetric.data.images import ahead_of, loading_threads
 
 CPU = torch.device("cpu")
 

@@ -27,7 +27,7 @@ def test_card_and_croissant_say_what_the_folder_holds(prepared_dataset, tmp_path
 
 def test_another_readme_is_left_alone(prepared_dataset, tmp_path):
     (tmp_path / "README.md").write_text("ours")
-    with pytest.raises(DataError, match=r"README\.md is there and no data card"):
+    with pytest.raises(FileError, match=r"as its data card: README\.md"):
         write_card(prepared_dataset("digits"), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
     write_card(prepared_dataset("digits"), tmp_path / "new")

@@ -10,6 +10,7 @@ import pytest
 from probmetric.data import doctor, list_datasets, load_columns, load_manifest, open_images, prepare_dataset
 from probmetric.data.sources import _faces
 from probmetric.data.sources.glyphs import SCRIPTS, letter_glyphs
+from probmetric.data.views._base import stacked
 
 EMBEDDED = ("digits", "digits_open", "glyphs", "glyphs_closed", "symbols")
 
@@ -168,7 +169,7 @@ def _right(images: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def test_glyphs_are_neither_trivial_nor_hopeless_and_distortion_makes_them_harder(prepared):
     c = load_columns(prepared / "glyphs", ["split", "label", "distortion"])
     rows = np.flatnonzero(c["split"] == "test")
-    images = open_images(prepared / "glyphs").batch(rows).flatten(1).numpy().astype(np.float32)
+    images = stacked(open_images(prepared / "glyphs").load(rows)).flatten(1).numpy().astype(np.float32)
     right = _right(images, c["label"][rows])
     assert 0.2 < right.mean() < 0.6
     order = np.argsort(c["distortion"][rows])

@@ -7,8 +7,8 @@ import torch
 from PIL import Image
 
 from probmetric.data import open_images, prepare_dataset
-from probmetric.data.fitted import load_fitted, with_channels
-from probmetric.data.reader import SplitReader
+from probmetric.data.images import Eye, PreparedImages, batches, with_channels
+from probmetric.data.views._base import stacked
 from probmetric.data.views.photos import Photos
 from probmetric.data.views.small import Small
 
@@ -43,29 +43,30 @@ def test_grey_is_repeated_and_equal_channels_are_untouched():
     ids=["small grey", "small colour", "photographs"],
 )
 def test_every_dataset_fits_every_encoder(folders, source, transform, shape):
-    images = SplitReader(folders / source, "test", transform, shape=shape)
-    batches = list(images.batches(16))
-    assert {tuple(batch.shape[1:]) for batch in batches} == {(shape[0], shape[1], shape[1])}
-    assert sum(map(len, batches)) == len(images) > 0
-    assert min(batch.std() for batch in batches) > 0.05
+    images = PreparedImages.of_split(folders / source, "test")
+    inputs = list(batches(images, Eye(transform, shape), size=16))
+    assert {tuple(batch.shape[1:]) for batch in inputs} == {(shape[0], shape[1], shape[1])}
+    assert sum(map(len, inputs)) == len(images) > 0
+    assert min(batch.std() for batch in inputs) > 0.05
 
 
 def test_a_matching_dataset_is_not_changed(folders):
     store, rows = open_images(folders / "svhn"), np.arange(5)
-    views = load_fitted(store, rows, Small(), shape=(3, 32))
-    assert (views == store.batch(rows)).all()
+    views = Eye(Small(), (3, 32)).load(store.load(rows))
+    assert (views == stacked(store.load(rows))).all()
 
 
 def test_a_photograph_becomes_a_small_image_by_its_shorter_side(folders):
     from torchvision.transforms.v2 import functional
 
     store = open_images(folders / "cub")
-    view = load_fitted(store, np.array([3]), Small(), shape=(3, 28))[0]
+    view = Eye(Small(), (3, 28)).load(store.load(np.array([3])))[0]
     photograph = torch.from_numpy(np.array(store[3])).permute(2, 0, 1)
     expected = functional.center_crop(functional.resize(photograph, 28, antialias=True), 28)
     assert (view.int() - expected.int()).abs().max() <= 1
 
 
 def test_a_split_without_images_is_one_empty_batch(folders):
-    images = SplitReader(folders / "cub", "none", Photos(size=40, resize=44), shape=(3, 40))
-    assert [tuple(batch.shape) for batch in images.batches()] == [(0, 3, 40, 40)]
+    images = PreparedImages.of_split(folders / "cub", "none")
+    eye = Eye(Photos(size=40, resize=44), (3, 40))
+    assert [tuple(batch.shape) for batch in batches(images, eye)] == [(0, 3, 40, 40)]

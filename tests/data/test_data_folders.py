@@ -13,6 +13,9 @@ from probmetric.data import DataError, doctor, load_columns, load_manifest, open
 from probmetric.data.digest import write_digest
 from probmetric.data.manifest import MANIFEST, load_metadata, read_table, write_manifest
 from probmetric.data.sources.digits import Digits
+from probmetric.data.views._base import stacked
+from probmetric.io import FileError
+from probmetric.io.folders import MARKER
 
 
 def rewrite(folder, **changes):
@@ -158,13 +161,13 @@ def test_text_and_digests_as_bytes_are_written_like_text_whatever_the_groups_of_
 def test_batches_are_the_images(prepared):
     store = open_images(prepared / "digits")
     rows = np.array([5, 3, 1796, 5])
-    batch = store.batch(rows)
+    batch = stacked(store.load(rows))
     assert batch.shape == (4, 1, 32, 32)
     for image, row in zip(batch.numpy(), rows, strict=True):
         np.testing.assert_array_equal(image[0], store[row][..., 0])
     for wrong in ([1797], [-1]):
         with pytest.raises(IndexError, match=r"outside 0\.\.1796"):
-            store.batch(np.array(wrong))
+            stacked(store.load(np.array(wrong)))
 
 
 class Broken(Digits):
@@ -197,18 +200,23 @@ def test_a_failure_leaves_the_old_folder_and_the_next_call_goes_on(digits_copy, 
 
 
 def test_preparing_over_an_existing_folder_replaces_it(digits_copy):
-    (digits_copy / "stray").write_text("left over")
+    (digits_copy / "stray").write_text("somebody else's")
+    with pytest.raises(FileError, match="as its prepared dataset: stray"):
+        prepare_dataset("digits", digits_copy, progress=False)
+    (digits_copy / "stray").unlink()
+    (digits_copy / "summary.json").write_text("damaged")
     prepare_dataset("digits", digits_copy, progress=False)
     assert sorted(path.name for path in digits_copy.iterdir()) == [
-        "digest", "images.bin", "manifest.parquet", "summary.json",
+        MARKER, "digest", "images.bin", "manifest.parquet", "summary.json",
     ]  # fmt: skip
+    assert doctor(digits_copy) == []
     assert [path.name for path in digits_copy.parent.iterdir()] == ["digits"]
 
 
 def test_two_preparations_of_one_folder_do_not_mix(tmp_path):
     with (tmp_path / ".digits.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(DataError, match="being prepared by another process"):
+        with pytest.raises(FileError, match=r"another process writes .*digits"):
             prepare_dataset("digits", tmp_path / "digits", progress=False)
     prepare_dataset("digits", tmp_path / "digits", progress=False)
     assert doctor(tmp_path / "digits") == []
@@ -227,5 +235,5 @@ def test_a_full_disk_or_a_read_only_folder_is_explained(tmp_path, monkeypatch):
     prepare_dataset("digits", tmp_path / "digits", progress=False)
     assert doctor(tmp_path / "digits") == []
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(DataError, match=r"cannot prepare .*digits"):
+    with pytest.raises(FileError, match=r"cannot write .*digits.*a file or link stands where a folder belongs"):
         prepare_dataset("digits", tmp_path / "file" / "digits", progress=False)

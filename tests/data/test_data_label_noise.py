@@ -16,6 +16,8 @@ from probmetric.data import (
     verify_digest,
 )
 from probmetric.data.noise import nearest_classes
+from probmetric.data.views._base import stacked
+from probmetric.io.folders import MARKER
 
 LABELS = np.repeat(np.arange(20), 50)
 SPLIT = np.where(LABELS < 10, "train", np.where(LABELS < 12, "val", "test"))
@@ -82,7 +84,7 @@ def test_a_noisy_variant_is_healthy_and_borrows_the_images(prepared, tmp_path, k
     assert realised == pytest.approx(0.2, abs=1e-3)
     assert doctor(target) == []
     verify_digest(target)
-    assert sorted(path.name for path in target.iterdir()) == ["digest", "manifest.parquet", "summary.json"]
+    assert sorted(path.name for path in target.iterdir()) == [MARKER, "digest", "manifest.parquet", "summary.json"]
     noisy, clean = load_manifest(target), load_manifest(prepared / "glyphs")
     assert (noisy.clean_label == clean.label).all()
     assert noisy.attrs["noise"]["realised_rate"] == realised
@@ -99,7 +101,7 @@ def test_nearest_classes_look_more_alike_than_chance(prepared):
     assert near.shape == (len(classes), 5)
     assert not (near == classes[:, None]).any()
     store = open_images(prepared / "glyphs")
-    mean = {k: store.batch(np.flatnonzero(c["label"] == k)).double().mean(0).numpy() for k in classes}
+    mean = {k: stacked(store.load(np.flatnonzero(c["label"] == k))).double().mean(0).numpy() for k in classes}
     distance = np.array([[np.linalg.norm(mean[a] - mean[b]) for b in classes] for a in classes])
     rank = np.argsort(np.argsort(distance, axis=1), axis=1)
     position = np.searchsorted(classes, near[:, 0])

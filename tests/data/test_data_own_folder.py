@@ -107,7 +107,7 @@ def test_what_is_no_dataset_is_said(tmp_path):
     with pytest.raises(DataError, match=r"missing is no folder; set `raw`"):
         prepared(tmp_path / "missing", tmp_path / "shop")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"holds no folder with images .*one folder per class"):
+    with pytest.raises(DataError, match=r"holds no images .*one folder per class"):
         prepared(tmp_path / "empty", tmp_path / "shop")
     with pytest.raises(DataError, match=r"has 6 class\(es\): too few to train on two .*lower test_fraction"):
         prepared(photographs(tmp_path / "few", range(6)), tmp_path / "shop")
@@ -222,11 +222,7 @@ def test_the_middle_of_a_very_long_image_is_seen_without_blowing_it_up(size):
     pixels = np.zeros((*size, 3), np.uint8)
     pixels[15000 if size[0] > 1 else 0, 15000 if size[1] > 1 else 0] = 255
 
-    class Store:
-        def __getitem__(self, row):
-            return pixels
-
-    view = create_view("photos", size=24).load_plain(Store(), np.zeros(1, dtype=int))
+    view = create_view("photos", size=24).load_plain(pixels[None])
     assert view.shape == (1, 3, 24, 24)
     assert view.max() > 100
 
@@ -301,13 +297,34 @@ def test_unusual_images_are_what_their_viewers_show(tmp_path):
     assert doctor(tmp_path / "shop") == []
 
 
-def test_pictures_of_kinds_that_are_not_read_are_said(tmp_path):
+def test_pictures_of_kinds_that_are_not_read_are_errors_that_say_what_to_do(tmp_path):
     raw = photographs(tmp_path / "photos", range(8), count=10)
-    for name in ("a.webp", "b.WEBP", "c.bmp", "notes.txt", ".hidden.gif"):
-        (raw / "class 1" / name).touch()
-    prepared(raw, tmp_path / "shop")
-    notes = json.loads((tmp_path / "shop" / "summary.json").read_text())["notes"]
-    assert "3 picture(s) left out because they are no .jpg, .jpeg, .png: 1 .bmp, 2 .webp" in notes
+    for name in ("a.heic", "b.JP2", "notes.txt", ".hidden.gif"):
+        (raw / "class 1" / name).write_bytes(b"of another kind")
+    with pytest.raises(DataError) as error:
+        prepared(raw, tmp_path / "shop")
+    heic, jp2 = sorted(str(error.value).splitlines()[1:])
+    assert "a.heic cannot be read; HEIC is read where pillow-heif is installed" in heic
+    assert "b.JP2 is of a kind that is not read (.jp2); convert it to JPEG or PNG" in jp2
+    prepared(raw, tmp_path / "shop", on_error="skip")
+    assert len(json.loads((tmp_path / "shop" / "summary.json").read_text())["left_out"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("suffix", "kind"),
+    [
+        *((".jpe", "JPEG"), (".JFIF", "JPEG"), (".bmp", "BMP"), (".gif", "GIF"), (".webp", "WEBP"), (".tif", "TIFF")),
+        *((".avif", "AVIF"), (".ppm", "PPM")),
+    ],
+)
+def test_pictures_of_all_usual_kinds_are_read(tmp_path, suffix, kind):
+    raw = photographs(tmp_path / "photos", range(8), count=10)
+    Image.new("RGB", (40, 30), (200, 100, 50)).save(raw / "class 1" / f"x{suffix}", kind)
+    prepared(raw, tmp_path / "shop", near_duplicates=False)
+    rows, store = load_manifest(tmp_path / "shop")["path"].tolist(), open_images(tmp_path / "shop")
+    pixels = store[rows.index(f"class 1/x{suffix}")]
+    assert pixels.shape == (30, 40, 3)
+    assert np.abs(pixels[15, 20].astype(int) - (200, 100, 50)).max() <= 6
 
 
 @pytest.mark.parametrize(

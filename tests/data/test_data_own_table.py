@@ -171,7 +171,7 @@ def test_vectors_are_a_dataset(tmp_path, kind):
     folder = prepare_dataset("embeddings", tmp_path / "v", raw=file, progress=False, split="by_image")
     manifest, store, view = load_manifest(folder), open_images(folder), view_of(folder)
     assert doctor(folder) == []
-    found = view.normalise(view.load_plain(store, np.arange(60))).flatten(1).numpy()
+    found = view.normalise(view.load_plain(store.load(np.arange(60)))).flatten(1).numpy()
     np.testing.assert_array_equal(found[:, :10], vectors()[0][manifest["price"]])
     assert not found[:, 10:].any()
 

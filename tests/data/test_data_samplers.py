@@ -6,9 +6,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probmetric.data.counter import uniforms
-from probmetric.data.pairs import EpisodicSampler, PairSampler
-from probmetric.data.samplers import BalancedSampler, ClassRandomSampler, ShuffledSampler
+from probmetric.data.draws import uniforms
+from probmetric.data.samplers import (
+    BalancedSampler,
+    ClassRandomSampler,
+    EpisodicSampler,
+    PairSampler,
+    ShuffledSampler,
+)
 from probmetric.data.views import create_view, source_view
 from probmetric.data.views.small import Small, _affine_grid
 

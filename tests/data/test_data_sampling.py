@@ -7,8 +7,8 @@ import torch
 
 from probmetric.config import Training
 from probmetric.data import DataError, load_columns, prepare_dataset
-from probmetric.data.sampling import create_sampler
-from probmetric.training.data import TrainingData
+from probmetric.data.samplers import Batching, create_sampler
+from probmetric.training.data import TrainingData, training_images
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def folders(tmp_path_factory):
 
 def opened(folder, sampler, batch_size=8, **settings) -> TrainingData:
     chosen = Training(sampler=sampler, batch_size=batch_size, images_per_class=settings.pop("k", 2), **settings)
-    return TrainingData(folder, chosen, seed=3, device=torch.device("cpu"))
+    return TrainingData(training_images(folder, chosen), chosen, seed=3, device=torch.device("cpu"))
 
 
 @pytest.mark.parametrize(
@@ -75,11 +75,11 @@ def test_pairs_of_places_are_a_query_and_a_database_image_within_ten_metres(fold
 
 def test_impossible_batches_are_explained(folders):
     with pytest.raises(DataError, match="no training class has two images"):
-        create_sampler("pairs", np.arange(9), batch_size=4, per_class=1, seed=0)
+        create_sampler(Batching("pairs", 4, 1), np.arange(9), 0)
     with pytest.raises(ValueError, match="must be even"):
-        create_sampler("pairs", np.zeros(9), batch_size=5, per_class=1, seed=0)
+        create_sampler(Batching("pairs", 5, 1), np.zeros(9), 0)
     with pytest.raises(ValueError, match="not a multiple of 4 images per class"):
-        create_sampler("episodic", np.zeros(9), batch_size=6, per_class=4, seed=0)
+        create_sampler(Batching("episodic", 6, 4), np.zeros(9), 0)
     with pytest.raises(ValueError, match="use at most"):
         opened(folders / "cub", "episodic", batch_size=80, k=2)
     far = {
@@ -87,4 +87,4 @@ def test_impossible_batches_are_explained(folders):
         "easting": np.array([0.0, 50.0]), "northing": np.zeros(2), "night": np.zeros(2, bool),
     }  # fmt: skip
     with pytest.raises(DataError, match="none of the 1 training queries has a database image within 10 m"):
-        create_sampler("pairs", np.arange(2), batch_size=2, per_class=1, seed=0, places=far)
+        create_sampler(Batching("pairs", 2, 1), np.arange(2), 0, far)

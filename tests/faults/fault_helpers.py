@@ -51,7 +51,7 @@ class Nursery:
     def __init__(self, folder: Path) -> None:
         self.output = folder / "output.txt"
         command = [sys.executable, "-W", "ignore", str(HERE / "nursery.py")]
-        environment = os.environ | {"PROBMETRIC_READ_TIMEOUT": "5", "OMP_NUM_THREADS": "1"}
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )

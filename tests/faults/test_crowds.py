@@ -24,8 +24,7 @@ from test_kills import check_whole, tracked
 from probmetric.data import DataError
 from probmetric.data.image_file import build_images
 from probmetric.io import FileError, read_yaml, write_yaml
-from probmetric.tracking import track
-from probmetric.tracking.live import live_curves
+from probmetric.tracking import live_curves, track
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ import pytest
 from fault_helpers import ENCODER, RUN, STEPS, Tiny
 from test_kills import check_nothing_half_written, check_whole
 
-from probmetric.io import FileError, check_responds, read_json, read_tensors, read_yaml, sha256_file, write_text
+from probmetric.io import write_text
 
 pytestmark = pytest.mark.slow
 
@@ -88,31 +88,15 @@ HANGING = {
 
 
 @pytest.mark.parametrize("step", HANGING)
-def test_a_file_system_that_hangs(step, tiny):
-    """A FIFO nobody writes to never answers; the nursery allows five seconds."""
+def test_a_pipe_in_place_of_a_file(step, tiny):
+    """A pipe nobody writes to would never answer."""
     path = tiny.folder / HANGING[step]
     path.unlink()
     os.mkfifo(path)
     outcome = tiny.run(step)
     assert outcome.status == 2, outcome.output[-2000:]
-    assert f"{HANGING[step]} cannot be read: no answer from its file system within 5 s" in outcome.output
+    assert f"{HANGING[step]} cannot be read: it is a pipe, a socket or a device" in outcome.output
     assert outcome.seconds < 60
-
-
-@pytest.mark.parametrize("read", [read_json, read_yaml, read_tensors, sha256_file])
-def test_every_reader_gives_up_on_a_hanging_file(read, tmp_path, monkeypatch):
-    os.mkfifo(tmp_path / "pipe")
-    monkeypatch.setenv("PROBMETRIC_READ_TIMEOUT", "0.2")
-    with pytest.raises(FileError, match=r"pipe cannot be read: no answer .* within 0\.2 s"):
-        read(tmp_path / "pipe")
-
-
-def test_a_slow_file_system_is_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    with subprocess.Popen(["sh", "-c", f"sleep 0.3; echo . > {tmp_path / 'pipe'}"]):
-        started = time.monotonic()
-        check_responds(tmp_path / "pipe")
-        assert time.monotonic() - started > 0.2
 
 
 def test_what_is_not_visible_yet_is_an_error_that_costs_nothing(tiny, whole):

@@ -10,6 +10,7 @@ import torch
 
 from probmetric.losses import create_loss, list_losses
 from probmetric.losses._base import (
+    class_means,
     cosine_similarities,
     log_one_plus_exp,
     log_one_plus_sum_exp,
@@ -17,7 +18,6 @@ from probmetric.losses._base import (
     unit,
     without_target,
 )
-from probmetric.losses._proxies import class_means
 from probmetric.registry import UnknownNameError
 
 

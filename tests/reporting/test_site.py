@@ -94,7 +94,7 @@ def test_what_is_not_a_site_is_never_removed(reports, tmp_path):
     precious = tmp_path / "site/index.html"
     precious.parent.mkdir()
     precious.write_text("<title>My own page</title>")
-    with pytest.raises(FileError, match="name another folder or remove it"):
+    with pytest.raises(FileError, match=r"as its site of reports: index\.html"):
         write_site(reports, tmp_path / "site")
     assert precious.exists()
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from probmetric.io import FileError, write_json, write_tensors, write_text
+from probmetric.io.folders import mark_folder
 from probmetric.runs import made as made_module
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.made import Ingredients, Made, files_there, forget, read_made, record, restore, superseded
@@ -204,7 +205,7 @@ def test_a_half_kept_copy_is_none():
 
 def test_keeping_again_replaces_what_a_broken_copy_left():
     kept = made_module.KEPT / RUN / "evaluate" / PLAIN.identity[:16]
-    kept.mkdir(parents=True)
+    mark_folder(kept, made_module.KEPT_RESULTS, ["stray"])
     (kept / "stray").touch()
     finish(PLAIN, 0.5)
     assert not (kept / "stray").exists()

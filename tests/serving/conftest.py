@@ -49,7 +49,7 @@ def exported(project, tmp_path_factory):
     place = tmp_path_factory.mktemp("models")
     found = {}
     for run in (PLAIN, LAPLACE, ENSEMBLE):
-        found[run] = probmetric.load(project / "results" / run, device="cpu").export(place / run.split("/")[1])
+        found[run] = probmetric.load(project / "results" / run, device="cpu").save(place / run.split("/")[1])
     return found
 
 

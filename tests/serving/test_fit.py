@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import probmetric
+from probmetric.data.loose import item_classes
 from probmetric.errors import ProbMetricError
 from probmetric.retrieval import retrieval_metrics
 
@@ -225,9 +226,133 @@ def test_a_network_in_one_piece_has_its_last_layer_added():
     assert model.embed(Blobs(2)).concentration.shape == (len(Blobs(2)),)
 
 
-def test_a_model_of_ones_own_code_says_why_it_has_no_folder(tmp_path):
-    with pytest.raises(ProbMetricError, match="your own code"):
-        train(epochs=0).export(tmp_path / "m")
+@pytest.mark.parametrize(
+    ("build", "options"),
+    [
+        (network, {"uncertainty": "laplace", "validation": Blobs(1)}),
+        (Whole, {"dim": 5, "loss": "arcface", "uncertainty": "softmax"}),
+        (Whole, {"objective": "laplace_online", "uncertainty": "laplace_online", "loss": "contrastive", "dim": 5}),
+    ],
+)
+def test_a_model_of_ones_own_network_is_saved_and_loaded_with_that_network(build, options, tmp_path):
+    model = train(encoder=build(), epochs=1, **options)
+    folder = model.save(tmp_path / "m")
+    with pytest.raises(ProbMetricError, match=r"network of your own, \w+, .* probmetric.load\(folder, network=...\)"):
+        probmetric.load(folder, device="cpu")
+    torch.manual_seed(7)
+    fresh = build()
+    with torch.no_grad():
+        for parameter in fresh.parameters():
+            parameter.add_(1.0)
+    again = probmetric.load(folder, device="cpu", network=fresh)
+    assert again.digest == model.digest
+    assert again.classes == model.classes
+    for name, tensor in model.embed(Blobs(2)).tensors().items():
+        assert torch.equal(again.embed(Blobs(2)).tensors()[name], tensor), name
+    gallery = probmetric.Gallery.create(model, Blobs(0))
+    assert again.search(gallery, [Blobs(0).x[3]], k=1)[0].matches[0].path == "image 3"
+    assert (again.reference is None) == (model.reference is None)
+    assert "network=" in again.card
+    with pytest.raises(ProbMetricError, match="does not fit its record"):
+        probmetric.load(folder, device="cpu", network=nn.Sequential(nn.Linear(12, 3)))
+
+
+def test_a_model_of_a_named_backbone_is_saved_and_loaded_without_a_network(tmp_path):
+    view = {"name": "photos", "size": 16}
+    model = train(data=Pictures(), encoder="compact", view=view, dim=8, epochs=1, batch_size=12)
+    again = probmetric.load(model.save(tmp_path / "m"), device="cpu")
+    image = Pictures()[3][0]
+    assert torch.equal(again.embed(image).mean, model.embed(image).mean)
+    with pytest.raises(ProbMetricError, match="knows its network, compact"):
+        probmetric.load(tmp_path / "m", device="cpu", network=network())
+
+
+@pytest.mark.parametrize("options", [{"dim": 6}, {"dim": 6, "warmup_epochs": 1}, {}])
+def test_frozen_layers_stay_frozen(options):
+    body = network()
+    body[0].requires_grad_(False)
+    before = [body[0].weight.clone(), body[2].weight.clone()]
+    train(encoder=body, weight_decay=0.1, epochs=2, **options)
+    assert torch.equal(body[0].weight, before[0])
+    assert not body[0].weight.requires_grad
+    assert not torch.equal(body[2].weight, before[1])
+
+
+def test_a_frozen_network_trains_only_what_is_added():
+    body = network().requires_grad_(False)
+    before = {name: value.clone() for name, value in body.state_dict().items()}
+    head = train(encoder=body, dim=6, loss="contrastive").predictor.encoder.head
+    assert all(torch.equal(value, before[name]) for name, value in body.state_dict().items())
+    assert not torch.equal(
+        head.weight, train(encoder=body, dim=6, loss="contrastive", epochs=0).predictor.encoder.head.weight
+    )
+    with pytest.raises(ProbMetricError, match=r"parameters that train .* add a head"):
+        train(encoder=body, loss="contrastive")
+
+
+class Relabelled(torch.utils.data.Dataset):
+    """Everything of an inner dataset but the labels."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.__dict__["inner"], name)
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getitem__(self, index):
+        image, label = self.inner[index]
+        return image, label // 2
+
+
+def test_labels_are_those_of_the_items():
+    class Listed(Blobs):
+        classes = NAMES
+        targets = torch.arange(CLASSES).repeat(PER_CLASS)
+
+    for data in (Relabelled(Listed(0)), torch.utils.data.Subset(Relabelled(Listed(0)), range(60))):
+        assert train(data=data, epochs=0).classes == ("0", "1", "2")
+    halves = torch.utils.data.random_split(Listed(0), [60, 60], generator=torch.Generator().manual_seed(0))
+    parts = torch.utils.data.ConcatDataset(
+        [torch.utils.data.Subset(halves[0], range(50)), halves[1], Relabelled(Blobs(1))]
+    )
+    names = item_classes(parts)
+    assert names[:50] == [NAMES[halves[0][row][1]] for row in range(50)]
+    assert names[50:110] == [NAMES[halves[1][row][1]] for row in range(60)]
+    assert names[110:] == [str(Relabelled(Blobs(1))[row][1]) for row in range(CLASSES * PER_CLASS)]
+
+
+def test_labels_that_torchvision_lists_are_read_from_items_where_they_are_transformed(tmp_path):
+    from PIL import Image
+    from torchvision.datasets import ImageFolder
+
+    for name in NAMES:
+        (tmp_path / name).mkdir()
+        for number in range(2):
+            Image.new("RGB", (8, 8)).save(tmp_path / name / f"{number}.png")
+    assert item_classes(ImageFolder(tmp_path)) == [name for name in NAMES for _ in range(2)]
+    halved = ImageFolder(tmp_path, target_transform=lambda label: label // 2)
+    assert item_classes(halved) == [str(number // 4) for number in range(12)]
+    assert item_classes(torch.utils.data.Subset(halved, [11, 0])) == ["2", "0"]
+
+
+@pytest.mark.parametrize("label", [torch.tensor([1, 0, 1]), np.eye(3)[1], [0, 2], 1.5])
+def test_labels_that_are_no_class_get_a_sentence(label):
+    class Data(Blobs):
+        def __getitem__(self, index):
+            return self.x[index], label
+
+    with pytest.raises(ProbMetricError, match=r"an item has .* label"):
+        train(data=Data(0))
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 64), (3, 64, 32), (12,)])
+def test_a_named_backbone_refuses_tensors_that_are_not_square(shape):
+    data = torch.utils.data.TensorDataset(torch.rand(12, *shape), torch.arange(12) // 6)
+    with pytest.raises(ProbMetricError, match="takes square images"):
+        train(data=data, encoder="compact")
 
 
 def test_another_shape_is_refused_by_name():

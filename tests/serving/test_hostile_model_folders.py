@@ -66,8 +66,7 @@ def change_file(file, change, other):
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", FILES)
-def test_a_damaged_folder_is_refused_or_answers_as_before(exported, folder, asked, monkeypatch, name, change):
-    monkeypatch.setenv("PROBMETRIC_READ_TIMEOUT", "2")
+def test_a_damaged_folder_is_refused_or_answers_as_before(exported, folder, asked, name, change):
     other = {"uncertainty.safetensors": ENSEMBLE, "weights-0.safetensors": ENSEMBLE}.get(name, PLAIN)
     change_file(folder / name, change, exported[other] / name.replace("weights-0", "weights-1"))
     said = refusal(folder, asked)

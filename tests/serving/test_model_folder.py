@@ -105,7 +105,7 @@ def test_all_bad_images_are_named_at_once(model):
 
 def test_the_card_says_data_protocol_metrics_and_licence(project, tmp_path):
     model = probmetric.load(project / "results" / PLAIN)
-    card = (model.export(tmp_path / "m", license="CC0-1.0") / "README.md").read_text()
+    card = (model.save(tmp_path / "m", license="CC0-1.0") / "README.md").read_text()
     metrics = RunFolder(project / "results" / PLAIN).metrics
     assert f"| Recall@1 | {metrics['retrieval/recall_at_1']:.4f} |" in card
     for text in ("license: CC0-1.0", "| test | 539 | 10 |", "closed set", "scanned digits"):
@@ -115,7 +115,7 @@ def test_the_card_says_data_protocol_metrics_and_licence(project, tmp_path):
 def test_the_interval_of_a_share_is_wilsons():
     from scipy.stats import binomtest
 
-    from probmetric.serving._card import _interval
+    from probmetric.serving.card import _interval
 
     low, high = binomtest(80, 100).proportion_ci(method="wilson")
     assert _interval("retrieval/recall_at_1", 0.8, 100) == f"{low:.4f} to {high:.4f}"
@@ -124,8 +124,8 @@ def test_the_interval_of_a_share_is_wilsons():
 def test_another_folder_is_not_overwritten(model, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").touch()
-    with pytest.raises(ProbMetricError, match="is no model folder"):
-        model.export(tmp_path / "mine")
+    with pytest.raises(ProbMetricError, match="did not write there as its model folder"):
+        model.save(tmp_path / "mine")
 
 
 def test_what_is_no_model_is_said(elsewhere):

@@ -1,11 +1,12 @@
 """Galleries: made, grown, shrunk, stored, searched."""
 
+import csv
 import json
+import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from serving_helpers import LAPLACE, PLAIN, undigested
 import probmetric
 from probmetric import cli
 from probmetric.errors import ProbMetricError
-from probmetric.serving import _gallery_files, _row_sums
+from probmetric.serving.gallery_files import Content, digest_of_content, write
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def test_the_class_is_the_folder(gallery):
 
 def test_a_stored_gallery_answers_alike_and_is_mapped(model, gallery, photos, tmp_path):
     stored = probmetric.Gallery.open(gallery.save(tmp_path / "g"))
-    assert isinstance(stored.rows().base, np.memmap) or isinstance(stored.rows(), np.memmap)
+    assert isinstance(stored.record["mean"], np.memmap)
     images = list(photos[1])[:3]
     assert model.search(stored, images) == model.search(gallery, images)
     assert stored.digest == gallery.digest
@@ -53,7 +54,7 @@ def test_images_are_added_replaced_and_removed(model, photos, tmp_path):
     again = probmetric.Gallery.open(tmp_path / "g")
     assert sorted(again.paths) == sorted(paths[3:8])
     assert again.digest != before
-    assert len(list((tmp_path / "g").iterdir())) == 4, "files of earlier states are gone"
+    assert len(list((tmp_path / "g").glob("[!.]*"))) == 3, "files of earlier states are gone"
     found = model.search(again, paths[:8], k=1)
     assert [answer.matches[0].path == path for answer, path in zip(found, paths[:8], strict=True)] == [False] * 3 + [
         True
@@ -153,13 +154,18 @@ def test_a_name_that_is_no_utf8_can_be_stored(model, photos, tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        {"rows": ["../../x.safetensors"]},
-        {"entries": "/etc/passwd"},
+        {"vectors": "../../x.safetensors"},
+        {"vectors": "vectors-1.safetensors/../../x"},
+        {"images": "/etc/passwd"},
         {"dim": 8},
         {"dim": -1},
-        {"rows": []},
         {"format": 9},
         {"model": None},
+        {"content": "0" * 64},
+        {"trust": {"p_right": None}},
+        {"trust": {"p_right": {"kind": "logistic"}, "apart": []}},
+        {"trust": {"p_right": None, "apart": ["x"]}},
+        {"surprise": 1},
     ],
 )
 def test_a_hostile_gallery_is_refused(gallery, tmp_path, change):
@@ -170,23 +176,25 @@ def test_a_hostile_gallery_is_refused(gallery, tmp_path, change):
         probmetric.Gallery.open(folder)
 
 
+def test_a_number_of_5000_digits_is_said_in_a_sentence(gallery, tmp_path):
+    folder = gallery.save(tmp_path / "g")
+    text = (folder / "gallery.json").read_text()
+    (folder / "gallery.json").write_text(text.replace('"dim": 16', f'"dim": {"1" * 5000}'))
+    with pytest.raises(ProbMetricError, match=r"gallery\.json is damaged"):
+        probmetric.Gallery.open(folder)
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("mean", np.nan), ("mean", np.inf), ("mean", 0.0), ("mean", 5.0), ("uncertainty", np.nan)]
 )
-def test_rows_that_are_no_embeddings_are_refused_whatever_their_file_is_called(gallery, tmp_path, name, value):
-    """Somebody hostile gives a file the name its content asks for."""
-    from probmetric.io import write_tensors
-    from probmetric.serving._gallery_files import Part
-
-    folder = gallery.save(tmp_path / "g")
-    tensors = {"mean": np.array(gallery.rows()), "uncertainty": np.array(gallery.uncertainty)}
-    tensors[name][3] = value
-    made = Part(**tensors)
-    write_tensors(folder / made.name, tensors)
-    index = undigested(folder / "gallery.json")
-    (folder / "gallery.json").write_text(json.dumps(index | {"rows": [made.name]}))
+def test_rows_that_are_no_embeddings_are_refused_whatever_their_digest(gallery, tmp_path, name, value):
+    """Somebody hostile writes the digest that the content asks for."""
+    arrays = {key: array.copy() for key, array in gallery._content.tensors.items()}
+    arrays[name][3] = value
+    content = Content(gallery.model, **arrays, paths=gallery.paths, class_names=gallery.class_names)
+    write(tmp_path, content, digest_of_content(content), None)
     with pytest.raises(ProbMetricError, match="row 3 is no embedding"):
-        probmetric.Gallery.open(folder)
+        probmetric.Gallery.open(tmp_path)
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -207,65 +215,114 @@ def test_names_in_a_gallery_do_not_steer_the_terminal(exported, model, tmp_path,
 
 
 def test_a_gallery_that_names_an_image_twice_is_refused(gallery, tmp_path):
-    from probmetric.serving._gallery_files import _write_entries
-
-    folder = gallery.save(tmp_path / "g")
-    entries = _write_entries(folder, [gallery.paths[0], *gallery.paths[:-1]], gallery.class_names)
-    index = undigested(folder / "gallery.json")
-    (folder / "gallery.json").write_text(json.dumps(index | {"entries": entries}))
+    paths = [gallery.paths[0], *gallery.paths[:-1]]
+    content = Content(gallery.model, **gallery._content.tensors, paths=paths, class_names=paths)
+    write(tmp_path, content, digest_of_content(content), None)
     with pytest.raises(ProbMetricError, match="names an image twice"):
-        probmetric.Gallery.open(folder)
+        probmetric.Gallery.open(tmp_path)
 
 
-def test_damaged_rows_are_noticed(gallery, tmp_path):
+@pytest.mark.parametrize("tensor", ["mean", "uncertainty", "looks"])
+def test_damaged_vectors_are_noticed(gallery, tmp_path, tensor):
     folder = gallery.save(tmp_path / "g")
-    file = next(folder.glob("rows-*"))
+    file = next(folder.glob("vectors-*"))
     data = bytearray(file.read_bytes())
-    data[-2] ^= 1
+    start = 8 + int.from_bytes(data[:8], "little")
+    data[start + json.loads(data[8:start])[tensor]["data_offsets"][0] + 1] ^= 1
     file.write_bytes(data)
     with pytest.raises(ProbMetricError, match="damaged"):
         probmetric.Gallery.open(folder)
 
 
-@pytest.mark.parametrize("sums", [True, False])
-@pytest.mark.parametrize("tensor", ["mean", "uncertainty", None])
-def test_damaged_rows_of_a_large_file_are_noticed_before_an_answer(model, photos, tmp_path, monkeypatch, sums, tensor):
-    monkeypatch.setattr(_gallery_files, "VERIFIED_BYTES", 0 if sums else 2**20)
-    folder = probmetric.Gallery.create(model, photos[0]).save(tmp_path / "g")
-    file = next(folder.glob("rows-*"))
-    monkeypatch.setattr(_gallery_files, "VERIFIED_BYTES", 0)
-    if tensor:
-        data = bytearray(file.read_bytes())
-        start = 8 + int.from_bytes(data[:8], "little")
-        data[start + json.loads(data[8:start])[tensor]["data_offsets"][0] + 5] ^= 1
-        file.write_bytes(data)
-    opened = probmetric.Gallery.open(folder)
-    if tensor is None:
-        assert model.search(opened, sorted(photos[1])[:3], any_image=True)
-        return
-    for asked in (lambda: model.search(opened, sorted(photos[1])[:3]), lambda: opened.remove(opened.paths[:1])):
-        with pytest.raises(ProbMetricError, match="is damaged"):
-            asked()
+def test_a_gallery_does_not_grow_in_files_with_every_addition(model, photos, tmp_path):
+    paths = list(photos[1])
+    gallery = probmetric.Gallery.create(model, paths[:1])
+    for path in paths[1:6]:
+        gallery.save(tmp_path / "g")
+        gallery = probmetric.Gallery.open(tmp_path / "g")
+        gallery.add(model, path)
+    gallery.save()
+    assert len(list((tmp_path / "g").glob("[!.]*"))) == 3
+    assert gallery.paths == paths[:6]
 
 
-@pytest.mark.parametrize("damage", ["bit", "zeros", "exchanged", "shorter", "end"])
-def test_sums_of_rows_change_with_them(monkeypatch, damage):
-    monkeypatch.setattr(_row_sums, "BLOCK_BYTES", 8192)
-    rows = np.random.default_rng(0).standard_normal((3001, 7)).astype(np.float32)
-    sums = _row_sums.row_sums(rows)
-    flat = rows.copy().reshape(-1).view(np.uint8)
-    assert _row_sums.changed_row(rows, sums) is None
-    if damage == "bit":
-        flat[20_000] ^= 128
-    elif damage == "zeros":
-        flat[20_480:24_576] = 0
-    elif damage == "exchanged":
-        flat[16_384:32_768] = np.roll(flat[16_384:32_768], 8192)
-    elif damage == "end":
-        flat[-1] ^= 1
-    changed = flat.view(np.float32).reshape(rows.shape)
-    found = _row_sums.changed_row(changed[:2600] if damage == "shorter" else changed, sums)
-    assert found == {"end": 2925, "shorter": 2340}.get(damage, 585)
+def test_the_same_images_again_change_no_file(model, photos, tmp_path):
+    """Hostile fault 6: what images look like was sampled anew with every addition."""
+
+    def files():
+        return {path.name: path.read_bytes() for path in (tmp_path / "g").iterdir()}
+
+    gallery = probmetric.Gallery.create(model, photos[0])
+    gallery.save(tmp_path / "g")
+    before = files()
+    again = probmetric.Gallery.open(tmp_path / "g")
+    again.add(model, photos[0])
+    again.save()
+    assert files() == before
+
+
+def test_vectors_of_any_model_are_a_gallery(tmp_path):
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(30), 10)
+    vectors = rng.normal(size=(30, 8))[labels] + 0.4 * rng.normal(size=(300, 8))
+    gallery = probmetric.Gallery.from_vectors(5 * vectors, labels, [f"{row}.jpg" for row in range(300)])
+    certificate = gallery.certify(risk=0.2)
+    assert certificate.coverage > 0
+    stored = probmetric.Gallery.open(gallery.save(tmp_path / "g"))
+    assert (stored.digest, stored.certificates) == (gallery.digest, [certificate])
+    for wrong in (vectors[0], np.zeros((2, 3)), vectors * np.nan):
+        with pytest.raises(ProbMetricError, match=r"expected \(N, M\)|zero or not finite"):
+            probmetric.Gallery.from_vectors(wrong)
+    with pytest.raises(ProbMetricError, match="one of each"):
+        probmetric.Gallery.from_vectors(vectors, labels[:3])
+
+
+def test_vectors_need_no_torch():
+    code = (
+        "import sys, numpy as np; from probmetric import Gallery; g = Gallery.from_vectors(np.eye(60).repeat(3, 0)"
+        " + .1 * np.random.default_rng(0).random((180, 60)), np.arange(60).repeat(3)); g.trust; "
+        "print('torch' in sys.modules, 'pandas' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+def test_two_writers_of_the_python_interface_do_not_ruin_a_gallery(model, photos, tmp_path):
+    paths = list(photos[1])
+    probmetric.Gallery.create(model, paths[:2]).save(tmp_path / "g")
+    first, second = (probmetric.Gallery.open(tmp_path / "g") for _ in range(2))
+    first.add(model, paths[2])
+    second.add(model, paths[3])
+    first.save()
+    with pytest.raises(ProbMetricError, match="another process has changed the gallery"):
+        second.save()
+    with probmetric.Gallery.changing(tmp_path / "g") as gallery:
+        gallery.add(model, paths[3])
+    assert probmetric.Gallery.open(tmp_path / "g").paths == paths[:4]
+
+
+def test_a_reader_beside_a_writer_sees_the_old_gallery_or_the_new_one(tmp_path):
+    rows = np.eye(40, dtype=np.float32)
+    probmetric.Gallery.from_vectors(rows).save(tmp_path / "g")
+    ended = threading.Event()
+
+    def writes():
+        while not ended.is_set():
+            with probmetric.Gallery.changing(tmp_path / "g") as gallery:
+                if len(gallery) == 40:
+                    gallery.remove("image 0")
+                else:
+                    gallery.take(rows[:1], np.zeros(1, np.float32), ["image 0"], [""])
+
+    with ThreadPoolExecutor() as pool:
+        writers = [pool.submit(writes) for _ in range(2)]
+        try:
+            counts = {len(probmetric.Gallery.open(tmp_path / "g")) for _ in range(200)}
+        finally:
+            ended.set()
+        for writer in writers:
+            writer.result()
+    assert counts <= {39, 40}
 
 
 def test_doubt_is_the_share_of_surer_validation_images(project, model, gallery, photos):
@@ -287,31 +344,36 @@ def test_wrong_arguments_are_refused(model, gallery, photos, arguments, says):
         model.search(gallery, next(iter(photos[1])), **arguments)
 
 
-def test_two_that_change_a_gallery_at_once_wait_for_each_other(exported, model, photos, tmp_path, caplog):
-    from probmetric.io import alone
-    from probmetric.serving import commands
-
+def test_two_that_change_a_gallery_at_once_wait_for_each_other(model, photos, tmp_path, caplog):
     place, (first, *others) = tmp_path / "g", sorted(photos[1])
-    index = partial(commands.index, str(exported[PLAIN]), [Path(path) for path in others], place)
+
+    def change():
+        with probmetric.Gallery.changing(place) as gallery:
+            return gallery.add(model, others)
+
     with ThreadPoolExecutor(1) as pool:
-        with alone(place):
-            second = pool.submit(index)
+        with probmetric.Gallery.changing(place) as gallery:
+            second = pool.submit(change)
             while "another process changes" not in caplog.text:
                 assert not second.done()
                 time.sleep(0.01)
-            probmetric.Gallery.create(model, [first]).save(place)
-        assert second.result() == f"{place}: {len(photos[1])} images ({len(others)} added, 0 removed)"
+            gallery.add(model, [first])
+        assert second.result() == len(others)
+    assert probmetric.Gallery.open(place).paths == [first, *others]
     assert not list(tmp_path.glob(".g.lock"))
 
 
 def test_a_first_save_that_failed_does_not_stand_in_the_way(gallery, tmp_path):
     saved = gallery.save(tmp_path / "g")
     (saved / "gallery.json").unlink()
-    (saved / "trust.json").unlink(missing_ok=True)
     assert len(probmetric.Gallery.open(gallery.save(tmp_path / "g"))) == len(gallery)
-    (tmp_path / "g" / "gallery.json").unlink()
+    assert len(list(saved.glob("[!.]*"))) == 3
+
+
+def test_a_folder_of_somebody_else_is_not_written_to(gallery, tmp_path):
+    (tmp_path / "g").mkdir()
     (tmp_path / "g" / "mine.txt").touch()
-    with pytest.raises(ProbMetricError, match="is no gallery"):
+    with pytest.raises(ProbMetricError, match="did not write there as its gallery"):
         gallery.save(tmp_path / "g")
 
 
@@ -329,6 +391,28 @@ def test_the_commands(project, photos, tmp_path, monkeypatch, capsys):
     assert row[-1] == "digits/0000"
     assert cli.main(["search", model, image]) == 2
     assert "has no images of its own" in capsys.readouterr().err
+
+
+def test_a_table_holds_no_formula(exported, model, tmp_path, capsys):
+    """Hostile fault 19: a spreadsheet ran what a file or class was called."""
+    from PIL import Image
+
+    image = np.random.default_rng(0).integers(0, 255, (32, 32), dtype=np.uint8)
+    Image.fromarray(image).save(tmp_path / "query.png")
+    name = "=cmd|' /C calc'!A0"
+    probmetric.Gallery.create(model, [image], paths=[name], class_names=["@SUM(1)"]).save(tmp_path / "g")
+    asked = ["search", str(exported[PLAIN]), str(tmp_path / "g"), str(tmp_path / "query.png"), "--csv"]
+    assert cli.main(asked) == 0
+    row = next(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert (row["path"], row["class_name"]) == (f"'{name}", "'@SUM(1)")
+
+
+def test_a_search_imports_no_training_loop_evaluation_or_planning(exported, gallery, photos, tmp_path):
+    asked = ["search", str(exported[PLAIN]), str(gallery.save(tmp_path / "g")), next(iter(photos[1]))]
+    code = f"import sys; from probmetric import cli; assert cli.main({asked}) == 0; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    heavy = {"probmetric.training.run", "probmetric.runs.evaluate", "probmetric.planning.runs", "pandas", "timm"}
+    assert not heavy & set(done.stdout.split())
 
 
 @pytest.mark.parametrize("splits", ["train", "test", "train,val,test"])

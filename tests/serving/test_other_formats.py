@@ -1,16 +1,19 @@
-"""Graphs of a model: onnxruntime and torch.export give what the model gives, from pixels of any size."""
+"""Graphs of a model: onnxruntime and torch.export give what the model gives; others can preprocess as it does."""
+
+import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from serving_helpers import ENSEMBLE, LAPLACE, PLAIN
 from test_fit import Blobs, train
 from torch import nn
 
 import probmetric
 from probmetric.errors import ProbMetricError
-from probmetric.serving._images import Eye
-from probmetric.serving._resize import PIL_DIGITS, Axis, applied, fixed, pytorch_digits, weights
+from probmetric.serving.preprocessing import preprocess
 
 ort = pytest.importorskip("onnxruntime")
 TOLERANCE = 1e-5
@@ -37,7 +40,7 @@ def test_an_exported_run_gives_what_the_run_gives(run, exported, tmp_path):
     model = probmetric.load(exported[run], device="cpu")
     path = model.to_onnx(tmp_path / "m.onnx")
     images = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 1), dtype=np.uint8)
-    agree(answers(path, images), model.embed(list(images)))
+    agree(answers(path, model.preprocess(list(images)).numpy()), model.embed(list(images)))
 
 
 @pytest.mark.slow
@@ -69,24 +72,23 @@ VIEWS = {
 }
 
 
+class Pictures(torch.utils.data.Dataset):
+    """Six images of PIL's, of two classes."""
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return Image.new("RGB", (20, 30), (40 * index, 9, 9)), index % 2
+
+
 @pytest.fixture(scope="module", params=VIEWS)
 def photographs(request, tmp_path_factory):
     """A model of photographs, its ONNX file and its program."""
-    from PIL import Image
-
     options, reduced = VIEWS[request.param]
     torch.manual_seed(0)
-    pictures = [(Image.new("RGB", (20, 30), (40 * k, 9, 9)), k % 2) for k in range(6)]
-
-    class Pictures(torch.utils.data.Dataset):
-        def __len__(self):
-            return 6
-
-        def __getitem__(self, index):
-            return pictures[index]
-
     model = probmetric.fit(Pictures(), Colours(), view={"name": "photos", **options}, epochs=0, device="cpu")
-    model.eye = Eye(model.eye.view, model.eye.shape, reduced)
+    model.eye = replace(model.eye, shorter_side=reduced)
     folder = tmp_path_factory.mktemp("graph")
     return model, model.to_onnx(folder / "m.onnx"), model.to_program().module()
 
@@ -96,43 +98,41 @@ def photographs(request, tmp_path_factory):
 @pytest.mark.parametrize("size", [(12, 12), (20, 20), (50, 31), (31, 90), (90, 31), (13, 11), (3, 2), (200, 33)])
 def test_photographs_of_any_size(photographs, size):
     model, path, program = photographs
-    images = np.random.default_rng(1).integers(0, 256, (2, *size, 3), dtype=np.uint8)
-    expected = model.embed(list(images))
-    agree(answers(path, images), expected)
-    agree(answers(path, images[:1]), model.embed(images[0]))
+    images = list(np.random.default_rng(1).integers(0, 256, (2, *size, 3), dtype=np.uint8))
+    expected, inputs = model.embed(images), model.preprocess(images)
+    agree(answers(path, inputs.numpy()), expected)
+    agree(answers(path, inputs[:1].numpy()), model.embed(images[:1]))
     with torch.no_grad():
-        torch.testing.assert_close(program(torch.from_numpy(images))[0], expected.mean, atol=TOLERANCE, rtol=0)
+        torch.testing.assert_close(program(inputs)[0], expected.mean, atol=TOLERANCE, rtol=0)
 
 
-def test_the_matrices_resize_as_pil_and_pytorch_do():
-    from PIL import Image
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("size", [(12, 12), (50, 31), (31, 90), (13, 11), (200, 33)])
+def test_others_can_preprocess_an_image_by_what_the_file_says(photographs, size):
+    """With Pillow and NumPy alone, up to the rounding of two resizes."""
+    import onnx
 
-    from probmetric.data.decode import _reduced
-    from probmetric.data.views.photos import _resized
+    model, path, _ = photographs
+    spec = json.loads({each.key: each.value for each in onnx.load(path).metadata_props}["preprocessing"])
+    pixels = np.random.default_rng(2).integers(0, 256, (*size, 3), dtype=np.uint8)
+    found, expected = preprocess(Image.fromarray(pixels), spec), model.preprocess(pixels).numpy()
+    assert found.shape == expected.shape
+    levels = (found - expected) / np.array(spec["scale"])[:, None, None]
+    assert np.abs(levels).mean() < 0.5
+    assert np.abs(levels).max() < 4
 
-    rng = np.random.default_rng(2)
-    pil = torch.tensor(float(PIL_DIGITS), dtype=torch.float64)
-    for _ in range(60):
-        height, width, new_height, new_width = rng.integers(2, 90, 4)
-        pixels = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
-        image = torch.from_numpy(pixels).permute(2, 0, 1)[None].double()
-        rows, columns = Axis.whole(int(height), image), Axis.whole(int(width), image)
 
-        def matrices(size, digits=None, rows=rows, columns=columns):
-            found = []
-            for axis, length in zip((rows, columns), size, strict=True):
-                length, places = torch.tensor(float(length), dtype=torch.float64), torch.arange(length).double()
-                used = pytorch_digits(axis, length, places) if digits is None else digits
-                found.append((fixed(weights(axis, length, places), used), used))
-            (for_rows, first), (for_columns, second) = found
-            return for_rows, for_columns, (first, second)
-
-        found = applied(image, *matrices((int(new_height), int(new_width))))[0]
-        assert torch.equal(found, _resized(pixels, int(new_height), int(new_width)).double())
-        reduced = np.asarray(_reduced(Image.fromarray(pixels), 2 + int(min(height, width)) // 3))
-        found = applied(image, *matrices(reduced.shape[:2], pil))[0].permute(1, 2, 0)
-        if height <= 2 * width:  # PIL turns the order round for tall images
-            np.testing.assert_array_equal(found.numpy(), reduced)
+def test_the_card_holds_the_function_that_preprocesses(exported, photos):
+    """It runs as it stands there, and gives what the model sees."""
+    card = (exported[PLAIN] / "README.md").read_text()
+    code = card.partition("## Preprocessing")[2].partition("```python\n")[2].partition("```")[0]
+    place: dict = {}
+    exec(code, place)
+    model, path = probmetric.load(exported[PLAIN], device="cpu"), next(iter(photos[1]))
+    with Image.open(path) as image:
+        found = place["preprocess"](image, place["spec"])
+    np.testing.assert_allclose(found, model.preprocess(path).numpy(), atol=1e-6)
 
 
 @pytest.mark.slow
@@ -142,31 +142,26 @@ def test_the_command_writes_the_format_of_the_name(exported, tmp_path, capsys):
 
     for name in ("m.onnx", "m.pt2"):
         assert cli.main(["export", str(exported[PLAIN]), str(tmp_path / name)]) == 0
-    image = np.full((1, 32, 32, 1), 90, np.uint8)
+    image = torch.full((1, 1, 32, 32), 0.35)
     program = torch.export.load(tmp_path / "m.pt2").module()
     with torch.no_grad():
-        found = program(torch.from_numpy(image))[0].numpy()
-    np.testing.assert_allclose(answers(tmp_path / "m.onnx", image)["mean"], found, atol=TOLERANCE)
+        found = program(image)[0].numpy()
+    np.testing.assert_allclose(answers(tmp_path / "m.onnx", image.numpy())["mean"], found, atol=TOLERANCE)
 
 
 def test_what_cannot_be_exported_says_so(exported, tmp_path, monkeypatch):
-    from dataclasses import replace
-
-    from probmetric.serving import _graph
+    from probmetric.serving import export
 
     model = probmetric.load(exported[PLAIN], device="cpu")
     with monkeypatch.context() as patch:
-        patch.setattr(_graph, "LARGEST_FILE", 1000)
+        patch.setattr(export, "LARGEST_FILE", 1000)
         with pytest.raises(ProbMetricError, match="an ONNX file holds 2 GiB"):
             model.to_onnx(tmp_path / "m.onnx")
-        patch.setattr(_graph.importlib.util, "find_spec", lambda name: None)
+        patch.setattr(export.importlib.util, "find_spec", lambda name: None)
         with pytest.raises(ProbMetricError, match=r"probmetric\[export\]"):
             model.to_onnx(tmp_path / "m.onnx")
     with pytest.raises(ProbMetricError, match="'pfe' draws from the bytes"):
         train(uncertainty="pfe", epochs=0).to_program()
-    model.eye = replace(model.eye, view=object())
-    with pytest.raises(ProbMetricError, match="cannot be exported"):
-        model.to_program()
     assert not list(tmp_path.iterdir())
 
 

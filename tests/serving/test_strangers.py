@@ -1,9 +1,11 @@
 """An image from another world is recognised by its pixels, whatever its embedding says."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from serving_helpers import PLAIN, undigested
+from serving_helpers import PLAIN
 
 import probmetric
 from probmetric import cli
@@ -48,46 +50,47 @@ def test_images_of_the_same_world_are_answered(model, gallery, rows):
     assert np.mean(withheld) < 0.01
 
 
-def test_what_is_known_of_looks_is_stored_and_missed(model, gallery, tmp_path):
-    gallery.save(tmp_path / "g")
-    opened = probmetric.Gallery.open(tmp_path / "g")
+def test_what_is_known_of_looks_is_stored(model, gallery, tmp_path):
+    opened = probmetric.Gallery.open(gallery.save(tmp_path / "g"))
     assert model.search(opened, WORLDS["white"])[0].withheld
-    next((tmp_path / "g").glob("looks-*")).unlink()
-    with pytest.raises(ProbMetricError, match=r"looks-\w+\.safetensors is missing"):
-        probmetric.Gallery.open(tmp_path / "g")
 
 
-def with_looks(gallery, folder, shape):
-    """As galleries of earlier versions are: gallery.json does not name the file of looks, or that there is none."""
-    from probmetric.io import write_json, write_tensors
-
-    gallery.save(folder)
-    next(folder.glob("looks-*")).unlink()
-    index = undigested(folder / "gallery.json")
-    del index["looks"]
-    write_json(folder / "gallery.json", index)
-    if shape:
-        write_tensors(folder / "looks.safetensors", {"looks": np.zeros(shape, np.float32)})
-    return folder
-
-
-def test_a_gallery_of_an_earlier_version_may_know_no_looks_and_is_stored_with_them(model, gallery, tmp_path):
-    folder = with_looks(gallery, tmp_path / "g", None)
-    assert not model.search(probmetric.Gallery.open(folder), WORLDS["white"])[0].withheld
-    opened = probmetric.Gallery.open(with_looks(gallery, tmp_path / "h", (30, 3)))
-    opened.save()
-    assert [path.name for path in (tmp_path / "h").glob("looks*")] == [next((tmp_path / "h").glob("looks-*")).name]
-    assert probmetric.Gallery.open(tmp_path / "h").looks.shape == (30, 3)
+def test_what_removed_images_looked_like_is_forgotten(model, rows, tmp_path):
+    """Hostile fault 6: noise that was indexed and removed again was no stranger any more."""
+    generator = np.random.default_rng(1)
+    noise = [generator.integers(0, 256, (32, 32), dtype=np.uint8) for _ in range(60)]
+    names = [f"noise {number}" for number in range(50)]
+    changed = probmetric.Gallery.create(model, rows["train"][:200], paths=[str(row) for row in range(200)])
+    before = changed.digest
+    assert all(answer.withheld for answer in model.search(changed, noise[50:], k=1))
+    changed.add(model, noise[:50], paths=names)
+    assert not any(answer.withheld for answer in model.search(changed, noise[50:], k=1))
+    changed.save(tmp_path / "g")
+    changed = probmetric.Gallery.open(tmp_path / "g")
+    changed.remove(names)
+    assert all(answer.withheld for answer in model.search(changed, noise[50:], k=1))
+    assert changed.digest == before
 
 
-@pytest.mark.parametrize("shape", [(2000, 3), (7,)])
-def test_hostile_looks_are_refused(gallery, tmp_path, shape):
-    with pytest.raises(ProbMetricError, match=r"looks\.safetensors is damaged"):
-        probmetric.Gallery.open(with_looks(gallery, tmp_path / "g", shape))
+def with_looks(gallery, looks):
+    """The gallery with other pixel statistics."""
+    return probmetric.Gallery(replace(gallery._content, looks=looks))
+
+
+def test_a_gallery_may_know_no_looks(model, gallery, tmp_path):
+    blind = with_looks(gallery, np.empty((len(gallery), 0), np.float32))
+    opened = probmetric.Gallery.open(blind.save(tmp_path / "g"))
+    assert not model.search(opened, WORLDS["white"])[0].withheld
+
+
+def test_looks_that_are_infinite_are_refused(gallery, tmp_path):
+    folder = with_looks(gallery, np.full((len(gallery), 7), np.inf, np.float32)).save(tmp_path / "g")
+    with pytest.raises(ProbMetricError, match="looks are not finite"):
+        probmetric.Gallery.open(folder)
 
 
 def test_looks_of_another_kind_say_nothing(model, gallery, tmp_path):
-    opened = probmetric.Gallery.open(with_looks(gallery, tmp_path / "g", (30, 3)))
+    opened = with_looks(gallery, np.zeros((len(gallery), 3), np.float32))
     assert not model.search(opened, WORLDS["white"])[0].withheld
 
 

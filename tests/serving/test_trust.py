@@ -1,6 +1,7 @@
 """P(right), certificates and strangers in a search."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ from serving_helpers import LAPLACE, undigested
 import probmetric
 from probmetric.data import load_columns, open_images
 from probmetric.errors import ProbMetricError
+from probmetric.serving.gallery_trust import fitting_certificate, read_certificates, write_certificates
+from probmetric.trust import Certificate
 
 
 def images_of(project, split):
@@ -57,6 +60,24 @@ def test_answers_by_a_certificate_are_seldom_wrong(certified, model, asked):
     assert withheld.reason.startswith("above the certified doubt")
 
 
+def test_the_gallery_is_searched_once(certified, model, asked, monkeypatch):
+    """Neighbours, scores, P(right), strangers and the certificate come from one match record."""
+    read, record = [], probmetric.Gallery.record.fget
+    monkeypatch.setattr(probmetric.Gallery, "record", property(lambda gallery: read.append(1) or record(gallery)))
+    answer = model.search(certified, asked[0][300:301], risk=0.1, strangers=0.01, withhold=0.9)[0]
+    assert None not in (answer.p_right, answer.doubt, answer.lonelier)
+    assert len(read) == 1
+
+
+@pytest.mark.parametrize("k", [1, 30])
+def test_what_is_shown_changes_no_score(certified, model, asked, k):
+    """The ten nearest vote, however many are asked for."""
+    usual, other = (model.search(certified, asked[0][300:330], k=count) for count in (5, k))
+    assert [answer.p_right for answer in other] == [answer.p_right for answer in usual]
+    assert {len(answer.matches) for answer in other} == {k}
+    assert [answer.matches[0] for answer in other] == [answer.matches[0] for answer in usual]
+
+
 def test_p_right_is_higher_for_right_answers(certified, model, asked):
     answers = model.search(certified, asked[0][300:])
     stated, correct = np.array([answer.p_right for answer in answers]), right(answers, asked[1][300:])
@@ -65,7 +86,9 @@ def test_p_right_is_higher_for_right_answers(certified, model, asked):
 
 
 def test_a_risk_without_a_certificate_is_refused(certified, model, asked):
-    with pytest.raises(ProbMetricError, match=r"no certificate for a risk of 0\.01 \(there are: 0\.03, 0\.1\)"):
+    with pytest.raises(
+        ProbMetricError, match=r"for a risk of 0\.01 at confidence 0\.9 \(there are: 0\.03 at confidence 0\.9, 0\.1"
+    ):
         model.search(certified, asked[0][:1], risk=0.01)
 
 
@@ -73,6 +96,29 @@ def test_a_risk_without_a_certificate_is_refused(certified, model, asked):
 def test_a_risk_is_a_share(certified, model, asked, risk):
     with pytest.raises(ProbMetricError, match=r"risk is .*between 0 and 1"):
         model.search(certified, asked[0][:1], risk=risk)
+
+
+def test_a_certificate_must_hold_at_the_confidence_asked_for(certified, model, asked):
+    """Hostile fault 5: one for a risk of .19 at confidence .2 displaced one for .20 at .99."""
+    gallery = probmetric.Gallery.open(certified.folder)
+    images, names = asked
+    sure = gallery.certify(model, images[:300], names[:300], risk=0.03, confidence=0.99)
+    rash = gallery.certify(model, images[:300], names[:300], risk=0.029, confidence=0.2)
+    assert rash.coverage > sure.coverage
+    chosen = fitting_certificate(gallery.certificates, 0.03, 0.99, gallery.digest, model.digest)
+    assert chosen == sure
+    given = [not answer.withheld for answer in model.search(gallery, images[300:], risk=0.03, confidence=0.99)]
+    assert np.mean(given) < 1.0
+    with pytest.raises(ProbMetricError, match=r"no certificate for a risk of 0\.029 at confidence 0\.99"):
+        model.search(gallery, images[:1], risk=0.029, confidence=0.99)
+
+
+def test_risks_that_differ_in_the_seventh_digit_do_not_share_a_file(gallery, tmp_path):
+    certificate = Certificate(0.1, 0.9, None, 0.0, 1.0, 10, 0, 0)
+    promises = [(0.1, 0.9), (0.1000000001, 0.9), (0.1, 0.9000000001)]
+    kept = [replace(certificate, risk=risk, confidence=confidence) for risk, confidence in promises]
+    write_certificates(tmp_path, kept)
+    assert len(read_certificates(tmp_path)) == 3
 
 
 def test_a_gallery_that_changed_is_not_the_one_certified(gallery, certified, model, asked, tmp_path):
@@ -131,10 +177,8 @@ def test_the_command(exported, gallery, certified, photos, capsys, tmp_path, pro
 @pytest.mark.parametrize(
     ("file", "change"),
     [
-        ("trust.json", {"p_right": {"kind": "logistic"}}),
-        ("trust.json", {"apart": ["x"]}),
-        ("certificate-0.1.json", {"threshold": "high"}),
-        ("certificate-0.1.json", {"surprise": 1}),
+        ("certificate-0.1-0.9.json", {"threshold": "high"}),
+        ("certificate-0.1-0.9.json", {"surprise": 1}),
     ],
 )
 def test_damaged_trust_is_refused(certified, tmp_path, file, change):
@@ -145,7 +189,7 @@ def test_damaged_trust_is_refused(certified, tmp_path, file, change):
         probmetric.Gallery.open(folder)
 
 
-@pytest.mark.parametrize("file", ["trust.json", "gallery.json"])
+@pytest.mark.parametrize("file", ["gallery.json"])
 def test_a_file_of_a_gallery_that_cannot_be_read_is_named(certified, photos, exported, tmp_path, capsys, file):
     """Neither left out in silence nor taken for a folder of photographs."""
     from probmetric import cli

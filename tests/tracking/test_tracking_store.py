@@ -4,18 +4,21 @@ import csv
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from fabricated_runs import study_metrics, write_run
 from mlflow import MlflowClient
 
+from probmetric.config import Params, parse
+from probmetric.errors import ProbMetricError
 from probmetric.io import FileError, sha256_file
 from probmetric.tracking import track, ui_addresses, ui_command
-from probmetric.tracking._parents import CHILD_OF
-from probmetric.tracking._writer import Writer
+from probmetric.tracking.store import CHILD_OF
 
 STORE = "sqlite:///mlflow.db"
 
@@ -238,19 +241,18 @@ def test_an_interrupted_run_is_written_again(tracked):
     assert content() == before
 
 
-def test_long_curves_are_thinned(tracked):
-    write_run(tracked.root, tracked.runs[0], study_metrics("digits", 0.0, "contrastive", 0), epochs=301)
+@pytest.mark.parametrize("epochs", [301, 1003])
+def test_every_point_of_a_curve_is_held(tracked, epochs):
+    write_run(tracked.root, tracked.runs[0], study_metrics("digits", 0.0, "contrastive", 0), epochs=epochs)
     project(tracked, folders=tracked.folders[:1])
     client, found = find_run(tracked.runs[0])
-    for name in ("by_epoch/train_loss", "by_epoch/val_metric"):
-        steps = [metric.step for metric in client.get_metric_history(found.info.run_id, name)]
-        assert steps == [0, 75, 150, 225, 300]
-    assert found.data.metrics["by_epoch/train_loss"] == float(last_row(tracked.folders[0])["train_loss"])
-
-
-def last_row(folder):
-    with (folder / "history.csv").open() as file:
-        return list(csv.DictReader(file))[-1]
+    with (tracked.folders[0] / "history.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    for name in ("train_loss", "val_metric"):
+        points = client.get_metric_history(found.info.run_id, f"by_epoch/{name}")
+        assert [(point.step, point.value) for point in points] == [
+            (int(row["epoch"]), float(row[name])) for row in rows
+        ]
 
 
 def test_of_many_metrics_the_headlines_are_held(tracked):
@@ -262,18 +264,6 @@ def test_of_many_metrics_the_headlines_are_held(tracked):
     _client, found = find_run(tracked.runs[0])
     final = {name for name in found.data.metrics if not name.startswith(("by_epoch", "training"))}
     assert final == held.keys()
-
-
-def test_rows_written_at_once_say_what_mlflow_s_own_calls_say(tracked, monkeypatch):
-    """A store filled by the calls a tracking server gets holds the same."""
-    project(tracked, folders=tracked.folders[:3])
-    monkeypatch.setattr(Writer, "_create_all", call_by_call)
-    project(tracked, folders=tracked.folders[:3], store="called")
-    assert content("called") == content()
-
-
-def call_by_call(writer, new):
-    return [writer._create(*item) for item in new]
 
 
 def test_unfinished_runs_are_left_out(tracked):
@@ -328,12 +318,52 @@ def test_a_broken_store_is_named_with_the_way_out(tracked):
         project(tracked)
 
 
-def test_no_absolute_path_is_stored(tracked):
+def test_artifacts_are_read_without_a_server(tracked):
     project(tracked)
-    client = connect()
-    for experiment in client.search_experiments():
-        if experiment.name != "Default":
-            assert experiment.artifact_location == f"mlflow-artifacts:/{experiment.name}"
+    client, run = find_run(tracked.runs[0])
+    path = client.download_artifacts(run.info.run_id, "metrics.json", str(tracked.root))
+    assert sha256_file(path) == sha256_file(tracked.folders[0] / "metrics.json")
+
+
+def test_a_moved_repository_is_written_again_where_it_is(tracked, tmp_path, monkeypatch):
+    project(tracked)
+    before = content()
+    tracked.root.rename(tmp_path / "elsewhere")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    folders = [Path("results", run) for run in tracked.runs]
+    assert len(project(tracked, folders=folders)["written"]) == len(tracked.runs) + 1
+    assert content() == before
+    run = find_run(tracked.runs[0])[1]
+    assert run.info.artifact_uri.startswith((tmp_path / "elsewhere").as_uri())
+    assert project(tracked, folders=folders)["written"] == []
+
+
+def test_a_server_that_never_answers_costs_ten_seconds(tracked, monkeypatch):
+    for name in ("TIMEOUT", "MAX_RETRIES"):
+        monkeypatch.delenv(f"MLFLOW_HTTP_REQUEST_{name}", raising=False)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        began = time.perf_counter()
+        with pytest.raises(FileError, match=r"cannot be written.*results are safe"):
+            track("study", tracked.folders[:1], "reports/study", store_uri=address, artifact_root="unused")
+        assert time.perf_counter() - began < 12
+    assert "MLFLOW_HTTP_REQUEST_TIMEOUT" not in os.environ
+
+
+@pytest.mark.parametrize("address", ["http://me:" + "hunter22@127.0.0.1:9", "postgresql://me:" + "hunter22@db/mlflow"])
+def test_a_password_in_the_address_is_refused_and_not_repeated(tracked, address):
+    """It would stand in plans, logs and messages."""
+    calls = [
+        lambda: track("study", tracked.folders[:1], "reports/study", store_uri=address, artifact_root="unused"),
+        lambda: parse(Params, {"datasets": ["digits"], "tracking": {"store": address}}, "params.yaml"),
+    ]
+    for call in calls:
+        with pytest.raises(ProbMetricError, match=r"holds a password; .*MLFLOW_TRACKING_PASSWORD") as error:
+            call()
+        assert "hunter22" not in str(error.value)
+    assert not [path for path in tracked.root.rglob("*") if path.is_file() and b"hunter22" in path.read_bytes()]
 
 
 def test_the_ui_is_for_this_machine_only(tracked):
@@ -365,5 +395,5 @@ def test_every_dataset_has_a_view_with_the_metrics_that_matter(tracked):
 
 
 def test_mlflow_is_imported_by_tracking_alone():
-    script = "import sys, probmetric.tracking, probmetric.reporting.html; sys.exit('mlflow' in sys.modules)"
+    script = "import sys, probmetric.tracking, probmetric.reporting.page; sys.exit('mlflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -12,9 +12,8 @@ from browsing import open_browser, save
 from fabricated_runs import study_metrics, write_run
 from mlflow import MlflowClient
 
-from probmetric.tracking import live_curves, track
-from probmetric.tracking._view import NAME, RUNS
-from probmetric.tracking._view import address as view_of
+from probmetric.tracking import live_curves, track, ui_addresses
+from probmetric.tracking.store import RUNS_VIEW, VIEW, view_address
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
@@ -24,6 +23,11 @@ def test_the_ui_shows_runs_curves_and_figures_after_the_repository_moved(tracked
     moved = tmp_path / "moved"
     monkeypatch.chdir(tmp_path)
     tracked.root.rename(moved)
+    monkeypatch.chdir(moved)
+    (warning,) = [line for line in ui_addresses("sqlite:///mlflow.db", 5000) if "was it moved?" in line]
+    assert str(tracked.root) in warning
+    folders = [moved / folder.relative_to(tracked.root) for folder in tracked.folders]
+    track("study", folders, "reports/study", store_uri="sqlite:///mlflow.db", artifact_root="mlartifacts")
     with serve(moved) as address:
         report = check_artifacts(address, moved)
         check_live_curves(address)
@@ -33,7 +37,7 @@ def test_the_ui_shows_runs_curves_and_figures_after_the_repository_moved(tracked
 
 
 def check_artifacts(address: str, moved: Path) -> tuple[str, str]:
-    """Artifacts come through the server although the folder has another path now."""
+    """Artifacts come through the server; the folder has another path now, where `track` wrote them again."""
     client = MlflowClient(tracking_uri=address)
     experiment = client.get_experiment_by_name("reports")
     (run,) = client.search_runs([experiment.experiment_id])
@@ -111,11 +115,11 @@ def check_views(driver, address: str, experiment: str) -> None:
     """Methods by their means, runs by their own numbers, in the columns that matter; runs folded below their method."""
     columns = ("map_at_r", "recall_at_1", "noise")
     for view, shown, hidden in (
-        (NAME, "proxy_nca noise0.2 (2 seeds)", "laplace seed0"),
-        (RUNS, "laplace seed0", "(2 seeds)"),
+        (VIEW, "proxy_nca noise0.2 (2 seeds)", "laplace seed0"),
+        (RUNS_VIEW, "laplace seed0", "(2 seeds)"),
     ):
         driver.get("about:blank")  # an address that differs behind its # alone is not loaded again
-        driver.get(f"{address}/{view_of(experiment, view)}")
+        driver.get(f"{address}/{view_address(experiment, view)}")
         text = wait_for_text(driver, ["Sort: retrieval/recall_at_1", "Best methods", shown])
         heads = [cell.text for cell in driver.find_elements("css selector", "[role=columnheader]")]
         assert all(any(name in head for head in heads) for name in columns), heads

@@ -7,11 +7,10 @@ As a program: RANK, WORLD_SIZE and the meeting point in the environment, prepare
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -22,11 +21,11 @@ from probmetric.io import read_tensors, write_tensors
 from probmetric.launch import Place
 from probmetric.losses import create_loss
 from probmetric.models._base import Encoder
+from probmetric.training.assemble import weights_of
 from probmetric.training.batch_norm import synchronise_batch_norm
 from probmetric.training.checkpoint import Checkpoints
-from probmetric.training.data import TrainingData
-from probmetric.training.loop import Trainer, TrainingStoppedError
-from probmetric.training.network import weights_of
+from probmetric.training.data import TrainingData, training_images
+from probmetric.training.loop import Conduct, Trainer, TrainingStoppedError
 from probmetric.training.processes import ALONE, Processes, joined
 from probmetric.uncertainty import create_uncertainty
 
@@ -61,9 +60,8 @@ class FirstGradients(Trainer):
         made = super()._scalars(*values)
         if self.progress.step == 0:
             parts = {"encoder": self.encoder, "loss": self.loss}
-            with self.team.whole_loss():
-                named = {f"{part}.{name}": p for part, module in parts.items() for name, p in module.named_parameters()}
-                self.gradients = {name: p.grad.clone() for name, p in named.items() if p.grad is not None}
+            named = {f"{part}.{name}": p for part, module in parts.items() for name, p in module.named_parameters()}
+            self.gradients = {name: p.grad.clone() for name, p in named.items() if p.grad is not None}
             everything = torch.cat([gradient.flatten() for gradient in self.gradients.values()])
             torch.testing.assert_close(made[1], everything.norm(), rtol=1e-5, atol=0)
         return made
@@ -75,28 +73,28 @@ def train(
     folder: Path,
     processes: Processes = ALONE,
     stop_after: int | None = None,
-    options: Mapping[str, Any] = MappingProxyType({}),
-    kind: type[FirstGradients] = FirstGradients,
     **changes: Any,
 ) -> FirstGradients:
     """Train with loss `name`; `stop_after` so many steps asks for a stop, which leaves a checkpoint.
 
-    `options` are the loss's, `changes` those of the training settings.
+    `changes` are those of the training settings.
     """
     settings = SETTINGS.model_copy(update=changes)
-    data = TrainingData(prepared, settings, seed=0, device=CPU, processes=processes)
+    data = TrainingData(training_images(prepared, settings), settings, seed=0, device=CPU, processes=processes)
     torch.manual_seed(0)
     encoder = Smooth(8)
     chosen = "contrastive" if name == "laplace_online" else name
-    loss = create_loss(chosen, num_classes=data.num_classes, dim=8, **options)
+    loss = create_loss(chosen, num_classes=data.num_classes, dim=8)
     if name == "laplace_online":
         shaping = create_uncertainty(name, initial_curvature=1.0, scale=1.0)
         loss = shaping.objective(encoder, loss, num_images=len(data.labels))
     if processes.several:
         synchronise_batch_norm(encoder, CPU)
-    places = {"checkpoints": Checkpoints(folder / "state"), "identity": name, "progress_bar": False}
-    trainer = kind(settings, encoder, loss, data, seed=0, device=CPU, **places)
-    trainer.should_stop = lambda: trainer.progress.step + 1 == stop_after
+    steps = itertools.count(1)
+    conduct = Conduct(
+        Checkpoints(folder / "state"), name, progress_bar=False, should_stop=lambda: next(steps) == stop_after
+    )
+    trainer = FirstGradients(encoder, loss, data, conduct)
     with contextlib.suppress(TrainingStoppedError):
         trainer.fit()
     return trainer

@@ -17,12 +17,11 @@ from probmetric.config import EncoderSettings, Training
 from probmetric.io import read_tensors, read_yaml
 from probmetric.losses import create_loss, list_losses
 from probmetric.models import create_encoder
-from probmetric.runs.folder import RunFolder
-from probmetric.training import Ordered, TrainingError, load_encoder, train_run, train_together
+from probmetric.training import TrainingError, load_encoder, train_run
 from probmetric.training.checkpoint import Checkpoints
-from probmetric.training.data import TrainingData
+from probmetric.training.data import TrainingData, training_images
 from probmetric.training.forward import embed, resolve_precision
-from probmetric.training.loop import Trainer, TrainingStoppedError
+from probmetric.training.loop import Conduct, Trainer, TrainingStoppedError
 from probmetric.training.optimizer import create_optimizer
 
 pytestmark = [
@@ -62,36 +61,6 @@ def test_training_learns_and_resumes(digits: Path, tmp_path: Path, precision: st
     assert record["training"]["selected_value"] > 0.6
     encoder, _, _ = load_encoder(tmp_path, "cuda")
     assert torch.isfinite(encoder(torch.rand(2, 1, 32, 32, device="cuda"))).all()
-
-
-@pytest.mark.parametrize("loss", ["proxy_anchor", "contrastive", "vmf", "nir", "el_nivmf"])
-def test_stacked_seeds_are_the_seeds_alone(digits: Path, tmp_path: Path, loss: str) -> None:
-    """To rounding, which a threshold of the net or of the optimiser may enlarge."""
-    settings = [quick_settings(loss=loss, optimizer="sgd", precision="float32", seed=seed) for seed in range(4)]
-    folders = [tmp_path / str(each.seed) for each in settings]
-    runs = [Ordered(each, digits, folder, folder / "state") for each, folder in zip(settings, folders, strict=True)]
-    assert train_together(runs, device="cuda") == [0, 1, 2, 3]
-    for each, folder in zip(settings, folders, strict=True):
-        found = read_tensors(folder / "model_last.safetensors", framework="torch")[0]
-        expected = train(each, digits, tmp_path / f"alone{each.seed}")
-        assert found.keys() == expected.keys()
-        for name, tensor in expected.items():
-            scale = float(tensor.double().norm()) or 1.0
-            assert float((found[name].double() - tensor.double()).norm()) < 0.02 * scale, name
-
-
-def test_a_stack_is_faster_than_its_seeds_one_after_the_other(digits: Path, tmp_path: Path) -> None:
-    """Sixteen seeds of a small net, which alone waits for its kernels to start."""
-    took = {}
-    for name, size in (("stacked", 16), ("alone", 1)):
-        settings = [quick_settings(loss="proxy_anchor", steps_per_epoch=40, seed=seed) for seed in range(16)]
-        folders = [tmp_path / name / str(each.seed) for each in settings]
-        runs = [Ordered(each, digits, folder, folder / "state") for each, folder in zip(settings, folders, strict=True)]
-        train_together(runs[:size], device="cuda")
-        took[name] = (
-            sum(float(row["seconds"]) for run in runs[:size] for row in RunFolder(run.run_folder).history) / size
-        )
-    assert took["stacked"] < 0.5 * took["alone"]
 
 
 @pytest.mark.parametrize("objective", ["laplace_online", "hib", "mc_dropout"])
@@ -189,7 +158,7 @@ def test_images_read_ahead_arrive_pinned_and_on_the_right_device(digits: Path, m
 
     monkeypatch.setattr(torch.Tensor, "pin_memory", pinned)
     last = torch.device("cuda", torch.cuda.device_count() - 1)
-    data = TrainingData(digits, Training(batch_size=32), seed=0, device=last)
+    data = TrainingData(training_images(digits, Training(batch_size=32)), Training(batch_size=32), seed=0, device=last)
     devices = {images.device for _, images, _ in data.epoch_batches(0)}
     assert devices == {last}
     assert set(current) == {last.index}
@@ -197,12 +166,11 @@ def test_images_read_ahead_arrive_pinned_and_on_the_right_device(digits: Path, m
 
 def test_a_step_synchronises_once(digits: Path, tmp_path: Path) -> None:
     """Between batch and update, only the loss, the norm and the stop flag are read back."""
-    data = TrainingData(digits, Training(batch_size=32), seed=0, device=cuda())
+    settings = Training(epochs=1, steps_per_epoch=3, batch_size=32)
+    data = TrainingData(training_images(digits, settings), settings, seed=0, device=cuda())
     encoder = create_encoder("compact", dim=8, in_channels=1).to(cuda(), memory_format=torch.channels_last)
     loss = create_loss("proxy_anchor", num_classes=data.num_classes, dim=8).to(cuda())
-    settings = Training(epochs=1, steps_per_epoch=3, batch_size=32)
-    places = {"checkpoints": Checkpoints(tmp_path), "identity": "x", "progress_bar": False}
-    trainer = Trainer(settings, encoder, loss, data, seed=0, device=cuda(), **places)
+    trainer = Trainer(encoder, loss, data, Conduct(Checkpoints(tmp_path), "x", progress_bar=False))
     trainer.fit()
     positions, images, labels = next(data.epoch_batches(0))
     torch.cuda.set_sync_debug_mode("warn")

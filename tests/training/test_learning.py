@@ -30,9 +30,9 @@ from probmetric.metrics import calibration_error
 from probmetric.models import Encoder, create_encoder
 from probmetric.retrieval import retrieval_metrics
 from probmetric.training.checkpoint import Checkpoints
-from probmetric.training.data import TrainingData
+from probmetric.training.data import TrainingData, training_images
 from probmetric.training.forward import embed_split
-from probmetric.training.loop import Trainer
+from probmetric.training.loop import Conduct, Trainer
 from probmetric.uncertainty import Uncertainty, create_uncertainty
 
 CPU = torch.device("cpu")
@@ -78,15 +78,14 @@ def trained(
     steps_per_epoch: int = 48,
 ) -> tuple[TrainingData, Encoder, Loss]:
     steps = {"batch_size": 96, "images_per_class": 4, "steps_per_epoch": steps_per_epoch, "learning_rate": 0.003}
-    data = TrainingData(prepared, quick_settings(epochs=epochs, **steps).training, seed=0, device=CPU)
+    settings = quick_settings(epochs=epochs, **steps).training
+    data = TrainingData(training_images(prepared, settings), settings, seed=0, device=CPU)
     torch.manual_seed(0)
     encoder = create_encoder("compact", dim=dim, in_channels=1, image_size=data.image_size)
     loss = create_loss(num_classes=data.num_classes, dim=dim, **options)
     if objective is not None:
         loss = objective.objective(encoder, loss, num_images=len(data.labels))
-    trainer = Trainer(
-        data.settings, encoder, loss, data, seed=0, device=CPU, checkpoints=Checkpoints(folder), identity="learning"
-    )
+    trainer = Trainer(encoder, loss, data, Conduct(Checkpoints(folder), "learning"))
     if warm_start == "evaluation mode":
         trainer._warm_start = lambda: loss.warm_start(embed_split(encoder, data, "train"), data.labels)  # type: ignore[method-assign, assignment]
     trainer.fit()
@@ -106,7 +105,7 @@ def error_auroc(run: tuple[TrainingData, Encoder, Loss], chosen: Uncertainty) ->
     if chosen.fits:
         batches = [data.batch(positions, epoch=0) for positions in data.batches(0)]
         posterior = chosen.fit(encoder, batches, generator=torch.Generator().manual_seed(0), device="cpu", loss=loss)
-    record = chosen.bind(encoder, posterior=posterior, seed=0)(list(data.reader("val").batches()))
+    record = chosen.bind(encoder, posterior=posterior, seed=0)(list(data.plain_batches("val")))
     rows = F.normalize(record.mean, dim=1)
     nearest = (rows @ rows.T).fill_diagonal_(-2.0).argmax(dim=1)
     wrong = data.val_labels[nearest] != data.val_labels

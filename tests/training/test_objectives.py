@@ -14,9 +14,8 @@ from training_helpers import quick_settings
 from probmetric.config import EncoderSettings
 from probmetric.io import read_tensors, read_yaml
 from probmetric.training import TrainingError, load_encoder, train_run
-from probmetric.training.data import TrainingData
+from probmetric.training.data import TrainingData, training_images
 from probmetric.training.loop import TrainingStoppedError
-from probmetric.training.passes import TrainingPass, ValidationPass
 from probmetric.uncertainty import create_uncertainty
 from probmetric.uncertainty.laplace._online import OnlineLaplaceObjective
 
@@ -140,8 +139,9 @@ def test_runs_without_an_objective_are_described_as_before() -> None:
 
 
 def test_passes_are_repeatable_streams(digits: Path, digits_open: Path) -> None:
-    data = TrainingData(digits, quick_settings().training, seed=0, device=CPU)
-    training, validation = TrainingPass(data), ValidationPass(data)
+    settings = quick_settings().training
+    data = TrainingData(training_images(digits, settings), settings, seed=0, device=CPU)
+    training, validation = data.training_pass(), data.validation_pass()
     for source in (training, validation):
         assert iter(source) is not iter(source), "every pass starts anew"
         for (images, labels), (again, same) in zip(source, source, strict=True):
@@ -150,8 +150,9 @@ def test_passes_are_repeatable_streams(digits: Path, digits_open: Path) -> None:
     assert len(list(training)) == data.steps_per_epoch
     assert torch.equal(torch.cat([labels for _, labels in validation]), data.val_labels)
 
-    unseen = TrainingData(digits_open, quick_settings().training, seed=0, device=CPU)
-    labels = torch.cat([labels for _, labels in ValidationPass(unseen)])
+    settings = quick_settings().training
+    unseen = TrainingData(training_images(digits_open, settings), settings, seed=0, device=CPU)
+    labels = torch.cat([labels for _, labels in unseen.validation_pass()])
     assert not unseen.closed_set
     assert int(labels.min()) == unseen.num_classes, "unseen classes are not numbered like training classes"
     same_class = unseen.val_labels[:, None] == unseen.val_labels

@@ -1,8 +1,6 @@
-"""Parameter groups, their rates, and a step that equals PyTorch's."""
+"""Parameter groups, their rates and decay, and the norm of all gradients."""
 
 from __future__ import annotations
-
-import copy
 
 import pytest
 import torch
@@ -13,7 +11,6 @@ from probmetric.losses import create_loss
 from probmetric.losses._base import Loss
 from probmetric.models import create_encoder
 from probmetric.training.optimizer import create_optimizer, gradient_norm, set_learning_rates
-from probmetric.uncompiled import update_parameters
 
 
 class TwoRates(Loss):
@@ -40,26 +37,6 @@ def test_groups_have_their_own_rates_and_decay() -> None:
     assert [g["lr"] for g in optimizer.param_groups] == pytest.approx([1e-3, 0.1, 0.05])
     trained = sum(p.numel() for g in optimizer.param_groups for p in g["params"])
     assert trained == sum(p.numel() for p in encoder.parameters()) + 9
-
-
-@pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "rmsprop"])
-def test_update_equals_the_optimizer_step(name: str) -> None:
-    torch.manual_seed(0)
-    first = create_encoder("lenet_vmf", dim=4, in_channels=1)
-    second = copy.deepcopy(first)
-    loss = create_loss("contrastive", num_classes=3, dim=4)
-    settings = Training(optimizer=name, learning_rate=1e-2)
-    optimizers = [create_optimizer(settings, encoder, loss) for encoder in (first, second)]
-    images = torch.randn(6, 1, 32, 32)
-    for _ in range(3):
-        for encoder in (first, second):
-            encoder(images).square().mean().backward()
-        update_parameters(optimizers[0])
-        optimizers[1].step()
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-    for mine, reference in zip(first.parameters(), second.parameters(), strict=True):
-        assert torch.equal(mine, reference)
 
 
 def test_gradient_norm_is_the_norm_of_everything() -> None:

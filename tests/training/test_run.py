@@ -17,17 +17,16 @@ from probmetric.config import EncoderSettings
 from probmetric.data import DataError, load_columns
 from probmetric.data.choosing import Role, open_for_choosing
 from probmetric.data.views.photos import Photos
-from probmetric.io import FileError, read_tensors, read_yaml, sha256_file, write_tensors
+from probmetric.io import FileError, read_tensors, read_yaml, sha256_file, try_lock, write_tensors
 from probmetric.losses._base import Loss
 from probmetric.models import create_encoder
 from probmetric.retrieval import retrieval_metrics
 from probmetric.training import load_encoder, train_run
 from probmetric.training.checkpoint import Checkpoints
-from probmetric.training.data import TrainingData, training_view
-from probmetric.training.device import try_lock
+from probmetric.training.data import TrainingData, training_images, training_view
 from probmetric.training.diagnosis import NonFiniteGradientError
 from probmetric.training.forward import embed, embed_split
-from probmetric.training.loop import Trainer, TrainingStoppedError
+from probmetric.training.loop import Conduct, Trainer, TrainingStoppedError
 from probmetric.training.progress import HISTORY_COLUMNS
 
 CPU = torch.device("cpu")
@@ -61,7 +60,7 @@ def test_selected_weights_have_the_recorded_metric(digits_open: Path, tmp_path: 
     """The validation metric is recomputed from the files, independently of the loop."""
     folder = train(quick_settings(epochs=4, selection_metric="recall_at_1"), digits_open, tmp_path / "run")
     encoder, _, settings = load_encoder(folder)
-    data = TrainingData(digits_open, settings.training, seed=0, device=CPU)
+    data = TrainingData(training_images(digits_open, settings.training), settings.training, seed=0, device=CPU)
     embeddings = embed_split(encoder, data, "val").numpy()
     similarity = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
     similarity = similarity @ similarity.T
@@ -74,7 +73,8 @@ def test_selected_weights_have_the_recorded_metric(digits_open: Path, tmp_path: 
 
 def test_batches_made_several_at_once_are_those_made_alone(digits: Path) -> None:
     """Wherever an epoch is taken up again."""
-    data = TrainingData(digits, quick_settings().training, seed=0, device=CPU)
+    settings = quick_settings().training
+    data = TrainingData(training_images(digits, settings), settings, seed=0, device=CPU)
     for start in (0, 2):
         made = list(data.epoch_batches(3, start))
         assert len(made) == data.steps_per_epoch - start
@@ -205,19 +205,21 @@ def test_refit_trains_as_many_epochs_again_on_training_and_validation_images(dig
     assert (again / "model.safetensors").read_bytes() != (plain / "model.safetensors").read_bytes()
     _, loss, _ = load_encoder(again)
     assert loss is not None
-    later = TrainingData(digits_open, quick_settings(selection="refit").training, seed=0, device=CPU)
+    settings = quick_settings(selection="refit").training
+    later = TrainingData(training_images(digits_open, settings), settings, seed=0, device=CPU)
     assert (later.num_classes, later.has_validation) == (5, False)
     assert not (again / "state").exists() or not list((again / "state").iterdir())
 
 
 def test_test_images_cannot_be_opened_by_what_chooses(digits: Path) -> None:
-    data = TrainingData(digits, quick_settings().training, seed=0, device=CPU)
+    settings = quick_settings().training
+    data = TrainingData(training_images(digits, settings), settings, seed=0, device=CPU)
     columns = load_columns(digits, ["label", "split"])
     test = np.flatnonzero(columns["split"] == "test")
     with pytest.raises(DataError, match="of a split that this step must not see"):
-        data._store.batch(test[:3])
+        data.sources["train"].store.load(test[:3])
     with pytest.raises(DataError, match="without test images"):
-        data._store[int(test[0])]
+        data.sources["train"].store[int(test[0])]
 
 
 @pytest.mark.parametrize(
@@ -234,12 +236,12 @@ def test_a_step_that_chooses_gets_the_splits_of_its_role(
     opened, columns = open_for_choosing(digits, role), load_columns(digits, ["label", "split"])
     for use, splits in (("train", train_on), ("val", choose_on)):
         rows = np.flatnonzero(np.isin(columns["split"], splits))
-        assert np.array_equal(opened.rows[use], rows)
-        assert np.array_equal(opened.labels[use], columns["label"][rows])
-        assert len(opened.store.batch(rows[:3])) == len(rows[:3])
+        assert np.array_equal(opened[use].index, rows)
+        assert np.array_equal(opened[use].labels, columns["label"][rows])
+        assert len(opened[use].store.load(rows[:3])) == len(rows[:3])
     for split in refused:
         with pytest.raises(DataError, match="of a split that this step must not see"):
-            opened.store.batch(np.flatnonzero(columns["split"] == split)[:3])
+            opened["val"].store.load(np.flatnonzero(columns["split"] == split)[:3])
 
 
 def test_closed_set_accuracy_selects(digits: Path, tmp_path: Path) -> None:
@@ -263,7 +265,7 @@ def test_training_separates_digits(digits: Path, tmp_path: Path) -> None:
     settings = quick_settings(epochs=6, steps_per_epoch=None, learning_rate=3e-3, dim=16, backbone={"name": "compact"})
     folder = train(settings, digits, tmp_path / "run")
     encoder, _, _ = load_encoder(folder)
-    data = TrainingData(digits, settings.training, seed=0, device=CPU)
+    data = TrainingData(training_images(digits, settings.training), settings.training, seed=0, device=CPU)
     embeddings = embed_split(encoder, data, "val")
     found = retrieval_metrics(embeddings.numpy(), data.val_labels.numpy(), ks=(1,), normalize=True)
     assert found["recall_at_1"] > 0.95
@@ -385,10 +387,8 @@ def test_steps_with_non_finite_gradients_are_skipped_and_counted(digits: Path, t
 
     settings = quick_settings(epochs=1).training
     encoder, loss = create_encoder("compact", dim=4, in_channels=1, width=4), Spoilt(num_classes=10, dim=4)
-    data = TrainingData(digits, settings, seed=0, device=CPU)
-    trainer = Trainer(
-        settings, encoder, loss, data, seed=0, device=CPU, checkpoints=Checkpoints(tmp_path), identity="x"
-    )
+    data = TrainingData(training_images(digits, settings), settings, seed=0, device=CPU)
+    trainer = Trainer(encoder, loss, data, Conduct(Checkpoints(tmp_path), "x"))
     row = trainer.fit().history[0]
     assert row["skipped_steps"] == 2
     assert np.isfinite(row["grad_norm"])
@@ -399,36 +399,29 @@ def test_steps_with_non_finite_gradients_are_skipped_and_counted(digits: Path, t
             return Poisoned.apply(embeddings).square().mean()
 
     forever = settings.model_copy(update={"epochs": 99})
-    trainer = Trainer(
-        forever,
-        encoder,
-        AlwaysSpoilt(num_classes=10, dim=4),
-        data,
-        seed=0,
-        device=CPU,
-        checkpoints=Checkpoints(tmp_path),
-        identity="y",
-    )
+    data = TrainingData(training_images(digits, forever), forever, seed=0, device=CPU)
+    trainer = Trainer(encoder, AlwaysSpoilt(num_classes=10, dim=4), data, Conduct(Checkpoints(tmp_path), "y"))
     with pytest.raises(NonFiniteGradientError, match=r"20 steps in a row.*encoder\.layers.*learning_rate"):
         trainer.fit()
 
 
 def test_photographs_are_cropped_by_their_recipe(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Larger images than the network's input: random crops train, central crops validate, threads change nothing."""
-    recipe = Photos(size=16, resize=20, normalisation="unit")
-    options = {"size": 16, "resize": 20, "normalisation": "unit"}
+    recipe = Photos(size=16, resize=20, mean=(0.0,) * 3, std=(1.0,) * 3)
+    options = {"size": 16, "resize": 20, "mean": [0.0] * 3, "std": [1.0] * 3}
     settings = quick_settings(view={"name": "photos", "options": options})
     assert training_view(settings, digits) == recipe
-    data = TrainingData(digits, settings.training, seed=0, device=CPU, view=recipe)
+    data = TrainingData(training_images(digits, settings.training, view=recipe), settings.training, seed=0, device=CPU)
     assert (data.image_size, data.in_channels) == (16, 1)
     first, again, later = (data.batch(torch.arange(5), epoch=epoch)[0] for epoch in (0, 0, 1))
     assert first.shape == (5, 1, 16, 16)
     assert torch.equal(first, again)
     assert not torch.equal(first, later)
-    one, two = (torch.cat(list(data.reader("val").batches())) for _ in range(2))
+    one, two = (torch.cat(list(data.plain_batches("val"))) for _ in range(2))
     assert torch.equal(one, two)
     several = train(settings, digits, tmp_path / "threads")
-    monkeypatch.setattr("probmetric.training.data.loading_threads", lambda _device: 0)
+    for module in ("training.data", "data.images"):
+        monkeypatch.setattr(f"probmetric.{module}.loading_threads", lambda _device: 0)
     single = train(settings, digits, tmp_path / "single")
     assert (several / "model.safetensors").read_bytes() == (single / "model.safetensors").read_bytes()
 

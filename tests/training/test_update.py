@@ -12,9 +12,9 @@ from training_helpers import quick_settings
 from probmetric.losses._base import Loss
 from probmetric.models import create_encoder
 from probmetric.training.checkpoint import Checkpoints
-from probmetric.training.data import TrainingData
+from probmetric.training.data import TrainingData, training_images
 from probmetric.training.diagnosis import NonFiniteLossError
-from probmetric.training.loop import Trainer
+from probmetric.training.loop import Conduct, Trainer
 
 CPU = torch.device("cpu")
 
@@ -42,8 +42,8 @@ def trainer(digits: Path, folder: Path, loss: Loss, **changes: object) -> Traine
     settings = quick_settings(**{"epochs": 1, "steps_per_epoch": 1, **plain, **changes}).training
     torch.manual_seed(0)
     encoder = create_encoder("compact", dim=4, in_channels=1, width=4)
-    data = TrainingData(digits, settings, seed=0, device=CPU)
-    return Trainer(settings, encoder, loss, data, seed=0, device=CPU, checkpoints=Checkpoints(folder), identity="x")
+    data = TrainingData(training_images(digits, settings), settings, seed=0, device=CPU)
+    return Trainer(encoder, loss, data, Conduct(Checkpoints(folder), "x"))
 
 
 def step_length(digits: Path, folder: Path, clip: float | None) -> float:

@@ -15,9 +15,9 @@ from probmetric.losses._base import Loss
 from probmetric.models import create_encoder
 from probmetric.models._base import Encoder
 from probmetric.training.checkpoint import Checkpoints
-from probmetric.training.data import TrainingData
+from probmetric.training.data import TrainingData, training_images
 from probmetric.training.forward import embed_as_trained, embed_split
-from probmetric.training.loop import Trainer
+from probmetric.training.loop import Conduct, Trainer
 
 CPU = torch.device("cpu")
 DIM = 32
@@ -41,15 +41,13 @@ def network(data: TrainingData, backbone: dict[str, Any]) -> Encoder:
 
 def prepared(folder: Path, **training: object) -> TrainingData:
     settings = quick_settings(batch_size=80, images_per_class=8, **training).training
-    return TrainingData(folder, settings, seed=0, device=CPU)
+    return TrainingData(training_images(folder, settings), settings, seed=0, device=CPU)
 
 
 def trainer(data: TrainingData, encoder: Encoder, options: dict[str, Any], folder: Path) -> Trainer:
     torch.manual_seed(1)
     loss = create_loss(num_classes=data.num_classes, dim=DIM, **options)
-    return Trainer(
-        data.settings, encoder, loss, data, seed=0, device=CPU, checkpoints=Checkpoints(folder), identity="warm"
-    )
+    return Trainer(encoder, loss, data, Conduct(Checkpoints(folder), "warm"))
 
 
 def first_batch(data: TrainingData, encoder: Encoder) -> tuple[torch.Tensor, torch.Tensor]:
@@ -115,7 +113,7 @@ def test_every_image_is_embedded_once_and_the_network_is_left_as_it_was(digits: 
     assert torch.equal(order.sort().values, torch.arange(len(data.labels)))
     stored = embed_split(encoder, data, "train")
     assert torch.allclose(embeddings, stored, atol=1e-5) == (batch_norm == "frozen")
-    expected, images = torch.empty_like(embeddings), torch.cat(list(data.reader("train").batches()))
+    expected, images = torch.empty_like(embeddings), torch.cat(list(data.plain_batches("train")))
     encoder.train()
     with torch.no_grad():
         for positions, _ in data.own_images_shuffled():

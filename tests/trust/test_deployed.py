@@ -142,3 +142,31 @@ def test_digests_tell_galleries_apart(gallery):
     }
     assert len(found) == 3
     assert records_digest(record["mean"].copy(), labels.astype(np.int32)) in found
+
+
+@pytest.mark.parametrize("moved", [0.0, 1e-6])
+def test_copies_within_the_gallery_calibrate_nothing(gallery, caplog, moved):
+    """Hostile fault 4: photos indexed twice find themselves; of answers certified for 5 % risk 24 % were wrong."""
+    record, labels = gallery
+    once = calibration_answers(record, labels)
+    copied = np.r_[np.arange(len(labels)), np.arange(24, len(labels))]
+    twice = {name: values[copied] for name, values in record.items()}
+    twice["mean"][len(labels) :] += np.float32(moved)  # embedded in another batch
+    found = calibration_answers(twice, labels[copied])
+    assert len(found.right) == 24 <= len(once.right)
+    assert "912 of 936 images of the gallery are copies" in caplog.text
+    with pytest.raises(CertificateError, match="calibration has 24 labelled queries"):
+        certify_answers(found, labels[copied], risk=0.05, unit="query")
+    fresh = images(np.random.default_rng(5), np.arange(CLASSES), 15)
+    certificate = certify_answers(calibration_answers(twice, labels[copied], *fresh), labels[copied], risk=0.2)
+    assert certificate.queries == 600
+
+
+def test_an_image_alone_in_its_class_ends_no_command():
+    """Hostile fault 14: among images of one other class its gap was infinite."""
+    record, labels = images(np.random.default_rng(6), np.arange(2), 40)
+    labels[40:] = 0
+    labels[0] = 1
+    found = calibration_answers(record, labels)
+    assert len(found.right) == 79
+    assert all(np.isfinite(values).all() for values in found.doubts.values())

@@ -6,6 +6,7 @@ from scipy.ndimage import gaussian_filter
 from scipy.stats import beta, kstest
 
 from probmetric.data import load_columns, open_images
+from probmetric.data.views._base import stacked
 from probmetric.io import FileError
 from probmetric.trust.certificates import CertificateError, certify
 from probmetric.trust.deployed import answer_doubts, deployed_p_right
@@ -79,9 +80,9 @@ def test_blur_is_found_within_200_queries(prepared_dataset):
     store, generator = open_images(prepared_dataset("glyphs")), np.random.default_rng(9)
     test = generator.permuted(np.flatnonzero(columns["split"] == "test").reshape(-1, 48), axis=1)[:, :24]
     gallery, fresh = test[:, :8].ravel(), generator.permutation(test[:, 8:].ravel())
-    images = store.batch(fresh).numpy().reshape(len(fresh), 32, 32)
+    images = stacked(store.load(fresh)).numpy().reshape(len(fresh), 32, 32)
     blurred = np.stack([gaussian_filter(image.astype(float), 2.0) for image in images[:300]])
-    found, labels = pixels(store.batch(gallery).numpy()), np.repeat(np.arange(112), 8)
+    found, labels = pixels(stacked(store.load(gallery)).numpy()), np.repeat(np.arange(112), 8)
     fitted = deployed_p_right(found, labels)
     clean, changed = (
         1 - fitted.probability(answer_doubts(found, labels, pixels(queries))[0]) for queries in (images, blurred)

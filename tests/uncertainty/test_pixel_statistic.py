@@ -3,7 +3,7 @@ import pytest
 import torch
 from scipy.ndimage import convolve
 
-from probmetric.testing._uncertainties import TinyEncoder
+from probmetric.testing.uncertainties import TinyEncoder
 from probmetric.uncertainty import create_uncertainty
 from probmetric.uncertainty.pixel_statistic import KERNEL
 

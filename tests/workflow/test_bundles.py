@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from slurm_helpers import wait_for
 
 from probmetric import bundle
@@ -18,7 +17,6 @@ from probmetric.planning import bundles, needs
 from probmetric.planning.bundles import BundlePlan, bundled
 from probmetric.planning.plans import RunPlan
 from probmetric.planning.runs import Run
-from probmetric.planning.staleness import Judge
 from probmetric.runs import steps as pipeline
 from probmetric.runs.folder import RunFolder
 
@@ -160,65 +158,3 @@ def test_few_runs_have_jobs_of_their_own_and_many_are_bundled(monkeypatch):
             encoder = runs[name].encoder
             assert encoder in names, "runs that share an encoder are in one bundle"
             assert names.index(encoder) <= names.index(name)
-
-
-def test_seeds_of_a_bundle_are_trained_as_one_and_are_what_they_are_alone(place, caplog):
-    caplog.set_level("INFO", "probmetric")
-    stacked = {"training": TRAINING | {"stack": 2}}
-    runs = [run("plain", seed, **stacked) for seed in (0, 1, 3)] + [run("late", 1, base="plain", **stacked)]
-    plan = plan_of(*runs)
-    bundle.make(plan)
-    logs = [(place / f"logs/train/digits/plain/seed{seed}.log").read_text() for seed in (0, 1, 3)]
-    assert ["2 runs are trained together" in text for text in logs] == [True, True, False]
-    assert all(RunFolder.named(each.name).finished for each in runs)
-    before = [RunFolder.named(each.name).weights_file().stat().st_mtime_ns for each in runs[:3]]
-    bundle.make(plan)
-    after = [RunFolder.named(each.name).weights_file().stat().st_mtime_ns for each in runs[:3]]
-    assert after == before, "what is finished is not repeated"
-    found = {each.name: RunFolder.named(each.name).weights("last") for each in runs[:3]}
-    alone = {each.name: run("plain", each.settings.seed) for each in runs[:3]}
-    runs_alone = {each.name: each for each in alone.values()}
-    assert all(Judge(runs_alone).verdict(name, "train").usable for name in alone), "how it was made is no identity"
-    (place / "results").rename(place / "together")
-    for name, each in alone.items():
-        pipeline.train(RunPlan(each))
-        for tensor, expected in RunFolder.named(name).weights("last").items():
-            torch.testing.assert_close(found[name][tensor], expected, atol=5e-3, rtol=0)
-
-
-def test_runs_with_other_rates_and_margins_are_trained_as_one(place, caplog):
-    """Rates ten times apart, and Adam moves a weight by its rate: a stack that used one run's for all would be seen."""
-    caplog.set_level("INFO", "probmetric")
-    given = {"low": (1e-3, 0.7), "high": (1e-2, 0.9)}
-    runs = {}
-    for stack in (2, 1):
-        for method, (rate, margin) in given.items():
-            training = TRAINING | {"learning_rate": rate, "stack": stack}
-            runs[method] = run(method, training=training, loss={"name": "contrastive", "margin": margin})
-        bundle.make(plan_of(*runs.values()))
-        log = (place / "logs/train/digits/low/seed0.log").read_text()
-        assert ("2 runs are trained together" in log) == (stack == 2)
-        (place / "results").rename(place / f"made-{stack}")
-    for method, (rate, _) in given.items():
-        together, alone = (RunFolder(place / f"made-{n}/digits/{method}/seed0").weights("last") for n in (2, 1))
-        apart = [(tensor.float() - alone[name].float()).abs().mean() for name, tensor in together.items()]
-        assert max(apart) < 0.1 * rate
-
-
-def test_a_stack_that_is_refused_is_made_one_by_one(place):
-    training = TRAINING | {"stack": 3, "schedule": "plateau"}
-    runs = [run("plain", seed, training=training) for seed in range(2)]
-    bundle.make(plan_of(*runs))
-    assert all(RunFolder.named(each.name).finished for each in runs)
-
-
-def test_seeds_to_be_stacked_are_bundled_however_few(monkeypatch):
-    stacked = {"training": TRAINING | {"stack": 2}}
-    several = [run("plain", seed, **stacked) for seed in range(5)] + [run("other", 0, dim=5, **stacked)]
-    several += [run("late", 3, base="plain", **stacked), run("single", 0)]
-    runs = {each.name: each for each in several}
-    found = [{name.removeprefix("digits/") for name in names} for names in bundled(runs, runs)]
-    assert {"plain/seed0", "plain/seed1"} in found
-    assert {"plain/seed2", "plain/seed3", "late/seed3"} in found
-    assert {"plain/seed4"} in found
-    assert {"single/seed0"} in found

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 from probmetric.cli._shared import Add, add_on_error, harmless, params
 from probmetric.io import FileError
+from probmetric.io.folders import check_new_file
 
 
 def prepare(options: argparse.Namespace) -> None:
@@ -34,7 +36,13 @@ def _copy_digest(folder: Path, target: Path | None) -> None:
     from probmetric.io import write_text
 
     if target is not None:
+        check_new_file(target, _is_digest)
         write_text(target, (folder / "digest").read_text(encoding="utf-8"))
+
+
+def _is_digest(path: Path) -> bool:
+    """Say whether a file holds the digest of a prepared dataset."""
+    return bool(re.match(rb"[0-9a-f]{64}  manifest\.parquet\n", path.read_bytes()[:128]))
 
 
 def doctor(options: argparse.Namespace) -> None:

@@ -38,9 +38,13 @@ def figure(options: argparse.Namespace) -> None:
 
 def track(options: argparse.Namespace) -> None:
     """`probmetric track`."""
+    from probmetric.io import remembered_json, write_json
+    from probmetric.io.folders import check_new_file
     from probmetric.reporting.experiment import ReportContext
     from probmetric.tracking import track
 
+    if options.receipt:
+        check_new_file(options.receipt, lambda path: isinstance(remembered_json(path), dict))
     plan = report_plan(options)
     context = ReportContext.of(plan)
     receipt = track(
@@ -51,8 +55,6 @@ def track(options: argparse.Namespace) -> None:
         artifact_root=plan.tracking["artifacts"],
     )
     if options.receipt:
-        from probmetric.io import write_json
-
         write_json(options.receipt, receipt)
 
 

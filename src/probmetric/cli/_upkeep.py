@@ -23,15 +23,14 @@ def status(options: argparse.Namespace) -> None:
 
 def clean(options: argparse.Namespace) -> None:
     """`probmetric clean`."""
-    import shutil
-
-    from probmetric.runs.made import superseded
+    from probmetric.io.folders import remove_folder
+    from probmetric.runs.made import KEPT_RESULTS, superseded
 
     folders = superseded()
     for folder in folders:
         print(folder)
         if not options.dry_run:
-            shutil.rmtree(folder)
+            remove_folder(folder, KEPT_RESULTS)
     done = "would be removed" if options.dry_run else "removed"
     print(f"{len(folders)} folder(s) with results of earlier settings or code {done}.")
 

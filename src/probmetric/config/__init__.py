@@ -4,40 +4,62 @@ Every model forbids unknown keys, and component names and options are checked ag
 source text only: a misspelt key or option is found in milliseconds, without loading PyTorch. `ConfigError` states
 where, the value, what is allowed and the nearest match.
 
-    components   a registered name with options, and how it is checked
-    training     how an encoder is trained
-    params       params.yaml and the experiment files
-    tuning       hyper-parameter searches
+    components   a registered name with options and how it is checked; YAML -> models, with messages people can act on
     settings     everything that decides one run, fully resolved
-    parsing      YAML -> models, and messages people can act on
+    params       the files a user writes: params.yaml, experiments, methods, hyper-parameter searches
 """
 
 from __future__ import annotations
 
-from probmetric.config._components import OWN_VIEW, Component
-from probmetric.config._params import Evaluation, Experiment, Grid, Method, Methods, Params, Preset, StalePolicy
-from probmetric.config._parsing import ConfigError, load, parse
-from probmetric.config._settings import EncoderSettings, RunSettings
-from probmetric.config._training import Training
-from probmetric.config._tuning import SearchRange, Tuning
+from probmetric.config.components import (
+    OWN_VIEW,
+    Component,
+    ConfigError,
+    LossChoice,
+    NamedView,
+    Strict,
+    UncertaintyChoice,
+    load,
+    parse,
+)
+from probmetric.config.params import (
+    DataSource,
+    Experiment,
+    Grid,
+    Method,
+    Methods,
+    Params,
+    Preset,
+    SearchRange,
+    StalePolicy,
+    Tuning,
+    check_store,
+)
+from probmetric.config.settings import EncoderSettings, Evaluation, RunSettings, Training
 
 __all__ = [
     "OWN_VIEW",
     "Component",
     "ConfigError",
+    "DataSource",
     "EncoderSettings",
     "Evaluation",
     "Experiment",
     "Grid",
+    "LossChoice",
     "Method",
     "Methods",
+    "NamedView",
     "Params",
     "Preset",
     "RunSettings",
     "SearchRange",
     "StalePolicy",
+    "Strict",
     "Training",
     "Tuning",
+    "UncertaintyChoice",
+    "check_store",
     "load",
     "parse",
 ]

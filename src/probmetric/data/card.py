@@ -15,7 +15,8 @@ from probmetric.data.digest import read_digest, verify_digest
 from probmetric.data.manifest import IMAGES, MANIFEST, DataError, load_metadata, read_summary, read_table
 from probmetric.data.sources import REGISTRY
 from probmetric.data.version import FORMAT
-from probmetric.io import present, write_json, write_text
+from probmetric.io import write_json, write_text
+from probmetric.io.folders import new_folder
 
 FONTS = "DejaVu (Bitstream Vera), STIX (SIL OFL 1.1) and Computer Modern (AMS), as matplotlib ships them"
 LICENCES = {
@@ -72,16 +73,14 @@ def write_card(folder: str | Path, output: str | Path, licence: str = "") -> lis
         licence: under what terms the images may be used; known for the embedded datasets.
 
     Raises:
-        DataError: the folder is no prepared dataset, is damaged, or shares another's pixels (wrong labels); or the
-            output holds a README.md that is no data card.
+        DataError: the folder is no prepared dataset, is damaged, or shares another's pixels (wrong labels).
+        FileError: the output holds files that are none of a data card, or overlaps the dataset.
     """
-    card, machine = Path(output) / "README.md", Path(output) / "croissant.json"
-    if present(card) and not present(machine):
-        raise DataError(f"{card} is there and no data card (no croissant.json beside it); name another folder.")
-    text = data_card(folder, licence)
-    write_json(machine, croissant(folder, licence))
-    write_text(card, text)  # last: without the other file beside it, it would pass for somebody's own
-    return [card, machine]
+    text, values = data_card(folder, licence), croissant(folder, licence)
+    with new_folder(output, "data card", [folder]) as place:
+        write_text(place / "README.md", text)
+        write_json(place / "croissant.json", values)
+    return [Path(output) / "README.md", Path(output) / "croissant.json"]
 
 
 def data_card(folder: str | Path, licence: str = "") -> str:

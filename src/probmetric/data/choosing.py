@@ -10,14 +10,14 @@ Rows and labels of other splits are not in what they receive, and the store refu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
+from probmetric.data.images import PreparedImages
 from probmetric.data.manifest import load_columns
-from probmetric.data.store import ImageStore, open_images
+from probmetric.data.store import open_images
 
 Role = Literal["validation", "pooled", "leaking"]
 Use = Literal["train", "val"]
@@ -28,32 +28,15 @@ SPLITS: dict[Role, dict[Use, tuple[str, ...]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Opened:
-    """What a step that chooses sees.
-
-    Attributes:
-        rows: manifest rows to train on and to choose on (N,).
-        labels: their classes (N,).
-        store: the pixels of these rows; others raise `DataError`.
-    """
-
-    rows: dict[Use, np.ndarray]
-    labels: dict[Use, np.ndarray]
-    store: ImageStore
-
-
-def open_for_choosing(folder: str | Path, role: Role) -> Opened:
-    """Open a prepared folder for a step that chooses.
+def open_for_choosing(folder: str | Path, role: Role) -> dict[Use, PreparedImages]:
+    """Open the images to train on and to choose on; pixels of others raise `DataError`.
 
     Args:
         folder: the prepared folder.
-        role: which splits it may see.
+        role: which splits the step may see.
     """
     columns = load_columns(folder, ["label", "split"])
-    rows, labels = {}, {}
-    for use, splits in SPLITS[role].items():
-        rows[use] = np.flatnonzero(np.isin(columns["split"], splits))
-        labels[use] = columns["label"][rows[use]]
     allowed = {split for splits in SPLITS[role].values() for split in splits}
-    return Opened(rows, labels, open_images(folder, splits=allowed))
+    store = open_images(folder, splits=allowed)
+    rows = {use: np.flatnonzero(np.isin(columns["split"], splits)) for use, splits in SPLITS[role].items()}
+    return {use: PreparedImages(store, index, columns["label"][index]) for use, index in rows.items()}

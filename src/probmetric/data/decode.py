@@ -4,11 +4,14 @@
     colour where grey is expected        ITU-R 601 luma                                counted
     CMYK, YCCK                           converted to RGB by PIL (no colour profile)   counted
     palette                              its colours                                   counted
-    transparency                         laid on white                                 counted
+    transparency, also by colour key     laid on white                                 counted
     16 bits per channel                  scaled to 8 bits                              counted
+    floating point                       0 to 1 or 0 to 255; else from smallest to     counted
+                                         largest value; what is no number is black
     EXIF orientation                     turned upright                                counted
     several frames                       the first one                                 counted
-    truncated, unreadable, no image      error that names the file
+    truncated, unreadable, no image, a   error that names the file
+    kind that is not read, without area
     more than 80 million pixels          error that names the file
 
 The counts are in summary.json. There is no silent fallback: a black image never stands for an unreadable one.
@@ -19,7 +22,6 @@ from __future__ import annotations
 import functools
 import importlib.util
 import io
-import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -31,9 +33,25 @@ if TYPE_CHECKING:
     from PIL import Image
 
 MAX_PIXELS = 80_000_000
-FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM", "AVIF", "HEIF")
+# Endings of the files that are read; which bytes a file holds decides how.
+IMAGE_KINDS = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"),
+    *(".avif", ".heic", ".heif"),
+)
+# Endings of pictures that are not read: each is an error, or left out by name, never silently.
+UNREAD_KINDS = (".jp2", ".j2k", ".jxl", ".psd", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2")
+NEEDED = {
+    ".avif": "AVIF is read by Pillow 11.3 or later: pip install -U pillow",
+    ".heic": "HEIC is read where pillow-heif is installed: pip install pillow-heif",
+    ".heif": "HEIF is read where pillow-heif is installed: pip install pillow-heif",
+}
 Mode = Literal["RGB", "L"]
 ORIENTATION = 0x0112
+TURNS = {
+    2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_270", 7: "TRANSVERSE",
+    8: "ROTATE_90",
+}  # fmt: skip
 JPEG, END = b"\xff\xd8\xff", b"\xff\xd9"
 APP1, FRAMES, SCAN = 0xE1, (0xC0, 0xC1, 0xC2), 0xDA
 
@@ -70,27 +88,47 @@ def decode(data: bytes, name: str, *, mode: Mode = "RGB", shorter_side: int | No
     from PIL import Image, UnidentifiedImageError
 
     try:
-        return decoded(Image.open(io.BytesIO(data), formats=FORMATS), mode=mode, shorter_side=shorter_side)
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise DataError(f"{name} is too large to be a photograph ({error}); at most {MAX_PIXELS:,} pixels.") from error
+        image = Image.open(io.BytesIO(data), formats=_formats())
     except UnidentifiedImageError as error:
-        what = "is empty" if not data else f"is no image (it begins with {data[:8]!r})"
-        raise DataError(f"{name} {what}; get the dataset again.") from error
-    except (OSError, ValueError, SyntaxError, EOFError) as error:
+        raise DataError(f"{name} {_not_read(data, name)}.") from error
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise _too_large(name, error) from error
+    except Exception as error:  # a reader of other people's bytes may stumble anywhere
         raise DataError(f"{name} is truncated or damaged ({error}); get the dataset again.") from error
+    return decoded(image, name, mode=mode, shorter_side=shorter_side)
 
 
-def decoded(image: Image.Image, *, mode: Mode = "RGB", shorter_side: int | None = None) -> Decoded:
-    """Pixels of an image of PIL's, with the decisions of `decode`.
+def decoded(
+    image: Image.Image, name: str = "the image", *, mode: Mode = "RGB", shorter_side: int | None = None
+) -> Decoded:
+    """Return the pixels of an image of PIL's, with the decisions of `decode`.
+
+    Args:
+        image: the image, perhaps opened from a file and not read yet.
+        name: what messages call it.
+        mode: see `decode`.
+        shorter_side: see `decode`.
 
     Raises:
-        DecompressionBombError: more than `MAX_PIXELS` pixels.
-        OSError: it was opened from a file that turns out to be damaged.
+        DataError: it has no area, more than `MAX_PIXELS` pixels, or was opened from a file that is damaged.
     """
     from PIL import Image
 
+    if not image.width * image.height:
+        raise DataError(f"{name} has no area ({image.width}x{image.height} pixels); leave it out.")
     if image.width * image.height > MAX_PIXELS:
-        raise Image.DecompressionBombError(f"{image.width}x{image.height} pixels")
+        raise _too_large(name, f"{image.width}x{image.height} pixels")
+    try:
+        return _decoded(image, mode, shorter_side)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise _too_large(name, error) from error
+    except (DataError, MemoryError):
+        raise
+    except Exception as error:  # a reader of other people's bytes may stumble anywhere
+        raise DataError(f"{name} is truncated or damaged ({error}); get the dataset again.") from error
+
+
+def _decoded(image: Image.Image, mode: Mode, shorter_side: int | None) -> Decoded:
     if shorter_side and image.format == "JPEG":
         image.draft(None, (2 * shorter_side, 2 * shorter_side))
     image.load()
@@ -100,6 +138,42 @@ def decoded(image: Image.Image, *, mode: Mode = "RGB", shorter_side: int | None 
         plain = _reduced(plain, shorter_side)
     pixels = np.asarray(plain)
     return Decoded(pixels[..., None] if pixels.ndim == 2 else pixels, (*remarks, *more))
+
+
+def unread_kinds() -> tuple[str, ...]:
+    """Return the endings of pictures that are not read with what is installed."""
+    formats = _formats()
+    avif = () if "AVIF" in formats else (".avif",)
+    return (*UNREAD_KINDS, *avif, *(() if "HEIF" in formats else (".heic", ".heif")))
+
+
+def _too_large(name: str, what: object) -> DataError:
+    return DataError(f"{name} is too large to be a photograph ({what}); at most {MAX_PIXELS:,} pixels.")
+
+
+def _not_read(data: bytes, name: str) -> str:
+    """Return what is wrong with bytes that no reader knows, and what to do."""
+    kind = Path(name).suffix.lower()
+    if not data:
+        return "is empty; get the dataset again"
+    if kind in NEEDED:
+        return f"cannot be read; {NEEDED[kind]}, or convert it to JPEG or PNG"
+    if kind in UNREAD_KINDS:
+        return f"is of a kind that is not read ({kind}); convert it to JPEG or PNG"
+    return f"is no image (it begins with {data[:8]!r}); get the dataset again"
+
+
+@functools.cache
+def _formats() -> tuple[str, ...]:
+    """Return those of `FORMATS` that are installed; HEIF is read by a package of its own."""
+    from PIL import Image
+
+    if importlib.util.find_spec("pillow_heif") is not None:
+        import pillow_heif
+
+        pillow_heif.register_heif_opener()
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
 def decode_jpeg(data: np.ndarray) -> np.ndarray | None:
@@ -125,14 +199,19 @@ def _has_torchvision() -> bool:
 
 
 def _upright(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
-    from PIL import ImageOps
+    """Return the image turned as its EXIF orientation says; EXIF data that cannot be read turn nothing."""
+    from PIL import Image
 
     remarks: tuple[str, ...] = ()
     if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
         remarks = ("several frames: the first is used",)
-    if image.getexif().get(ORIENTATION, 1) == 1:
+    try:
+        turn = TURNS.get(image.getexif().get(ORIENTATION, 1))
+    except Exception:  # EXIF data are written by many programs, and some of it is no EXIF data
+        return image, (*remarks, "EXIF data that cannot be read are ignored")
+    if turn is None:
         return image, remarks
-    return ImageOps.exif_transpose(image), (*remarks, "turned upright by its EXIF orientation")
+    return image.transpose(Image.Transpose[turn]), (*remarks, "turned upright by its EXIF orientation")
 
 
 def _plain(image: Image.Image, mode: Mode) -> tuple[Image.Image, tuple[str, ...]]:
@@ -140,13 +219,16 @@ def _plain(image: Image.Image, mode: Mode) -> tuple[Image.Image, tuple[str, ...]
     from PIL import Image
 
     found = image.mode
-    if found == mode:
-        return image, ()
-    if found.startswith("I") or found == "F":
+    if found == "F":
+        values, remark = _floats(np.asarray(image))
+        return Image.fromarray(values).convert(mode), (remark,)
+    if found.startswith("I"):
         values = np.asarray(image).astype(np.float64)
         top = 65535.0 if values.max(initial=0.0) > 255 or found.startswith("I;16") else 255.0
         grey = Image.fromarray(np.rint(np.clip(values / top, 0, 1) * 255).astype(np.uint8))
         return grey.convert(mode), ("16 bits per channel scaled to 8",)
+    if found == mode and "transparency" not in image.info:
+        return image, ()
     if found in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
         layer = image.convert("RGBA")
         white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
@@ -158,6 +240,25 @@ def _plain(image: Image.Image, mode: Mode) -> tuple[Image.Image, tuple[str, ...]
         "RGB": "luma of a colour image",
     }
     return image.convert(mode), (names.get(found, f"{found} converted to {mode}"),)
+
+
+def _floats(values: np.ndarray) -> tuple[np.ndarray, str]:
+    """Return floating-point values (H, W) as 8 bits, and what had to be decided."""
+    numbers = np.isfinite(values)
+    if not numbers.all():
+        if not numbers.any():
+            raise ValueError("none of its pixels is a number")
+        grey, remark = _floats(np.where(numbers, values, values[numbers].min()))
+        return np.where(numbers, grey, np.uint8(0)), f"{remark}; pixels that are no numbers are black"
+    low, high = float(values.min()), float(values.max())
+    if low >= 0 and high <= 1:
+        low, high, remark = 0.0, 1.0, "floating point, 0 to 1, scaled to 8 bits"
+    elif low >= 0 and high <= 255:
+        low, high, remark = 0.0, 255.0, "floating point, 0 to 255, rounded to 8 bits"
+    else:
+        remark = "floating point beyond 0 to 255, scaled from each image's smallest value to its largest"
+    scaled = (values.astype(np.float64) - low) / ((high - low) or 1.0)
+    return np.rint(255 * scaled).astype(np.uint8), remark
 
 
 def _reduced(image: Image.Image, shorter_side: int) -> Image.Image:
@@ -201,7 +302,7 @@ def _turned(exif: bytes) -> bool:
         found = Image.Exif()
         found.load(exif)
         return int(found.get(ORIENTATION, 1)) != 1
-    except (OSError, SyntaxError, ValueError, TypeError, KeyError, struct.error):
+    except Exception:  # EXIF data are written by many programs, and some of it is no EXIF data
         return True
 
 

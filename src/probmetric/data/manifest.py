@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from probmetric.errors import ProbMetricError
-from probmetric.io import FileError, atomic_path, check_responds, read_json
+from probmetric.io import FileError, atomic_path, check_readable, read_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,7 +135,7 @@ def read_table(
     import pyarrow.parquet as pq
 
     path = Path(folder) / MANIFEST
-    check_responds(path)
+    check_readable(path)
     try:
         with pq.ParquetFile(path) as file:
             there = file.schema_arrow.names

@@ -26,9 +26,10 @@ from probmetric.data.manifest import (
     values_of,
     write_manifest,
 )
-from probmetric.data.prepare import new_folder
+from probmetric.data.prepare import PREPARED
 from probmetric.data.store import ImageStore
 from probmetric.io import write_json
+from probmetric.io.folders import new_folder
 from probmetric.registry import nearest
 
 Kind = Literal["uniform", "nearest"]
@@ -113,7 +114,7 @@ def add_noise(
     realised = float((noisy != clean)[split == "train"].mean())
     noise = {"kind": kind, "rate": rate, "seed": seed, "realised_rate": realised}
     owner = Path(os.path.relpath(prepared_folder.resolve(), output_folder.resolve())).as_posix()
-    with new_folder(output_folder) as folder:
+    with new_folder(output_folder, PREPARED, [prepared_folder]) as folder:
         write_manifest(
             folder / MANIFEST,
             {**columns, "label": noisy, "clean_label": clean},

@@ -12,7 +12,7 @@ TRAIN_RADIUS, RADIUS = 10.0, 25.0
 
 
 def matched(queries: np.ndarray, database: np.ndarray, radius: float) -> np.ndarray:
-    """Whether each query (Q, 2) has a database image (D, 2) within `radius` metres; (Q,) bool."""
+    """Tell whether each query (Q, 2) has a database image (D, 2) within `radius` metres; (Q,) bool."""
     from scipy.spatial import cKDTree
 
     if not len(queries) or not len(database):
@@ -24,7 +24,7 @@ def matched(queries: np.ndarray, database: np.ndarray, radius: float) -> np.ndar
 def positives(
     columns: dict[str, np.ndarray], *, radius: float = RADIUS
 ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-    """Queries, database and who matches whom.
+    """Return queries, database and which of the database matches each query.
 
     Args:
         columns: manifest columns city, easting, northing and role of the images considered (N,).
@@ -39,19 +39,19 @@ def positives(
     role, city = columns["role"], columns["city"]
     position = np.stack([columns["easting"], columns["northing"]], axis=1)
     queries, database = np.flatnonzero(role == "query"), np.flatnonzero(role == "database")
-    found: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * len(queries)
+    near_by: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * len(queries)
     for name in dict.fromkeys(city[queries].tolist()):
         there = np.flatnonzero(city[database] == name)
         here = np.flatnonzero(city[queries] == name)
         if len(there):
             near = cKDTree(position[database[there]]).query_ball_point(position[queries[here]], radius)
             for i, hits in zip(here, near, strict=True):
-                found[i] = np.sort(there[np.array(hits, dtype=np.int64)])
-    return queries, database, found
+                near_by[i] = np.sort(there[np.array(hits, dtype=np.int64)])
+    return queries, database, near_by
 
 
 def subtask(columns: dict[str, np.ndarray], name: Subtask) -> np.ndarray:
-    """Mask (N,) of the images of a subtask: `day_to_night` asks with day images and finds night images."""
+    """Return the mask (N,) of the images of a subtask: `day_to_night` asks with day images and finds night images."""
     if name == "all":
         return np.ones(len(columns["role"]), dtype=bool)
     night, query = columns["night"].astype(bool), columns["role"] == "query"

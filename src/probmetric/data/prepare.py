@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,8 +18,10 @@ from probmetric.data.raw_content import raw_content
 from probmetric.data.sources import REGISTRY, Table
 from probmetric.data.sources._listing import check_table
 from probmetric.io import write_json
+from probmetric.io.folders import check_replaceable, empty_folder, put_folder, scratch_folder
 from probmetric.runs.source import is_own, module_digests, source_file
 
+PREPARED = "prepared dataset"
 WORTH_PROCESSES, UNREADABLE_SHOWN = 512, 50
 
 
@@ -52,9 +51,14 @@ def prepare_dataset(
 
     Returns:
         The prepared folder.
+
+    Raises:
+        FileError: `output_folder` overlaps `raw`, or holds files that are none of a prepared dataset.
+        DataError: files are missing or damaged.
     """
     source = REGISTRY.create(name, **options)
     target = Path(output_folder)
+    check_replaceable(target, PREPARED, [] if raw is None else [raw])
     with work_folder(target) as work:
         files = RawFiles(
             name,
@@ -71,15 +75,12 @@ def prepare_dataset(
         if digest := raw_content(source, files, target):
             made_from |= {"source": name, "raw_content": digest}
         content = _stored(work, table, files, request, workers)
-        folder = work / "folder"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
+        folder = empty_folder(work / "folder")
         write_manifest(folder / MANIFEST, content.columns, {"dataset": name, **content.metadata})
         write_json(folder / SUMMARY, content.summary | made_from)
         (work / IMAGES).rename(folder / IMAGES)
         write_digest(folder, [MANIFEST, IMAGES], {IMAGES: content.sha256})
-        replace_folder(folder, target)
-        shutil.rmtree(work)
+        put_folder(folder, target, PREPARED)
     return target
 
 
@@ -138,7 +139,7 @@ def work_folder(target: Path) -> Iterator[Path]:
         DataError: another process is preparing the same folder, or a file cannot be read or written.
     """
     try:
-        with _locked(target) as work:
+        with scratch_folder(target, PREPARED, wait=False) as work:
             yield work
     except OSError as error:
         place = error.filename or target
@@ -146,50 +147,6 @@ def work_folder(target: Path) -> Iterator[Path]:
             f"cannot prepare {target}: {error.strerror or error} ({place}). Free space or change permissions, then run "
             "the same command again: it goes on where it stopped."
         ) from error
-
-
-@contextlib.contextmanager
-def _locked(target: Path) -> Iterator[Path]:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    work = target.parent / f".{target.name}.work"
-    lock = target.parent / f".{target.name}.lock"
-    with lock.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not lock.exists() or lock.stat().st_ino != os.fstat(file.fileno()).st_ino:
-                raise BlockingIOError("the lock file was renewed by another process")
-        except OSError as error:
-            raise DataError(
-                f"{target} is being prepared by another process (it holds {lock}); wait for it to finish."
-            ) from error
-        try:
-            work.mkdir(exist_ok=True)
-            yield work
-        finally:
-            lock.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def new_folder(target: Path) -> Iterator[Path]:
-    """Yield an empty folder; on success it takes the place of `target`, else it is removed."""
-    with work_folder(target) as work:
-        shutil.rmtree(work)
-        work.mkdir()
-        try:
-            yield work
-            replace_folder(work, target)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-
-
-def replace_folder(new: Path, target: Path) -> None:
-    """Rename folder `new` to `target`, setting aside and then deleting what was there."""
-    old = target.parent / f".{target.name}.old"
-    shutil.rmtree(old, ignore_errors=True)
-    if target.exists():
-        target.rename(old)
-    new.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _deciding(request: dict[str, Any]) -> dict[str, Any]:

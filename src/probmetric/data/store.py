@@ -11,11 +11,12 @@ import numpy as np
 
 from probmetric.data.decode import Mode, decode, decode_jpeg
 from probmetric.data.manifest import IMAGES, DataError, load_metadata, read_table, rebuild_advice, values_of
-from probmetric.io import check_responds
+from probmetric.io import check_readable
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import torch
+
+    from probmetric.data.views._base import Images
 
 _PLACE = ("offset", "height", "width", "channels")
 _LENGTH = "length"
@@ -23,7 +24,7 @@ _MODES: dict[int, Mode] = {1: "L", 3: "RGB"}
 
 
 class ImageStore:
-    """The images of a prepared dataset, in manifest order; pixels are read from disk when asked for.
+    """The images of a prepared dataset, in manifest order; pixels are read from disk when they are needed.
 
     Attributes:
         path: the images.bin that holds the pixels (of the owner, for a label-noise variant).
@@ -55,11 +56,11 @@ class ImageStore:
 
     @functools.cached_property
     def _names(self) -> pa.ChunkedArray:
-        """Path of every image, read when one is named: the longest column, seldom needed."""
+        """Read the path of every image: the longest column, seldom needed."""
         return read_table(self._folder, ["path"])[0].column("path")
 
     def _withheld_rows(self, splits: Collection[str] | None) -> np.ndarray:
-        """Mask (N,) of the images that may not be read."""
+        """Return the mask (N,) of the images that may not be read."""
         if splits is None:
             return np.zeros(len(self._offset), dtype=bool)
         table, _ = read_table(self._folder, ["split"])
@@ -85,7 +86,7 @@ class ImageStore:
             )
 
     def _as_dense(self) -> np.ndarray | None:
-        """View (N, H, W, C) if the images are equal in size and lie one after the other."""
+        """Return all images as (N, H, W, C) where they are equal in size and lie one after the other, else None."""
         if self.shape is None or self.encoded:
             return None
         step = int(np.prod(self.shape))
@@ -97,7 +98,7 @@ class ImageStore:
         return len(self._offset)
 
     def __getitem__(self, index: int) -> np.ndarray:
-        """Pixels (H, W, C) uint8 of the image in manifest row `index`; read-only view of the file."""
+        """Return pixels (H, W, C) uint8 of the image in manifest row `index`: a read-only view of the file."""
         if not 0 <= index < len(self):
             raise IndexError(f"image index {index} is outside 0..{len(self) - 1} of {self.path}.")
         size, data = self._size[index], self.stored(index)
@@ -110,37 +111,27 @@ class ImageStore:
         return decode(data.tobytes(), name, mode=_MODES[int(size[2])]).pixels
 
     def stored(self, index: int) -> np.ndarray:
-        """Bytes (L,) uint8 of image `index` as they lie in the file: pixels, or an encoded image."""
+        """Return bytes (L,) uint8 of image `index` as they lie in the file: pixels, or an encoded image."""
         self._check_allowed(index)
         start = int(self._offset[index])
         return self._map[start : start + int(self._length[index])]
 
-    def batch(self, indices: np.ndarray) -> torch.Tensor:
-        """Images as one uint8 tensor (B, C, H, W), channels last in memory; all must have the same size.
+    def load(self, rows: np.ndarray) -> Images:
+        """Return pixels of the manifest rows (B,): (B, H, W, C) where all images share a size, else one by one.
 
-        Args:
-            indices: manifest rows (B,).
+        Raises:
+            IndexError: a row that is not in the manifest.
+            DataError: an image of a split that may not be read.
         """
-        import torch
-
-        indices = np.asarray(indices)
-        if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
-            wrong = indices[(indices < 0) | (indices >= len(self))][0]
+        rows = np.asarray(rows)
+        if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
+            wrong = rows[(rows < 0) | (rows >= len(self))][0]
             raise IndexError(f"image index {wrong} is outside 0..{len(self) - 1} of {self.path}.")
-        self._check_allowed(indices)
-        pixels = self._dense[indices] if self._dense is not None else self._stack(indices)
-        return torch.from_numpy(np.ascontiguousarray(pixels)).permute(0, 3, 1, 2)
-
-    def _stack(self, indices: np.ndarray) -> np.ndarray:
-        sizes = self._size[indices]
-        other = np.flatnonzero((sizes != sizes[0]).any(axis=1))
-        if len(other):
-            row, first = int(indices[other[0]]), int(indices[0])
-            raise DataError(
-                f"{self.path}: image {row} ({self._names[row]}) is {tuple(self._size[row])}, image {first} is "
-                f"{tuple(self._size[first])}; images of different size cannot form one batch: crop them first."
-            )
-        return np.stack([self[int(index)] for index in indices])
+        self._check_allowed(rows)
+        if self._dense is not None:
+            return self._dense[rows]
+        images = (self[int(row)] for row in rows)
+        return images if self.shape is None or not len(rows) else np.stack(list(images))
 
 
 def open_images(folder: str | Path, *, splits: Collection[str] | None = None) -> ImageStore:
@@ -154,7 +145,7 @@ def open_images(folder: str | Path, *, splits: Collection[str] | None = None) ->
 
 
 def stored_bytes(folder: str | Path) -> int:
-    """Size images.bin must have: as the manifest's header says, or where its last image ends."""
+    """Return the size images.bin must have: as the manifest's header says, or where its last image ends."""
     metadata = load_metadata(folder)
     if "bytes" in metadata:
         return int(metadata["bytes"])
@@ -164,7 +155,7 @@ def stored_bytes(folder: str | Path) -> int:
 
 
 def _map_file(path: Path) -> np.ndarray:
-    check_responds(path)
+    check_readable(path)
     try:
         if path.stat().st_size == 0:
             return np.empty(0, dtype=np.uint8)

@@ -1,52 +1,509 @@
-"""Files: written whole or not at all, read with errors that say what to do, identified by digest.
-
-A file system that hangs (a lost network mount) is noticed when a file is opened: after PROBMETRIC_READ_TIMEOUT
-seconds (120) the read ends in an error that names the file, instead of never.
-"""
+"""Files: written whole or not at all, read with errors that say what to do, identified by digest."""
 
 from __future__ import annotations
 
-from probmetric.io._reading import (
-    FileError,
-    check_responds,
-    digest_of,
-    of_kind,
-    present,
-    read_csv,
-    read_json,
-    read_text,
-    read_yaml,
-    remembered_json,
-    sha256_file,
-    signed,
-    unsigned,
-)
-from probmetric.io._tensors import content_digest, read_tensors, tensors_digest, write_tensors
-from probmetric.io._writing import alone, atomic_path, problem_with, remove, write_json, write_text, write_yaml
+import contextlib
+import csv
+import errno
+import fcntl
+import hashlib
+import importlib
+import io
+import json
+import logging
+import os
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
-__all__ = [
-    "FileError",
-    "alone",
-    "atomic_path",
-    "check_responds",
-    "content_digest",
-    "digest_of",
-    "of_kind",
-    "present",
-    "problem_with",
-    "read_csv",
-    "read_json",
-    "read_tensors",
-    "read_text",
-    "read_yaml",
-    "remembered_json",
-    "remove",
-    "sha256_file",
-    "signed",
-    "tensors_digest",
-    "unsigned",
-    "write_json",
-    "write_tensors",
-    "write_text",
-    "write_yaml",
-]
+from probmetric.errors import ProbMetricError
+
+log = logging.getLogger(__name__)
+
+_HEADER, _CHECKSUM = "probmetric", "sha256"
+
+_READ_ADVICE = {
+    errno.EISDIR: "a folder stands where a file belongs; move it away and run the same command again",
+    errno.EACCES: "make it readable (chmod u+r; for its folders chmod u+rx), or change its owner",
+    errno.EPERM: "make it readable (chmod u+r; for its folders chmod u+rx), or change its owner",
+    errno.ENXIO: "something else stands where a file belongs; move it away and run the same command again",
+    errno.ELOOP: "its links lead in a circle; delete them",
+}
+
+_WRITE_ADVICE = {
+    errno.ENOSPC: "the disk is full; free some space and run the same command again",
+    errno.EDQUOT: "the disk quota is used up; free some space and run the same command again",
+    errno.EROFS: "the file system is read-only; mount it writable or choose another folder",
+    errno.EACCES: "the folder is not writable; change its permissions (chmod u+w) or its owner",
+    errno.EPERM: "writing is not permitted; change the folder's permissions or owner",
+    errno.EEXIST: "a file or link stands where a folder belongs; name another place, or move it away",
+    errno.ENOTDIR: "a file stands where a folder belongs; name another place, or move it away",
+    errno.EFBIG: "the file would exceed the size allowed (ulimit -f); raise the limit and run the same command again",
+}
+
+
+class FileError(ProbMetricError, RuntimeError):
+    """A file cannot be read or written; the message names the file and the fix."""
+
+
+def check_readable(path: str | Path) -> None:
+    """Raise an error where `path` is there and cannot be read as a file; a missing file is the reader's to name.
+
+    Raises:
+        FileError: no permission; a folder, pipe, socket or device in its place; a link to a missing file.
+    """
+    if not present(path):
+        return
+    try:
+        kind = Path(path).stat().st_mode
+        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):  # /dev/zero has no end, a pipe may never begin
+            raise OSError(errno.ENXIO, "it is a pipe, a socket or a device")
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+            file.read(1)
+    except OSError as error:
+        raise read_problem(path, error) from error
+
+
+def present(path: str | Path) -> bool:
+    """Say whether there is something at `path`; a link to nothing and an unreadable folder are errors.
+
+    Raises:
+        FileError: `path` is a link to something that is missing, or the folder it lies in cannot be read.
+    """
+    try:
+        os.stat(path)  # noqa: PTH116 - Path.exists() hides what is wrong, differently in every Python
+    except FileNotFoundError:
+        if not Path(path).is_symlink():
+            return False
+        target = os.readlink(path)  # noqa: PTH115
+        raise FileError(
+            f"{path} is a link to {target}, which is missing; restore that file, or delete the link."
+        ) from None
+    except NotADirectoryError:
+        return False
+    except OSError as error:
+        raise read_problem(path, error) from error
+    return True
+
+
+def read_problem(path: str | Path, error: OSError) -> FileError:
+    """Return the error that says why `path` cannot be read, and what to do."""
+    advice = _READ_ADVICE.get(error.errno or 0, "check the disk and the mount, and run the same command again")
+    return FileError(f"{path} cannot be read: {error.strerror or error}; {advice}.")
+
+
+def read_text(path: str | Path, fix: str = "delete it and run again") -> str:
+    """Read UTF-8 text; a missing, unreadable or damaged file is a `FileError` that says to `fix` it."""
+    check_readable(path)
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise FileError(f"{path} is missing; {fix}.") from error
+    except UnicodeDecodeError as error:
+        raise FileError(f"{path} is damaged ({error}); {fix}.") from error
+    except OSError as error:
+        raise read_problem(path, error) from error
+
+
+def read_csv(
+    path: str | Path, fix: str = "delete it and run again", delimiter: str = ","
+) -> tuple[list[str], list[dict[str, str]]]:
+    """Read a table: the names in its first line, and the other lines as name -> text."""
+    try:
+        table = csv.DictReader(io.StringIO(read_text(path, fix), newline=""), delimiter=delimiter, strict=True)
+        rows = list(table)
+    except csv.Error as error:
+        raise FileError(f"{path} is damaged ({error}); {fix}.") from error
+    names = list(table.fieldnames or ())
+    if any(None in row or None in row.values() for row in rows):
+        raise FileError(f"{path} is damaged (a line has not {len(names)} columns); {fix}.")
+    return names, rows
+
+
+def read_json(path: str | Path, fix: str = "delete it and run again", kind: Any = Any) -> Any:
+    """Read JSON; a missing or damaged file is a `FileError` that says to `fix` it.
+
+    Args:
+        path: the file.
+        fix: what to do about a bad file.
+        kind: type its value must have, such as `dict[str, list[float]]`: damaged JSON may still be JSON.
+    """
+    try:
+        value = json.loads(read_text(path, fix))
+    except (ValueError, RecursionError) as error:  # also of a number of 5,000 digits
+        raise FileError(f"{path} is damaged ({error}); {fix}.") from error
+    return of_kind(value, kind, path, fix)
+
+
+def of_kind(value: Any, kind: Any, path: str | Path, fix: str) -> Any:
+    """Return `value`, read from `path`, if it has the type `kind`; else raise an error that says to `fix` the file."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return value if kind is Any else TypeAdapter(kind).validate_python(value, strict=True)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        place = str(next(iter(problem["loc"]), "top level"))
+        raise FileError(f"{path} is damaged ({place} {problem['msg'].removeprefix('Input ')}); {fix}.") from None
+
+
+def signed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `values` with their digest, by which `unsigned` finds whether they were changed."""
+    return dict(values) | {"digest": digest_of(values)}
+
+
+def unsigned(values: Any, path: str | Path, fix: str) -> Any:
+    """Return what was `signed`, read from `path`, without its digest.
+
+    Raises:
+        FileError: it was changed; says to `fix` it.
+    """
+    if not isinstance(values, dict) or "digest" not in values:
+        return values
+    plain = {name: value for name, value in values.items() if name != "digest"}
+    try:
+        same = digest_of(plain) == values["digest"]
+    except ValueError:  # NaN: no number of ours
+        same = False
+    if not same:
+        raise FileError(f"{path} is damaged or was edited: its digest is another one; {fix}.")
+    return plain
+
+
+def remembered_json(path: str | Path) -> Any:
+    """Return the JSON of a file that only saves work; None where it is missing, unreadable or damaged."""
+    try:
+        return json.loads(Path(path).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def read_yaml(path: str | Path, fix: str = "restore it, or run the step that writes it again") -> Any:
+    """Read YAML safely (no objects are constructed); errors name the file and the line."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    text = read_text(path, fix)
+    try:
+        return yaml.load(text, Loader=loader)  # a safe loader either way
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise FileError(f"{path} is not valid YAML: {error}") from error
+
+
+def sha256_file(path: str | Path) -> str:
+    """Return the hexadecimal SHA-256 of a file, read in blocks."""
+    check_readable(path)
+    try:
+        with Path(path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError as error:
+        raise FileError(f"{path} is missing; restore it, or run the step that writes it again.") from error
+    except OSError as error:
+        raise read_problem(path, error) from error
+
+
+def digest_of(value: Any) -> str:
+    """Return the SHA-256 of a JSON-able value, independent of the order of its keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary sibling of `path`; on success it is flushed and renamed to `path`, else removed.
+
+    Readers see the old file or the new one, never half of it, also after a power cut or SIGKILL.
+
+    Raises:
+        FileError: disk full, read-only file system or missing permission, with the fix.
+    """
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(path)
+        handle, temporary = _temporary(path)
+    except OSError as error:
+        raise _write_problem(path, error) from error
+    try:
+        yield temporary
+        _flush(temporary)
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    except OSError as error:
+        raise _write_problem(path, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _temporary(path: Path) -> tuple[int, Path]:
+    """Make a temporary sibling of `path`, locked while its writer lives; return its handle and path."""
+    while True:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        if _lock(handle) is not False and Path(name).exists():
+            return handle, Path(name)
+        os.close(handle)  # another writer took it for abandoned before it was locked
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove temporary siblings of `path` whose writers were killed: nobody holds their lock any more."""
+    with os.scandir(path.parent) as entries:
+        names = [entry.name for entry in entries]
+    for name in names:
+        if not (name.startswith(f".{path.name}.") and name.endswith(".tmp")):
+            continue
+        with contextlib.suppress(OSError):
+            handle = os.open(path.parent / name, os.O_RDWR)
+            try:
+                if _lock(handle):
+                    (path.parent / name).unlink()
+            finally:
+                os.close(handle)
+
+
+@contextlib.contextmanager
+def alone(path: str | Path, doing: str = "", *, wait: bool = True) -> Iterator[None]:
+    """Hold the right to change what is at `path`, waiting for another process that does; a killed one holds nothing.
+
+    Args:
+        path: the file or folder; the lock lies beside it, `.NAME.lock`.
+        doing: what the other process does, for the message; empty: it changes `path`.
+        wait: False: an error where another process holds the right.
+
+    Raises:
+        FileError: no lock can be written beside it, with the fix; or another process holds the right.
+    """
+    lock = Path(path).parent / f".{Path(path).name}.lock"
+    doing = doing or f"changes {path}"
+    while True:
+        try:
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            file = lock.open("a")
+        except OSError as error:
+            raise _write_problem(lock, error) from error
+        with file:
+            if file.tell():
+                raise FileError(f"{lock} is needed as a lock, and is a file with content; move it away.")
+            if _lock(file.fileno()) is False:
+                if not wait:
+                    raise FileError(f"another process {doing} (it holds {lock}); wait for it to end.")
+                log.warning("another process %s; waiting for it", doing)
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if _is(lock, file.fileno()):  # else the process before took the lock's file away
+                try:
+                    yield
+                finally:
+                    lock.unlink(missing_ok=True)
+                return
+
+
+@contextlib.contextmanager
+def try_lock(path: str | Path) -> Iterator[bool]:
+    """Hold an exclusive lock on the file `path` if nobody else does; yield whether it is held.
+
+    A file that its last holder deleted after it was opened here counts as not held.
+    """
+    with Path(path).open("a+") as file:
+        yield _lock(file.fileno()) is not False and _is(Path(path), file.fileno())
+
+
+def _is(path: Path, handle: int) -> bool:
+    """Say whether `path` is the open file of `handle`."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
+def _lock(handle: int) -> bool | None:
+    """Lock the file of `handle` if nobody else does; return whether it is locked, None where there are no locks."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def _write_problem(path: Path, error: OSError) -> FileError:
+    advice = _WRITE_ADVICE.get(error.errno or 0, "nothing was written there")
+    return FileError(f"cannot write {path}: {error.strerror or error}; {advice}.")
+
+
+def problem_with(path: str | Path, error: OSError) -> FileError:
+    """Return the error that says why `path` cannot be read or written, whichever `error` is of, and what to do."""
+    written = (set(_WRITE_ADVICE) | {errno.ENOTEMPTY}) - {errno.EACCES, errno.EPERM}
+    return _write_problem(Path(path), error) if error.errno in written else read_problem(path, error)
+
+
+def remove(path: str | Path) -> None:
+    """Remove a file, if it is there.
+
+    Raises:
+        FileError: read-only file system or missing permission, with the fix.
+    """
+    try:
+        Path(path).unlink(missing_ok=True)
+    except OSError as error:
+        raise _write_problem(Path(path), error) from error
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write `text` (UTF-8) to `path` atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write `value` as indented JSON, atomically; NaN and infinities are refused (write None)."""
+    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def write_yaml(path: str | Path, value: Any) -> None:
+    """Write `value` as YAML in the order given, atomically."""
+    import yaml
+
+    write_text(path, yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=110))
+
+
+def content_digest(path: str | Path) -> str:
+    """Return the digest of a file's content: the checksum in the header of a tensor file, else its SHA-256."""
+    if Path(path).suffix == ".safetensors":
+        with contextlib.suppress(FileError), open_tensors(path) as file:
+            checksum = _header_of(file).get(_CHECKSUM)
+            if checksum:
+                return checksum
+    return sha256_file(path)
+
+
+def write_tensors(path: str | Path, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> None:
+    """Write NumPy arrays or torch tensors to a safetensors file, atomically, with a checksum in its header.
+
+    The same tensors and metadata give the same bytes: the header has one entry, whose keys are sorted.
+
+    Args:
+        path: the file.
+        tensors: name -> array (all NumPy, or all torch).
+        metadata: text -> text, stored in the file's header.
+
+    Raises:
+        ValueError: a type the format does not know.
+    """
+    from safetensors import SafetensorError
+
+    dense = {name: _dense(tensor) for name, tensor in tensors.items()}
+    header = dict(metadata or {})
+    header[_CHECKSUM] = _checksum(dense, header)
+    of_torch = any(hasattr(tensor, "detach") for tensor in dense.values())
+    library = importlib.import_module(f"safetensors.{'torch' if of_torch else 'numpy'}")
+    with atomic_path(path) as temporary:
+        try:
+            library.save_file(dense, temporary, {_HEADER: json.dumps(header, sort_keys=True)})
+        except (SafetensorError, KeyError) as error:
+            raise ValueError(f"{path} cannot hold these tensors: {error}") from error
+
+
+def tensors_digest(tensors: Mapping[str, Any]) -> str:
+    """Return the checksum that `write_tensors` gives these tensors without metadata: `content_digest` of that file."""
+    return _checksum({name: _dense(tensor) for name, tensor in tensors.items()}, {})
+
+
+def _dense(tensor: Any) -> Any:
+    """Return a tensor in main memory, its rows one after another, that shares its memory with no other tensor."""
+    if hasattr(tensor, "detach"):
+        import torch
+
+        return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+    import numpy as np
+
+    return np.array(tensor, order="C")
+
+
+def _checksum(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> str:
+    """Return the SHA-256 over the metadata and over every tensor's name, type, shape and bytes."""
+    digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        kind = str(tensor.dtype).removeprefix("torch.")
+        digest.update(f"{name} {kind} {list(tensor.shape)}".encode())
+        digest.update(_raw_bytes(tensor))
+    return digest.hexdigest()
+
+
+def _raw_bytes(tensor: Any) -> Any:
+    if hasattr(tensor, "detach"):
+        import torch
+
+        tensor = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+    return tensor.tobytes() if tensor.ndim == 0 else memoryview(tensor).cast("B") if tensor.size else b""
+
+
+@contextlib.contextmanager
+def open_tensors(
+    path: str | Path, framework: str = "numpy", fix: str = "delete it and run again: only this step is repeated"
+) -> Iterator[Any]:
+    """Open a safetensors file as `safetensors.safe_open` does: tensors are read one by one, unchecked.
+
+    Raises:
+        FileError: missing, truncated or not a safetensors file.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    check_readable(path)
+    try:
+        with safe_open(path, framework="pt" if framework == "torch" else "numpy") as file:
+            yield file
+    except FileNotFoundError as error:
+        raise FileError(f"{path} is missing; run the step that writes it again.") from error
+    except (SafetensorError, OSError) as error:
+        raise FileError(f"{path} is damaged or truncated ({error}); {fix}.") from error
+
+
+def tensor_metadata(file: Any) -> dict[str, str]:
+    """Return the metadata that `write_tensors` stored in an open file; of files written by others, theirs."""
+    return {name: value for name, value in _header_of(file).items() if name != _CHECKSUM}
+
+
+def _header_of(file: Any) -> dict[str, str]:
+    header: dict[str, str] = file.metadata() or {}
+    with contextlib.suppress(ValueError, TypeError):
+        values = json.loads(header.get(_HEADER, ""))
+        return {str(name): str(value) for name, value in values.items()} if isinstance(values, dict) else header
+    return header
+
+
+def read_tensors(path: str | Path, framework: str = "numpy") -> tuple[dict[str, Any], dict[str, str]]:
+    """Read a safetensors file whole; one with a checksum must agree with it.
+
+    Args:
+        path: the file.
+        framework: "numpy" or "torch".
+
+    Returns:
+        (name -> array or tensor, metadata).
+
+    Raises:
+        FileError: missing, truncated, altered or not a safetensors file.
+    """
+    with open_tensors(path, framework) as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata = _header_of(file)
+    expected = metadata.pop(_CHECKSUM, None)
+    if expected is not None and expected != _checksum(tensors, metadata):
+        raise FileError(
+            f"{path} is damaged: its content does not fit its checksum; delete it and run again: only this step is "
+            "repeated."
+        )
+    return tensors, metadata

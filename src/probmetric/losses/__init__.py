@@ -17,6 +17,8 @@ from probmetric.registry import Registry
 if TYPE_CHECKING:
     from probmetric.losses._base import (
         Loss,
+        ProxyLoss,
+        class_means,
         cosine_similarities,
         excluded,
         inverse_norm,
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
         unit,
         without_target,
     )
-    from probmetric.losses._proxies import ProxyLoss, class_means
 
 REGISTRY = Registry(
     "loss", "probmetric.losses", context=("num_classes", "dim"), constants=("has_proxies", "is_classifier")
@@ -56,11 +57,10 @@ __all__ = [
 ]
 
 _BASE = (
-    *("Loss", "cosine_similarities", "excluded", "inverse_norm", "log_one_plus_exp", "log_one_plus_sum_exp"),
-    *("pairwise_distances", "safe_sqrt", "squared_distances", "unit", "without_target"),
+    *("Loss", "ProxyLoss", "class_means", "cosine_similarities", "excluded", "inverse_norm", "log_one_plus_exp"),
+    *("log_one_plus_sum_exp", "pairwise_distances", "safe_sqrt", "squared_distances", "unit", "without_target"),
 )
-_PROXIES = ("ProxyLoss", "class_means")
-__getattr__ = exported(__name__, dict.fromkeys(_BASE, "_base") | dict.fromkeys(_PROXIES, "_proxies"))
+__getattr__ = exported(__name__, dict.fromkeys(_BASE, "_base"))
 
 
 def create_loss(name: str, *, num_classes: int, dim: int, **options: Any) -> Loss:

@@ -1,23 +1,34 @@
-"""What every loss is, and the few operations they share.
+"""What every loss is, what the proxy losses add, and the few operations they share.
 
 A loss receives the encoder's raw output and decides itself what a norm means: proxy losses divide it away,
 probabilistic losses read it as a concentration. All arithmetic runs outside autocast in float32 (float64 if the
 loss was moved to float64), because exponentials of scaled cosines and Bessel functions do not survive bfloat16.
+
+Released code of the papers initialises proxies with N(0, 1)/8 and gives them a learning rate thousands of times
+the network's, in absolute terms 0.01 to 0.04 under Adam. Only a proxy's direction matters; Adam turns it by about
+8 lr per step, whatever the dimension, because the norm of such a proxy is sqrt(M)/8.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from probmetric.errors import ProbMetricError
+from probmetric.losses import REGISTRY
 from probmetric.registry import Flag, OptionValueError, Range
 
 ChordLength = Annotated[float, Range(above=0, below=2)]
 """A distance between two unit vectors."""
+
+
+INITIAL_STD = 0.125
+
+SCALED = WITH_MARGIN = ("proxy_anchor", "proxy_anchor_nca", "soft_triple")
+"""Losses that can stand inside another one and have an option `scale`, a `margin`."""
 
 
 class LossError(ProbMetricError, TypeError):
@@ -43,9 +54,6 @@ class Loss(nn.Module):
     """Whether `warm_start` should be called once before training."""
     wants_features: bool = False
     """Whether training should call `from_features` instead of the loss itself."""
-    vectorises: ClassVar[bool] = False
-    """Whether `compute` depends on its arguments and the parameters alone, by operations that `torch.vmap` knows: it
-    draws nothing, notes nothing and decides nothing by values. Seeds then share one call (`training.stack`)."""
 
     def __init__(self, *, num_classes: int, dim: int) -> None:
         super().__init__()
@@ -70,14 +78,6 @@ class Loss(nn.Module):
             LossError: `compute` returned something else than a scalar tensor.
         """
         self._check(embeddings, labels)
-        return self.value(embeddings, labels, generator=generator)
-
-    def value(self, embeddings: Tensor, labels: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """The loss of embeddings (B, M) and labels (B,) that are known to fit, a scalar tensor.
-
-        Raises:
-            LossError: `compute` returned something else than a scalar tensor.
-        """
         with torch.autocast(embeddings.device.type, enabled=False):
             value = self.compute(embeddings.to(self.working_dtype(embeddings)), labels.long(), generator)
             return self._scalar(value) + (embeddings.detach() * 0).sum()
@@ -173,97 +173,49 @@ class Loss(nn.Module):
                 )
 
 
+class ProxyLoss(Loss):
+    """A loss over `proxies` (K C, M), K = `per_class` to a class, of which only the directions matter."""
+
+    has_proxies = True
+
+    def __init__(self, *, num_classes: int, dim: int, proxy_lr: float, per_class: int = 1) -> None:
+        super().__init__(num_classes=num_classes, dim=dim)
+        self.proxy_lr = proxy_lr
+        self.proxies = nn.Parameter(torch.randn(per_class * num_classes, dim) * INITIAL_STD)
+
+    def class_proxies(self) -> tuple[Tensor, Tensor]:
+        """Unit proxies (K C, M) and the class (K C,) of each; row k C + c is proxy k of class c."""
+        count = len(self.proxies) // self.num_classes
+        return unit(self.proxies), torch.arange(self.num_classes, device=self.proxies.device).repeat(count)
+
+    def optimizer_groups(self) -> list[dict[str, Any]]:
+        """Proxies with their own absolute learning rate, without weight decay; the rest at the base rate."""
+        rest = [parameter for parameter in self.parameters() if parameter is not self.proxies]
+        groups = [{"params": [self.proxies], "lr": self.proxy_lr, "weight_decay": 0.0}]
+        return groups + ([{"params": rest, "lr_multiplier": 1.0, "weight_decay": 0.0}] if rest else [])
+
+
 def inverse_norm(vectors: Tensor) -> Tensor:
-    """1/|v| of the rows of `vectors` (..., M) as (..., 1); zero, with zero gradient, where |v| is zero."""
-    inverse: Tensor = _InverseNorm.apply(vectors)
-    return inverse
+    """Return 1/|v| of the rows of `vectors` (..., M) as (..., 1); zero, with zero gradient, where |v| is zero.
+
+    Norms whose inverse cube, which the gradient needs, would overflow count as zero.
+    """
+    norm = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    tiny = torch.finfo(norm.dtype).tiny ** (1.0 / 3.0)
+    return torch.where(norm > tiny, 1.0 / norm.clamp_min(tiny), 0.0)
 
 
 def unit(vectors: Tensor) -> Tensor:
-    """Rows of `vectors` (..., M) scaled to norm 1; a zero row stays zero and receives no gradient."""
+    """Scale the rows of `vectors` (..., M) to norm 1; a zero row stays zero and receives no gradient."""
     return vectors * inverse_norm(vectors)
 
 
 def cosine_similarities(embeddings: Tensor, proxies: Tensor) -> Tensor:
-    """Cosines (B, P) of every row of `embeddings` (B, M) with every row of `proxies` (P, M).
+    """Return the cosines (B, P) of every row of `embeddings` (B, M) with every row of `proxies` (P, M).
 
-    The proxies' norms divide the product, not the proxies: no normalised copy of a large proxy matrix is made,
-    forward or backward.
+    The proxies' norms divide the product, which is smaller than a normalised copy of many proxies.
     """
-    cosine: Tensor = _Cosines.apply(unit(embeddings), proxies)[0]
-    return cosine
-
-
-class _InverseNorm(torch.autograd.Function):
-    """d(1/|v|) = -v . dv / |v|^3 in one pass over the vectors."""
-
-    @staticmethod
-    def forward(vectors: Tensor) -> Tensor:
-        return _inverse_norm(vectors)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[0], output)
-
-    @staticmethod
-    def vmap(_info: Any, in_dims: tuple[int], vectors: Tensor) -> tuple[Tensor, int]:
-        return inverse_norm(vectors.movedim(in_dims[0], 0)), 0
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        vectors, inverse = ctx.saved_tensors
-        return vectors * (-gradients[0] * inverse**3)
-
-
-class _Cosines(torch.autograd.Function):
-    """s_ip = u_i . w_p / |w_p| for unit embeddings u (B, M) and proxies w (P, M).
-
-    dL/dw_p = sum_i g_ip u_i / |w_p| - w_p / |w_p|^2 sum_i g_ip s_ip, one pass over the proxies beside the product.
-    """
-
-    @staticmethod
-    def forward(directions: Tensor, proxies: Tensor) -> tuple[Tensor, Tensor]:
-        inverse = _inverse_norm(proxies).T
-        return (directions @ proxies.T).mul_(inverse), inverse
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
-        cosine, inverse = output
-        ctx.mark_non_differentiable(inverse)
-        ctx.save_for_backward(*inputs, inverse, cosine)
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, int | None], directions: Tensor, proxies: Tensor
-    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        directions, proxies = (
-            in_front(t, place, info) for t, place in zip((directions, proxies), in_dims, strict=True)
-        )
-        inverse = inverse_norm(proxies).mT
-        return ((directions @ proxies.mT) * inverse, inverse), (0, 0)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        directions, proxies, inverse, cosine = ctx.saved_tensors
-        scaled = gradients[0] * inverse
-        for_proxies = None
-        if ctx.needs_input_grad[1]:
-            along = (scaled * cosine).sum(dim=0) * inverse[0]
-            for_proxies = (scaled.T @ directions).addcmul_(proxies, along[:, None], value=-1.0)
-        return scaled @ proxies if ctx.needs_input_grad[0] else None, for_proxies
-
-
-def in_front(tensor: Tensor, place: int | None, info: Any) -> Tensor:
-    """`tensor` with the dimension that `torch.vmap` adds at `place` (None: nowhere) in front."""
-    return tensor.expand(info.batch_size, *tensor.shape) if place is None else tensor.movedim(place, 0)
-
-
-def _inverse_norm(vectors: Tensor) -> Tensor:
-    """Norms whose inverse cube, which the gradient needs, would overflow count as zero."""
-    norm = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
-    tiny = torch.finfo(norm.dtype).tiny ** (1.0 / 3.0)
-    return torch.where(norm > tiny, 1.0 / norm.clamp_min(tiny), 0.0)
+    return (unit(embeddings) @ proxies.T) * inverse_norm(proxies).T
 
 
 def squared_distances(embeddings: Tensor, proxies: Tensor) -> Tensor:
@@ -301,3 +253,19 @@ def excluded(logits: Tensor) -> float:
 def without_target(logits: Tensor, labels: Tensor) -> Tensor:
     """`logits` (B, C) with each row's own class `labels` (B,) excluded from any sum of exponentials."""
     return logits.scatter(1, labels[:, None], excluded(logits))
+
+
+def class_means(
+    embeddings: Tensor,  # (N, M)
+    labels: Tensor,  # (N,)
+    num_classes: int,
+) -> tuple[Tensor, Tensor]:  # (C, M), (C,) bool
+    """Unit mean direction of every class and whether the class occurs."""
+    sums = embeddings.new_zeros(num_classes, embeddings.shape[1]).index_add_(0, labels, embeddings)
+    return unit(sums), torch.bincount(labels, minlength=num_classes) > 0
+
+
+def options_of(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the options that loss `name` has and that are not None."""
+    accepted = REGISTRY.options(name)
+    return {option: value for option, value in options.items() if option in accepted and value is not None}

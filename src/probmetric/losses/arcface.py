@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from probmetric.losses import register
-from probmetric.losses._softmax import CosineSoftmax
+from probmetric.losses.cosine import CosineSoftmax
 from probmetric.registry import CountOrZero, LearningRate, Positive, Range
 
 
@@ -25,7 +25,6 @@ from probmetric.registry import CountOrZero, LearningRate, Positive, Range
 class ArcFace(CosineSoftmax):
     """ArcFace with `margin` in radians and a learned inverse temperature."""
 
-    vectorises = True
     margin_is_on: Tensor
 
     def __init__(

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from probmetric.losses import register
 from probmetric.losses._base import ChordLength
-from probmetric.losses._field import FieldLoss, Interaction
+from probmetric.losses.potential_field import FieldLoss, Interaction
 from probmetric.registry import CountOrZero, LearningRate, Range
 
 

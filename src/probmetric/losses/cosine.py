@@ -1,24 +1,63 @@
 """COSINE: normalised softmax with a learned temperature (Scott et al. 2021, section 3; Zhai and Wu 2019).
 
-L = mean_i -log softmax_c(beta cos(z_i, w_c))[y_i]
+    L = mean_i -log softmax_c(logit_ic)[y_i],    logit_ic = beta cos(z_i, w_c),    beta = exp(log_scale) > 0
+
+The paper writes beta = exp(tau); its code stores -tau. The classifier starts like `nn.Linear`, is never decayed, and
+log beta has its own learning rate, without momentum. `arcface` is built on the same classifier.
 """
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probmetric.losses import register
-from probmetric.losses._softmax import CosineSoftmax
+from probmetric.losses._base import Loss, cosine_similarities
 from probmetric.registry import LearningRate, Positive
+
+
+class CosineSoftmax(Loss):
+    """Classifier over cosines with inverse temperature `scale`, learned unless `learn_scale` is false."""
+
+    is_classifier = True
+
+    def __init__(self, *, num_classes: int, dim: int, scale: float, learn_scale: bool, scale_lr: float) -> None:
+        super().__init__(num_classes=num_classes, dim=dim)
+        self.scale_lr = scale_lr
+        self.weight = nn.Parameter(torch.empty(num_classes, dim).uniform_(-(dim**-0.5), dim**-0.5))
+        self.log_scale = nn.Parameter(torch.tensor(math.log(scale)), requires_grad=learn_scale)
+
+    def cosines(self, embeddings: Tensor) -> Tensor:
+        """Cosines (B, C) between embeddings (B, M) and class weights."""
+        return cosine_similarities(embeddings, self.weight)
+
+    def logits(self, embeddings: Tensor) -> Tensor:
+        """Scaled cosines (B, C), without any margin."""
+        return self.log_scale.exp() * self.cosines(embeddings)
+
+    def optimizer_groups(self) -> list[dict[str, Any]]:
+        """Class weights at the base learning rate; log beta at `scale_lr` without momentum."""
+        scale = {
+            "params": [self.log_scale],
+            "lr": self.scale_lr,
+            "weight_decay": 0.0,
+            "momentum": 0.0,
+            "nesterov": False,
+        }
+        return [{"params": [self.weight], "lr_multiplier": 1.0, "weight_decay": 0.0}, scale]
+
+    def diagnostics(self) -> dict[str, float]:
+        """The inverse temperature beta."""
+        return {"scale": float(self.log_scale.detach().exp())}
 
 
 @register
 class Cosine(CosineSoftmax):
     """Cross-entropy over scaled cosines; `scale` is the initial inverse temperature."""
-
-    vectorises = True
 
     def __init__(
         self,

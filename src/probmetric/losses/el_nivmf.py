@@ -30,13 +30,11 @@ from torch.utils.checkpoint import checkpoint
 from probmetric.directional import VonMisesFisher
 from probmetric.directional.normalizer import log_normalizer_of_square
 from probmetric.losses import create_loss, register
-from probmetric.losses._base import Loss, unit
+from probmetric.losses._base import SCALED, WITH_MARGIN, Loss, options_of, unit
 from probmetric.losses._nivmf import nivmf_log_densities, nivmf_log_likelihoods
 from probmetric.losses._released_vmf import quadratic_log_normalizer, released_samples
-from probmetric.losses._sample_proxy import LearningRateOrZero, Released, SampleProxyLoss, some_rows
-from probmetric.losses._wrapped import SCALED, WITH_MARGIN, options_of
-from probmetric.losses.sample_proxy import by_fidelity
-from probmetric.registry import Count, LearningRate, NotNegative, Positive, Range, When
+from probmetric.losses.sample_proxy import Released, SampleProxyLoss, by_fidelity, some_rows
+from probmetric.registry import Count, NotNegative, Positive, When
 
 RELEASED = Released(18.0, 0.003, 0.002)
 
@@ -53,8 +51,6 @@ class ELNivMF(SampleProxyLoss):
     def __init__(
         self,
         *,
-        num_classes: int,
-        dim: int,
         samples: Count = 5,
         guidance: Literal[
             "none", "proxy_anchor", "proxy_anchor_nca", "proxy_nca", "proxy_nca_pp", "soft_triple"
@@ -64,34 +60,15 @@ class ELNivMF(SampleProxyLoss):
         guide_margin: Annotated[float | None, When(guidance=WITH_MARGIN)] = None,
         normalizer: Literal["by_fidelity", "exact", "paper", "none"] = "by_fidelity",
         concentration: Positive = 18.0,
-        temperature: NotNegative = 0.0,
-        proxy_lr: LearningRate = 0.05,
-        concentration_lr: LearningRate = 0.01,
-        temperature_lr: LearningRateOrZero = 0.0,
-        embedding_scale: NotNegative = 0.0,
-        resultant: Annotated[float, Range(above=0, below=1)] = 0.7,
-        prior_strength: NotNegative = 0.0,
-        fidelity: Literal["corrected", "as_published"] = "corrected",
+        **shared: Any,
     ) -> None:
-        super().__init__(
-            num_classes=num_classes,
-            dim=dim,
-            concentration=concentration,
-            temperature=temperature,
-            proxy_lr=proxy_lr,
-            concentration_lr=concentration_lr,
-            temperature_lr=temperature_lr,
-            embedding_scale=embedding_scale,
-            resultant=resultant,
-            prior_strength=prior_strength,
-            fidelity=fidelity,
-            released=RELEASED,
-            per_dimension=True,
-        )
+        super().__init__(**shared)
+        self.start(concentration, RELEASED, per_dimension=True)
         self.samples, self.guidance_weight = samples, guidance_weight
         self.normalizer = by_fidelity(normalizer, self.published)
         self.guidance: Loss | None = None
         if guidance != "none" and guidance_weight > 0:
+            fidelity = "as_published" if self.published else "corrected"
             given = {"fidelity": fidelity, "scale": guide_scale, "margin": guide_margin}
             self.guidance = self._create_guide(guidance, given)
             self.register_buffer("guidance_scale", torch.tensor(1.0))

@@ -42,7 +42,6 @@ LARGEST_RADIUS = 1.0 - 1e-3
 class Hyperbolic(Loss):
     """Hyperbolic softmax of the given `curvature` c > 0."""
 
-    vectorises = True
     is_classifier = True
 
     def __init__(
@@ -91,10 +90,6 @@ class _ScaleGradient(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
         ctx.save_for_backward(inputs[1])
-
-    @staticmethod
-    def vmap(_info: Any, in_dims: tuple[int, int], x: Tensor, factor: Tensor) -> tuple[Tensor, int]:
-        return _ScaleGradient.apply(x.movedim(in_dims[0], 0), factor.movedim(in_dims[1], 0)), 0
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:

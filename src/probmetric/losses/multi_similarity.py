@@ -32,7 +32,6 @@ from probmetric.registry import Positive
 class MultiSimilarity(Loss):
     """MultiSimilarity loss over all pairs of the batch, or over the mined ones."""
 
-    vectorises = True
     wants_groups = 2
 
     def __init__(

@@ -33,9 +33,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from probmetric.losses import create_loss, register
-from probmetric.losses._base import Loss, unit
+from probmetric.losses._base import SCALED, WITH_MARGIN, Loss, options_of, unit
 from probmetric.losses._flow import ConditionalFlow
-from probmetric.losses._wrapped import SCALED, WITH_MARGIN, options_of
 from probmetric.losses.soft_triple import SoftTriple
 from probmetric.registry import Count, LearningRate, NotNegative, Positive, Range, When
 

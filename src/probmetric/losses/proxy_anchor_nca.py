@@ -15,16 +15,13 @@ import torch
 from torch import Tensor
 
 from probmetric.losses import register
-from probmetric.losses._base import cosine_similarities, log_one_plus_exp, without_target
-from probmetric.losses._proxies import ProxyLoss
+from probmetric.losses._base import ProxyLoss, cosine_similarities, log_one_plus_exp, without_target
 from probmetric.registry import LearningRate, Positive
 
 
 @register
 class ProxyAnchorNCA(ProxyLoss):
     """NCA-shaped ProxyAnchor: proxies are contrasted per sample."""
-
-    vectorises = True
 
     def __init__(
         self,

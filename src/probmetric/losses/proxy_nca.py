@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from probmetric.losses import register
-from probmetric.losses._base import squared_distances, without_target
-from probmetric.losses._proxies import ProxyLoss
+from probmetric.losses._base import ProxyLoss, squared_distances, without_target
 from probmetric.registry import LearningRate, Positive
 
 
@@ -21,7 +20,6 @@ from probmetric.registry import LearningRate, Positive
 class ProxyNCA(ProxyLoss):
     """ProxyNCA with one proxy per class."""
 
-    vectorises = True
     is_classifier = True
 
     def __init__(

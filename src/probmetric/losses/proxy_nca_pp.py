@@ -16,8 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from probmetric.losses import register
-from probmetric.losses._base import safe_sqrt, squared_distances
-from probmetric.losses._proxies import ProxyLoss
+from probmetric.losses._base import ProxyLoss, safe_sqrt, squared_distances
 from probmetric.registry import LearningRate, Positive
 
 
@@ -25,7 +24,6 @@ from probmetric.registry import LearningRate, Positive
 class ProxyNCAPlusPlus(ProxyLoss):
     """ProxyNCA++ with one proxy per class."""
 
-    vectorises = True
     is_classifier = True
 
     def __init__(

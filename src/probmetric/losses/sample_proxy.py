@@ -1,6 +1,27 @@
-"""The analytic sample-proxy distances of paper 000 (appendix A), each under the softmax of `_sample_proxy`.
+"""The softmax over sample-proxy distances that paper 000 compares (appendix A).
 
-With nu = kappa mu, an image zeta = vMF(nu_z) and a proxy rho:
+    L = mean_i -log [ exp(-d(z_i, p_{y_i}) / t) / sum_c exp(-d(z_i, p_c) / t) ]
+
+(eqs. 1, 2, 6 print it without the minus.) An embedding z is a vMF with direction z / |z| and concentration
+kappa_z = embedding_scale |z|; a proxy has a direction (the row's, its norm only sets how fast it turns) and a
+concentration kappa_p. t and kappa_p are learned.
+
+    temperature        0 (default): `corrected` measures it once, at the warm start, so that the logits of an image
+                       have a standard deviation of `START_SPREAD` over the classes (1 until then); `as_published`
+                       takes the release's constant. Its constants belong to its own logits: under the exact
+                       normalisers t = 0.003 makes logits so far apart that nothing is learned (docs/losses.md).
+    embedding_scale    the released code multiplies the embedding layer's weights at initialisation. 0 (default)
+                       measures the network once, at the warm start, and scales its mean norm to where A_M is
+                       `resultant`.
+    prior_strength     across-class prior on the concentrations, the extension the paper asks for: every log kappa is
+                       drawn around its mean over the classes, log kappa_c ~ N(mean, 1 / prior_strength), which adds
+                       prior_strength / 2 times the mean squared deviation to the loss. 0: none.
+    corrected          log t and log kappa_p are the parameters; exact vMF normalisers
+    as_published       t and kappa_p themselves are (kappa_p cut off at 0.1); quadratic log C; see below
+
+The learning rates of t and kappa_p are relative steps: for the raw parameters they are multiplied by the initial value.
+
+The analytic distances; with nu = kappa mu, an image zeta = vMF(nu_z) and a proxy rho:
 
     distance   paper      d(z, p)                                                          proxy
     "cos"      d_Cos      -cos(mu_z, mu_p)                                                 a direction
@@ -23,19 +44,39 @@ other norms. `normalizer` is the factor D of "nivmf".
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from typing import Annotated, Any, Literal, NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from probmetric.directional import kl, product_kernel
+from probmetric.directional import concentration_from_resultant, kl, product_kernel
 from probmetric.directional.nonisotropic import Normalizer
 from probmetric.directional.normalizer import log_normalizer_of_square
 from probmetric.losses import register
-from probmetric.losses._base import cosine_similarities, unit
+from probmetric.losses._base import Loss, class_means, cosine_similarities, unit
 from probmetric.losses._nivmf import nivmf_log_densities
 from probmetric.losses._released_vmf import quadratic_log_normalizer
-from probmetric.losses._sample_proxy import LearningRateOrZero, Released, SampleProxyLoss, start_concentration
 from probmetric.registry import LearningRate, NotNegative, Range
+
+SMALLEST_RELEASED_CONCENTRATION = 0.1
+START_SPREAD = 1.0
+TEMPERATURE_STEP = 0.01
+
+_MEASURED = 1024
+
+LearningRateOrZero = Annotated[float, Range(low=0, high=1e4)]
+"""A learning rate; 0 takes that of the released scripts."""
+
+
+class Released(NamedTuple):
+    """Start values of a distance in the released scripts; the temperature's learning rate is absolute."""
+
+    concentration: float
+    temperature: float
+    temperature_lr: float
+
 
 RELEASED = {
     "cos": Released(10.0, 1 / 256, 0.005),
@@ -49,18 +90,20 @@ ORDER = {"b_vmf": 0.5, "el_vmf": 1.0}
 FIT_OF_512 = 512
 
 
-@register
-class SampleProxy(SampleProxyLoss):
-    """Softmax over one of the analytic distances between an image's and a proxy's distribution."""
+class SampleProxyLoss(Loss):
+    """Softmax over distances; a subclass calls `start` and gives `logits`."""
+
+    has_proxies = True
+    is_classifier = True
+    least_dim = 2
+
+    embedding_scale: Tensor
 
     def __init__(
         self,
         *,
         num_classes: int,
         dim: int,
-        distance: Literal["cos", "l2", "nivmf", "b_vmf", "el_vmf", "kl_vmf"] = "el_vmf",
-        normalizer: Literal["by_fidelity", "exact", "paper", "none"] = "by_fidelity",
-        concentration: NotNegative = 0.0,
         temperature: NotNegative = 0.0,
         proxy_lr: LearningRate = 0.05,
         concentration_lr: LearningRate = 0.01,
@@ -70,24 +113,138 @@ class SampleProxy(SampleProxyLoss):
         prior_strength: NotNegative = 0.0,
         fidelity: Literal["corrected", "as_published"] = "corrected",
     ) -> None:
+        super().__init__(num_classes=num_classes, dim=dim)
+        self.published, self.wants_warm_start = fidelity == "as_published", True
+        self.resultant, self.prior_strength = resultant, prior_strength
+        self.measure_scale, self.measure_temperature = embedding_scale == 0, temperature == 0 and not self.published
+        self.rates = {"proxies": proxy_lr, "concentration": concentration_lr, "temperature": temperature_lr}
+        self.first_temperature = temperature or (1.0 if self.measure_temperature else 0.0)
+        self.register_buffer("embedding_scale", torch.tensor(embedding_scale or 1.0))
+
+    def start(self, concentration: float, released: Released, *, per_dimension: bool) -> None:
+        """Make the parameters.
+
+        Args:
+            concentration: start value of every kappa_p.
+            released: the released scripts' start values, which stand for a temperature and a rate that are 0.
+            per_dimension: whether a proxy has a concentration per dimension, (C, M), or one, (C,).
+        """
+        temperature = self.first_temperature or released.temperature
+        released_step = released.temperature_lr / temperature
+        self.rates["temperature"] = self.rates["temperature"] or (released_step if self.published else TEMPERATURE_STEP)
+        self.initial = concentration
+        if self.published:
+            self.rates["concentration"] *= concentration
+            self.rates["temperature"] *= temperature
+        shape = (self.num_classes, self.dim) if per_dimension else (self.num_classes,)
+        stored = (lambda value: value) if self.published else math.log
+        spread = concentration * math.sqrt(2 / (self.num_classes + self.dim))
+        self.proxies = nn.Parameter(spread * torch.randn(self.num_classes, self.dim))
+        self.concentration = nn.Parameter(torch.full(shape, stored(concentration)))
+        self.temperature = nn.Parameter(torch.tensor(stored(temperature)))
+
+    def concentrations(self) -> Tensor:
+        """kappa_p, (C,) or (C, M)."""
+        if self.published:
+            return self.concentration.clamp_min(SMALLEST_RELEASED_CONCENTRATION)
+        return self.concentration.exp()
+
+    def log_concentrations(self) -> Tensor:
+        """Log kappa_p, (C,) or (C, M)."""
+        return self.concentrations().log() if self.published else self.concentration
+
+    def inverse_temperature(self) -> Tensor:
+        """1 / t."""
+        return 1 / self.temperature if self.published else (-self.temperature).exp()
+
+    def sample_parameters(self, embeddings: Tensor) -> Tensor:
+        """Natural parameters nu_z = kappa_z mu_z (B, M)."""
+        return self.embedding_scale * embeddings
+
+    def proxy_parameters(self) -> Tensor:
+        """Natural parameters nu_p = kappa_p mu_p (C, M) of isotropic proxies."""
+        return self.concentrations().unsqueeze(1) * unit(self.proxies)
+
+    def class_proxies(self) -> tuple[Tensor, Tensor]:
+        """Unit mean directions (C, M) of the proxies and their classes (C,)."""
+        return unit(self.proxies), torch.arange(self.num_classes, device=self.proxies.device)
+
+    def logits(self, embeddings: Tensor) -> Tensor:
+        """-d / t (B, C), up to a constant per row."""
+        raise NotImplementedError
+
+    def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Mean cross-entropy over the batch, and the prior."""
+        return F.cross_entropy(self.similarities(embeddings, generator), labels) + self.prior()
+
+    def similarities(self, embeddings: Tensor, generator: torch.Generator | None) -> Tensor:
+        """-d / t (B, C), up to a constant per row; `generator` drives the distances that are estimated."""
+        return self.logits(embeddings)
+
+    def prior(self) -> Tensor | float:
+        """Negative log-density of the concentrations under the across-class prior, per entry, or 0 without one."""
+        if self.prior_strength == 0:
+            return 0.0
+        logs = self.log_concentrations()
+        return 0.5 * self.prior_strength * (logs - logs.mean(dim=0)).square().mean()
+
+    @torch.no_grad()
+    def warm_start(self, embeddings: Tensor, labels: Tensor) -> None:
+        """Point every proxy at its class mean; choose embedding scale and temperature if they are to be measured."""
+        means, present = class_means(embeddings.to(self.proxies), labels, self.num_classes)
+        self.proxies[present] = self.initial * means[present]
+        norm = torch.linalg.vector_norm(embeddings, dim=1).double().mean()
+        if self.measure_scale and norm > 0:
+            self.embedding_scale.fill_(start_concentration(self.resultant, self.dim) / float(norm))
+        if self.measure_temperature:
+            self._measure_temperature(some_rows(_MEASURED, embeddings)[0])
+
+    def _measure_temperature(self, embeddings: Tensor) -> None:
+        """Set t so that the logits of an image have a standard deviation of `START_SPREAD` over the classes."""
+        generator = torch.Generator(embeddings.device).manual_seed(0)
+        spread = self.similarities(embeddings.to(self.proxies), generator).std(dim=1, correction=0).mean()
+        if spread > 0:
+            self.temperature.add_((spread / START_SPREAD).log())
+
+    def optimizer_groups(self) -> list[dict[str, Any]]:
+        """Directions, concentrations and temperature, each with its own absolute learning rate, none decayed."""
+        return [{"params": [getattr(self, name)], "lr": rate, "weight_decay": 0.0} for name, rate in self.rates.items()]
+
+    def diagnostics(self) -> dict[str, float]:
+        """Temperature and mean proxy concentration."""
+        with torch.no_grad():
+            found = {"temperature": float(1 / self.inverse_temperature())}
+            return found | {"proxy_concentration": float(self.concentrations().mean())}
+
+
+def start_concentration(resultant: float, dim: int) -> float:
+    """The concentration kappa at which A_M(kappa) is `resultant`."""
+    return float(concentration_from_resultant(torch.tensor(resultant, dtype=torch.float64), dim))
+
+
+def some_rows(count: int, *columns: Tensor) -> tuple[Tensor, ...]:
+    """At most `count` rows of tensors (N, ...), the same of each: random ones, always the same."""
+    order = torch.randperm(len(columns[0]), generator=torch.Generator().manual_seed(0))[:count]
+    return tuple(column[order.to(column.device)] for column in columns)
+
+
+@register
+class SampleProxy(SampleProxyLoss):
+    """Softmax over one of the analytic distances between an image's and a proxy's distribution."""
+
+    def __init__(
+        self,
+        *,
+        distance: Literal["cos", "l2", "nivmf", "b_vmf", "el_vmf", "kl_vmf"] = "el_vmf",
+        normalizer: Literal["by_fidelity", "exact", "paper", "none"] = "by_fidelity",
+        concentration: NotNegative = 0.0,
+        **shared: Any,
+    ) -> None:
+        super().__init__(**shared)
         released = RELEASED[distance]
-        if distance == "l2" and fidelity == "corrected":
-            released = released._replace(concentration=start_concentration(resultant, dim))
-        super().__init__(
-            num_classes=num_classes,
-            dim=dim,
-            concentration=concentration or released.concentration,
-            temperature=temperature,
-            proxy_lr=proxy_lr,
-            concentration_lr=concentration_lr,
-            temperature_lr=temperature_lr,
-            embedding_scale=embedding_scale,
-            resultant=resultant,
-            prior_strength=prior_strength,
-            fidelity=fidelity,
-            released=released,
-            per_dimension=distance == "nivmf",
-        )
+        if distance == "l2" and not self.published:
+            released = released._replace(concentration=start_concentration(self.resultant, self.dim))
+        self.start(concentration or released.concentration, released, per_dimension=distance == "nivmf")
         self.distance = distance
         self.normalizer = by_fidelity(normalizer, self.published)
         self.wants_warm_start = not self.published or distance in ORDER

@@ -9,22 +9,18 @@ With x and centres w_ck of unit norm,
 The defaults are the original paper's; the non-isotropy paper uses K = 10 (CUB, CARS) and K = 2 (SOP). The code released
 with it normalises the wrong axis and multiplies by gamma, so nothing published rests on it and it is not offered.
 
-The soft assignment has its own backward pass, dS/ds_k = q_k (1 + (s_k - S) / gamma): the (B, K, C) tensor is read
-and written once instead of once per elementary operation. Classes are its last dimension, so that the softmax over a
-handful of centres runs along contiguous memory.
+Classes are the last dimension of the (B, K, C) cosines, so that the softmax over a handful of centres runs along
+contiguous memory.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from probmetric.losses import register
-from probmetric.losses._base import cosine_similarities, unit
-from probmetric.losses._proxies import ProxyLoss
+from probmetric.losses._base import ProxyLoss, cosine_similarities, unit
 from probmetric.registry import Count, LearningRate, NotNegative, Positive
 
 
@@ -32,7 +28,6 @@ from probmetric.registry import Count, LearningRate, NotNegative, Positive
 class SoftTriple(ProxyLoss):
     """SoftTriple with `proxies_per_class` centres (K) per class; row k C + c of `proxies` is centre k of class c."""
 
-    vectorises = True
     is_classifier = True
 
     def __init__(
@@ -54,10 +49,8 @@ class SoftTriple(ProxyLoss):
     def similarities(self, embeddings: Tensor) -> Tensor:
         """Relaxed similarity (B, C) of every embedding to every class."""
         cosine = cosine_similarities(embeddings, self.proxies)
-        similarity: Tensor = _SoftAssignment.apply(
-            cosine.view(len(embeddings), self.proxies_per_class, self.num_classes), self.gamma
-        )[0]
-        return similarity
+        cosine = cosine.view(len(embeddings), self.proxies_per_class, self.num_classes)
+        return ((cosine / self.gamma).softmax(dim=1) * cosine).sum(dim=1)
 
     def centres(self) -> Tensor:
         """Centres by class, (C, K, M)."""
@@ -95,31 +88,3 @@ def _inverse_root(squared: Tensor) -> Tensor:
     """1/sqrt of `squared`, zero where that is zero."""
     tiny = torch.finfo(squared.dtype).tiny
     return torch.where(squared > tiny, squared.clamp_min(tiny).rsqrt(), 0.0)
-
-
-class _SoftAssignment(torch.autograd.Function):
-    """S (B, C) = sum_k softmax_k(s / gamma) s for s (B, K, C)."""
-
-    @staticmethod
-    def forward(similarity: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
-        share = (similarity / gamma).softmax(dim=-2)
-        return (share * similarity).sum(dim=-2), share
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: tuple[Tensor, Tensor]) -> None:
-        total, share = output
-        ctx.mark_non_differentiable(share)
-        ctx.save_for_backward(inputs[0], share, total)
-        ctx.gamma = inputs[1]
-
-    @staticmethod
-    def vmap(
-        _info: Any, in_dims: tuple[int, None], similarity: Tensor, gamma: float
-    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        return _SoftAssignment.apply(similarity.movedim(in_dims[0], 0), gamma), (0, 0)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        similarity, share, total = ctx.saved_tensors
-        slope = (similarity - total.unsqueeze(-2)).div_(ctx.gamma).add_(1.0)
-        return slope.mul_(share).mul_(gradients[0].unsqueeze(-2)), None

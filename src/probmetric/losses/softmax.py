@@ -20,7 +20,6 @@ from probmetric.losses._base import Loss
 class Softmax(Loss):
     """Cross-entropy of a linear classifier without bias."""
 
-    vectorises = True
     is_classifier = True
 
     def __init__(self, *, num_classes: int, dim: int) -> None:

@@ -6,15 +6,12 @@ linear head (-> M). Convolutional nets can be pooled by average, max, average_ma
 (paper 003: exponent without weight decay, at 10 times the learning rate); "default" keeps the architecture's own
 pooling, the only choice for transformers. `head_scale` multiplies the head's initial weight, not its bias: paper
 000 sets the starting concentration |z| of its ResNet-50 encoders that way. `head: none` leaves the features as they
-are, for published networks that are measured without training.
+are; M is then their number, whatever `dim` says.
 """
 
 from __future__ import annotations
 
 import difflib
-import socket
-import urllib.parse
-import urllib.request
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -25,6 +22,7 @@ from probmetric.io import FileError
 from probmetric.models import register
 from probmetric.models._base import Encoder, read_state
 from probmetric.models._heads import GeM, create_pooling
+from probmetric.models._weights import published_weights, renamed_by_position
 from probmetric.registry import Flag, Positive, Share, UnknownNameError
 
 
@@ -47,20 +45,21 @@ class Timm(Encoder):
         drop_rate: Share = 0.0,
     ) -> None:
         super().__init__()
-        self.tag = tag
+        self.tag, self._input = tag, (in_channels, image_size)
         self.backbone: Any = _create(tag, in_channels, image_size)
         self.pool = None if pool == "default" else create_pooling(pool)
-        if self.pool is not None and not _is_convolutional(self.backbone, in_channels, image_size):
+        maps, pooled = _shapes(self.backbone, in_channels, image_size)
+        if self.pool is not None and not (len(maps) == 4 and maps[1] == self.backbone.num_features):
             raise ValueError(
                 f"backbone timm: pool={pool!r} needs a feature map (B, D, H, W), {tag} gives none; use pool='default'."
             )
         self.dropout = nn.Dropout(drop_rate)
-        self.num_features, self.dim = int(self.backbone.num_features), dim
+        self.num_features = pooled[1] if self.pool is None else maps[1]
+        self.dim = self.num_features
         if head == "linear":
+            self.dim = dim
             with torch.no_grad():
                 self._attach_head(self.num_features, dim).weight.mul_(head_scale)
-        elif dim != self.num_features:
-            raise ValueError(f"backbone timm: without head dim is that of the features of {tag}, {self.num_features}.")
 
     @classmethod
     def input_statistics(
@@ -84,67 +83,44 @@ class Timm(Encoder):
         return [{"params": others}, {"params": [self.pool.p], "lr_multiplier": 10.0, "weight_decay": 0.0}]
 
     def load_pretrained(self, source: str | Path | bool) -> None:
-        """Load timm's published weights (True), a weight file of the architecture, or a run's `model.safetensors`.
+        """Load published weights (True), a weight file of the architecture, or a run's `model.safetensors`.
+
+        timm fits the weights to this model: it leaves out the classifier, resamples positions trained at another image
+        size and adapts the first layer to other numbers of channels.
 
         Raises:
             FileError: no network and nothing cached, or the file is missing, damaged or of another architecture.
         """
         if source is True:
-            source = _published_weights(self.tag, self.backbone.pretrained_cfg.get("hf_hub_id"))
+            source = published_weights(self.tag, self.backbone.pretrained_cfg.get("hf_hub_id"))
         state = read_state(source)
         if any(name.startswith(("encoder.", "backbone.")) for name in state):
             super().load_pretrained(source)
             return
-        self._take(self.backbone, self._without_classifier(state), source, may_lack=())
+        if "_conv_stem.weight" in state:
+            state = renamed_by_position(state, _library(self.tag).create_model(self.tag).state_dict(), source)
+        try:
+            weights = {"state_dict": self._without_classifier(state), "num_classes": 0}
+            fitted = _create(self.tag, *self._input, pretrained=True, pretrained_cfg_overlay=weights)
+        except (KeyError, RuntimeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise FileError(
+                f"{source} does not fit backbone Timm with tag {self.tag}: {reason}. "
+                "Use weights of the same backbone with the same options."
+            ) from error
+        self._take(self.backbone, fitted.state_dict(), source, may_lack=())
 
     def _without_classifier(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Weights in timm's names for this model, without the classifier the file was trained with."""
-        from timm.models import adapt_input_conv
-
+        """Return the weights without those of the classifier that the file was trained with."""
         classifiers = self.backbone.pretrained_cfg.get("classifier") or ()
         classifiers = (classifiers,) if isinstance(classifiers, str) else tuple(classifiers)
-        kept = {name: value for name, value in state.items() if name.rpartition(".")[0] not in classifiers}
-        stem = f"{self.backbone.pretrained_cfg.get('first_conv')}.weight"
-        own = self.backbone.state_dict()
-        if stem in kept and stem in own and kept[stem].shape[1] == 3 != own[stem].shape[1]:
-            kept[stem] = adapt_input_conv(own[stem].shape[1], kept[stem])
-        return kept
+        return {name: value for name, value in state.items() if name.rpartition(".")[0] not in classifiers}
 
 
-def _published_weights(tag: str, repository: str | None) -> Path:
-    """Weight file of `tag` from the Hugging Face cache, else downloaded; fails fast where there is no network."""
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    if not repository:
-        raise FileError(f"{tag} has no published weights; name a tag with weights or set `pretrained` to a file.")
-    try:
-        return Path(hf_hub_download(repository, "model.safetensors", local_files_only=True))
-    except LocalEntryNotFoundError:
-        pass
-    try:
-        _require_network()
-        return Path(hf_hub_download(repository, "model.safetensors"))
-    except Exception as error:
-        raise FileError(
-            f"the weights of {tag} are not in the local cache and cannot be downloaded here ({error}). Fetch "
-            f"model.safetensors of {repository} on a machine with a network and set `pretrained` to that file."
-        ) from error
-
-
-def _require_network() -> None:
-    """Raise `OSError` within seconds if the weight server cannot be reached; the client itself retries for long."""
-    from huggingface_hub.constants import ENDPOINT
-
-    if not urllib.request.getproxies():
-        with socket.create_connection((urllib.parse.urlsplit(ENDPOINT).hostname or "", 443), timeout=5):
-            pass
-
-
-def _create(tag: str, in_channels: int, image_size: int) -> Any:
-    """The timm model `tag` without classifier; fixed-size architectures are told `image_size`."""
+def _create(tag: str, in_channels: int, image_size: int, **weights: Any) -> Any:
+    """Return the timm model `tag` without classifier; fixed-size architectures are told `image_size`."""
     timm = _library(tag)
-    options: dict[str, Any] = {"pretrained": False, "num_classes": 0, "in_chans": in_channels}
+    options: dict[str, Any] = {"pretrained": False, "num_classes": 0, "in_chans": in_channels, **weights}
     try:
         return timm.create_model(tag, img_size=image_size, **options)
     except TypeError:
@@ -166,10 +142,11 @@ def _library(tag: str) -> Any:
     return timm
 
 
-def _is_convolutional(backbone: Any, in_channels: int, image_size: int) -> bool:
-    """Whether `forward_features` gives a map with the channels first."""
+def _shapes(backbone: Any, in_channels: int, image_size: int) -> tuple[torch.Size, torch.Size]:
+    """Return the shapes of the feature map and of the features that the backbone gives for one image."""
     was_training = backbone.training
     with torch.no_grad():
         maps = backbone.eval().forward_features(torch.zeros(1, in_channels, image_size, image_size))
+        pooled = backbone.forward_head(maps, pre_logits=True)
     backbone.train(was_training)
-    return bool(maps.ndim == 4 and maps.shape[1] == backbone.num_features)
+    return maps.shape, pooled.shape

@@ -4,14 +4,11 @@ Snakemake weighs every job for milliseconds: tens of thousands are minutes befor
 `MOST_RUNS` unfinished runs they are put together; each run of a bundle has its own logs, failure and resume, and a
 bundle that is started again goes on with what is not finished. Runs that share an encoder are in one bundle.
 `runs_per_job` in params.yaml asks for bundles of fewer runs, or where there are fewer.
-
-With `training.stack` above 1, so many runs that differ in their seed or in numbers are a bundle, however few there are:
-its job trains them as one stacked model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +43,7 @@ class BundlePlan:
 
 
 def bundled(runs: Mapping[str, Run], unfinished: Iterable[str], per_job: int = 0) -> list[tuple[str, ...]]:
-    """Names of the runs of every bundle; nothing where there are few, none to be stacked, and each step has its job.
+    """Names of the runs of every bundle; nothing where there are few and each step has its job.
 
     Args:
         runs: every run of the plan, by name.
@@ -54,13 +51,12 @@ def bundled(runs: Mapping[str, Run], unfinished: Iterable[str], per_job: int = 0
         per_job: how many runs a bundle has, at least; 0: bundles are made where there are many runs only.
     """
     waiting = list(unfinished)
-    stacked = [[run.name for run in stack] for stack in stacks(runs[name] for name in waiting)]
-    if len(waiting) <= MOST_RUNS and not stacked and not per_job:
+    if len(waiting) <= MOST_RUNS and not per_job:
         return []
-    size = per_job or (-(-len(waiting) // _BUNDLES) if len(waiting) > MOST_RUNS else 1)
+    size = per_job or -(-len(waiting) // _BUNDLES)
     found: list[tuple[str, ...]] = []
     current: list[str] = []
-    for group in _groups(runs, waiting, stacked):
+    for group in _groups(runs, waiting):
         current += group
         if len(current) >= size:
             found.append(tuple(current))
@@ -68,23 +64,8 @@ def bundled(runs: Mapping[str, Run], unfinished: Iterable[str], per_job: int = 0
     return [*found, tuple(current)] if current else found
 
 
-def stacks(runs: Iterable[Run]) -> list[list[Run]]:
-    """Of `runs`, those that are to be trained as one, as many as their `training.stack` at most."""
-    alike: dict[str, list[Run]] = {}
-    for run in runs:
-        if run.trains and run.settings.training.stack > 1:
-            alike.setdefault(run.settings.encoder().stackable, []).append(run)
-    return [
-        group[start : start + size]
-        for group in alike.values()
-        for size in (group[0].settings.training.stack,)
-        for start in range(0, len(group), size)
-        if len(group[start : start + size]) > 1
-    ]
-
-
-def _groups(runs: Mapping[str, Run], names: Iterable[str], stacked: Iterable[Sequence[str]]) -> list[list[str]]:
-    """Runs that rest on common encoders or are `stacked`, together; encoders first."""
+def _groups(runs: Mapping[str, Run], names: Iterable[str]) -> list[list[str]]:
+    """Runs that rest on common encoders, together; encoders first."""
     leader: dict[str, str] = {}
 
     def find(name: str) -> str:
@@ -96,9 +77,6 @@ def _groups(runs: Mapping[str, Run], names: Iterable[str], stacked: Iterable[Seq
     for name in wanted:
         for encoder in runs[name].encoders:
             leader[find(name)] = find(encoder)
-    for first, *others in stacked:
-        for name in others:
-            leader[find(name)] = find(first)
     groups: dict[str, list[str]] = {}
     for name in sorted(wanted, key=lambda name: not runs[name].trains):
         groups.setdefault(find(name), []).append(name)

@@ -24,7 +24,7 @@ from probmetric.registry import Registry
 from probmetric.runs.names import RunKey, split_data_name
 
 if TYPE_CHECKING:
-    from probmetric.config._data import DataSource
+    from probmetric.config import DataSource
 
 
 class UnsuitableError(ConfigError):
@@ -132,12 +132,11 @@ def _problems(settings: RunSettings) -> Iterator[str]:
 def _unreadable_images(settings: RunSettings) -> Iterator[str]:
     wanted = models.REGISTRY.constant(settings.backbone.name, "wants_statistics_of", "")
     options = settings.view.options if settings.view else {}
-    for name in ("normalisation", "mean", "std"):
-        found = options.get(name) or "backbone"
-        if wanted and found not in ("backbone", wanted):
+    for name in ("mean", "std"):
+        if wanted and options.get(name):
             yield (
-                f"view.{name} {found!r}: backbone {settings.backbone.name!r} converts images with the statistics of "
-                f"{wanted} itself; leave view.{name} out."
+                f"view.{name} {options[name]!r}: backbone {settings.backbone.name!r} converts images with the "
+                f"statistics of {wanted} itself; leave view.{name} out."
             )
 
 

@@ -1,4 +1,4 @@
-"""From a method's definition to plain settings: inheritance, what holds on one dataset, presets and overrides.
+"""From a method's definition to settings: inheritance, what holds on one dataset, presets and overrides.
 
 Applied in this order, each over the one before:
 
@@ -11,9 +11,12 @@ Settings are addressed by dotted keys: `dim`, `training.epochs`, `loss` (another
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from probmetric.config import OWN_VIEW, Component, ConfigError, Method, Params, Preset
+from pydantic import ValidationError
+
+from probmetric.config import OWN_VIEW, Component, ConfigError, Method, NamedView, Params, Preset, parse
 from probmetric.data import views
 from probmetric.data.views import source_view
 from probmetric.registry import nearest
@@ -22,8 +25,104 @@ from probmetric.runs.identity import REGISTRIES
 _BORROWED = ("uncertainty", "fidelity", "evaluation")
 
 
+@dataclass
+class Draft:
+    """Settings of a run while they are put together; what is changed is checked when `RunSettings` are made of them.
+
+    Attributes:
+        base: the method whose encoder is borrowed, if any.
+        label: what reports call the method.
+        values: `dim`, `pretrained` and `fidelity`.
+        components: `loss`, `objective`, `uncertainty`, `backbone` and `view`, those of `REGISTRIES`.
+        groups: `training` and `evaluation`, their settings by name.
+    """
+
+    base: str | None
+    label: str
+    values: dict[str, Any]
+    components: dict[str, Component | None]
+    groups: dict[str, dict[str, Any]]
+
+    def set(self, key: str, value: Any) -> None:
+        """Set a dotted key.
+
+        Raises:
+            ConfigError: the key reaches nothing that an override may change.
+        """
+        part, _, name = key.partition(".")
+        component = self.components.get(part)
+        if key in self.values:
+            self.values[key] = value
+        elif name and part in self.groups:
+            self.groups[part][name] = value
+        elif key in self.groups and isinstance(value, Mapping):
+            self.groups[key] = dict(value)
+        elif name and part == "view":
+            self.components[part] = (component or Component(name=OWN_VIEW)).changed(**{name: value})
+        elif name and component is not None:
+            self.components[part] = component.changed(**{name: value})
+        elif key in self.components:
+            self.components[key] = _component(key, value)
+        else:
+            parts = [*self.groups, *(part for part, chosen in self.components.items() if chosen or part == "view")]
+            allowed = [*(f"{part}.<key>" for part in parts), *self.values, *self.components]
+            raise ConfigError(f"override {key!r} reaches nothing; {nearest(key, allowed)}")
+
+    def apply(self, preset: Preset) -> None:
+        """Apply a preset; an option of a component counts only where the component has it."""
+        for key, value in preset.set.items():
+            part, _, option = key.partition(".")
+            if not option or part not in REGISTRIES or part == "view" or self._takes(part, option):
+                self.set(key, value)
+
+    def _takes(self, part: str, option: str) -> bool:
+        component = self.components[part]
+        return component is not None and option in REGISTRIES[part].options(component.name)
+
+    def tell_fidelity(self, part: str, fidelity: str) -> None:
+        """Tell component `part` the fidelity, where it has that switch and does not set it itself."""
+        component = self.components[part]
+        if component and fidelity != "corrected" and self._takes(part, "fidelity"):
+            self.components[part] = component.changed(**{"fidelity": fidelity} | component.options)
+
+    def resolve_view(self, source: str) -> None:
+        """Choose the view the run gets: the one it asks for, or that `source` declares for `training.augment`.
+
+        None where neither says anything: the shape of the prepared images decides then.
+
+        Raises:
+            ConfigError: options without a name, and the source declares no view or one without such an option.
+        """
+        view, declared = (
+            self.components["view"],
+            source_view(source, self.groups["training"].get("augment", "standard")),
+        )
+        if view is not None and view.name != OWN_VIEW:
+            return
+        if view is None:
+            self.components["view"] = parse(NamedView, declared, "view", checked=True) if declared else None
+        elif declared is None:
+            raise ConfigError(f"view: source {source!r} declares none; name one: {', '.join(views.list_views())}.")
+        else:
+            self.components["view"] = Component(name=declared["name"], options=declared["options"] | view.options)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of `RunSettings` that a method decides."""
+        return self.values | self.components | self.groups | {"base": self.base, "label": self.label}
+
+
+def _component(key: str, value: Any) -> Component | None:
+    if value is None:
+        return None
+    named = {"name": OWN_VIEW} | value if key == "view" and isinstance(value, dict) else value
+    try:
+        return Component.model_validate(named)
+    except ValidationError:
+        raise ConfigError(f"override {key!r} is {value!r}; write a name, or a name with options.") from None
+
+
 def lineage(methods: Mapping[str, Method], name: str) -> list[Method]:
-    """The method and what it is `like`, the origin first.
+    """Return the method and what it is `like`, the origin first.
 
     Raises:
         ConfigError: an unknown method, or a circle.
@@ -40,102 +139,44 @@ def lineage(methods: Mapping[str, Method], name: str) -> list[Method]:
     return chain[::-1]
 
 
-def composed(params: Params, methods: Mapping[str, Method], name: str, dataset: str) -> dict[str, Any]:
-    """Plain settings of method `name` on `dataset`; with `base`, its own uncertainty, fidelity and evaluation count.
+def composed(params: Params, methods: Mapping[str, Method], name: str, dataset: str) -> Draft:
+    """Return the settings of method `name` on `dataset`; with `base`, only uncertainty, fidelity and evaluation count.
 
     Raises:
         ConfigError: an unknown method, or a change that reaches nothing.
     """
     chain = lineage(methods, name)
-    settings = _settings(params, chain[0])
+    draft = _draft(params, chain[0], chain[-1].label or name)
     for method in chain:
         for key, value in (method.change | method.per_dataset.get(dataset, {})).items():
-            if settings["base"] and key.split(".")[0] not in _BORROWED:
+            if draft.base and key.split(".")[0] not in _BORROWED:
                 raise ConfigError(
-                    f"methods.{name}: {key!r} belongs to the encoder, which is that of its base {settings['base']!r}; "
+                    f"methods.{name}: {key!r} belongs to the encoder, which is that of its base {draft.base!r}; "
                     f"only {', '.join(_BORROWED)} can be changed here."
                 )
-            override(settings, key, value)
-    return settings | {"label": chain[-1].label or name}
+            draft.set(key, value)
+    return draft
 
 
-def _settings(params: Params, method: Method) -> dict[str, Any]:
+def _draft(params: Params, method: Method, label: str) -> Draft:
     defaults = params.defaults
-    return {
-        "base": method.base,
-        "fidelity": method.fidelity,
-        "loss": _plain(method.loss),
-        "objective": _plain(method.objective),
-        "uncertainty": method.uncertainty.model_dump(),
-        "backbone": (method.backbone or defaults.backbone).model_dump(),
-        "dim": method.dim or defaults.dim,
-        "pretrained": method.pretrained or defaults.pretrained,
-        "view": _plain(method.view or defaults.view),
-        "training": defaults.training.model_dump(mode="json") | method.training,
-        "evaluation": params.evaluation.model_dump(mode="json"),
-    }
-
-
-def _plain(component: Component | None) -> dict[str, Any] | None:
-    return None if component is None else component.model_dump()
-
-
-def override(settings: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key.
-
-    Raises:
-        ConfigError: the key reaches nothing.
-    """
-    parent, _, leaf = key.rpartition(".")
-    if parent == "view" and settings["view"] is None:
-        settings["view"] = {"name": OWN_VIEW, "options": {}}
-    target = settings.get(parent) if parent else settings
-    if not isinstance(target, dict) or (not parent and leaf not in settings):
-        reachable = [name for name, entry in settings.items() if isinstance(entry, dict)]
-        known = [f"{name}.<key>" for name in reachable] + ["dim", "pretrained"]
-        raise ConfigError(f"override {key!r} reaches nothing; {nearest(key, known)}")
-    if not parent and leaf in REGISTRIES and value is not None:
-        named = {"name": OWN_VIEW} | value if leaf == "view" and isinstance(value, dict) else value
-        value = Component.model_validate(named).model_dump()
-    target = target.get("options", target)
-    target[leaf] = value
-
-
-def apply_preset(settings: dict[str, Any], preset: Preset) -> None:
-    """Apply a preset; an option of a component counts only where the component has it."""
-    for key, value in preset.set.items():
-        part, _, option = key.partition(".")
-        component = settings.get(part)
-        is_option = bool(option) and part in REGISTRIES and part != "view"
-        if is_option and (component is None or option not in REGISTRIES[part].options(component["name"])):
-            continue
-        override(settings, key, value)
-
-
-def resolved_view(view: dict[str, Any] | None, augment: str, source: str) -> dict[str, Any] | None:
-    """The view a run will get, with its name and options: the one it asks for, or that `source` declares for `augment`.
-
-    None where neither says anything: the shape of the prepared images decides then.
-
-    Raises:
-        ConfigError: options without a name, and the source declares no view or one without such an option.
-    """
-    own = source_view(source, augment)
-    if view is None:
-        return own
-    if view["name"] != OWN_VIEW:
-        return view
-    if own is None:
-        raise ConfigError(f"view: source {source!r} declares none; name one: {', '.join(views.list_views())}.")
-    try:
-        views.REGISTRY.check_options(own["name"], view["options"])
-    except ValueError as error:
-        raise ConfigError(f"view: {error}") from None
-    return {"name": own["name"], "options": own["options"] | view["options"]}
-
-
-def tell_fidelity(settings: dict[str, Any], part: str, fidelity: str) -> None:
-    """Tell component `part` the fidelity, where it has that switch and does not set it itself."""
-    component = settings[part]
-    if component and fidelity != "corrected" and "fidelity" in REGISTRIES[part].options(component["name"]):
-        component["options"] = {"fidelity": fidelity} | component["options"]
+    return Draft(
+        base=method.base,
+        label=label,
+        values={
+            "fidelity": method.fidelity,
+            "dim": method.dim or defaults.dim,
+            "pretrained": method.pretrained or defaults.pretrained,
+        },
+        components={
+            "loss": method.loss,
+            "objective": method.objective,
+            "uncertainty": method.uncertainty,
+            "backbone": method.backbone or defaults.backbone,
+            "view": method.view or defaults.view,
+        },
+        groups={
+            "training": defaults.training.model_dump(mode="json") | method.training,
+            "evaluation": params.evaluation.model_dump(mode="json"),
+        },
+    )

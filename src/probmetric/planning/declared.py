@@ -21,8 +21,7 @@ from probmetric.runs.names import LabelNoise, RunKey, data_name, split_data_name
 from probmetric.runs.source import is_own
 
 if TYPE_CHECKING:
-    from probmetric.config import Params
-    from probmetric.config._data import DataSource
+    from probmetric.config import DataSource, Params
     from probmetric.data.status import DatasetStatus
     from probmetric.registry import Option
 
@@ -41,7 +40,7 @@ def data_source(params: Params, name: str) -> DataSource:
     Raises:
         FileError: no dataset has that name; names the nearest.
     """
-    from probmetric.config._data import DataSource
+    from probmetric.config import DataSource
     from probmetric.data.sources import list_datasets
 
     if name in params.data.on_request:

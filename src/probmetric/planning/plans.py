@@ -65,7 +65,7 @@ class RunPlan:
         """
         values = read_plan(path)
         load_plugins(values["plugins"])
-        settings = parse(RunSettings, values["settings"], str(path))
+        settings = parse(RunSettings, values["settings"], str(path), checked=True)
         return cls(Run(values["run"], values["encoder"], settings), values["store"], tuple(values["plugins"]))
 
 
@@ -144,7 +144,7 @@ def recorded_run(name: str, results: Path = RESULTS) -> Run:
     values, path = folder.record, folder.record_file
     load_plugins(values.get("plugins", ()))
     try:
-        return Run(name, values["encoder"], parse(RunSettings, values["settings"], str(path)))
+        return Run(name, values["encoder"], parse(RunSettings, values["settings"], str(path), checked=True))
     except (KeyError, TypeError) as error:
         raise FileError(f"{path} was changed ({error!r}); delete it and run the workflow again.") from error
 

@@ -27,7 +27,7 @@ from probmetric.config import (
 )
 from probmetric.io import FileError
 from probmetric.planning.capabilities import UnsuitableError, check_run
-from probmetric.planning.composition import apply_preset, composed, override, resolved_view, tell_fidelity
+from probmetric.planning.composition import Draft, composed
 from probmetric.planning.declared import check_declared, data_source, dataset_names, missing_files, strangers
 from probmetric.planning.experiments import (
     PRESET,
@@ -307,28 +307,29 @@ def resolve(
         )
     check_declared(params, dataset, noise)
     own = composed(params, methods, method, dataset)
-    base = own["base"] or method
-    encoder = composed(params, methods, base, dataset) if own["base"] else own
-    if base != method and encoder["base"]:
-        raise ConfigError(f"methods.{method}: its base {base!r} trains nothing itself; name {encoder['base']!r}.")
-    settings = encoder | {
+    base = own.base or method
+    draft = composed(params, methods, base, dataset) if own.base else own
+    if base != method and draft.base:
+        raise ConfigError(f"methods.{method}: its base {base!r} trains nothing itself; name {draft.base!r}.")
+    draft.base, draft.label = own.base, own.label
+    draft.components["uncertainty"], draft.groups["evaluation"] = (
+        own.components["uncertainty"],
+        own.groups["evaluation"],
+    )
+    _change(params, draft, overrides)
+    source = data_source(params, split_data_name(dataset)[0])
+    draft.resolve_view(source.source)
+    for part in ("loss", "objective"):
+        draft.tell_fidelity(part, draft.values["fidelity"])
+    draft.tell_fidelity("uncertainty", (own if own.base else draft).values["fidelity"])
+    settings = draft.fields() | {
         "dataset": dataset,
         "noise": noise,
         "method": method,
         "seed": seed,
-        "label": own["label"],
-        "base": own["base"],
-        "uncertainty": own["uncertainty"],
         "ood": tuple(name for name in strangers(params, dataset) if not missing_files(params, name)),
-        "evaluation": own["evaluation"],
         "prepared": params.data.prepared,
     }
-    _change(params, settings, overrides)
-    source = data_source(params, split_data_name(dataset)[0])
-    settings["view"] = resolved_view(settings["view"], settings["training"].get("augment", "standard"), source.source)
-    for part in ("loss", "objective"):
-        tell_fidelity(settings, part, settings["fidelity"])
-    tell_fidelity(settings, "uncertainty", own["fidelity"] if own["base"] else settings["fidelity"])
     where = f"run {_name(dataset, noise, method, overrides, seed)}"
     encoder_overrides = {key: value for key, value in overrides.items() if key.split(".")[0] not in _POSTERIOR_KEYS}
     run = Run(
@@ -340,16 +341,16 @@ def resolve(
     return run
 
 
-def _change(params: Params, settings: dict[str, Any], overrides: Mapping[str, Any]) -> None:
+def _change(params: Params, draft: Draft, overrides: Mapping[str, Any]) -> None:
     """Apply the preset the overrides name, then the other overrides."""
     preset = overrides.get(PRESET)
     if preset is not None:
         if preset not in params.presets:
             raise ConfigError(f"unknown preset {preset!r}: {nearest(str(preset), params.presets)}")
-        apply_preset(settings, params.presets[preset])
+        draft.apply(params.presets[preset])
     for key, value in overrides.items():
         if key != PRESET:
-            override(settings, key, value)
+            draft.set(key, value)
 
 
 def _name(dataset: str, noise: float, method: str, overrides: Mapping[str, Any], seed: int) -> str:

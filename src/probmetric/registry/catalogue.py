@@ -35,11 +35,11 @@ def _shipped() -> Mapping[str, Any]:
     return json.loads(SHIPPED.read_text(encoding="utf-8")) if SHIPPED.is_file() else {}
 
 
-def shipped(kind: str, name: str, shared: str, own: str) -> Mapping[str, Any] | None:
-    """Return the shipped entry of a component, if it was read from sources with the digests `shared` and `own`."""
+def shipped(kind: str, name: str, shared: str, source: str) -> Mapping[str, Any] | None:
+    """Return the shipped entry of a component, if it was read from sources with the digests `shared` and `source`."""
     section = _shipped().get(kind, {"shared": "", "components": {}})
     entry = section["components"].get(name)
-    return entry if entry and (section["shared"], entry["digest"]) == (shared, own) else None
+    return entry if entry and (section["shared"], entry["digest"]) == (shared, source) else None
 
 
 def read(name: str, digest: str) -> Any:
@@ -48,7 +48,7 @@ def read(name: str, digest: str) -> Any:
     if not PROJECT.is_file() or not path.is_file():
         return None
     note = remembered_json(path)
-    return note["entries"] if isinstance(note, dict) and note.get("digest") == digest else None
+    return note.get("entries") if isinstance(note, dict) and note.get("digest") == digest else None
 
 
 def keep(name: str, digest: str, entries: Any) -> None:

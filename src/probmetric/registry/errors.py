@@ -1,4 +1,4 @@
-"""Errors about names and values, with the nearest that was meant."""
+"""Errors about names and values, and the sentence that names what was probably meant."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LISTED, _SHOWN = 50, 8
 
 
 def nearest(value: str, allowed: Iterable[str]) -> str:
-    """Phrase that names what was meant: `did you mean 'x'? Allowed: a, b, c.`; of many names only the nearest."""
+    """Return the phrase `did you mean 'x'? Allowed: a, b, c.`; of many names it has the nearest only."""
     names = sorted(allowed)
     close = difflib.get_close_matches(str(value), names, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
@@ -22,11 +22,11 @@ def nearest(value: str, allowed: Iterable[str]) -> str:
 
 
 class UnknownNameError(ProbMetricError, ValueError):
-    """A component or option was asked for by a name nobody registered."""
+    """No component or option has this name."""
 
 
 class OptionValueError(ProbMetricError, ValueError):
-    """An option was given a value it does not take."""
+    """An option does not take this value."""
 
 
 class RegistrationError(ProbMetricError, ValueError):

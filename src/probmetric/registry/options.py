@@ -9,7 +9,7 @@ An option is a keyword argument, its range an annotation in the component's sign
     prior: Annotated[float, When(kind="fixed")] = 1.0                counts with one value of another option only
 
 `Registry.create` checks the options it passes on, and configuration checks them by the same functions from the
-catalogue; constructors trust what they are given.
+catalogue; constructors trust their arguments.
 """
 
 from __future__ import annotations
@@ -384,6 +384,6 @@ def _plain(value: Any, where: str, name: str) -> Any:
 
 def _first_line(component: Callable[..., Any]) -> str:
     """Return the first line of its own docstring, else of its module's."""
-    own = vars(component).get("__doc__") if isinstance(component, type) else component.__doc__
-    text = own or getattr(inspect.getmodule(component), "__doc__", None) or ""
+    docstring = vars(component).get("__doc__") if isinstance(component, type) else component.__doc__
+    text = docstring or getattr(inspect.getmodule(component), "__doc__", None) or ""
     return text.strip().partition("\n")[0].strip()

@@ -65,7 +65,7 @@ class Registry:
     def register(self, component: str) -> Callable[[T], T]: ...
 
     def register(self, component: T | str) -> T | Callable[[T], T]:
-        """Class or function decorator, `@register` or `@register("name")`; without it the module's name counts.
+        """Register a class or function, as `@register` by the name of its module, or as `@register("name")`.
 
         Raises:
             RegistrationError: another component has that name, the name is no name, or it differs from the file's.
@@ -76,8 +76,9 @@ class Registry:
 
     def _register(self, name: str, component: T) -> T:
         if component.__module__.startswith(f"{self.package}."):
-            own = name if self.several else component.__module__.removeprefix(f"{self.package}.").split(".")[0]
-            self._objects[own] = self._alone(own, component)
+            if not self.several:
+                name = component.__module__.removeprefix(f"{self.package}.").split(".")[0]
+            self._objects[name] = self._alone(name, component)
             return component
         if not _NAME.fullmatch(name):
             raise RegistrationError(
@@ -90,9 +91,9 @@ class Registry:
         return component
 
     def _alone(self, name: str, component: T) -> T:
-        """`component`, if no other of its module has its name; the same one may be defined again."""
-        known = self._objects.get(name)
-        if known is not None and _place(known) != _place(component) and known.__module__ == component.__module__:
+        """Return `component`, if no other one of its module has its name; the same one may be defined again."""
+        other = self._objects.get(name)
+        if other and other.__module__ == component.__module__ and other.__qualname__ != component.__qualname__:
             raise RegistrationError(
                 f"{component.__module__}: {self.kind} {name!r} is registered twice; one module, one name, or give each "
                 "a name of its own: @register('...')."
@@ -131,24 +132,24 @@ class Registry:
 
     @functools.cached_property
     def shared_digest(self) -> str:
-        """Digest of the package's own helpers, which its components inherit from."""
+        """Digest of the package's helper modules, which its components inherit from."""
         return catalogue.source_digest(sorted(self._folder.glob("_*.py")))
 
-    def _own_digest(self, name: str) -> str:
+    def _source_digest(self, name: str) -> str:
         path = self._sources[name]
         return catalogue.source_digest(sorted(path.rglob("*.py")) if path.is_dir() else [path])
 
     def names(self) -> list[str]:
-        """Every name, sorted: of the package's files and of what installed packages and plugins registered."""
+        """Return every name, sorted: of the package's files and of what installed packages and plugins registered."""
         _load_installed()
         return sorted({*self._sources, *self._foreign})
 
     def own_names(self) -> list[str]:
-        """Names of the components of the package itself, sorted. Reads the folder; imports nothing."""
+        """Return the names of the components of the package itself, sorted; imports nothing."""
         return list(self._sources)
 
     def foreign_entries(self) -> Mapping[str, Entry]:
-        """Entries of the components that other modules registered, by name."""
+        """Return the entries of the components that other modules registered, by name."""
         return {name: self._entries[name] for name in sorted(self._foreign)}
 
     def check(self, name: str) -> str:
@@ -158,20 +159,20 @@ class Registry:
         return name
 
     def module(self, name: str) -> str:
-        """Dotted name of the module (or package) that defines component `name`; imports nothing."""
+        """Return the dotted name of the module or package that defines component `name`; imports nothing."""
         foreign = self.check(name) in self._foreign
         return self._entries[name].module if foreign else f"{self.package}.{self._sources[name].stem}"
 
     def entry(self, name: str) -> Entry:
         """Return what is known of component `name`: from the catalogue, or by importing it where that is older."""
         if self.check(name) not in self._entries:
-            self._entries[name] = self._own_entry(name)
+            self._entries[name] = self._read_entry(name)
         return self._entries[name]
 
-    def _own_entry(self, name: str) -> Entry:
-        own = self._own_digest(name)
-        digest, label = f"{self.shared_digest}-{own}", f"{self.kind} {name}".replace(" ", "-")
-        plain = catalogue.shipped(self.kind, name, self.shared_digest, own) or catalogue.read(label, digest)
+    def _read_entry(self, name: str) -> Entry:
+        source = self._source_digest(name)
+        digest, label = f"{self.shared_digest}-{source}", f"{self.kind} {name}".replace(" ", "-")
+        plain = catalogue.shipped(self.kind, name, self.shared_digest, source) or catalogue.read(label, digest)
         if plain:
             return Entry.of(plain)
         entry = self.imported_entry(name)
@@ -179,11 +180,11 @@ class Registry:
         return entry
 
     def imported_entry(self, name: str) -> Entry:
-        """The entry of component `name`, read off the component itself."""
+        """Read the entry of component `name` off the component itself."""
         return entry_of(self.get(name), self.module(name), self.context, self.constants)
 
     def options(self, name: str) -> dict[str, Option]:
-        """Options of component `name` with defaults, types and choices."""
+        """Return the options of component `name` with defaults, types, choices and ranges."""
         return dict(self.entry(name).options)
 
     def check_options(self, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,7 +197,7 @@ class Registry:
         return check_options(f"{self.kind} {name!r}", self.options(name), options)
 
     def constant(self, name: str, attribute: str, default: Any = None) -> Any:
-        """Value of the class constant `attribute` of component `name`, one of the registry's `constants`."""
+        """Return the class constant `attribute` of component `name`, one of the registry's `constants`."""
         if attribute not in self.constants:
             raise KeyError(f"{attribute!r} is no constant of a {self.kind}: {nearest(attribute, self.constants)}")
         return self.entry(name).constants.get(attribute, default)
@@ -206,10 +207,9 @@ class Registry:
         value = self.constant(name, flag, False)
         if not isinstance(value, Mapping):
             return bool(value)
-        known = self.options(name)
-        found = {key: options.get(key, known[key].default) for key in value}
+        chosen = {key: options.get(key, option.default) for key, option in self.options(name).items()}
         allowed = {key: each if isinstance(each, tuple | list) else (each,) for key, each in value.items()}
-        return all(found[key] in allowed[key] for key in value)
+        return all(chosen[key] in allowed[key] for key in value)
 
     def get(self, name: str) -> Callable[..., Any]:
         """Import the module of component `name` and return what it registered."""
@@ -221,7 +221,7 @@ class Registry:
         return self._objects[name]
 
     def create(self, name: str, **options: Any) -> Any:
-        """Create component `name`; unknown options are answered with the nearest valid one."""
+        """Create component `name` with `options`, which are checked here; errors as of `check_options`."""
         component = self.get(name)
         context = {key: value for key, value in options.items() if key in self.context}
         chosen = {key: value for key, value in options.items() if key not in self.context}
@@ -233,21 +233,16 @@ class Registry:
 
     def restore(self, snapshot: tuple[dict[str, Callable[..., Any]], dict[str, Entry], set[str]]) -> None:
         """Forget what was registered since `snapshot`, but modules of the package, which are imported only once."""
-        own = {name: component for name, component in self._objects.items() if name in self._sources}
+        imported = {name: component for name, component in self._objects.items() if name in self._sources}
         objects, self._entries, self._foreign = snapshot
-        self._objects = objects | own
+        self._objects = objects | imported
 
     def section(self) -> dict[str, Any]:
-        """The section of the catalogue about this kind: every component of the package, imported."""
-        components = {name: self._described(name) for name in self._sources}
+        """Return the catalogue's section about this kind: every component of the package, imported."""
+        components = {
+            name: {"digest": self._source_digest(name)} | self.imported_entry(name).plain() for name in self._sources
+        }
         return {"shared": self.shared_digest, "components": components}
-
-    def _described(self, name: str) -> dict[str, Any]:
-        return {"digest": self._own_digest(name)} | self.imported_entry(name).plain()
-
-
-def _place(component: Any) -> tuple[str, str]:
-    return component.__module__, component.__qualname__
 
 
 KINDS = {

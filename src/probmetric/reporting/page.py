@@ -26,7 +26,7 @@ from markupsafe import Markup, escape
 from PIL import Image
 
 from probmetric.data.manifest import SUMMARY, read_summary
-from probmetric.io import FileError, check_responds, of_kind, present, read_json, read_text
+from probmetric.io import FileError, check_readable, of_kind, present, read_json, read_text
 from probmetric.metrics.selection import selection_warning
 from probmetric.reporting import tables, uncertainty
 from probmetric.reporting.answers import answers
@@ -223,7 +223,7 @@ def _figure(folder: Path, name: str) -> Values:
 
 def embedded(path: Path) -> str:
     """Return a PNG file as a data URL: as lossless WebP, 40 % of the size, unless a side is too long for that."""
-    check_responds(path)
+    check_readable(path)
     kind, content = "png", path.read_bytes()
     try:
         image = Image.open(io.BytesIO(content)).convert("RGB")

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from probmetric.io import FileError, atomic_path, check_responds, present, write_json
+from probmetric.io import FileError, atomic_path, check_readable, present, write_json
 from probmetric.metrics.statistics import Doubles
 from probmetric.runs.folder import RunFolder, finished_runs
 from probmetric.runs.names import RunKey, legal_name
@@ -154,7 +154,7 @@ def read_results(folder: Path) -> pd.DataFrame:
     path = folder / RUNS_FILE
     if not present(path):
         raise FileError(f"{path} is missing; {AGAIN}.")
-    check_responds(path)
+    check_readable(path)
     try:
         table = pd.read_parquet(path)
     except (OSError, ValueError) as error:

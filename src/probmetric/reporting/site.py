@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from probmetric.data.prepare import new_folder
 from probmetric.io import FileError, read_json, read_text, write_text
+from probmetric.io.folders import check_replaceable, new_folder
 from probmetric.reporting.page import environment
 from probmetric.reporting.record import PAGE, REPORT, check_signed
 
 GENERATOR = "probmetric publish"
+SITE = "site of reports"
 LOCAL = "data-local"  # marks links that lead out of the reports, to files of this machine
 _LOCAL = re.compile(rf' {LOCAL} href="[^"]*"')
 _SUFFIX = " – ProbMetric"
@@ -85,25 +86,16 @@ def write_site(reports: Path, site: Path) -> Path:
     figures = sorted(path for path in (reports / "theory").glob("*.json") if path.name != PAGE)
     if not pages and not figures:
         raise FileError(f"{reports} holds no page yet; `snakemake` makes those of the experiments in params.yaml.")
+    check_replaceable(site, SITE, [reports])
     check_signed(reports / "theory", _DRAW)
     for page in pages:
         check_signed(page.parent)
-    _check_target(site)
-    with new_folder(site) as new:
+    with new_folder(site, SITE, [reports]) as new:
         experiments = [_experiment(page, reports, new) for page in pages]
         theory = [_figure(words, reports, new) for words in figures]
         template = environment().get_template("site.html.j2")
         write_text(new / "index.html", template.render(generator=GENERATOR, experiments=experiments, theory=theory))
     return site / "index.html"
-
-
-def _check_target(site: Path) -> None:
-    """Raise `FileError` where `site` holds anything but a site this module wrote."""
-    first = site / "index.html"
-    if first.exists() and Page.read(first).meta.get("generator") == GENERATOR:
-        return
-    if site.exists() and (not site.is_dir() or any(site.iterdir())):
-        raise FileError(f"{site} exists and is no site of `{GENERATOR}`; name another folder or remove it.")
 
 
 def _experiment(page: Path, reports: Path, site: Path) -> dict[str, str]:

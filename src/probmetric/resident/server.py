@@ -28,8 +28,8 @@ SECONDS_IDLE = 900.0
 # Imported before the first command; what starts threads, or only some commands need, is not among them.
 WANTED = (
     *("numpy", "torch", "safetensors.torch", "tqdm", "yaml", "faiss"),
-    *("probmetric.cli", "probmetric.runs.steps", "probmetric.training.run", "probmetric.tracking.live"),
-    *("probmetric.data.reader", "probmetric.runs.evaluate", "probmetric.trust.answers"),
+    *("probmetric.cli", "probmetric.runs.steps", "probmetric.training.run", "probmetric.tracking"),
+    *("probmetric.data.images", "probmetric.runs.evaluate", "probmetric.trust.answers"),
     *("probmetric.reporting.tables", "probmetric.reporting.experiment"),
     *("probmetric.losses.contrastive", "probmetric.models.compact", "probmetric.uncertainty.norm"),
 )
@@ -62,7 +62,7 @@ def _import_wanted() -> None:
     for module in WANTED:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
-    importlib.import_module("probmetric.training.allocator").keep_freed_memory()
+    importlib.import_module("probmetric.training.device").keep_freed_memory()
 
 
 def _forks_well() -> bool:

@@ -284,7 +284,7 @@ def _gap(
     if len(far):
         mine = np.full(len(far), -1) if own is None else own[far]
         second[far] = _nearest_of_others(asked[far], classes[far, 0], mine, gallery, labels)
-    return similarity[:, 0] - second
+    return similarity[:, 0] - np.maximum(second, -1.0)  # the farthest there is, where no other class is left
 
 
 def _nearest_of_others(asked: NDArray[np.float32], classes: Ints, own: Ints, gallery: Any, labels: Ints) -> Doubles:

@@ -33,12 +33,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from probmetric.io import (
     FileError,
     content_digest,
+    open_tensors,
     present,
     read_csv,
     read_json,
     read_tensors,
     read_yaml,
     remembered_json,
+    tensor_metadata,
     write_json,
     write_tensors,
     write_text,
@@ -283,7 +285,7 @@ class RunFolder(RunFiles):
     def metadata(self, split: Split) -> dict[str, str]:
         """Metadata of the embeddings of `split`; empty where there is no such file."""
         with self._open_embeddings(split) as file:
-            return (file.metadata() if file else None) or {}
+            return tensor_metadata(file) if file else {}
 
     def write_embeddings(self, split: Split, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
         """Write the embeddings of a split."""
@@ -296,17 +298,12 @@ class RunFolder(RunFiles):
     @contextlib.contextmanager
     def _open_embeddings(self, split: Split) -> Iterator[Any]:
         """The open embeddings file, None if it does not exist."""
-        from safetensors import SafetensorError, safe_open
-
         path = self.embeddings_file(split)
         if not present(path):
             yield None
             return
-        try:
-            with safe_open(self._unchanged(path), framework="numpy") as file:
-                yield file
-        except (SafetensorError, OSError) as error:
-            raise FileError(f"{path} is damaged or truncated ({error}); {RERUN}.") from error
+        with open_tensors(self._unchanged(path), fix=RERUN) as file:
+            yield file
 
     # ---- evaluation -----------------------------------------------------------------------------------------------
 

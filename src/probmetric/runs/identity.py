@@ -38,8 +38,7 @@ REGISTRIES: dict[str, Registry] = {
     "view": views.REGISTRY,
 }
 # Names and places, and what changes no result.
-_ASIDE = frozenset({"method", "label", "base", "prepared"})
-_ASIDE |= {"training.shard_proxies", "training.stack", "training.checkpoint_every"}
+_ASIDE = frozenset({"method", "label", "base", "prepared", "training.checkpoint_every"})
 _OF_POSTERIOR = ("uncertainty", "seed")
 # Without a view of the run's or the source's, the images' shape decides between these.
 _UNDECLARED = {"view": ("small", "photos")}

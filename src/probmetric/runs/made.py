@@ -19,18 +19,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from probmetric.io import (
-    atomic_path,
-    content_digest,
-    digest_of,
-    remembered_json,
-    remove,
-    write_json,
-    write_text,
-)
+from probmetric.io import atomic_path, content_digest, digest_of, remembered_json, remove, write_json, write_text
+from probmetric.io.folders import mark_folder, remove_folder
 from probmetric.runs.folder import STEPS, RunFolder, Step
 
-KEPT = Path("state/kept")
+KEPT, KEPT_RESULTS = Path("state/kept"), "kept results"
 _COMPLETE, _LATEST = "complete", "latest"
 _SHORT = 16
 
@@ -160,7 +153,9 @@ def _keep(folder: RunFolder, made: Made) -> None:
     """Link the files into `state/kept`; a folder without the mark of completeness is no copy."""
     step = made.ingredients.step
     kept = _kept_folder(folder, step, made.identity)
-    shutil.rmtree(kept, ignore_errors=True)
+    remove_folder(kept, KEPT_RESULTS)
+    names = [file.relative_to(folder.path).as_posix() for file in _all_files(folder, step)]
+    mark_folder(kept, KEPT_RESULTS, [*names, _COMPLETE])
     for file in _all_files(folder, step):
         _link(file, kept / file.relative_to(folder.path))
     (kept / _COMPLETE).touch()

@@ -64,7 +64,7 @@ def train(plan: RunPlan, *, threads: int = 1, place: Place = ALONE) -> None:
     If the plan's store is the address of an MLflow server, the curves appear there while the run trains. `place` says
     which of several processes that train it together this one is.
     """
-    from probmetric.tracking.live import live_curves
+    from probmetric.tracking import live_curves
     from probmetric.training import train_run
     from probmetric.training.processes import joined
 
@@ -84,35 +84,6 @@ def train(plan: RunPlan, *, threads: int = 1, place: Place = ALONE) -> None:
             processes=processes,
             code=made.code,
         )
-
-
-def train_together(plans: Sequence[RunPlan], *, threads: int = 1) -> list[RunPlan]:
-    """Train encoders of runs that can be stacked as one model; returns the plans of those finished.
-
-    Each run's files are those of `train`, made from the same.
-    """
-    from probmetric import training
-    from probmetric.tracking.live import live_curves
-
-    made = [_ingredients(plan, "train") for plan in plans]
-    for plan in plans:
-        forget(plan.run.name, "train")
-    with contextlib.ExitStack() as shown:
-        orders = [
-            training.Ordered(
-                settings=plan.run.settings.encoder(),
-                prepared_folder=prepared_folder(plan.run.settings),
-                run_folder=RESULTS / plan.run.name,
-                state_folder=STATE / plan.run.name,
-                on_epoch=shown.enter_context(live_curves(plan.store, plan.run.name)),
-                code=found.code,
-            )
-            for plan, found in zip(plans, made, strict=True)
-        ]
-        done = training.train_together(orders, threads=threads)
-    for n in done:
-        record(plans[n].run.name, made[n], release=__version__)
-    return [plans[n] for n in done]
 
 
 def fit_posterior(plan: RunPlan, *, threads: int = 1) -> None:
@@ -251,10 +222,10 @@ def _training_metrics(
 
     with claim_device("auto") as device, torch.inference_mode():
         embedder = Embedder(run, encoder_run, settings, device, ALONE, which="selected", plain=True)
-        reader = embedder.reader(prepared_folder(settings), "train")
-        rows = replace(embedder.predictor, loss=None)(reader.batches()).mean
+        images = embedder.images(prepared_folder(settings), "train")
+        rows = replace(embedder.predictor, loss=None)(embedder.batches(images)).mean
         found = embedder.loss.class_proxies() if embedder.loss is not None else None
-    labels = torch.unique(reader.labels, return_inverse=True)[1]
+    labels = torch.unique(torch.from_numpy(images.labels), return_inverse=True)[1]
     metrics: dict[str, float] = {}
     curves: dict[str, dict[str, list[float]]] = {}
     if settings.evaluation.training_images:

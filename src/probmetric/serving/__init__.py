@@ -1,7 +1,7 @@
 """Trained models outside the workflow: a folder to load, a gallery to search, images in any form.
 
 model = probmetric.load("shop-model")             a model folder, a run, or models:/<name>/<version> of MLflow
-found = model.embed([pil_image, array, tensor, "file.jpg"])
+batch = model.embed([pil_image, array, tensor, "file.jpg"])
 gallery = probmetric.Gallery.create(model, "photos/")
 model = probmetric.fit(dataset, network)          a network and a torch.utils.data.Dataset of your own
 answers = model.search(gallery, ["query.jpg"])
@@ -14,22 +14,21 @@ from typing import TYPE_CHECKING
 from probmetric.lazy import exported
 
 if TYPE_CHECKING:
-    from probmetric.serving._answers import Answer, Match
-    from probmetric.serving._fit import fit
-    from probmetric.serving._gallery import Gallery
-    from probmetric.serving._loading import load
-    from probmetric.serving._model import Model
+    from probmetric.serving.fitting import fit
+    from probmetric.serving.gallery import Gallery
+    from probmetric.serving.model import Model, load
+    from probmetric.serving.search import Answer, Match
 
 __all__ = ["Answer", "Gallery", "Match", "Model", "fit", "load"]
 
 __getattr__ = exported(
     __name__,
     {
-        "Answer": "_answers",
-        "Match": "_answers",
-        "Gallery": "_gallery",
-        "Model": "_model",
-        "fit": "_fit",
-        "load": "_loading",
+        "Answer": "search",
+        "Match": "search",
+        "Gallery": "gallery",
+        "Model": "model",
+        "fit": "fitting",
+        "load": "model",
     },
 )

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 
 from probmetric.lazy import exported
 from probmetric.registry import isolated_components
-from probmetric.testing._contract import Contract, cases, check
+from probmetric.testing.contract import Contract, cases, check
 
 if TYPE_CHECKING:
-    from probmetric.testing._losses import LossContract
-    from probmetric.testing._others import BackboneContract, MetricContract, SourceContract, ViewContract
-    from probmetric.testing._uncertainties import UncertaintyContract
+    from probmetric.testing.losses import LossContract
+    from probmetric.testing.others import BackboneContract, MetricContract, SourceContract, ViewContract
+    from probmetric.testing.uncertainties import UncertaintyContract
 
 __all__ = [
     "BackboneContract",
@@ -41,5 +41,5 @@ __all__ = [
 _OTHERS = ("BackboneContract", "MetricContract", "SourceContract", "ViewContract")
 __getattr__ = exported(
     __name__,
-    {"LossContract": "_losses", "UncertaintyContract": "_uncertainties"} | dict.fromkeys(_OTHERS, "_others"),
+    {"LossContract": "losses", "UncertaintyContract": "uncertainties"} | dict.fromkeys(_OTHERS, "others"),
 )

@@ -2,28 +2,37 @@
 
 One MLflow experiment per dataset and one MLflow run per run folder, found again by the tag `probmetric.run` and
 compared by the tag `probmetric.digest`; one more experiment, `reports`, holds the tables and figures. A second call
-writes nothing, a changed run replaces its old self, and an empty store is filled with the same content. The digest is
-the last thing written, so a run that was interrupted half-way is written again.
+writes nothing, a changed run replaces its old self, and an empty store is filled with the same content.
 
-All writing happens under one file lock beside the store: several processes may call `track` at once, on a store that
-does not exist yet. Artifacts are kept below `artifact_root` and recorded as `mlflow-artifacts:/...`, an address that
-the MLflow server resolves against its own `--artifacts-destination`; the repository can be moved.
+Writers of one store wait for each other at a lock file beside it: several processes may call `track` at once, on a
+store that does not exist yet. Artifacts of a local store are copied below `artifact_root`, where MLflow's client reads
+them without a server; after the folder was moved, `track` writes them again.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import math
+import queue
 import sys
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from probmetric.io import FileError
 from probmetric.runs.folder import RunFolder, finished_runs
-from probmetric.tracking import _store
-from probmetric.tracking._entries import pending_report, pending_run
-from probmetric.tracking.live import live_curves
+from probmetric.runs.names import legal_name
+from probmetric.tracking import store
+from probmetric.tracking.entries import report_source, run_source
 
 __all__ = ["live_curves", "track", "ui_addresses", "ui_command"]
+
+OnEpoch = Callable[[Mapping[str, Any]], None]
+_SECONDS_TO_FINISH, _MOST_ROWS_WAITING = 3.0, 1000
+_log = logging.getLogger(__name__)
 
 
 def track(
@@ -49,41 +58,106 @@ def track(
     Raises:
         FileError: the store cannot be written, or another process holds it for too long.
     """
-    entries = [pending_run(run) for run in finished_runs(runs)]
-    report = pending_report(experiment, Path(report_folder))
-    entries += [report] if report else []
-    address = _store.absolute(store_uri)
-    with _store.opened(address, Path(artifact_root)):
-        from probmetric.tracking._writer import Writer
-
-        return Writer(address, Path(artifact_root), experiment).write(entries)
+    sources = [run_source(run) for run in finished_runs(runs)]
+    report = report_source(experiment, Path(report_folder))
+    sources += [report] if report else []
+    root = Path(artifact_root)
+    with store.opened(store_uri, root) as client:
+        local_root = root if store.is_local(store_uri) else None
+        return store.Writer(client, local_root, legal_name(experiment)).write(sources)
 
 
 def ui_command(store_uri: str, port: int, artifact_root: str | Path = "mlartifacts") -> list[str]:
-    """Command that serves the MLflow UI for a local store, to this machine only.
+    """Return the command that serves the MLflow UI for a local store, to this machine only.
 
     Raises:
         FileError: `store_uri` is a tracking server, which has a UI of its own.
     """
-    if not _store.is_local(store_uri):
+    if not store.is_local(store_uri):
         raise FileError(f"{store_uri} is a tracking server; open that address in a browser.")
     settings = ["MLFLOW_DISABLE_TELEMETRY=true", "DO_NOT_TRACK=true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false"]
     server = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     server += ["--allowed-hosts", f"127.0.0.1:{port},localhost:{port}"]  # refuses pages that reach it by other names
-    store = ["--backend-store-uri", store_uri, "--artifacts-destination", str(artifact_root)]
-    return ["env", *settings, *server, *store]
+    places = ["--backend-store-uri", store_uri, "--artifacts-destination", str(artifact_root)]
+    return ["env", *settings, *server, *places]
 
 
 def ui_addresses(store_uri: str, port: int) -> list[str]:
-    """Lines that say where the UI shows what: all experiments, and each dataset's runs, best first."""
+    """Return lines that say where the UI shows what: all experiments, and each dataset's runs, best first."""
     root = f"http://127.0.0.1:{port}/"
     lines = [f"MLflow UI: {root}#/experiments?workflowType=machine_learning (Ctrl-C stops it)"]
-    if not _store.is_database(store_uri):
+    database = Path(store_uri.removeprefix("sqlite:///"))
+    if not store_uri.startswith("sqlite:///") or not database.is_file():
         return lines
-    with _store.quiet_mlflow():
+    with store.quiet_mlflow():
         from mlflow import MlflowClient
 
-        from probmetric.tracking._view import views
+        experiments = sorted(MlflowClient(tracking_uri=store_uri).search_experiments(), key=lambda each: each.name)
+    shown = [each for each in experiments if store.VIEW_TAG + store.VIEW in each.tags]
+    lines += [f"  runs on {each.name}: {root}{store.view_address(each.experiment_id)}" for each in shown]
+    folders = [Path(each.artifact_location.removeprefix("file://")) for each in shown]
+    if moved := [folder for folder in folders if not folder.is_dir()]:
+        lines.append(f"  no artifacts in {moved[0].parent}: was it moved? `probmetric track <experiment>` writes them.")
+    return lines
 
-        found = views(MlflowClient(tracking_uri=store_uri))
-    return lines + [f"  runs on {name}: {root}{address}" for name, address in sorted(found.items())]
+
+@contextlib.contextmanager
+def live_curves(store_uri: str, run: str) -> Iterator[OnEpoch | None]:
+    """Show the curves of a run on a tracking server while it trains.
+
+        with live_curves(uri, run) as on_epoch:
+            train_run(..., on_epoch=on_epoch)
+
+    Rows of the history are handed to a thread with an MLflow client; training never waits. A server that is slow, lost
+    or wrong costs the live view, nothing else: the first failure is logged once and the rest is dropped. When the run
+    is finished, `track` writes the real run from its files and removes the live one.
+
+    Args:
+        store_uri: address of a tracking server; with any other store nothing is shown and None is yielded.
+        run: the run's name, `<dataset>[+noise<rate>]/<method>[+key=value]/seed<k>`.
+    """
+    if not store_uri.startswith(("http://", "https://")):
+        yield None
+        return
+    rows: queue.Queue[Mapping[str, Any] | str] = queue.Queue(_MOST_ROWS_WAITING)
+    thread = threading.Thread(target=_send, args=(store_uri, run, rows), name="live-curves", daemon=True)
+    status = "FAILED"
+
+    def put(row: Mapping[str, Any]) -> None:
+        with contextlib.suppress(queue.Full):
+            rows.put_nowait(dict(row))
+
+    with store.patience(5, 0):
+        thread.start()
+        try:
+            yield put
+            status = "FINISHED"
+        finally:
+            if rows.full():
+                with contextlib.suppress(queue.Empty):
+                    rows.get_nowait()
+            with contextlib.suppress(queue.Full):
+                rows.put_nowait(status)
+            thread.join(_SECONDS_TO_FINISH)
+
+
+def _send(store_uri: str, run: str, rows: queue.Queue[Mapping[str, Any] | str]) -> None:
+    """Create the live run and send the rows of its history until its status comes."""
+    try:
+        with store.quiet_mlflow():
+            from mlflow import MlflowClient
+            from mlflow.entities import Metric
+
+            client = MlflowClient(tracking_uri=store_uri)
+            dataset = run.partition("/")[0].partition("+")[0]
+            experiment_id = store.Writer(client, None, "").experiment_id(dataset)
+            live = client.create_run(experiment_id, tags={store.LIVE_TAG: run}, run_name=f"{run} (live)")
+            while not isinstance(row := rows.get(), str):
+                now, epoch = int(time.time() * 1000), int(row.get("epoch") or 0)
+                values = {name: value for name, value in row.items() if isinstance(value, int | float)}
+                finite = {name: value for name, value in values.items() if name != "epoch" and math.isfinite(value)}
+                metrics = [Metric(f"by_epoch/{name}", value, now, epoch) for name, value in finite.items()]
+                client.log_batch(live.info.run_id, metrics)
+            client.set_terminated(live.info.run_id, row)
+    except Exception as error:  # whatever a server or a proxy answers, training goes on
+        _log.warning("no live curves on %s: %s; training goes on.", store_uri, error)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from probmetric.lazy import exported
 
 if TYPE_CHECKING:
+    from probmetric.training.assemble import load_encoder
     from probmetric.training.device import claim_device, pick_device
     from probmetric.training.diagnosis import TrainingError
-    from probmetric.training.network import load_encoder
-    from probmetric.training.run import Ordered, train_run, train_together
+    from probmetric.training.run import train_run
 
-__all__ = ["Ordered", "TrainingError", "claim_device", "load_encoder", "pick_device", "train_run", "train_together"]
+__all__ = ["TrainingError", "claim_device", "load_encoder", "pick_device", "train_run"]
 
 __getattr__ = exported(
     __name__,
@@ -20,9 +20,7 @@ __getattr__ = exported(
         "claim_device": "device",
         "pick_device": "device",
         "TrainingError": "diagnosis",
-        "load_encoder": "network",
-        "Ordered": "run",
+        "load_encoder": "assemble",
         "train_run": "run",
-        "train_together": "run",
     },
 )

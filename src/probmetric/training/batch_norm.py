@@ -1,8 +1,8 @@
 """Batch normalisation over the whole batch of several processes.
 
 The number of processes is not part of a run's settings, so it must not change what is computed: statistics are always
-those of the global batch. CUDA has kernels for that (`SyncBatchNorm`); the CPU gets the two-pass formula below, in
-which sums run over the processes, forward and backward:
+those of the global batch. CUDA has kernels for that (`SyncBatchNorm`), which refuse the CPU; there the two-pass formula
+below stands in, in which sums run over the processes, forward and backward:
 
     mean = sum x / n        var = sum (x - mean)^2 / n        y = (x - mean) / sqrt(var + eps) * weight + bias
 """
@@ -12,58 +12,67 @@ from __future__ import annotations
 import sys
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.distributed.nn.functional import all_reduce
+from torch.nn import functional as F
 
-_PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
 
 def synchronise_batch_norm(module: nn.Module, device: torch.device) -> None:
     """Let the batch normalisation inside `module` see all processes' images; names of weights stay as they are."""
+    if device.type == "cuda":
+        convert = nn.SyncBatchNorm.convert_sync_batchnorm
+        if "timm" in sys.modules:  # some of its layers normalise and activate
+            from timm.layers import convert_sync_batchnorm as convert
+        convert(module)
+        return
     for name, child in module.named_children():
-        if not isinstance(child, _BatchNorm):
-            synchronise_batch_norm(child, device)
+        if isinstance(child, BatchNorm):
+            setattr(module, name, GlobalBatchNorm(child).train(child.training))
         else:
-            setattr(module, name, _on_cuda(child) if device.type == "cuda" else _like(child))
+            synchronise_batch_norm(child, device)
 
 
-def _on_cuda(layer: _BatchNorm) -> nn.Module:
-    """PyTorch's synchronised layer, or timm's where normalisation and activation are one layer."""
-    if type(layer) in _PLAIN:
-        return nn.SyncBatchNorm.convert_sync_batchnorm(layer)
-    if "timm" in sys.modules:
-        from timm.layers import convert_sync_batchnorm
+class GlobalBatchNorm(nn.Module):
+    """Batch normalisation with the parameters and statistics of `layer`, whose sums run over all processes."""
 
-        converted: nn.Module = convert_sync_batchnorm(layer)
-        return converted
-    return layer
+    weight: Tensor | None
+    bias: Tensor | None
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
 
+    def __init__(self, layer: BatchNorm) -> None:
+        super().__init__()
+        self.eps, self.momentum = layer.eps, layer.momentum
+        for name in ("weight", "bias"):
+            self.register_parameter(name, getattr(layer, name))
+        for name in ("running_mean", "running_var", "num_batches_tracked"):
+            self.register_buffer(name, getattr(layer, name))
+        self.after = nn.Sequential(*layer.children())
 
-class GlobalBatchNorm(_BatchNorm):
-    """Batch normalisation whose sums run over all processes, for the CPU; `after` is what the layer did next."""
-
-    after: nn.Module | None = None
-
-    def _check_input_dim(self, input: Tensor) -> None:
-        """Any number of dimensions from two on."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        """(B, D, ...) -> (B, D, ...), as `nn.BatchNorm2d`."""
-        values = self._normalised(input.float()).to(input.dtype) if self.training else super().forward(input)
-        return values if self.after is None else self.after(values)
+    def forward(self, maps: Tensor) -> Tensor:
+        """(B, D, ...) -> (B, D, ...), as `nn.BatchNorm2d`, and what `layer` did after it."""
+        if self.training:
+            normalised = self._normalised(maps.float()).to(maps.dtype)
+        else:
+            normalised = F.batch_norm(maps, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        result: Tensor = self.after(normalised)
+        return result
 
     def _normalised(self, values: Tensor) -> Tensor:
         dims = [0, *range(2, values.ndim)]
         shape = (1, -1, *[1] * (values.ndim - 2))
-        count = values.new_tensor([values.numel() / values.shape[1]])
-        dist.all_reduce(count)
-        mean = _Sum.apply(values.sum(dim=dims)) / count
+        count = all_reduce(values.new_tensor([values.numel() / values.shape[1]]))
+        mean = all_reduce(values.sum(dim=dims)) / count
         centred = values - mean.view(shape)
-        variance = _Sum.apply(centred.square().sum(dim=dims)) / count
+        variance = all_reduce(centred.square().sum(dim=dims)) / count
         self._remember(mean.detach(), variance.detach() * count / (count - 1))
         normalised = centred * (variance + self.eps).rsqrt().view(shape)
-        return normalised * self.weight.view(shape) + self.bias.view(shape) if self.affine else normalised
+        if self.weight is None or self.bias is None:
+            return normalised
+        return normalised * self.weight.view(shape) + self.bias.view(shape)
 
     @torch.no_grad()
     def _remember(self, mean: Tensor, variance: Tensor) -> None:
@@ -74,28 +83,3 @@ class GlobalBatchNorm(_BatchNorm):
         share = self.momentum if self.momentum is not None else 1.0 / float(self.num_batches_tracked)
         self.running_mean.lerp_(mean, share)
         self.running_var.lerp_(variance, share)
-
-
-class _Sum(torch.autograd.Function):
-    """Sum over the processes; so is its gradient, since every process's output depends on it."""
-
-    @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, values: Tensor) -> Tensor:
-        total = values.clone()
-        dist.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: Tensor) -> Tensor:
-        total = gradients[0].clone()
-        dist.all_reduce(total)
-        return total
-
-
-def _like(layer: _BatchNorm) -> GlobalBatchNorm:
-    """A global layer with the parameters and statistics of `layer`, and what it does after normalising."""
-    result = GlobalBatchNorm(layer.num_features, layer.eps, layer.momentum, layer.affine, layer.track_running_stats)
-    result._parameters, result._buffers = layer._parameters, layer._buffers
-    if type(layer) not in _PLAIN:
-        result.after = nn.Sequential(*layer.children())
-    return result.train(layer.training)

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from probmetric.io import atomic_path, check_responds
+from probmetric.io import atomic_path, check_readable
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     Raises:
         DamagedCheckpointError: the content does not match its digest, or is no checkpoint.
     """
-    check_responds(path)
+    check_readable(path)
     header, _, content = path.read_bytes().partition(b"\n")
     if not header.startswith(_MAGIC) or hashlib.sha256(content).hexdigest().encode() != header[len(_MAGIC) :]:
         raise DamagedCheckpointError(f"checkpoint {path} is truncated or damaged")

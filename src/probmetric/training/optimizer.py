@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from probmetric.config import ConfigError
-from probmetric.uncompiled import spare_compiler_import
 
 if TYPE_CHECKING:
     from probmetric.config import Training
@@ -31,7 +30,6 @@ def create_optimizer(settings: Training, encoder: Encoder, loss: Loss) -> torch.
     Raises:
         ConfigError: there is nothing to train.
     """
-    spare_compiler_import()
     options, groups = _options(settings), []
     encoder_groups = [{"weight_decay": settings.weight_decay, **group} for group in encoder.optimizer_groups()]
     if settings.weight_decay_on == "matrices":
@@ -39,10 +37,13 @@ def create_optimizer(settings: Training, encoder: Encoder, loss: Loss) -> torch.
     for group in itertools.chain(encoder_groups, loss.optimizer_groups()):
         base = group.get("lr", settings.learning_rate * group.get("lr_multiplier", 1.0))
         known = {key: value for key, value in group.items() if key in options}
-        parameters = list(group["params"])
+        parameters = [parameter for parameter in group["params"] if parameter.requires_grad]
         groups.append({"weight_decay": 0.0, **known, "params": parameters, "lr": base, "base_lr": base})
     if not any(group["params"] for group in groups):
-        raise ConfigError("neither the encoder nor the loss has parameters; set training.epochs to 0.")
+        raise ConfigError(
+            "neither the encoder nor the loss has parameters that train (requires_grad): set epochs to 0, unfreeze a "
+            "layer, add a head (dim), or choose a loss with proxies."
+        )
     return _CLASSES[settings.optimizer](groups, **options)
 
 

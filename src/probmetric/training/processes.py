@@ -7,8 +7,7 @@ the encoder's gradients over the processes, ends at their sum,
     dL/dtheta = sum_r dL/dz_r dz_r/dtheta,
 
 the gradient that flows back into a process's own rows is multiplied by W. The loss's own gradients are the same
-everywhere up to rounding and are averaged, which keeps the copies of its parameters equal to the bit; of very large
-parameters there are no copies (`shards.py`).
+everywhere up to rounding and are averaged, which keeps the copies of its parameters equal to the bit.
 
 With one process every operation here is the identity: the training loop has no second path.
 """
@@ -25,6 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.parallel import DistributedDataParallel
 
 from probmetric.errors import ProbMetricError
 from probmetric.launch import Place
@@ -39,7 +39,7 @@ class ProcessLostError(TrainingError):
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a run: this one is number `rank` of `count`."""
+    """The processes of a run: this one is number `rank` of `count`. All of them call every method together."""
 
     rank: int = 0
     count: int = 1
@@ -54,43 +54,40 @@ class Processes:
         """Whether there are others."""
         return self.count > 1
 
+    @property
+    def seed_words(self) -> tuple[int, ...]:
+        """What tells this process's random layers from those of the others; the first's are those of one alone."""
+        return () if self.first else (self.rank,)
+
     def own(self, items: T) -> T:
-        """This process's share of a sequence or of a tensor's rows: every `count`-th, from `rank` on."""
+        """Return this process's share of a sequence or of a tensor's rows: every `count`-th, from `rank` on."""
         share: T = items[self.rank :: self.count]  # type: ignore[index]
         return share
 
+    def spread(self, network: nn.Module) -> nn.Module:
+        """Return `network` with gradients that are summed over the processes, where it trains at all."""
+        if not self.several or not any(parameter.requires_grad for parameter in network.parameters()):
+            return network
+        return DistributedDataParallel(network, gradient_as_bucket_view=True)
+
     def gathered(self, rows: Tensor, total: int) -> Tensor:
-        """All processes' shares (b, ...) of `total` rows, in their order, (total, ...); gradients reach `rows`."""
+        """Return all processes' shares (b, ...) of `total` rows, in their order, (total, ...); gradients reach `rows`.
+
+        Row i of the result is row i // W of process i % W.
+        """
         if not self.several:
             return rows
         whole: Tensor = _Gather.apply(rows, self, total)
         return whole
 
-    def own_block(self, rows: Tensor) -> Tensor:
-        """This process's share of `rows` (N, ...), adjacent ones, of which `assembled` makes all again."""
-        return rows.tensor_split(self.count)[self.rank]
-
-    def assembled(self, block: Tensor, total: int) -> Tensor:
-        """All processes' blocks (b, ...) of `total` rows, one after the other, (total, ...); without gradients.
-
-        Blocks go to their place in the result one by one, which takes no memory besides.
-        """
-        whole = block.new_empty(total, *block.shape[1:])
-        for rank, place in enumerate(whole.tensor_split(self.count)):
-            if rank == self.rank:
-                place.copy_(block)
-            if len(place):
-                dist.broadcast(place, src=rank)
-        return whole
-
     def added(self, values: Tensor) -> Tensor:
-        """Sum of the processes' `values` (...), in place."""
+        """Sum the processes' `values` (...), in place."""
         if self.several:
             dist.all_reduce(values)
         return values
 
     def averaged(self, values: Tensor) -> Tensor:
-        """Mean of the processes' `values` (...), in place: the same bits everywhere."""
+        """Average the processes' `values` (...), in place: the same bits everywhere."""
         return self.added(values).div_(self.count) if self.several else values
 
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -109,7 +106,7 @@ class Processes:
                 dist.broadcast(tensor, src=0)
 
     def once(self, compute: Callable[[], T]) -> T:
-        """What `compute` gives in the first process, in all of them; its `ProbMetricError` is raised in all."""
+        """Return what `compute` gives in the first process, in all of them; its `ProbMetricError` is raised in all."""
         if not self.several:
             return compute()
         answer: list[Any] = [None, None]
@@ -121,11 +118,11 @@ class Processes:
         dist.broadcast_object_list(answer, src=0)
         if answer[1] is not None:
             raise answer[1]
-        found: T = answer[0]
-        return found
+        value: T = answer[0]
+        return value
 
     def collected(self, value: T) -> list[T]:
-        """The processes' `value`s in the first process, in order of rank; an empty list in the others."""
+        """Return the processes' `value`s in the first process, in order of rank; an empty list in the others."""
         if not self.several:
             return [value]
         values: list[Any] | None = [None] * self.count if self.first else None
@@ -133,7 +130,7 @@ class Processes:
         return values or []
 
     def in_turn(self, items: Sequence[T]) -> list[T]:
-        """In the first process all processes' items, in the order one alone would have them; none in the others."""
+        """Return, in the first process, all processes' items in the order one alone would have them; else none."""
         shares = self.collected(items)
         longest = max(map(len, shares), default=0)
         return [share[turn] for turn in range(longest) for share in shares if turn < len(share)]
@@ -164,17 +161,17 @@ def joined(place: Place) -> Iterator[Processes]:
         yield ALONE
         return
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    with losing_nobody():
+    with _losing_nobody():
         dist.init_process_group(backend, rank=place.rank, world_size=place.count)
     try:
-        with losing_nobody():
+        with _losing_nobody():
             yield Processes(place.rank, place.count)
     finally:
         dist.destroy_process_group()
 
 
 @contextlib.contextmanager
-def losing_nobody() -> Iterator[None]:
+def _losing_nobody() -> Iterator[None]:
     """Turn what Gloo and NCCL raise when a process is gone into a `ProcessLostError`."""
     try:
         yield
@@ -189,7 +186,7 @@ def losing_nobody() -> Iterator[None]:
 
 
 class _Gather(torch.autograd.Function):
-    """Rows (b, ...) of every process to all rows (total, ...); row i is row i // W of process i % W."""
+    """See `Processes.gathered`. The backward pass sends nothing: every process has the gradient of all rows."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, processes: Processes, total: int) -> Tensor:

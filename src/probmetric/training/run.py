@@ -1,7 +1,7 @@
 """Training as a step of the workflow: settings and a prepared dataset in, a run folder out.
 
-    run_folder/    selected and last weights, history, record (`probmetric.runs.folder`)
-    state_folder/  checkpoints and a lock; removed when the run is finished
+    run folder      selected and last weights, history, record (`probmetric.runs.folder`)
+    state folder    checkpoints and a lock; removed when the run is finished
 
 Outputs appear whole or not at all, and only when training is finished.
 """
@@ -9,33 +9,30 @@ Outputs appear whole or not at all, and only when training is finished.
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 
-from probmetric.config import ConfigError, EncoderSettings
+from probmetric.config import EncoderSettings, Training
 from probmetric.data.choosing import Role
-from probmetric.io import FileError, atomic_path, digest_of
-from probmetric.losses import Loss
+from probmetric.io import FileError, atomic_path, digest_of, try_lock
 from probmetric.models import Encoder
 from probmetric.runs.folder import RunFolder
-from probmetric.training.allocator import keep_freed_memory
+from probmetric.training.assemble import Weights, assemble, weights_of
 from probmetric.training.backend import backend
 from probmetric.training.batch_norm import synchronise_batch_norm
 from probmetric.training.checkpoint import Checkpoints
-from probmetric.training.data import TrainingData, training_view
-from probmetric.training.device import claim_device, try_lock
-from probmetric.training.loop import Trainer
-from probmetric.training.network import Weights, create_network, weights_of
+from probmetric.training.data import TrainingData, training_images, training_view
+from probmetric.training.device import claim_device, keep_freed_memory
+from probmetric.training.loop import Conduct, Trainer
 from probmetric.training.processes import ALONE, Processes
 from probmetric.training.progress import HISTORY_COLUMNS, Progress
 from probmetric.training.provenance import hardware, versions
-from probmetric.training.signals import stop_requests
-from probmetric.training.stack import fit_stacked, obstacle
 
 TRAINED_AS: dict[str, Role] = {"validation": "validation", "refit": "validation", "as_published": "leaking"}
 CHOSEN_ON = {
@@ -45,19 +42,25 @@ CHOSEN_ON = {
 }
 
 
+class Watching(TypedDict, total=False):
+    """What `train_run` may be told that changes nothing of what it writes; see there."""
+
+    progress: bool | None
+    device: str
+    threads: int | None
+    checkpoint_steps: int | None
+    on_epoch: Callable[[dict[str, Any]], None] | None
+    processes: Processes
+
+
 def train_run(
     settings: EncoderSettings,
     *,
     prepared_folder: str | Path,
     run_folder: str | Path,
     state_folder: str | Path,
-    progress: bool | None = None,
-    device: str = "auto",
-    threads: int | None = None,
-    checkpoint_steps: int | None = None,
-    on_epoch: Callable[[dict[str, Any]], None] | None = None,
-    processes: Processes = ALONE,
     code: Mapping[str, str] | None = None,
+    **watching: Unpack[Watching],
 ) -> None:
     """Train an encoder, or go on with an interrupted training, and write the run folder.
 
@@ -68,129 +71,78 @@ def train_run(
         prepared_folder: the prepared dataset.
         run_folder: where the outputs go.
         state_folder: where checkpoints are kept meanwhile; outside the workflow's declared outputs.
-        progress: show a progress bar on stderr; None shows it on a terminal only.
-        device: "auto", "cpu", "cuda" or "cuda:1".
-        threads: CPU threads; None leaves PyTorch's setting. Results are bit-equal for equal thread counts.
-        checkpoint_steps: also checkpoint every so many steps; None: whenever two minutes have passed.
-        on_epoch: called with every row of the history, for instance to show live curves.
-        processes: those that train this run together (`processes.joined`); how many there are changes the result by
-            rounding only, and the first one alone writes.
         code: module -> digest of the components' code; a checkpoint of other code is not continued.
+        **watching: what changes the result by rounding at most:
+            progress: show a progress bar on stderr; None (default) shows it on a terminal only.
+            device: "auto" (default), "cpu", "cuda" or "cuda:1".
+            threads: CPU threads; None (default) leaves PyTorch's setting. Results are bit-equal for equal counts.
+            checkpoint_steps: also checkpoint every so many steps; None (default): whenever two minutes have passed.
+            on_epoch: called with every row of the history, for instance to show live curves.
+            processes: those that train this run together (`processes.joined`); the first one alone writes.
 
     Raises:
         FileError: bad data or folder, or another process is training this run.
         NonFiniteLossError: the loss became NaN or infinite; no output is written.
         TrainingStoppedError: SIGTERM arrived (a scheduler's time limit, a cancelled workflow); the state is saved.
     """
-    run = Ordered(settings, Path(prepared_folder), Path(run_folder), Path(state_folder), on_epoch, code)
-    options = {"checkpoint_steps": checkpoint_steps, "progress_bar": progress}
-    with _workplace([run], device, threads, processes) as (chosen, should_stop):
-        job = _Job(run, chosen, processes, options | {"should_stop": should_stop})
-        first = job.fit(TRAINED_AS[settings.training.selection], run.state_folder)
+    processes, state = watching.get("processes", ALONE), Path(state_folder)
+    writes = Path(run_folder) if processes.first else None
+    with contextlib.ExitStack() as held:
+        if writes:
+            held.enter_context(_only_one(state))
+        device = held.enter_context(_workplace(settings.training, watching))
+        if writes:
+            _check_writable(writes)
+        run = _Run(settings, Path(prepared_folder), device, processes, code or {})
+        conduct = {
+            "checkpoint_steps": watching.get("checkpoint_steps"),
+            "progress_bar": watching.get("progress"),
+            "on_epoch": watching.get("on_epoch"),
+            "should_stop": held.enter_context(_stop_requests()),
+        }
+        first = run.fit(TRAINED_AS[settings.training.selection], state, conduct)
         final = first
-        if epochs := _epochs_of_refit(settings, first.done):
-            final = job.fit("pooled", run.state_folder / "refit", stop_after=epochs)
-        job.write(first, final)
-
-
-def train_together(
-    runs: Sequence[Ordered], *, device: str = "auto", threads: int | None = None, progress: bool | None = None
-) -> list[int]:
-    """Train runs that differ in their seed or in numbers only as one stacked model (`stack`), or go on with it.
-
-    Args:
-        runs: what to train, and where to.
-        device: as for `train_run`.
-        threads: CPU threads; None leaves PyTorch's setting.
-        progress: show a progress bar on stderr; None shows it on a terminal only.
-
-    Returns:
-        Numbers of the runs that are trained and written. The others failed; `train_run` says why.
-
-    Raises:
-        ConfigError: the runs differ in more than that, or cannot be stacked.
-        FileError: bad data or folder, or another process is training one of the runs.
-        TrainingStoppedError: SIGTERM arrived; the states are saved.
-    """
-    settings = runs[0].settings
-    several = len({run.settings.stackable for run in runs}) > 1
-    if reason := "they differ in more than their seed and numbers" if several else obstacle(settings):
-        raise ConfigError(f"{len(runs)} runs cannot be trained as one: {reason}; train them one after the other.")
-    role = TRAINED_AS[settings.training.selection]
-    with _workplace(runs, device, threads, ALONE) as (chosen, should_stop):
-        options = {"progress_bar": progress, "should_stop": should_stop}
-        jobs = [_Job(run, chosen, ALONE, options) for run in runs]
-        fit = functools.partial(_fit_stacked, same_loss=all(run.settings.loss == settings.loss for run in runs))
-        first = fit({n: job.opens(role, job.run.state_folder) for n, job in enumerate(jobs)})
-        again = {n: epochs for n, fitted in first.items() if (epochs := _epochs_of_refit(settings, fitted.done))}
-        final = {n: fitted for n, fitted in first.items() if n not in again}
-        final |= fit(
-            {
-                n: jobs[n].opens("pooled", jobs[n].run.state_folder / "refit", stop_after=epochs)
-                for n, epochs in again.items()
-            }
-        )
-        for n, fitted in final.items():
-            jobs[n].write(first[n], fitted)
-    return sorted(final)
-
-
-def _fit_stacked(passes: dict[int, Callable[[], _Pass]], *, same_loss: bool) -> dict[int, _Fitted]:
-    """Open the passes of runs, by number, and train them as one; of those that got to the end, what came out."""
-    opened: dict[int, _Pass] = {}
-    for n, opens in passes.items():
-        opened[n] = opens()
-        opened[n].data.share_images(next(iter(opened.values())).data)
-    trainers = {n: each.trainer for n, each in opened.items() if each.trainer}
-    finished = fit_stacked(list(trainers.values()), same_loss=same_loss) if trainers else []
-    return {n: opened[n].fitted(trainer.progress) for n, trainer in trainers.items() if trainer in finished}
-
-
-def _epochs_of_refit(settings: EncoderSettings, done: Progress) -> int:
-    """Epochs to train for again on training and validation images; 0: not at all."""
-    return done.best_epoch + 1 if settings.training.selection == "refit" and done.history else 0
+        if settings.training.selection == "refit" and first.done.history:
+            final = run.fit("pooled", state / "refit", conduct, stop_after=first.done.best_epoch + 1)
+        if writes:
+            run.write(writes, first, final)
+    for folder in (state / "refit", state) if writes else ():
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 @contextlib.contextmanager
-def _workplace(
-    runs: Sequence[Ordered], device: str, threads: int | None, processes: Processes
-) -> Iterator[tuple[torch.device, Callable[[], bool]]]:
-    """Folders and device for training `runs`: the device, and what tells whether to stop."""
-    if threads is not None:
+def _workplace(training: Training, watching: Watching) -> Iterator[torch.device]:
+    """Yield the device to train on, with its threads, kernels and random numbers set up for the block."""
+    if (threads := watching.get("threads")) is not None:
         torch.set_num_threads(threads)
-    deterministic = runs[0].settings.training.deterministic
-    with contextlib.ExitStack() as held:
-        for run in runs if processes.first else ():
-            held.enter_context(_only_one(run.state_folder))
-        chosen = held.enter_context(claim_device(device))
-        held.enter_context(torch.random.fork_rng(devices=[chosen] if chosen.type == "cuda" else []))
-        held.enter_context(backend(deterministic=deterministic))
-        should_stop = held.enter_context(stop_requests())
-        for run in runs if processes.first else ():
-            _check_writable(run.run_folder)
-        processes.require_own_devices(chosen)
-        if chosen.type == "cpu":
+    with (
+        claim_device(watching.get("device", "auto")) as device,
+        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+        backend(deterministic=training.deterministic),
+    ):
+        watching.get("processes", ALONE).require_own_devices(device)
+        if device.type == "cpu":
             keep_freed_memory()
-        yield chosen, should_stop
-    for run in runs if processes.first else ():
-        for folder in (run.state_folder / "refit", run.state_folder):
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+        yield device
 
 
-@dataclass(frozen=True)
-class Ordered:
-    """A run to be trained: settings, prepared dataset, where outputs and checkpoints go.
+@contextlib.contextmanager
+def _stop_requests() -> Iterator[Callable[[], bool]]:
+    """Yield a function that tells whether SIGTERM has arrived since; the previous handler returns afterwards.
 
-    `on_epoch` is called with every row of the history; `code` is module -> digest of the components' code.
+    SLURM sends SIGTERM before a time limit kills a job, Snakemake when a workflow is cancelled. Signals reach the
+    main thread only: in another thread nothing is installed and the answer stays False.
     """
-
-    settings: EncoderSettings
-    prepared_folder: Path
-    run_folder: Path
-    state_folder: Path
-    on_epoch: Callable[[dict[str, Any]], None] | None = None
-    code: Mapping[str, str] | None = None
+    if threading.current_thread() is not threading.main_thread():
+        yield bool
+        return
+    stop = threading.Event()
+    previous = signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
+    try:
+        yield stop.is_set
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 @dataclass(frozen=True)
@@ -206,77 +158,41 @@ class _Fitted:
 
 
 @dataclass(frozen=True)
-class _Pass:
-    """Data, encoder and loss with initial weights, and what trains them; None where there is nothing to train."""
+class _Run:
+    """What the trainings of one run share: a second one follows where the settings ask for a refit."""
 
-    data: TrainingData
-    encoder: Encoder
-    loss: Loss | None
-    checkpoints: Checkpoints
-    trainer: Trainer | None
-
-    def fitted(self, done: Progress) -> _Fitted:
-        """What came out, once the trainer is `done`."""
-        last = weights_of(self.encoder, self.loss)
-        return _Fitted(
-            self.data, self.encoder, self.trainer.best if self.trainer else last, last, done, self.checkpoints
-        )
-
-
-@dataclass(frozen=True)
-class _Job:
-    """What the passes of one run share."""
-
-    run: Ordered
+    settings: EncoderSettings
+    prepared_folder: Path
     device: torch.device
     processes: Processes
-    options: dict[str, Any]
+    code: Mapping[str, str]
 
-    def fit(self, role: Role, state_folder: Path, *, stop_after: int | None = None) -> _Fitted:
+    def fit(
+        self, role: Role, state_folder: Path, conduct: Mapping[str, Any], *, stop_after: int | None = None
+    ) -> _Fitted:
         """Train from the run's initial weights on the splits `role` may see."""
-        opened = self.open(role, state_folder, stop_after=stop_after)
-        return opened.fitted(opened.trainer.fit() if opened.trainer else Progress())
-
-    def open(self, role: Role, state_folder: Path, *, stop_after: int | None = None) -> _Pass:
-        """Data of the splits `role` may see, initial weights and a trainer that has not begun."""
-        settings, training = self.run.settings, self.run.settings.training
-        given: dict[str, Any] = {"seed": settings.seed, "device": self.device, "processes": self.processes}
-        view = training_view(settings, self.run.prepared_folder)
-        data = TrainingData(self.run.prepared_folder, training, view=view, role=role, **given)
-        sizes = data.in_channels, data.image_size, data.num_classes, len(data.labels)
-        encoder, loss = create_network(settings, *sizes, self.device)
+        settings, training = self.settings, self.settings.training
+        view = training_view(settings, self.prepared_folder)
+        images = training_images(self.prepared_folder, training, view=view, role=role)
+        data = TrainingData(images, training, seed=settings.seed, device=self.device, processes=self.processes)
+        encoder, loss, _ = assemble(settings, data.sizes, self.device)
         checkpoints = Checkpoints(state_folder)
         if loss is None or training.epochs == 0:
-            return _Pass(data, encoder, loss, checkpoints, None)
+            weights = weights_of(encoder, loss)
+            return _Fitted(data, encoder, weights, weights, Progress(), checkpoints)
         if self.processes.several and training.batch_norm == "train":
             synchronise_batch_norm(encoder, self.device)
-        trainer = Trainer(
-            training,
-            encoder,
-            loss,
-            data,
-            seed=settings.seed,
-            device=self.device,
-            checkpoints=checkpoints,
-            identity=_identity(settings, data, encoder, self.run.code),
-            stop_after=stop_after,
-            on_epoch=self.run.on_epoch,
-            **self.options,
-        )
-        return _Pass(data, encoder, loss, checkpoints, trainer)
+        identity = _identity(settings, data, encoder, self.code)
+        trainer = Trainer(encoder, loss, data, Conduct(checkpoints, identity, **conduct), stop_after=stop_after)
+        done = trainer.fit()
+        return _Fitted(data, encoder, trainer.best, weights_of(encoder, loss), done, checkpoints)
 
-    def opens(self, role: Role, state_folder: Path, *, stop_after: int | None = None) -> Callable[[], _Pass]:
-        """Function that does `open`."""
-        return functools.partial(self.open, role, state_folder, stop_after=stop_after)
-
-    def write(self, first: _Fitted, final: _Fitted) -> None:
-        """Write the run folder, with the history and choice of the `first` pass and the weights of the `final` one."""
-        if not self.processes.first:
-            return
+    def write(self, folder: Path, first: _Fitted, final: _Fitted) -> None:
+        """Write the run folder, with the history and choice of the `first` training and the weights of the `final`."""
         machine = hardware(self.device) | {"processes": self.processes.count}
-        record = _record(self.run.settings, first, final) | {"versions": versions(), "hardware": machine}
-        folder = RunFolder(self.run.run_folder)
-        folder.write_training(final.selected, final.last, first.done.history, record, HISTORY_COLUMNS)
+        record = _record(self.settings, first, final) | {"versions": versions(), "hardware": machine}
+        run = RunFolder(folder)
+        run.write_training(final.selected, final.last, first.done.history, record, HISTORY_COLUMNS)
         for fitted in (final, first):
             fitted.checkpoints.remove()
 
@@ -308,16 +224,12 @@ def _record(settings: EncoderSettings, first: _Fitted, final: _Fitted) -> dict[s
     }
 
 
-def _identity(
-    settings: EncoderSettings, data: TrainingData, encoder: Encoder, code: Mapping[str, str] | None = None
-) -> str:
+def _identity(settings: EncoderSettings, data: TrainingData, encoder: Encoder, code: Mapping[str, str]) -> str:
     """Digest of everything that decides the weights; a checkpoint of another identity is not continued."""
     decisive = settings.plain()
     decisive.pop("prepared")
-    for aside in ("shard_proxies", "stack"):
-        decisive["training"].pop(aside, None)
     facts: dict[str, Any] = {"data": data.digest, "pretrained": encoder.pretrained_digest, "torch": torch.__version__}
-    facts["code"] = sorted(set((code or {}).values()))
+    facts["code"] = sorted(set(code.values()))
     return digest_of({"settings": decisive, **facts})
 
 

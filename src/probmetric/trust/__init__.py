@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from probmetric.trust.batch import Selection, match_e_values, select_by_e_values, select_matches
+from probmetric.trust.certificates import Certificate, CertificateError, certify
+from probmetric.trust.p_right import PRight, added_auroc, fit_p_right, p_right_metrics
+from probmetric.trust.pairs import PairCertificate, certify_pairs
+from probmetric.trust.sets import CoverageSets, coverage_sets
+from probmetric.trust.strangers import StrangerCertificate, certify_strangers, fnir_at_fpir, identification_rates
 
-from probmetric.lazy import exported
-
-if TYPE_CHECKING:
-    from probmetric.trust.certificates import Certificate, CertificateError, certify
-    from probmetric.trust.p_right import PRight, added_auroc, fit_p_right, p_right_metrics
-
-__all__ = ["Certificate", "CertificateError", "PRight", "added_auroc", "certify", "fit_p_right", "p_right_metrics"]
-
-__getattr__ = exported(
-    __name__,
-    {
-        "Certificate": "certificates",
-        "CertificateError": "certificates",
-        "certify": "certificates",
-        "PRight": "p_right",
-        "added_auroc": "p_right",
-        "fit_p_right": "p_right",
-        "p_right_metrics": "p_right",
-    },
-)
+__all__ = [
+    "Certificate",
+    "CertificateError",
+    "CoverageSets",
+    "PRight",
+    "PairCertificate",
+    "Selection",
+    "StrangerCertificate",
+    "added_auroc",
+    "certify",
+    "certify_pairs",
+    "certify_strangers",
+    "coverage_sets",
+    "fit_p_right",
+    "fnir_at_fpir",
+    "identification_rates",
+    "match_e_values",
+    "p_right_metrics",
+    "select_by_e_values",
+    "select_matches",
+]

@@ -5,19 +5,26 @@ Notation: d_i doubt of the answer to calibration query i, w_i in {0, 1} whether 
 P(R(t) > alpha) <= delta over calibration sets, for every distribution of (d, w), if deployment draws as calibration
 did.
 
-Which t is tried may not depend on what tests it. A fifth of the calibration set, the pilot, names the thresholds (its
-own doubts) and the first of them to test; the rest tests that one and then larger ones, each at the full level delta,
-until one fails (fixed sequence testing; Angelopoulos et al. 2021, "Learn then test"). The last that passed is
-certified. The chance that any threshold with R(t) > alpha passes is at most delta: to get there, the first such in the
-sequence must pass, and that one was chosen before its test.
+Which t is tried may not depend on what tests it. A part of the calibration set, the pilot, says where testing starts;
+the rest tests that threshold and then larger ones, each at the full level delta, until one fails (fixed sequence
+testing; Angelopoulos et al. 2021, "Learn then test"). The last that passed is certified.
 
-    unit "query"   queries are drawn independently. Given K answers, errors are Binomial(K, R(t)), and t passes when the
-                   upper Clopper-Pearson bound is at most alpha
+    unit "query"   queries are drawn independently. The pilot is a tenth: a logistic curve of errors over ranks, fitted
+                   to it, says from which rank on testing is expected to certify most. Thresholds are the order
+                   statistics d_(k) of the rest: given d_(k+1), the k answers below it are independent with risk
+                   R(d_(k+1)), and k passes when P(Binomial(k, alpha) <= errors) <= delta
     unit "group"   groups (classes) are drawn independently, queries of one as they like: a certificate for classes that
                    calibration did not show. Y_g = sum over answers of g of (alpha - w_i) / s, s the most queries of a
                    group, has mean <= 0 if R(t) >= alpha, so that the mean of prod_g (1 + lambda Y_g) is at most 1
-                   (Waudby-Smith and Ramdas 2023); t passes when the product reaches 1 / delta. lambda comes from the
-                   pilot. That no group of deployment has more than s queries to its name is an assumption
+                   (Waudby-Smith and Ramdas 2023); t passes when the product reaches 1 / delta. The pilot is a fifth and
+                   names the thresholds (its own doubts), the first to test, and lambda. That no group of deployment has
+                   more than s queries to its name is an assumption
+
+Why a threshold may be one of the doubts that test it: let A_1, A_2, ... be the intervals of t where R(t) > alpha. R is
+alpha at their ends, so the mean error between any two ends is alpha too. Which interval the first false threshold of
+the sequence lies in is decided by how many doubts fall between the ends, and given these numbers the errors below the
+interval are Binomial(n, alpha), those inside have a larger mean: it passes with probability at most delta. Ties are
+broken by chance in this argument; thresholds are tried only where a tie ends.
 
 The largest threshold of many that passes, tested on the data that named it, promises too much (Geifman and El-Yaniv
 2017 pay by a union bound, which answers fewer queries): tests/trust/test_certificates.py shows it.
@@ -33,6 +40,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from probmetric.errors import ProbMetricError
@@ -43,8 +51,10 @@ Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Unit = Literal["query", "group"]
 
-PILOT = 5
+PILOT, PILOT_OF_GROUPS = 10, 5
 THRESHOLDS = 100
+STARTS, TRIALS = 20, 60
+RANK_PRIOR = ((-3.0, 3.0), (6.0, 4.0))  # mean and standard deviation of the intercept and the slope
 SLACK = 1.5
 EVERYTHING = sys.float_info.max
 _AGAIN = "certify again"
@@ -137,7 +147,10 @@ class Certificate:
             FileError: the file is missing or damaged.
             CertificateError: it is no certificate.
         """
-        return cls.of(unsigned(read_json(path, _AGAIN), path, _AGAIN), str(path))
+        values = read_json(path, _AGAIN)
+        if not isinstance(values, dict) or "digest" not in values:
+            raise CertificateError(f"{path} is no certificate, or its digest was taken out. Certify again.")
+        return cls.of(unsigned(values, path, _AGAIN), str(path))
 
     @classmethod
     def of(cls, values: Any, name: str = "the certificate") -> Certificate:
@@ -146,12 +159,38 @@ class Certificate:
         needed = {field.name for field in fields(cls)[:8]}
         if not isinstance(values, Mapping) or not needed <= set(values) <= known:
             raise CertificateError(f"{name} is no certificate: it needs {', '.join(sorted(needed))}. Certify again.")
-        numbers = [values[key] for key in ("risk", "confidence", "coverage", "risk_bound")]
-        if values["threshold"] is not None:
-            numbers.append(values["threshold"])
-        if not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers):
-            raise CertificateError(f"{name} is damaged: a number in it is none. Certify again.")
+        problem = _problem(values)
+        if problem:
+            raise CertificateError(f"{name} is damaged: {problem}. Certify again.")
         return cls(**{**values, "reference": tuple(values.get("reference", ()))})
+
+
+def _problem(values: Mapping[str, Any]) -> str:
+    """What is wrong with the fields of a certificate; "" where nothing is."""
+    from probmetric.trust.p_right import PRight
+
+    def number(value: Any) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= EVERYTHING
+
+    shares = {"risk": (0, 1), "confidence": (0, 1), "coverage": (-1, 2), "risk_bound": (-1, 2)}
+    for key, (low, high) in shares.items():
+        if not number(values[key]) or not low < values[key] < high:
+            return f"{key} is {str(values[key])[:40]}, which is no share"
+    for key in ("queries", "answered", "errors", "groups", "gallery_classes"):
+        if not isinstance(values.get(key, 0), int) or values.get(key, 0) < 0:
+            return f"{key} is {str(values[key])[:40]}, which is no count"
+    if values["threshold"] is not None and not number(values["threshold"]):
+        return f"threshold is {str(values['threshold'])[:40]}, which is no number"
+    texts = ("unit", "score", "gallery", "weights", "calibration", "valid_for")
+    reference = values.get("reference", ())
+    if not isinstance(reference, list | tuple) or not all(map(number, reference)):
+        return "reference is no list of numbers"
+    try:
+        if values.get("p_right") is not None:
+            PRight.of(values["p_right"])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        return f"p_right cannot be read ({error!r})"
+    return next((f"{key} is no text" for key in texts if not isinstance(values.get(key, ""), str)), "")
 
 
 def certify(
@@ -195,10 +234,12 @@ def certify(
     values = arrays.vector(doubt, "doubt")
     wrong = 1.0 - arrays.booleans(correct, "correct", count=len(values))
     units = _units(groups, len(values))
-    pilot = _pilot(units, seed)
-    test = _Test.of(units, ~pilot, risk, 1 - confidence, grouped=groups is not None)
     _check_size(units, risk, confidence, grouped=groups is not None)
-    threshold, bound = _search(values, wrong, pilot, test)
+    if groups is None:
+        threshold, bound = _search_queries(values, wrong, risk, 1 - confidence, seed)
+    else:
+        pilot = _pilot(units, seed)
+        threshold, bound = _search_groups(values, wrong, pilot, _Test.of(units, ~pilot, risk, 1 - confidence))
     answered = values <= (-np.inf if threshold is None else threshold)
     return Certificate(
         risk=risk,
@@ -215,17 +256,17 @@ def certify(
     )
 
 
-def least_units(risk: float, confidence: float) -> int:
-    """Fewest calibration queries (or groups), pilot included, that can certify `risk` if no answer is wrong.
+def least_units(risk: float, confidence: float, *, grouped: bool = False) -> int:
+    """Return the fewest calibration queries (or groups), pilot included, that can certify `risk` if no answer is wrong.
 
     Examples:
-        >>> least_units(0.05, 0.9)
-        56
+        >>> least_units(0.05, 0.9), least_units(0.05, 0.9, grouped=True)
+        (49, 56)
     """
-    tested = least_tested(risk, confidence)
-    count = tested
-    while count - _pilot_size(count) < tested:
-        count += 1
+    tested, share = least_tested(risk, confidence), PILOT_OF_GROUPS if grouped else PILOT
+    count = tested + max(1, (tested - 1) // (share - 1))
+    while count > 1 and count - 1 - _pilot_size(count - 1, share) >= tested:
+        count -= 1
     return count
 
 
@@ -243,14 +284,84 @@ def upper_bound(errors: int, answers: int, confidence: float) -> float:
     """
     if errors >= answers:
         return 1.0
-    from scipy.special import betaincinv
+    return float(scipy.special.betaincinv(errors + 1, answers - errors, confidence))
 
-    return float(betaincinv(errors + 1, answers - errors, confidence))
+
+def _search_queries(doubt: Doubles, wrong: Doubles, risk: float, delta: float, seed: int) -> tuple[float | None, float]:
+    """Return the certified threshold and the bound of its risk, where queries are the unit."""
+    generator = np.random.default_rng(seed)
+    count = len(doubt)
+    pilot = np.zeros(count, dtype=bool)
+    pilot[generator.permutation(count)[: _pilot_size(count, PILOT)]] = True
+    order = np.argsort(doubt[~pilot], kind="stable")
+    tested = doubt[~pilot][order]
+    errors = np.cumsum(wrong[~pilot][order])
+    allowed = errors_allowed(len(tested), risk, delta)
+    passed = errors <= allowed
+    ranks = np.searchsorted(np.sort(doubt), doubt[pilot], side="right") / count
+    start = _best_start(ranks, wrong[pilot], allowed, min(least_tested(risk, 1 - delta), len(tested)), generator)
+    ends = np.flatnonzero(np.append(np.diff(tested) > 0, True))
+    ends = ends[ends >= start - 1]
+    failed = np.flatnonzero(~passed[ends])
+    certified = ends[: failed[0] if len(failed) else len(ends)]
+    if not len(certified):
+        return None, 1.0
+    last = int(certified[-1])
+    threshold = EVERYTHING if last == len(tested) - 1 else float(np.nextafter(tested[last + 1], -np.inf))
+    return threshold, min(upper_bound(int(errors[last]), last + 1, 1 - delta), risk)
+
+
+def errors_allowed(count: int, risk: float, delta: float) -> Doubles:
+    """Return the most errors (count,) with which 1, ..., count answers still pass; -1 where none is few enough."""
+    answers = np.arange(1, count + 1)
+    allowed = np.floor(np.nan_to_num(scipy.special.bdtrik(delta, answers, risk), nan=-1.0)) + 1
+    for _ in range(3):  # the inverse is that of a continuous curve, and -1 has none
+        allowed -= (allowed >= 0) & (scipy.special.bdtr(np.maximum(allowed, 0), answers, risk) > delta)
+    return allowed
+
+
+def _best_start(ranks: Doubles, wrong: Doubles, allowed: Doubles, least: int, generator: np.random.Generator) -> int:
+    """Return the number of answers to test first: of `STARTS` the one that is expected to certify most.
+
+    Args:
+        ranks: ranks of the pilot's doubts among all, as shares (P,).
+        wrong: their errors (P,).
+        allowed: most errors with which 1, ..., N answers pass (N,).
+        least: fewest answers that can pass.
+        generator: of the calibration sets that are drawn from the pilot's curve.
+    """
+    count = len(allowed)
+    starts = np.unique(np.maximum(least, np.arange(1, STARTS + 1) * count // STARTS))
+    mean, root = _error_curve(ranks, wrong)
+    places = (np.arange(count) + 0.5) / count
+    certified = np.zeros(len(starts))
+    for _ in range(TRIALS):
+        intercept, slope = mean + root @ generator.standard_normal(2)
+        passed = np.cumsum(generator.random(count) < scipy.special.expit(intercept + slope * places)) <= allowed
+        failures = np.append(np.flatnonzero(~passed), count)
+        certified += np.where(passed[starts - 1], failures[np.searchsorted(failures, starts - 1)], 0)
+    return int(starts[np.argmax(certified)])
+
+
+def _error_curve(ranks: Doubles, wrong: Doubles) -> tuple[Doubles, Doubles]:
+    """Return mean (2,) and root of the covariance (2, 2) of intercept and slope of P(wrong | rank), logistic."""
+    centre, scale = (np.array(values) for values in zip(*RANK_PRIOR, strict=True))
+    design = np.column_stack([np.ones(len(ranks)), ranks])
+    curve = centre.copy()
+    for _ in range(25):
+        rate = scipy.special.expit(design @ curve)
+        gradient = design.T @ (wrong - rate) - (curve - centre) / scale**2
+        precision = design.T @ (design * (rate * (1 - rate))[:, None]) + np.diag(1 / scale**2)
+        step = np.linalg.solve(precision, gradient)
+        curve = curve + step
+        if np.abs(step).max() < 1e-8:
+            break
+    return curve, np.linalg.cholesky(np.linalg.inv(precision))
 
 
 @dataclass(frozen=True)
 class _Test:
-    """Whether the risk of the answers given is below alpha, by the units that are not of the pilot."""
+    """Whether the risk of the answers given is below alpha, by the groups that are not of the pilot."""
 
     rows: NDArray[np.bool_]
     units: Ints
@@ -258,26 +369,20 @@ class _Test:
     largest: int
     risk: float
     delta: float
-    grouped: bool
     pilot: Ints
 
     @classmethod
-    def of(cls, units: Ints, rows: NDArray[np.bool_], risk: float, delta: float, *, grouped: bool) -> _Test:
+    def of(cls, units: Ints, rows: NDArray[np.bool_], risk: float, delta: float) -> _Test:
         numbers = np.unique(units[rows])
         largest = int(np.bincount(units).max())
-        return cls(rows, units, len(numbers), largest, risk, delta, grouped, np.unique(units[~rows]))
+        return cls(rows, units, len(numbers), largest, risk, delta, np.unique(units[~rows]))
 
     def passes(self, answered: NDArray[np.bool_], wrong: Doubles, spread: float) -> bool:
-        """Whether the risk of the answers given is at most alpha; `spread` is the pilot's variance of Y."""
-        if not self.grouped:
-            return self.bound(answered, wrong, spread) <= self.risk
+        """Tell whether the risk of the answers given is at most alpha; `spread` is the pilot's variance of Y."""
         return self._rejects(self.risk, *self._sums(answered, wrong), spread)
 
     def bound(self, answered: NDArray[np.bool_], wrong: Doubles, spread: float) -> float:
-        """Upper bound of the risk of the answers given: the least alpha that would pass."""
-        if not self.grouped:
-            given = answered & self.rows
-            return upper_bound(int(wrong[given].sum()), int(given.sum()), 1 - self.delta)
+        """Return an upper bound of the risk of the answers given: the least alpha that would pass."""
         low, high = 0.0, 1.0
         for _ in range(30):
             middle = (low + high) / 2
@@ -286,7 +391,7 @@ class _Test:
         return high
 
     def _sums(self, answered: NDArray[np.bool_], wrong: Doubles) -> tuple[Doubles, Doubles]:
-        """Errors and answers (G,) of every group, in units of the largest group."""
+        """Return errors and answers (G,) of every group, in units of the largest group."""
         given = answered & self.rows
         count = int(self.units.max()) + 1
         errors = np.bincount(self.units[given], wrong[given], minlength=count)
@@ -298,45 +403,40 @@ class _Test:
         return bool(np.log1p(gains).sum() >= math.log(1 / self.delta))
 
     def spread(self, answered: NDArray[np.bool_], wrong: Doubles) -> float:
-        """Variance over the pilot's groups of Y at this threshold, with one more group at the edge; 0 for queries."""
-        if not self.grouped:
-            return 0.0
+        """Return the variance over the pilot's groups of Y at this threshold, with one more group at the edge."""
         given = answered & ~self.rows
         gain = np.bincount(self.units[given], self.risk - wrong[given], minlength=int(self.units.max()) + 1)
         values = np.append(gain[self.pilot] / self.largest, 0.5 * self.risk)
         return float(values.var())
 
 
-def _search(doubt: Doubles, wrong: Doubles, pilot: NDArray[np.bool_], test: _Test) -> tuple[float | None, float]:
-    """Certified threshold and the bound of its risk: the last of the sequence before one fails."""
-    found: float | None = None
+def _search_groups(doubt: Doubles, wrong: Doubles, pilot: NDArray[np.bool_], test: _Test) -> tuple[float | None, float]:
+    """Return the certified threshold and the bound of its risk, where groups are the unit."""
+    certified: float | None = None
     for threshold in _sequence(doubt, wrong, pilot, test):
         answered = doubt <= threshold
         if not test.passes(answered, wrong, test.spread(answered, wrong)):
             break
-        found = float(threshold)
-    if found is None:
+        certified = float(threshold)
+    if certified is None:
         return None, 1.0
-    answered = doubt <= found
-    return found, min(test.bound(answered, wrong, test.spread(answered, wrong)), test.risk)
+    answered = doubt <= certified
+    return certified, min(test.bound(answered, wrong, test.spread(answered, wrong)), test.risk)
 
 
 def _sequence(doubt: Doubles, wrong: Doubles, pilot: NDArray[np.bool_], test: _Test) -> Doubles:
-    """Thresholds in the order of testing, from the pilot alone: upwards from half of what it finds surest.
+    """Return thresholds in the order of testing, from the pilot alone: upwards from where its groups gain most.
 
-    Queries: the surest answers are those whose errors lie the most standard errors below the risk. Groups, whose stakes
-    are limited: those that gain most. Half of them pass more easily; the first test still needs enough answers to pass
-    with an error or two.
+    The first test needs enough answers to pass with an error or two.
     """
-    own, failed = doubt[pilot], wrong[pilot]
-    order = np.argsort(own, kind="stable")
-    last = np.flatnonzero(np.append(np.diff(own[order]) > 0, True))
+    piloted, failed = doubt[pilot], wrong[pilot]
+    order = np.argsort(piloted, kind="stable")
+    last = np.flatnonzero(np.append(np.diff(piloted[order]) > 0, True))
     answers, errors = last + 1.0, np.cumsum(failed[order])[last]
-    gain = test.risk * answers - errors
-    start = int(np.argmax(gain)) if test.grouped else int(np.argmax(gain / np.sqrt(answers + 1 / test.risk))) // 2
-    enough = SLACK * least_tested(test.risk, 1 - test.delta) / test.count * len(own)
+    start = int(np.argmax(test.risk * answers - errors))
+    enough = SLACK * least_tested(test.risk, 1 - test.delta) / test.count * len(piloted)
     start = max(start, int(np.searchsorted(answers, enough)))
-    tried = own[order][last][start:]
+    tried = piloted[order][last][start:]
     kept = np.linspace(0, max(len(tried) - 1, 0), min(len(tried), THRESHOLDS)).astype(np.int64)
     return np.append(tried[kept], EVERYTHING)
 
@@ -350,19 +450,19 @@ def _units(groups: Any, count: int) -> Ints:
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
-def _pilot_size(units: int) -> int:
-    return max(1, units // PILOT)
+def _pilot_size(units: int, share: int) -> int:
+    return max(1, units // share)
 
 
 def _pilot(units: Ints, seed: int) -> NDArray[np.bool_]:
-    """Rows (Q,) of the pilot: every query of a fifth of the units, drawn."""
+    """Return the rows (Q,) of the pilot of groups: every query of a fifth of them, drawn."""
     count = int(units.max()) + 1
-    chosen = np.random.default_rng(seed).permutation(count)[: _pilot_size(count)]
+    chosen = np.random.default_rng(seed).permutation(count)[: _pilot_size(count, PILOT_OF_GROUPS)]
     return np.isin(units, chosen)
 
 
 def _check_size(units: Ints, risk: float, confidence: float, *, grouped: bool) -> None:
-    needed, count = least_units(risk, confidence), int(units.max()) + 1
+    needed, count = least_units(risk, confidence, grouped=grouped), int(units.max()) + 1
     if count < needed:
         noun = ("classes" if count > 1 else "class") if grouped else "labelled queries"
         raise CertificateError(

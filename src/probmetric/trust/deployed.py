@@ -13,6 +13,7 @@ gallery; classes, if it shows only some of them: then it speaks for classes like
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -24,11 +25,14 @@ from probmetric.trust.answers import Answers, among_others, asked_in
 from probmetric.trust.certificates import Certificate, CertificateError, certify
 from probmetric.trust.p_right import PRight, fit_p_right
 
+log = logging.getLogger(__name__)
 Doubles = NDArray[np.float64]
 Unit = Literal["auto", "query", "class"]
 P_RIGHT = "p_right"
 SHOWN = 0.9
 REFERENCE = 1000
+BLOCK_ROWS = 16_384
+SAME = 1e-5  # largest difference of the coordinates of one image, embedded in different batches
 
 
 def deployed_p_right(gallery: Mapping[str, Any], labels: Any) -> PRight:
@@ -183,20 +187,40 @@ def calibration_answers(
     _check_gallery(gallery, labels)
     if not len(queries["mean"]):
         raise CertificateError("the calibration set is empty; label some queries that are not in the gallery.")
-    _check_apart(arrays.to_numpy(queries["mean"]), arrays.to_numpy(gallery["mean"]))
-    return asked_in(queries, query_labels, gallery, labels)
+    answers = asked_in(queries, query_labels, gallery, labels)
+    copies = np.flatnonzero(_copies(queries, gallery, answers))
+    if len(copies):
+        raise CertificateError(
+            f"{len(copies)} of {len(queries['mean'])} calibration images are in the gallery too, the first is number "
+            f"{copies[0]}; they find themselves. Take them out of one of the two."
+        )
+    return answers
 
 
 def _left_out(gallery: Mapping[str, Any], labels: Any) -> Answers:
     _check_gallery(gallery, labels)
     found = among_others(gallery, labels)
-    found = found.rows(found.asked)  # alone in its class an image cannot be found, but a query of that class can
+    # Alone in its class an image cannot be found, but a query of that class can; a copy finds its copy, no query does.
+    copies = _copies(gallery, gallery, found)
+    if copies.any():
+        log.warning(
+            "%d of %d images of the gallery are copies of others and calibrate nothing", copies.sum(), len(copies)
+        )
+    found = found.rows(found.asked & ~copies)
     if not found.mixed:
         raise CertificateError(
             "asked among the others, the gallery's images are all right, all wrong, or alone in their class: nothing "
             "can be told apart. Calibrate with labelled queries that are harder, or easier, or more."
         )
     return found
+
+
+def _copies(queries: Mapping[str, Any], gallery: Mapping[str, Any], answers: Answers) -> NDArray[np.bool_]:
+    """Which of the queries (Q,) are the very image that answers them."""
+    asked, rows = arrays.to_numpy(queries["mean"]), arrays.to_numpy(gallery["mean"])
+    nearest = answers.match.indices[:, 0]
+    parts = [slice(start, start + BLOCK_ROWS) for start in range(0, len(asked), BLOCK_ROWS)]
+    return np.concatenate([np.abs(asked[part] - rows[nearest[part]]).max(axis=1) <= SAME for part in parts])
 
 
 def _check_gallery(gallery: Mapping[str, Any], labels: Any) -> None:
@@ -210,21 +234,6 @@ def _check_gallery(gallery: Mapping[str, Any], labels: Any) -> None:
         raise CertificateError(
             f"the gallery shows {classes} class; every answer has it. A certificate needs at least 2."
         )
-
-
-def _check_apart(queries: NDArray[Any], gallery: NDArray[Any]) -> None:
-    """Refuse calibration images that the gallery holds: their answers are right by copying."""
-    known = {_row_digest(row) for row in gallery}
-    copies = [number for number, row in enumerate(queries) if _row_digest(row) in known]
-    if copies:
-        raise CertificateError(
-            f"{len(copies)} of {len(queries)} calibration images are in the gallery too, the first is number "
-            f"{copies[0]}; they find themselves. Take them out of one of the two."
-        )
-
-
-def _row_digest(row: NDArray[Any]) -> bytes:
-    return hashlib.blake2b(np.ascontiguousarray(row, dtype=np.float32).tobytes(), digest_size=16).digest()
 
 
 def records_digest(mean: Any, labels: Any) -> str:

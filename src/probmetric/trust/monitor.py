@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from scipy.special import betaln
+import scipy
 
 from probmetric.io import FileError, read_csv
 from probmetric.metrics import arrays
@@ -152,7 +152,7 @@ class Monitor:
         self._seen = sorted(values.tolist())
         self._generator = np.random.default_rng(seed)
         self._bets = np.array(BETS) - 1.0
-        self._scale = -betaln(*np.array(BETS).T)
+        self._scale = -scipy.special.betaln(*np.array(BETS).T)
         self._logs = np.full(len(BETS), -np.inf)
 
     @property

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
-from probmetric.trust.certificates import CertificateError, upper_bound
+from probmetric.trust.certificates import CertificateError, errors_allowed, upper_bound
 
 Ints = NDArray[np.int64]
 
@@ -78,8 +78,6 @@ def tolerance_limit(values: Any, *, share: float, confidence: float, noun: str =
         >>> limit.allowed, limit.threshold, round(limit.bound, 4)
         (5, 994.0, 0.0093)
     """
-    from scipy.stats import binom
-
     check_shares(share=share, confidence=confidence)
     ordered = np.sort(arrays.vector(values, noun))[::-1]
     count, needed = len(ordered), least_values(share, confidence)
@@ -88,9 +86,7 @@ def tolerance_limit(values: Any, *, share: float, confidence: float, noun: str =
             f"{count} {noun}; a share of {share:g} at confidence {confidence:g} needs at least {needed}. Collect more, "
             "or ask for a larger share or a lower confidence."
         )
-    allowed = int(binom.ppf(1 - confidence, count, share))
-    while binom.cdf(allowed, count, share) > 1 - confidence:
-        allowed -= 1
+    allowed = int(errors_allowed(count, share, 1 - confidence)[-1])
     return Limit(float(ordered[allowed]), upper_bound(allowed, count, confidence), count, allowed)
 
 

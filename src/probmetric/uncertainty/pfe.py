@@ -26,7 +26,6 @@ from probmetric.uncertainty import register
 from probmetric.uncertainty._base import Fitting, Posterior, evaluating, seed_from
 from probmetric.uncertainty._gaussian import GaussianHead, LogVarianceHead
 from probmetric.uncertainty.laplace._pairs import mined_pairs
-from probmetric.uncompiled import spare_compiler_import, update_parameters
 
 
 @register
@@ -64,14 +63,13 @@ class PFE(GaussianHead):
             head = LogVarianceHead(cached[0][0].shape[1], cached[0][1].shape[1]).to(given.device)
         with torch.no_grad():
             head.shift.copy_(constant_log_variance([batch[1:] for batch in cached]))
-        spare_compiler_import()
         optimizer = torch.optim.Adam(head.parameters(), lr=self.learning_rate)
         for _ in range(self.epochs):
             for index in torch.randperm(len(cached), generator=shuffle).tolist():
                 features, means, pairs, weights = cached[index]
                 optimizer.zero_grad()
                 pair_loss(means, head(features), pairs, weights).backward()
-                update_parameters(optimizer)
+                optimizer.step()
         return head.tensors()
 
     def _features_and_means(self, given: Fitting) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from probmetric.data.manifest import SPLITS, DataError, text
-from probmetric.io import check_responds
+from probmetric.io import check_readable
 
 if TYPE_CHECKING:
     from probmetric.data.sources._base import Table
@@ -105,7 +105,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _content(path: Path) -> bytes:
-    check_responds(path)
+    check_readable(path)
     try:
         return path.read_bytes()
     except OSError as error:
@@ -129,7 +129,7 @@ def once(listed: Sequence[Row], key: Callable[[Row], Any]) -> None:
 
 def csv_lines(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
     """Number and cells of every line of a CSV file, the blank ones too; the number is that of its last line."""
-    check_responds(path)
+    check_readable(path)
     lines = None
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from probmetric.data.store import ImageStore
+from probmetric.data.manifest import DataError
+
+Images = np.ndarray | Iterable[np.ndarray] | Tensor
+"""Images in order: pixels (B, H, W, C) uint8 of one size, pixels (H, W, C) uint8 one by one, or inputs (B, ...)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """From stored images to network input; a frozen dataclass whose fields are its options.
+    """From pixels to network input; a frozen dataclass whose fields are its options.
 
     `load` and `load_plain` run on the CPU, in threads, uint8 to uint8; calling the view does what is left to the
-    device. What is drawn is a function of (seed, epoch, image) alone: `probmetric.data.counter.uniforms`.
+    device. What is drawn is a function of (seed, epoch, image) alone: `probmetric.data.draws.uniforms`.
     """
 
     def __post_init__(self) -> None:
-        """Lists, as YAML gives them, become tuples."""
+        """Turn lists, as YAML gives them, into tuples."""
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, list):
@@ -32,27 +36,64 @@ class View:
         return None
 
     def evaluation(self) -> View:
-        """The same view without augmentation."""
+        """Return the same view without augmentation."""
         raise NotImplementedError
 
     def for_backbone(self, statistics: tuple[Sequence[float], Sequence[float]] | None) -> View:
-        """The view normalised by the (mean, standard deviation) a backbone was trained with, if that is left open."""
+        """Return the view normalised by the (mean, std) a backbone was trained with, if the view leaves that open."""
         return self
 
-    def load(self, store: ImageStore, rows: np.ndarray, *, seed: int, epoch: int) -> torch.Tensor:
-        """Training images (B, C, H, W) uint8 of the manifest rows (B,), on the CPU."""
-        return self.load_plain(store, rows)
+    def load(self, images: Images, rows: np.ndarray, *, seed: int, epoch: int) -> Tensor:
+        """Return training images (B, C, H, W) uint8 on the CPU; `rows` (B,) are the images' own numbers."""
+        return self.load_plain(images)
 
-    def load_plain(self, store: ImageStore, rows: np.ndarray) -> torch.Tensor:
-        """Images without augmentation (B, C, H, W) uint8 of the manifest rows (B,), on the CPU."""
-        return store.batch(rows)
+    def load_plain(self, images: Images) -> Tensor:
+        """Return images without augmentation, (B, C, H, W) uint8 on the CPU."""
+        return stacked(images)
 
-    def __call__(
-        self, images: torch.Tensor, indices: np.ndarray | torch.Tensor, *, seed: int, epoch: int
-    ) -> torch.Tensor:
-        """Augment and normalise loaded training images (B, C, H, W) uint8, of manifest rows (B,), to float32."""
+    def __call__(self, images: Tensor, rows: np.ndarray, *, seed: int, epoch: int) -> Tensor:
+        """Augment and normalise loaded training images (B, C, H, W) uint8, of rows (B,), to float32."""
         return self.normalise(images)
 
-    def normalise(self, images: torch.Tensor) -> torch.Tensor:
-        """(B, C, H, W) with values 0..255 to float32 in the network's terms; no randomness."""
+    def normalise(self, images: Tensor) -> Tensor:
+        """Turn (B, C, H, W) with values 0..255 into float32 in the network's terms; nothing is drawn."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawTensors(View):
+    """Inputs that are tensors of a known `shape`, as they are."""
+
+    shape: tuple[int, ...]
+
+    @property
+    def side(self) -> int:
+        """Size of the last axis."""
+        return self.shape[-1]
+
+    def evaluation(self) -> RawTensors:
+        """Return the same view: nothing is drawn."""
+        return self
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Return inputs (B, ...) as they are."""
+        return images
+
+
+def stacked(images: Images) -> Tensor:
+    """Return images as one tensor (B, C, H, W), channels last in memory; inputs that are a tensor as they are.
+
+    Raises:
+        DataError: images of different sizes.
+    """
+    if isinstance(images, Tensor):
+        return images
+    if not isinstance(images, np.ndarray):
+        images = list(images)
+        sizes = sorted({image.shape for image in images})
+        if len(sizes) > 1:
+            raise DataError(
+                f"images of {sizes[0]} and {sizes[-1]} cannot form one batch; choose a view that crops them: photos."
+            )
+        images = np.stack(images)
+    return torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2)

@@ -2,17 +2,20 @@
 
 The work is split where it is cheap: `load` crops, resizes and flips on the CPU from the memory-mapped cache, uint8 to
 uint8, with antialiasing; `__call__` jitters and normalises a whole batch, on the device. What is drawn is a function of
-(seed, epoch, index) alone (`counter`).
+(seed, epoch, index) alone (`draws`).
 
     random crop   as torchvision's RandomResizedCrop: an area uniform in `scale`, an aspect ratio log-uniform in
                   `ratio`, ten attempts, else the largest central crop; taken from the stored image (shorter side 256
                   by default)
-    jitter        brightness, contrast, saturation, hue in this order, each factor uniform; torchvision shuffles them
+    jitter        brightness, contrast, saturation, hue in this order, by torchvision's formulas; torchvision shuffles
+                  them. Strength s; b, c and t uniform in [1 - s, 1 + s], h in [-s, s]:
+                      brightness  b x                             saturation  t x + (1 - t) grey(x)
+                      contrast    c x + (1 - c) mean(grey(x))     hue         HSV hue shifted by h turns
+                  grey = 0.2989 R + 0.587 G + 0.114 B; values are clipped to [0, 1] after each step
     evaluation    resize the shorter side (or both sides) to `resize`, then the central crop
 
-Normalisation is by the statistics the backbone was trained with, where it says so (timm's), else ImageNet's. A network
-that expects BGR values 0..255 minus (104, 117, 128): `normalisation: bn_inception`. (The backbone of that name converts
-ImageNet's statistics itself.)
+Normalisation is by the statistics the backbone was trained with, where it says so (timm's), else ImageNet's. Other
+statistics are given as `mean` and `std`. (The backbone `bn_inception` converts ImageNet's itself.)
 """
 
 from __future__ import annotations
@@ -26,24 +29,18 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from probmetric.data.counter import uniforms
-from probmetric.data.jitter import Jitter, jittered
+from probmetric.data.draws import uniforms
 from probmetric.data.manifest import OptionError
-from probmetric.data.store import ImageStore
 from probmetric.data.views import register
-from probmetric.data.views._base import View
+from probmetric.data.views._base import Images, View
 from probmetric.registry import Count, CountOrZero, Range
 
-Normalisation = Literal["backbone", "imagenet", "bn_inception", "unit"]
+Jitter = tuple[float, float, float, float]
+Normalisation = Literal["backbone", "imagenet"]
 ATTEMPTS, LONGEST = 10, 50
 _CROP_DRAWS = 2 * ATTEMPTS + 2
+_GREY = (0.2989, 0.587, 0.114)
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-_STATISTICS: dict[Normalisation, tuple[tuple[float, ...], tuple[float, ...]]] = {
-    "backbone": IMAGENET,
-    "imagenet": IMAGENET,
-    "bn_inception": ((128 / 255, 117 / 255, 104 / 255), (1 / 255, 1 / 255, 1 / 255)),
-    "unit": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
-}
 
 
 @register
@@ -60,7 +57,7 @@ class Photos(View):
         crop: whether training crops at random; otherwise it sees the evaluation's view.
         flip: flip half of the training images left to right.
         jitter: strengths of brightness, contrast, saturation and hue.
-        normalisation: whose statistics; `backbone`: those it was trained with.
+        normalisation: whose statistics; `backbone`: those it was trained with; else ImageNet's.
         mean: of every channel, in place of `normalisation`.
         std: standard deviation of every channel.
     """
@@ -97,61 +94,47 @@ class Photos(View):
         return round(self.size * 8 / 7) if self.resize is None else self.resize
 
     def evaluation(self) -> Photos:
-        """The same view without augmentation."""
+        """Return the same view without augmentation."""
         return replace(self, crop=False, flip=False, jitter=(0.0, 0.0, 0.0, 0.0))
 
     def for_backbone(self, statistics: tuple[Sequence[float], Sequence[float]] | None) -> Photos:
-        """Normalised by the backbone's statistics, unless this view says by whose."""
+        """Return the view normalised by the backbone's statistics, unless this view says by whose."""
         if statistics is None or self.mean or self.normalisation != "backbone":
             return self
         mean, std = statistics
         return replace(self, mean=tuple(mean), std=tuple(std))
 
-    def load(self, store: ImageStore, rows: np.ndarray, *, seed: int, epoch: int) -> torch.Tensor:
-        """Training views (B, C, S, S) uint8 of the manifest rows (B,), on the CPU."""
+    def load(self, images: Images, rows: np.ndarray, *, seed: int, epoch: int) -> torch.Tensor:
+        """Return training views (B, C, S, S) uint8 on the CPU; `rows` (B,) are the images' own numbers."""
         draws = uniforms(seed, epoch, rows, _CROP_DRAWS + 1)
-        return torch.stack([self._view(store[int(row)], draw) for row, draw in zip(rows, draws, strict=True)])
+        return torch.stack([self._view(image, draw) for image, draw in zip(images, draws, strict=True)])
 
-    def load_plain(self, store: ImageStore, rows: np.ndarray) -> torch.Tensor:
-        """Evaluation views (B, C, S, S) uint8 of the manifest rows (B,), on the CPU."""
-        return torch.stack([self._central(store[int(row)]) for row in rows])
+    def load_plain(self, images: Images) -> torch.Tensor:
+        """Return evaluation views (B, C, S, S) uint8 on the CPU."""
+        return torch.stack([self._central(image) for image in images])
 
-    def __call__(
-        self, images: torch.Tensor, indices: np.ndarray | torch.Tensor, *, seed: int, epoch: int
-    ) -> torch.Tensor:
-        """Jitter and normalise training views, on their device.
-
-        Args:
-            images: (B, C, S, S) uint8 from `load`.
-            indices: (B,) their manifest rows.
-            seed: seed of the run.
-            epoch: epoch.
-
-        Returns:
-            (B, C, S, S) float32.
-        """
+    def __call__(self, images: torch.Tensor, rows: np.ndarray, *, seed: int, epoch: int) -> torch.Tensor:
+        """Jitter and normalise training views (B, C, S, S) uint8, of rows (B,), on their device, to float32."""
         if any(self.jitter):
-            rows = indices.cpu().numpy() if isinstance(indices, torch.Tensor) else np.asarray(indices)
             draws = uniforms(seed, epoch, rows, _CROP_DRAWS + 5)[:, _CROP_DRAWS + 1 :]
             images = 255.0 * jittered(images.to(torch.float32) / 255.0, self.jitter, draws)
         return self.normalise(images)
 
     def normalise(self, images: torch.Tensor) -> torch.Tensor:
-        """(B, C, H, W) with values 0..255 to float32 in the backbone's terms; no randomness."""
-        mean, std = (self.mean, self.std) if self.mean else _STATISTICS[self.normalisation]
+        """Turn (B, C, H, W) with values 0..255 into float32 in the backbone's terms; nothing is drawn."""
+        mean, std = (self.mean, self.std) if self.mean else IMAGENET
         scale = torch.tensor([1 / (255 * s) for s in std], device=images.device).view(1, -1, 1, 1)
         offset = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=images.device).view(1, -1, 1, 1)
         if images.shape[1] == 1:
             scale, offset = scale.mean(dim=1, keepdim=True), offset.mean(dim=1, keepdim=True)
-        values = images.to(torch.float32, copy=True).mul_(scale).add_(offset)
-        return values.flip(1) if self.normalisation == "bn_inception" else values
+        return images.to(torch.float32, copy=True).mul_(scale).add_(offset)
 
     def _view(self, image: np.ndarray, draw: np.ndarray) -> torch.Tensor:
         view = self._cropped(image, draw) if self.crop else self._central(image)
         return view.flip(-1) if self.flip and draw[_CROP_DRAWS] < 0.5 else view
 
     def _cropped(self, image: np.ndarray, draw: np.ndarray) -> torch.Tensor:
-        """Random crop of an image (H, W, C), resized to (C, S, S)."""
+        """Crop an image (H, W, C) at random and resize it to (C, S, S)."""
         height, width = image.shape[:2]
         if self.square:
             height, width = self.shorter, self.shorter
@@ -162,7 +145,7 @@ class Photos(View):
         return _resized(image[top : top + h, left : left + w], self.size, self.size)
 
     def _central(self, image: np.ndarray) -> torch.Tensor:
-        """Resized and centrally cropped image (C, S, S)."""
+        """Resize an image (H, W, C) and crop its middle to (C, S, S)."""
         if not self.shorter:
             return _resized(image, self.size, self.size)
         if self.square:
@@ -177,7 +160,7 @@ class Photos(View):
 
 
 def _middle(image: np.ndarray) -> np.ndarray:
-    """The middle of an image (H, W, C) that is more than `LONGEST` times as long as wide: the rest is never seen."""
+    """Cut an image (H, W, C) longer than `LONGEST` times its width to its middle: the rest is never seen."""
     height, width = (min(side, LONGEST * min(image.shape[:2])) for side in image.shape[:2])
     top, left = (image.shape[0] - height) // 2, (image.shape[1] - width) // 2
     return image[top : top + height, left : left + width]
@@ -186,7 +169,7 @@ def _middle(image: np.ndarray) -> np.ndarray:
 def crop_window(
     height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float], draw: np.ndarray
 ) -> tuple[int, int, int, int]:
-    """Window (top, left, height, width) of a random crop.
+    """Return the window (top, left, height, width) of a random crop.
 
     Args:
         height: of the image.
@@ -208,8 +191,54 @@ def crop_window(
 
 
 def _resized(image: np.ndarray, height: int, width: int) -> torch.Tensor:
-    """Image (H, W, C) uint8 to (C, height, width) uint8, bilinear with antialiasing."""
+    """Resize an image (H, W, C) uint8 to (C, height, width) uint8, bilinear with antialiasing."""
     if image.shape[:2] == (height, width):
         return torch.from_numpy(np.array(image)).permute(2, 0, 1)
     tensor = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None]
     return F.interpolate(tensor, (height, width), mode="bilinear", antialias=True)[0]
+
+
+def jittered(images: torch.Tensor, strength: Jitter, draws: np.ndarray) -> torch.Tensor:
+    """Jitter the colours of a batch, each image by its own factors.
+
+    Args:
+        images: (B, 3, H, W) float in [0, 1].
+        strength: of brightness, contrast, saturation, hue.
+        draws: (B, 4) uniform numbers in [0, 1).
+    """
+    centred = torch.from_numpy(2.0 * draws - 1.0).to(device=images.device, dtype=images.dtype)
+    factor = [centred[:, i].view(-1, 1, 1, 1) * s for i, s in enumerate(strength)]
+    if strength[0]:
+        images = (images * (1.0 + factor[0])).clamp(0.0, 1.0)
+    if strength[1]:
+        images = _blend(images, _grey(images).mean(dim=(1, 2, 3), keepdim=True), 1.0 + factor[1])
+    if strength[2]:
+        images = _blend(images, _grey(images), 1.0 + factor[2])
+    return _hue(images, factor[3]) if strength[3] else images
+
+
+def _grey(images: torch.Tensor) -> torch.Tensor:
+    weights = torch.tensor(_GREY, device=images.device, dtype=images.dtype).view(1, 3, 1, 1)
+    return (images * weights).sum(dim=1, keepdim=True)
+
+
+def _blend(images: torch.Tensor, other: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+    return (share * images + (1.0 - share) * other).clamp(0.0, 1.0)
+
+
+def _hue(images: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
+    """Shift the hue of images (B, 3, H, W) by `turns` (B, 1, 1, 1): to HSV and back."""
+    red, green, blue = images.unbind(dim=1)
+    value, _ = images.max(dim=1)
+    chroma = value - images.min(dim=1).values
+    safe = chroma.clamp_min(torch.finfo(images.dtype).tiny)
+    sector = torch.where(
+        value == red, (green - blue) / safe % 6.0,
+        torch.where(value == green, (blue - red) / safe + 2.0, (red - green) / safe + 4.0),
+    )  # fmt: skip
+    hue = (torch.where(chroma > 0, sector, torch.zeros_like(sector)) + 6.0 * turns[:, 0]) % 6.0
+    channels = []
+    for shift in (5.0, 3.0, 1.0):  # f(n) = v - c max(0, min(k, 4 - k, 1)), k = (n + h) mod 6
+        k = (hue + shift) % 6.0
+        channels.append(value - chroma * torch.minimum(k, 4.0 - k).clamp(0.0, 1.0))
+    return torch.stack(channels, dim=1)

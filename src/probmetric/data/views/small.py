@@ -1,7 +1,7 @@
 """Images of one size as they are stored, with augmentation for small ones (28 to 32 pixels).
 
 A transform takes a batch as stored, uint8 (B, C, H, W), and the images' indices, and answers with float32. What it
-draws is a function of (seed, epoch, index) alone (`counter`). Order of operations: affine or shift, flip, scale to
+draws is a function of (seed, epoch, index) alone (`draws`). Order of operations: affine or shift, flip, scale to
 [0, 1], normalise, erase; the erased square is set to 0 *after* normalisation, as in the CIFAR experiments of the vMF
 paper (Scott, Gallagher & Mozer, 2021, released code).
 """
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from probmetric.data.counter import uniforms
+from probmetric.data.draws import uniforms
 from probmetric.data.manifest import OptionError
 from probmetric.data.views import register
 from probmetric.data.views._base import View
@@ -58,21 +58,8 @@ class Small(View):
         if len(self.mean) != len(self.std):
             raise OptionError(f"mean has {len(self.mean)} values, std {len(self.std)}; give one of each per channel.")
 
-    def __call__(
-        self, images: torch.Tensor, indices: np.ndarray | torch.Tensor, *, seed: int, epoch: int
-    ) -> torch.Tensor:
-        """Transform a batch.
-
-        Args:
-            images: (B, C, H, W) uint8, on any device.
-            indices: (B,) the images' own numbers (manifest rows).
-            seed: seed of the run.
-            epoch: epoch, so that an image looks different every time.
-
-        Returns:
-            (B, C, H, W) float32.
-        """
-        rows = indices.cpu().numpy() if isinstance(indices, torch.Tensor) else np.asarray(indices)
+    def __call__(self, images: torch.Tensor, rows: np.ndarray, *, seed: int, epoch: int) -> torch.Tensor:
+        """Augment and normalise images (B, C, H, W) uint8, of rows (B,), on any device, to float32."""
         draws = uniforms(seed, epoch, rows, _DRAWS)
         if self.rotation or self.scale:
             values = self._affine(images, draws)
@@ -86,7 +73,7 @@ class Small(View):
         return self._erased(self.normalise(values), draws)
 
     def normalise(self, images: torch.Tensor) -> torch.Tensor:
-        """(B, C, H, W) with values 0..255 to float32: scaled to [0, 1], then mean and std. No randomness."""
+        """Scale (B, C, H, W) from 0..255 to [0, 1], then by mean and std, in float32; nothing is drawn."""
         values = images.to(torch.float32) / 255.0
         if not self.mean:
             return values
@@ -94,11 +81,11 @@ class Small(View):
         return (values - mean) / std
 
     def evaluation(self) -> Small:
-        """The same number format without augmentation."""
+        """Return the view with the same number format, without augmentation."""
         return Small(mean=self.mean, std=self.std)
 
     def _shifted(self, images: torch.Tensor, draws: np.ndarray) -> torch.Tensor:
-        """Whole-pixel shifts, uniform on {-shift, ..., shift}^2; (B, C, H, W) uint8 to uint8."""
+        """Shift images (B, C, H, W) uint8 by whole pixels, uniform on {-shift, ..., shift}^2."""
         offset = np.floor(draws[:, :2] * (2 * self.shift + 1)).astype(np.int64) - self.shift
         height, width = images.shape[2:]
         y, inside_y = self._source(offset[:, :1] + np.arange(height), height)
@@ -113,14 +100,14 @@ class Small(View):
         return moved.permute(0, 3, 1, 2)
 
     def _source(self, position: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Pixel (B, size) each output row or column is read from, and whether it lies inside the image."""
+        """Return the pixel (B, size) each output row or column is read from, and whether it lies inside the image."""
         inside = (position >= 0) & (position < size)
         if self.padding == "reflect":
             return size - 1 - np.abs(size - 1 - np.abs(position)), inside
         return np.clip(position, 0, size - 1), inside
 
     def _affine(self, images: torch.Tensor, draws: np.ndarray) -> torch.Tensor:
-        """Rotation, scaling and sub-pixel shift, bilinear."""
+        """Rotate, scale and shift images (B, C, H, W), bilinear."""
         centred = 2.0 * draws - 1.0
         angle = centred[:, 2] * math.radians(self.rotation)
         zoom = 1.0 / (1.0 + self.scale * centred[:, 3])
@@ -152,7 +139,7 @@ class Small(View):
 
 
 def _affine_grid(matrix: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """`F.affine_grid` (B, H, W, 2) of matrices (B, 2, 3), of a row's and a column's part instead of a product."""
+    """Return `F.affine_grid` (B, H, W, 2) of matrices (B, 2, 3), as sums of a row's and a column's part."""
     x, y = (torch.linspace(-1, 1, size, device=matrix.device) * (size - 1) / size for size in (width, height))
     of_columns, of_rows = matrix[:, :, 0, None] * x, matrix[:, :, 1, None] * y
     grid = of_columns[:, :, None, :] + of_rows[:, :, :, None]

@@ -24,11 +24,11 @@ class Vectors(View):
     }
 
     def evaluation(self) -> Vectors:
-        """The same; nothing is drawn."""
+        """Return the same view: nothing is drawn."""
         return self
 
     def normalise(self, images: torch.Tensor) -> torch.Tensor:
-        """Stored bytes (B, 3, S, S) uint8 to vectors (B, 1, 1, floor(3 S^2 / 4)) float32."""
+        """Turn stored bytes (B, 3, S, S) uint8 into vectors (B, 1, 1, floor(3 S^2 / 4)) float32."""
         rows = images.permute(0, 2, 3, 1).reshape(len(images), -1)
         whole = rows[:, : rows.shape[1] // 4 * 4].contiguous()
         return whole.view(torch.float32)[:, None, None]

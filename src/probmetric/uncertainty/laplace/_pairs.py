@@ -1,7 +1,7 @@
 """Pairs of a batch and their targets y for the contrastive curvature (paper 003, section 3 and appendix B).
 
 `mined_pairs`: triplets (anchor a, positive p, negative n) with Δ = d_an − d_ap, d the Euclidean distance of the
-normalised embeddings; which are kept: `probmetric.losses._triplets`. Each triplet gives the
+normalised embeddings; which are kept: `probmetric.losses.contrastive`. Each triplet gives the
 pairs (a, p) with y = +1 and (a, n) with y = −1, with repetition; repetitions are returned as one pair with the
 count as its target, which gives the same sum. This is the rule of the authors' code.
 
@@ -19,8 +19,8 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 
-from probmetric.losses._triplets import Mining as Triplets
-from probmetric.losses._triplets import triplets_of_pairs
+from probmetric.losses.contrastive import Mining as Triplets
+from probmetric.losses.contrastive import triplets_of_pairs
 
 Tensor = torch.Tensor
 PairSource = Literal["mined", "dataset"]

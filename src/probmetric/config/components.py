@@ -1,0 +1,227 @@
+"""Components as settings: a registered name with options, checked without importing it; how settings are parsed.
+
+A component is checked where it is written down, when its model is validated, and stays as it is from then on: settings
+hand the same object on. What planning wrote is read back unchecked (`parse(..., checked=True)`); `create` checks it.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic_core import core_schema
+
+from probmetric import losses, models, uncertainty
+from probmetric.data import views
+from probmetric.errors import ProbMetricError
+from probmetric.io import FileError, read_yaml
+from probmetric.registry import Registry, nearest
+
+Fidelity = Literal["corrected", "as_published"]
+Seed = Annotated[int, Field(ge=0, le=2**63)]
+Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
+OWN_VIEW = "own"
+_CHECKED = "checked"
+
+
+class ConfigError(ProbMetricError, ValueError):
+    """The configuration cannot be run; the message says where and what is allowed."""
+
+
+class Strict(BaseModel):
+    """Base of all settings: immutable, unknown keys refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
+
+
+class Component(Strict):
+    """A name with options; in YAML `name` or `{name: ..., option: value}`. Subclasses say what the name may be."""
+
+    name: str
+    options: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, Component):
+            value = {"name": value.name, "options": value.options}
+        if isinstance(value, str):
+            value = {"name": value}
+        if isinstance(value, dict) and "options" not in value:
+            options = {key: option for key, option in value.items() if key != "name"}
+            value = {"name": value.get("name"), "options": options}
+        return value if info.context == _CHECKED or not isinstance(value, dict) else cls._check(value)
+
+    @classmethod
+    def _check(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """Return the component in its long form, checked."""
+        return value
+
+    def changed(self, **options: Any) -> Component:
+        """Return the component with other values of some options, which are checked when settings are made of it."""
+        return Component(name=self.name, options=self.options | options)
+
+
+class _Registered(Component):
+    """A component of one registry, or of those in it whose class sets `flag`; editors learn the names."""
+
+    registry: ClassVar[Registry]
+    flag: ClassVar[str] = ""
+    lacks: ClassVar[str] = ""
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Return the allowed names."""
+        return [name for name in cls.registry.names() if cls._allows(name)]
+
+    @classmethod
+    def _allows(cls, name: str) -> bool:
+        return not cls.flag or bool(cls.registry.constant(name, cls.flag))
+
+    @classmethod
+    def _check(cls, value: dict[str, Any]) -> dict[str, Any]:
+        name, options = value.get("name"), value["options"]
+        if not isinstance(name, str) or not isinstance(options, dict):
+            return value
+        if not cls._allows(cls.registry.check(name)):
+            raise ValueError(f"{cls.registry.kind} {name!r} {cls.lacks}; {nearest(name, cls.names())}")
+        return value | {"options": cls.registry.check_options(name, options)}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: core_schema.CoreSchema, handler: Any) -> dict[str, Any]:
+        names = {"enum": cls.names()}
+        long_form = {"type": "object", "properties": {"name": names}, "required": ["name"]}
+        text = f"a {cls.registry.kind} by name, or with options"
+        return {"description": text, "anyOf": [names, long_form]}
+
+
+class LossChoice(_Registered):
+    """A loss."""
+
+    registry = losses.REGISTRY
+
+
+class UncertaintyChoice(_Registered):
+    """An uncertainty."""
+
+    registry = uncertainty.REGISTRY
+
+
+class ObjectiveChoice(_Registered):
+    """An uncertainty that shapes training."""
+
+    registry, flag, lacks = uncertainty.REGISTRY, "trains_encoder", "has no objective to train with"
+
+
+class BackboneChoice(_Registered):
+    """A backbone."""
+
+    registry = models.REGISTRY
+
+
+class NamedView(_Registered):
+    """A view by its name."""
+
+    registry = views.REGISTRY
+
+
+class ViewChoice(NamedView):
+    """A view by its name or, without one, options of the view of the dataset at hand, which planning checks."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_name(cls, value: Any) -> Any:
+        return {"name": OWN_VIEW} | value if isinstance(value, dict) else value
+
+    @classmethod
+    def _check(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return value if value.get("name") == OWN_VIEW else super()._check(value)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: core_schema.CoreSchema, handler: Any) -> dict[str, Any]:
+        names = {"enum": [OWN_VIEW, *cls.names()]}
+        text = "a view by name, or options; without a name, of the dataset's own view"
+        return {"description": text, "anyOf": [names, {"type": "object", "properties": {"name": names}}]}
+
+
+@dataclass(frozen=True)
+class PartOf:
+    """Marks a mapping that holds some of the settings of `model`."""
+
+    model: type[BaseModel]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def _check(self, value: dict[str, Any]) -> dict[str, Any]:
+        self.model(**value)
+        return value
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> Any:
+        return handler(self.model.__pydantic_core_schema__)
+
+
+def parse(model: type[BaseModel], value: Any, where: str, *, checked: bool = False) -> Any:
+    """Validate `value` as `model`.
+
+    Args:
+        model: the settings.
+        value: a mapping.
+        where: beginning of the message.
+        checked: whether its components were checked when it was written; they are then taken as they are.
+
+    Raises:
+        ConfigError: it names the place in `where`, the value and what is allowed.
+    """
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where}: expected a mapping of settings, found {type(value).__name__}.")
+    try:
+        return model.model_validate(dict(value), context=_CHECKED if checked else None)
+    except ValidationError as error:
+        lines = [_explain(model, problem, where) for problem in error.errors()]
+        raise ConfigError("\n".join(lines)) from None
+
+
+def load(model: type[BaseModel], path: str | Path) -> Any:
+    """Read and validate a YAML file as `model`."""
+    try:
+        return parse(model, read_yaml(path), str(path))
+    except FileError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _explain(model: type[BaseModel], problem: Any, where: str) -> str:
+    location = [part for part in problem["loc"] if not str(part).startswith("function-")]
+    place = f"{where}: {'.'.join(map(str, location)) or 'top level'}"
+    if problem["type"] == "extra_forbidden":
+        fields = _fields_at(model, location[:-1])
+        return f"{place}: unknown key. {nearest(str(location[-1]), fields)}"
+    if problem["type"] == "value_error":
+        return f"{place}: {problem['msg'].removeprefix('Value error, ')}"
+    shown = problem["input"]
+    value = f" (found {shown!r})" if isinstance(shown, str | int | float | bool | list | tuple) else ""
+    return f"{place}: {problem['msg'].removeprefix('Input ')}{value}"
+
+
+def _fields_at(model: type[BaseModel], location: list[Any]) -> list[str]:
+    """Names of the settings allowed at `location` inside `model`."""
+    for part in location:
+        if isinstance(part, int):
+            continue
+        field = model.model_fields.get(str(part))
+        if field is not None:
+            parts = (mark.model for mark in field.metadata if isinstance(mark, PartOf))
+            model = next(parts, None) or _model_in(field.annotation) or model
+    return list(model.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The settings model inside `X | None`, `tuple[X, ...]`, `dict[str, X]`."""
+    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
+        return annotation if issubclass(annotation, BaseModel) else None
+    return next(filter(None, map(_model_in, typing.get_args(annotation))), None)

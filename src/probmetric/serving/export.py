@@ -1,0 +1,244 @@
+"""A model for other programs: network and uncertainty as ONNX or as a program of torch.export, embeddings as Parquet.
+
+    model.to_onnx("shop.onnx")       ONNX
+    model.to_program()               torch.export.ExportedProgram
+    write_vectors(...)               path, label, split, vector, uncertainty, concentration
+
+The input of a graph is normalised, `Model.preprocess`; the file's metadata say how other programs make it of an image
+(`preprocessing`). Draws of an uncertainty that samples are constants of the graph: those of the model's seed, so that
+graph and model agree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from probmetric.errors import ServingError
+from probmetric.io import FileError, atomic_path
+from probmetric.io.folders import check_new_file
+from probmetric.serving.preprocessing import preprocessing
+from probmetric.uncertainty import Predictor, Uncertainty, create_uncertainty
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from torch.export import ExportedProgram
+    from torch.onnx import ONNXProgram
+
+    from probmetric.data.images import Eye
+    from probmetric.data.loose import LooseImages
+    from probmetric.serving.gallery import Embedder, OnError
+
+OUTPUTS = ("mean", "uncertainty", "concentration")
+LARGEST_BATCH = 1024
+LARGEST_FILE = 2**31 - 2**20
+VECTOR_ROWS = 4096
+_MISSING = "pip install 'probmetric[export]'"
+
+
+class Graph(nn.Module):
+    """A predictor as a module; `forward` gives the `outputs` of a batch."""
+
+    def __init__(self, predictor: Predictor, example: Tensor) -> None:
+        """Prepare a graph of a predictor on the CPU; `example` is a network input (2, ...)."""
+        super().__init__()
+        if next(iter(predictor.encoder.parameters()), torch.empty(0)).device.type != "cpu":
+            raise ServingError("export from a model on the CPU: probmetric.load(..., device='cpu').")
+        self.example = example
+        self.outputs: tuple[str, ...] = OUTPUTS
+        self.encoder, self._posterior, self._seed = predictor.encoder, predictor.posterior, predictor.seed
+        self._uncertainty = _in_a_graph(predictor.uncertainty)
+        self.loss = predictor.loss if self._uncertainty.needs_classifier else None
+        self._draws = Draws()
+        self.eval()
+        with torch.no_grad():
+            self(example)  # names the outputs, and draws
+        self._draws.repeated = True
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Mean direction (B, M), uncertainty (B,) and, where there is one, concentration (B,) of inputs (B, ...)."""
+        predictor = Predictor(self._uncertainty, self.encoder, self.loss, self._posterior, self._seed)
+        with self._draws:
+            batch = predictor(images)
+        named = {name: getattr(batch, name) for name in OUTPUTS if getattr(batch, name) is not None}
+        self.outputs = tuple(named)
+        return tuple(named.values())
+
+
+def _in_a_graph(uncertainty: Uncertainty) -> Uncertainty:
+    """What gives the same mean, uncertainty and concentration without loops that depend on data."""
+    from probmetric.uncertainty._gaussian import GaussianHead
+    from probmetric.uncertainty.vmf import VMF
+
+    if isinstance(uncertainty, GaussianHead):
+        raise ServingError(
+            f"uncertainty {type(uncertainty).__name__.lower()!r} draws from the bytes of an image, which no graph can; "
+            "export a model with norm, vmf, softmax, laplace, mc_dropout or ensemble."
+        )
+    return create_uncertainty("norm") if isinstance(uncertainty, VMF) else uncertainty
+
+
+class Draws(TorchFunctionMode):
+    """Keeps what is drawn, and the numbers read off a posterior, and once `repeated` gives the same in every pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.repeated, self._kept, self._next = False, list[Any](), 0
+
+    def __enter__(self) -> Draws:
+        """Begin a pass."""
+        self._next = 0
+        super().__enter__()
+        return self
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call `func`, unless it draws or reads a number of a plain tensor: these values are kept, then repeated."""
+        named = kwargs or {}
+        reads = func in (Tensor.item, Tensor.__float__) and type(args[0]) in (Tensor, nn.Parameter)
+        if not (reads or named.get("generator") is not None):
+            return func(*args, **named)
+        if not self.repeated:
+            self._kept.append(func(*args, **named))
+        value = self._kept[self._next]
+        self._next += 1
+        return value.clone() if isinstance(value, Tensor) else value
+
+
+def exported(graph: Graph) -> ExportedProgram:
+    """Return a graph as a program of torch.export, for any number of images up to `LARGEST_BATCH`."""
+    batch = {0: torch.export.Dim("batch", min=1, max=LARGEST_BATCH)}
+    with _quiet(), torch.no_grad():
+        return torch.export.export(graph, (graph.example,), dynamic_shapes=(batch,), strict=False)
+
+
+def write_program(program: ExportedProgram, path: Path) -> Path:
+    """Write a program of torch.export to a .pt2 file."""
+    with atomic_path(path) as temporary, _quiet(), temporary.open("wb") as file:
+        torch.export.save(program, file)
+    return path
+
+
+def write_onnx(graph: Graph, path: Path, eye: Eye) -> Path:
+    """Write a graph as an ONNX file, with the preprocessing of images as `eye` sees them in its metadata.
+
+    Raises:
+        ServingError: ONNX is not installed, or the model is too large for an ONNX file.
+    """
+    if importlib.util.find_spec("onnx") is None or importlib.util.find_spec("onnxscript") is None:
+        raise ServingError(f"ONNX files are written by onnx and onnxscript, which are not installed; {_MISSING}.")
+    program = exported(graph)
+    _check_size(program)
+    with _quiet():
+        onnx = torch.onnx.export(
+            program, dynamo=True, input_names=["input"], output_names=list(graph.outputs), verbose=False
+        )
+    assert onnx is not None
+    _rename_within(onnx, graph.outputs)
+    spec = preprocessing(eye.view, eye.shape, eye.shorter_side)
+    if spec is not None:
+        onnx.model.metadata_props["preprocessing"] = json.dumps(spec)
+    with atomic_path(path) as temporary:
+        onnx.save(temporary, external_data=False)
+    return path
+
+
+def _rename_within(onnx: ONNXProgram, outputs: Sequence[str]) -> None:
+    """Name anew what is no output and is called like one: the mean that a network pools by is called `mean`."""
+    given = {id(value) for value in onnx.model.graph.outputs}
+    for node in onnx.model.graph.all_nodes():
+        for value in node.outputs:
+            if value.name in outputs and id(value) not in given:
+                value.name = f"{value.name}_within"
+
+
+def _check_size(program: ExportedProgram) -> None:
+    tensors = [*program.state_dict.values(), *program.constants.values()]
+    size = sum(tensor.nbytes for tensor in tensors if isinstance(tensor, Tensor))
+    if size > LARGEST_FILE:
+        raise ServingError(
+            f"the model has {size / 2**30:.1f} GiB of weights and draws, an ONNX file holds 2 GiB; train it with fewer "
+            "`samples` of its uncertainty, or a smaller last layer, or keep it as a program (.pt2)."
+        )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the exporters' remarks on their own making."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def write_vectors(
+    model: Embedder, items: LooseImages, path: Path, *, on_error: OnError = "raise"
+) -> tuple[int, list[Any]]:
+    """Embed images and write a Parquet file, block by block; returns how many, and (name, reason) of those left out.
+
+    Raises:
+        DataError: images that cannot be read; all of a block are named.
+        FileError: the file cannot be written, or is not called so.
+    """
+    check_vectors_file(path)
+    import pyarrow.parquet as pq
+
+    count, problems = 0, list[Any]()
+    with atomic_path(path) as temporary:
+        writer = None
+        try:
+            for start in range(0, len(items.images), VECTOR_ROWS):
+                table, left = _block(model, items, range(start, min(start + VECTOR_ROWS, len(items.images))), on_error)
+                problems += left
+                writer = writer or pq.ParquetWriter(temporary, table.schema)
+                writer.write_table(table)
+                count += len(table)
+        finally:
+            if writer is not None:
+                writer.close()
+    return count, problems
+
+
+def check_vectors_file(path: Path) -> None:
+    """Raise an error where `path` is not called as a Parquet file, or is a file that `write_vectors` did not write."""
+    if path.suffix != ".parquet":
+        raise FileError(f"{path} is to be a Parquet file; call it {path.with_suffix('.parquet').name}.")
+    check_new_file(path, _written_here)
+
+
+def _written_here(path: Path) -> bool:
+    """Say whether a file is a Parquet file of vectors that `write_vectors` wrote."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return b"probmetric.model" in (pq.read_schema(path).metadata or {})
+    except (pa.ArrowException, OSError):
+        return False
+
+
+def _block(model: Embedder, items: LooseImages, rows: range, on_error: OnError) -> tuple[pa.Table, list[Any]]:
+    import numpy as np
+    import pyarrow as pa
+
+    found = model.embedded(items.images[rows.start : rows.stop], on_error=on_error)
+    kept = [rows[number] for number in found.kept.tolist()]
+    mean = found.batch.mean.numpy()
+    concentration = found.batch.concentration
+    columns = {
+        "path": pa.array([str(items.paths[row]) for row in kept], pa.string()),
+        "label": pa.array([items.class_names[row] for row in kept], pa.string()),
+        "split": pa.array([items.splits[row] if items.splits else "" for row in kept], pa.string()),
+        "vector": pa.FixedSizeListArray.from_arrays(pa.array(mean.ravel().astype(np.float32)), mean.shape[1]),
+        "uncertainty": pa.array(found.batch.uncertainty.numpy(), pa.float32()),
+        "concentration": pa.array([None] * len(kept) if concentration is None else concentration.numpy(), pa.float32()),
+    }
+    about = {"probmetric.model": model.digest, "probmetric.name": model.name}
+    return pa.table(columns).replace_schema_metadata(about), found.problems

@@ -1,0 +1,347 @@
+"""`probmetric.fit`: train any network on a dataset of one's own and get a `Model`, without the workflow.
+
+    model = probmetric.fit(train_set, network, loss="proxy_anchor", uncertainty="laplace", dim=64, epochs=10)
+    model.save("my-model")                                   and later
+    model = probmetric.load("my-model", network=network)     without `network` where a backbone was named
+
+The training loop, the uncertainties, the metrics and the model folder are the workflow's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from probmetric.config import Component, ConfigError, EncoderSettings, parse
+from probmetric.data.choosing import Use
+from probmetric.data.images import Eye, ImageSource
+from probmetric.data.loose import LooseImages, dataset_images, image_of, is_dataset, item_classes
+from probmetric.data.manifest import DataError
+from probmetric.data.views import create_view
+from probmetric.data.views._base import RawTensors, View
+from probmetric.errors import ServingError
+from probmetric.io import digest_of, tensors_digest
+from probmetric.losses import REGISTRY as LOSSES
+from probmetric.models import REGISTRY as BACKBONES
+from probmetric.models import Encoder, input_statistics
+from probmetric.models._wrapped import wrapped
+from probmetric.serving.model import Model
+from probmetric.serving.model_folder import MEMBER, Parts
+from probmetric.serving.record import POSTERIOR, REFERENCE, Facts, Member, ModelRecord, Transform, Wrapped
+from probmetric.training.assemble import Assembly, assemble, weights_of
+from probmetric.training.backend import backend
+from probmetric.training.checkpoint import Checkpoints
+from probmetric.training.data import TrainingData, TrainingImages
+from probmetric.training.device import claim_device
+from probmetric.training.loop import Conduct, Trainer
+from probmetric.training.provenance import versions
+from probmetric.training.seeds import derive_seed
+from probmetric.uncertainty import REGISTRY as UNCERTAINTIES
+from probmetric.uncertainty import Posterior, create_uncertainty
+
+Choice = str | Mapping[str, Any]
+
+
+def fit(
+    dataset: Any,
+    encoder: nn.Module | Choice,
+    *,
+    loss: Choice = "proxy_anchor",
+    uncertainty: Choice = "norm",
+    objective: Choice | None = None,
+    validation: Any = None,
+    dim: int | None = None,
+    view: Choice = "photos",
+    seed: int = 0,
+    device: str = "auto",
+    progress: bool | None = None,
+    state: str | Path | None = None,
+    **training: Any,
+) -> Model:
+    """Train an encoder, fit an uncertainty, and return the model.
+
+    Args:
+        dataset: `torch.utils.data.Dataset` with a length, of (image, label). Tensors are the network's input as they
+            are, with the augmentation the dataset makes; PIL images, arrays and paths are seen through `view`.
+            Labels are whole numbers or names. It is read by several threads.
+        encoder: any module, inputs (B, ...) -> (B, D), which is trained in place; or a backbone by name
+            (`probmetric list backbones`). Parameters that need no gradient (`requires_grad`) stay as they are.
+        loss: by name, or {"name": ..., option: value} (`probmetric list losses`).
+        uncertainty: likewise (`probmetric list uncertainties`).
+        objective: an uncertainty that shapes training, such as "laplace_online".
+        validation: such a dataset: the best epoch is chosen on it, and later images are compared with it. None keeps
+            the last epoch.
+        dim: M, size of the embedding: a linear layer (D -> M) is added. None takes the network's output for the
+            embedding; the last `nn.Linear` of an `nn.Sequential` is then the layer that `laplace` looks at. A backbone
+            by name has 64 dimensions unless told otherwise.
+        view: how images that are no tensors become input, such as {"name": "photos", "size": 128}.
+        seed: of initial weights, batches and draws.
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        progress: show a progress bar; None shows it on a terminal only.
+        state: folder for checkpoints: the same call then goes on after an interruption.
+        training: settings of `training` in params.yaml: epochs (0 trains nothing), batch_size, learning_rate, ...
+
+    Raises:
+        ConfigError: an unknown name or setting.
+        DataError: images or labels that cannot be trained on.
+        ServingError: no dataset, a network that gives no embeddings, or an uncertainty that cannot be fitted to it.
+    """
+    network = encoder if isinstance(encoder, nn.Module) else None
+    values: dict[str, Any] = {
+        "loss": loss,
+        "objective": objective,
+        "view": view,
+        "dim": dim,
+        "seed": seed,
+        "training": training,
+    }
+    values |= {"dataset": "yours", "method": "fit"} | ({"backbone": encoder} if network is None else {})
+    settings = parse(EncoderSettings, {name: value for name, value in values.items() if value is not None}, "fit")
+    chosen = parse(Component, {"name": uncertainty} if isinstance(uncertainty, str) else uncertainty, "fit")
+    _check(settings, chosen)
+    with _workplace(device, settings) as (place, scratch):
+        images = _images(dataset, validation, settings, by_name=network is None)
+        settings = _in_batches(settings, len(images.sources["train"]))
+        data = TrainingData(images, settings.training, seed=seed, device=place)
+        own = None if network is None else _measured(network, dim, data)
+        _check_validation(chosen, data)
+        made = _assembled(settings, chosen, data, network, own)
+        if settings.training.epochs:
+            _train(made, data, chosen, Checkpoints(state or scratch), progress)
+        return _model(made, data, chosen, own)
+
+
+@contextlib.contextmanager
+def _workplace(device: str, settings: EncoderSettings) -> Iterator[tuple[torch.device, str]]:
+    """Yield device and temporary folder for a training whose random numbers are its own."""
+    with (
+        claim_device(device) as place,
+        torch.random.fork_rng(devices=[place] if place.type == "cuda" else []),
+        backend(deterministic=settings.training.deterministic),
+        tempfile.TemporaryDirectory() as scratch,
+    ):
+        yield place, scratch
+
+
+def _check(settings: EncoderSettings, uncertainty: Component) -> None:
+    """Refuse what cannot be done before anything is read."""
+    if create_uncertainty(uncertainty.name, **uncertainty.options).members > 1:
+        raise ConfigError("an ensemble is trained by the workflow; `fit` trains one encoder.")
+    if settings.training.selection != "validation":
+        raise ConfigError(f"selection is {settings.training.selection!r}; `fit` knows 'validation' only.")
+    loss = settings.loss
+    if loss and _needs(uncertainty, "needs_classifier") and not LOSSES.holds(loss.name, "is_classifier", loss.options):
+        raise ConfigError(
+            f"uncertainty {uncertainty.name!r} needs class probabilities; loss {loss.name!r} is no "
+            "classifier. Use arcface, cosine or another one that is."
+        )
+
+
+def _needs(uncertainty: Component, flag: str) -> bool:
+    return UNCERTAINTIES.holds(uncertainty.name, flag, uncertainty.options)
+
+
+def _check_validation(uncertainty: Component, data: TrainingData) -> None:
+    """Refuse before training an uncertainty that is fitted on images which are not there."""
+    if _needs(uncertainty, "closed_set") and not (data.has_validation and data.closed_set):
+        raise ServingError(
+            f"uncertainty {uncertainty.name!r} is fitted on validation images of the training classes; give "
+            "them as `validation`."
+        )
+
+
+def _check_head(settings: EncoderSettings, uncertainty: Component, *, has_head: bool) -> None:
+    """Refuse before training an objective or uncertainty that looks at a last linear layer, where there is none."""
+    wanting = settings.objective or (uncertainty if _needs(uncertainty, "needs_head") else None)
+    if wanting is not None and not has_head:
+        raise ServingError(
+            f"{wanting.name!r} needs a last linear layer, which this network does not show. Give `dim`: such a "
+            "layer is added and trained; or pass an nn.Sequential that ends in an nn.Linear."
+        )
+
+
+# ---- images --------------------------------------------------------------------------------------------------------
+
+
+def _images(dataset: Any, validation: Any, settings: EncoderSettings, *, by_name: bool) -> TrainingImages:
+    """Return the datasets as training sees them, by the kind of the first image; `by_name`: the backbone is ours."""
+    names = [_class_names(each) for each in (dataset, validation) if each is not None]
+    classes = tuple(np.unique(np.concatenate(names)).tolist())
+    view = _view(image_of(dataset[0]), settings, by_name=by_name)
+    eye = Eye(view.evaluation(), (3, view.side or 0))
+    parts = [
+        LooseImages(dataset_images(each), class_names=part, eye=eye, classes=classes)
+        for each, part in zip((dataset, validation), names, strict=False)
+    ]
+    none = LooseImages([], eye=eye, classes=classes)
+    sources: dict[Use, ImageSource] = {"train": parts[0], "val": parts[1] if len(parts) > 1 else none}
+    return TrainingImages(sources, view, digest_of(names))
+
+
+def _class_names(dataset: Any) -> list[str]:
+    if not is_dataset(dataset) or not len(dataset):
+        raise ServingError(
+            f"{type(dataset).__name__} is no dataset to train on; expected a torch.utils.data.Dataset with a length, "
+            "of (image, label)."
+        )
+    names = item_classes(dataset)
+    if "" in names:
+        raise ServingError("the dataset's items have no label; each must be (image, label).")
+    return names
+
+
+def _view(first: Any, settings: EncoderSettings, *, by_name: bool) -> View:
+    """Return the training view of images like the `first`."""
+    backbone = settings.backbone
+    if isinstance(first, Tensor):
+        shape = tuple(first.shape)
+        if not shape:
+            raise DataError("the dataset's images are single numbers; expected tensors (C, H, W), or vectors (D,).")
+        if by_name and (len(shape) != 3 or shape[1] != shape[2]):
+            raise DataError(
+                f"the dataset's images are tensors of shape {shape}; backbone {backbone.name!r} takes square images "
+                "(C, S, S). Crop or resize them, or hand over a network of your own."
+            )
+        return RawTensors(shape=shape)
+    statistics = input_statistics(backbone.name, **backbone.options) if by_name else None
+    chosen = settings.view or Component(name="photos")
+    view = create_view(chosen.name, **chosen.options).for_backbone(statistics)
+    if view.side is None:
+        raise ServingError(f"view {chosen.name!r} has no size of its own; use 'photos' for images of any size.")
+    return view
+
+
+def _in_batches(settings: EncoderSettings, count: int) -> EncoderSettings:
+    """Return the settings with the batch size, or where there are fewer images the largest they make."""
+    training = settings.training
+    if count >= training.batch_size:
+        return settings
+    largest = max(training.images_per_class, count // training.images_per_class * training.images_per_class)
+    return settings.model_copy(update={"training": training.model_copy(update={"batch_size": largest})})
+
+
+# ---- network -------------------------------------------------------------------------------------------------------
+
+
+def _assembled(
+    settings: EncoderSettings,
+    uncertainty: Component,
+    data: TrainingData,
+    network: nn.Module | None,
+    own: Wrapped | None,
+) -> Assembly:
+    """Put encoder and loss together."""
+    if network is None or own is None:
+        name, options = settings.backbone.name, settings.backbone.options
+        _check_head(settings, uncertainty, has_head=BACKBONES.holds(name, "has_head", options))
+        return assemble(settings, data.sizes, data.device)
+    torch.manual_seed(derive_seed(settings.seed, "weights"))
+    encoder = wrapped(network, own.width, settings.dim if own.head else None)
+    _check_head(settings, uncertainty, has_head=isinstance(encoder.head, nn.Linear))
+    return assemble(settings.model_copy(update={"dim": encoder.dim}), data.sizes, data.device, encoder=encoder)
+
+
+def _measured(network: nn.Module, dim: int | None, data: TrainingData) -> Wrapped:
+    """Describe somebody's network, by what it gives for the first two images."""
+    kind = type(network).__name__
+    if isinstance(network, Encoder):
+        if dim not in (None, network.dim):
+            raise ConfigError(f"dim is {dim}, but the encoder has one of its own, {network.dim}; leave dim out.")
+        return Wrapped(kind=kind, width=network.num_features, head=False)
+    images, _ = data.batch(torch.arange(2), epoch=0)
+    network.to(data.device)
+    was_training = network.training
+    try:
+        with torch.no_grad():
+            features = network.eval()(images)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ServingError(f"{kind} cannot take inputs of shape {tuple(images.shape)}: {error}") from error
+    finally:
+        network.train(was_training)
+    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2 or not features.is_floating_point():
+        shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise ServingError(
+            f"{kind} gives {shape} for inputs of shape {tuple(images.shape)}; an encoder gives one "
+            "row of numbers per input, (B, D). Pool and flatten its output."
+        )
+    if dim is None and features.shape[1] < 2:
+        raise ServingError(f"{kind} gives 1 number per input; an embedding has at least 2. Give `dim`, or a wider one.")
+    return Wrapped(kind=kind, width=features.shape[1], head=dim is not None)
+
+
+# ---- training, and the model ---------------------------------------------------------------------------------------
+
+
+def _train(
+    made: Assembly, data: TrainingData, uncertainty: Component, checkpoints: Checkpoints, bar: bool | None
+) -> None:
+    """Train to the end, and load the selected weights."""
+    encoder, loss, settings = made
+    if loss is None:
+        return
+    initial = tensors_digest(weights_of(encoder, loss))
+    about = [initial, settings.training.model_dump(mode="json"), uncertainty.model_dump(mode="json"), settings.seed]
+    conduct = Conduct(checkpoints, digest_of([*about, data.digest]), progress_bar=bar)
+    trainer = Trainer(encoder, loss, data, conduct)
+    trainer.fit()
+    made.load(trainer.best)
+    checkpoints.remove()
+
+
+def _model(made: Assembly, data: TrainingData, uncertainty: Component, own: Wrapped | None) -> Model:
+    """Fit the uncertainty, and make the record of it all."""
+    made.encoder.eval()
+    if made.loss is not None:
+        made.loss.eval()
+    seed = made.settings.seed
+    posterior = _posterior(made, data, uncertainty)
+    predictor = made.predictor(uncertainty, posterior, seed)
+    seen = predictor(data.plain_batches("val")).uncertainty if data.has_validation else torch.empty(0)
+    tensors = {MEMBER.format(0): weights_of(made.encoder, made.loss)}
+    if posterior is not None:
+        tensors[POSTERIOR] = {name: tensor.cpu().contiguous() for name, tensor in posterior.items()}
+    reference = {"uncertainty": seen}
+    train = data.sources["train"]
+    classes = train.classes if isinstance(train, LooseImages) else ()
+    facts = Facts(dim=made.encoder.dim, **vars(data.sizes), pretrained_sha256=made.encoder.pretrained_digest)
+    record = ModelRecord(
+        name=f"{made.settings.loss.name if made.settings.loss else 'untrained'} with {uncertainty.name}",
+        members=(Member(settings=made.settings.model_copy(update={"pretrained": None}), facts=facts, network=own),),
+        transform=Transform.of(data.eye.view),
+        uncertainty=uncertainty,
+        seed=seed,
+        classes=tuple(classes[number] for number in np.unique(train.labels)),
+        plugins=_plugins(made.settings, uncertainty),
+        provenance={
+            "data": {"description": f"{len(train)} images"},
+            "data_digest": data.digest,
+            "versions": versions(),
+        },
+        files={name: tensors_digest(part) for name, part in tensors.items()},
+        reference=tensors_digest(reference),
+    )
+    return Model.bound(Parts(record, tensors | {REFERENCE: reference}), made, data.device)
+
+
+def _posterior(made: Assembly, data: TrainingData, uncertainty: Component) -> Posterior | None:
+    if not create_uncertainty(uncertainty.name, **uncertainty.options).fits:
+        return None
+    try:
+        passes = data.training_pass(), data.validation_pass()
+        return made.fit_posterior(uncertainty, *passes, made.settings.seed, data.device)
+    except ValueError as error:
+        raise ServingError(f"uncertainty {uncertainty.name!r} cannot be fitted: {error}") from error
+
+
+def _plugins(settings: EncoderSettings, uncertainty: Component) -> tuple[str, ...]:
+    """Name the modules of components that are not the package's."""
+    parts = ((LOSSES, settings.loss), (BACKBONES, settings.backbone), (UNCERTAINTIES, uncertainty))
+    modules = [registry.module(part.name) for registry, part in parts if part is not None]
+    return tuple(module for module in modules if not module.startswith("probmetric."))

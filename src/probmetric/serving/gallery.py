@@ -1,0 +1,462 @@
+"""Galleries: embeddings of images to be searched, stored, grown and shrunk. No torch is imported here.
+
+    gallery = Gallery.create(model, "photos/")                    embeds the images
+    gallery = Gallery.from_vectors(vectors, labels, paths)        vectors (N, M) of any model
+    gallery.save("shop-gallery");  gallery = Gallery.open("shop-gallery")
+    gallery.certify(model, "labelled/", risk=0.05)
+
+A stored gallery is three files (`gallery_files`); what is known of its answers lies beside them (`gallery_trust`). Who
+changes it holds its lock: `save` while it writes, `changing` from the reading to the writing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+
+from probmetric.errors import ServingError
+from probmetric.io import alone, present
+from probmetric.io.folders import claim_folder
+from probmetric.serving import gallery_files, gallery_trust
+from probmetric.serving._look import World, some
+from probmetric.serving.gallery_files import GALLERY, INDEX, Content
+
+if TYPE_CHECKING:
+    from probmetric.retrieval.match import Match
+    from probmetric.serving.gallery_trust import Trust
+    from probmetric.trust.certificates import Certificate
+
+OnError = Literal["raise", "skip"]
+VOTES = 10  # nearest images that vote in the scores of an answer, however many are shown
+
+
+class Embedder(Protocol):
+    """What a gallery needs of a model."""
+
+    digest: str
+
+    @property
+    def name(self) -> str:
+        """Its name, for messages."""
+        ...
+
+    def embedded(self, images: Sequence[Any], *, on_error: OnError = "raise") -> Any:
+        """Embeddings, as of `Model.embedded`."""
+        ...
+
+    def looks(self, images: Sequence[Any]) -> np.ndarray:
+        """Pixel statistics, as of `Model.looks`."""
+        ...
+
+
+class Gallery:
+    """Embedded images that can be searched.
+
+    Attributes:
+        folder: where it is stored; None where it is in memory only.
+        certificates: what its answers are certified for.
+        problems: (name, reason) of images that were left out of the latest addition.
+    """
+
+    def __init__(self, content: Content | None = None) -> None:
+        """A gallery of `content`, by default empty."""
+        self.folder: Path | None = None
+        self.certificates: list[Certificate] = []
+        self.problems: list[tuple[str, str]] = []
+        self._stored = ""  # digest of the content that `folder` was read or written with
+        self._trust: Trust | None = None
+        self._set(Content.empty() if content is None else content)
+
+    def _set(self, content: Content) -> None:
+        """Exchange the content; what was known of the old one is forgotten, but certificates, which will be refused."""
+        self._content, self._digest, self._trust = content, "", None
+        self._labels: np.ndarray | None = None
+        self._world: tuple[World | None] | None = None
+
+    @classmethod
+    def create(cls, model: Embedder, images: Any, *, on_error: OnError = "raise", **names: Sequence[str]) -> Gallery:
+        """Return a gallery of images; arguments as of `add`."""
+        gallery = cls(Content.empty(model.digest))
+        gallery.add(model, images, on_error=on_error, **names)
+        return gallery
+
+    @classmethod
+    def from_vectors(
+        cls, vectors: Any, labels: Sequence[Any] | None = None, paths: Sequence[str] | None = None
+    ) -> Gallery:
+        """Return a gallery of embeddings of any model, scaled to unit length.
+
+        Args:
+            vectors: (N, M) numbers, no row of zeros.
+            labels: classes of the images (N,); None where none is known.
+            paths: names of the images (N,), by default their numbers.
+
+        Raises:
+            ServingError: another number of labels or paths, or a row without a direction.
+        """
+        rows = np.asarray(vectors, dtype=np.float32)
+        if rows.ndim != 2:
+            raise ServingError(f"vectors have the shape {rows.shape}; expected (N, M), one row for each image.")
+        length = np.linalg.norm(rows, axis=1, keepdims=True)
+        if not (np.isfinite(length) & (length > 0)).all():
+            row = int(np.argmin(np.isfinite(length[:, 0]) & (length[:, 0] > 0)))
+            raise ServingError(f"row {row} of the vectors is zero or not finite; leave it out.")
+        gallery, count = cls(), len(rows)
+        names = [f"image {number}" for number in range(count)] if paths is None else [str(path) for path in paths]
+        classes = [""] * count if labels is None else [str(label) for label in labels]
+        gallery.take(rows / length, np.zeros(count, dtype=np.float32), names, classes)
+        return gallery
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Gallery:
+        """Return a stored gallery; its vectors stay on disk and are read when they are searched.
+
+        Raises:
+            FileError: a file is missing, damaged, or holds what cannot be a gallery.
+        """
+        folder = Path(folder)
+        content, index = gallery_files.read(folder)
+        gallery = cls(content)
+        gallery.folder, gallery._digest, gallery._stored = folder, index["content"], index["content"]
+        gallery._trust = gallery_trust.Trust.parse(index["trust"], folder)
+        gallery.certificates = gallery_trust.read_certificates(folder)
+        return gallery
+
+    @classmethod
+    @contextlib.contextmanager
+    def changing(cls, folder: str | Path) -> Iterator[Gallery]:
+        """Yield the gallery in `folder`, or an empty one, and store it after the block; other writers wait."""
+        folder = Path(folder)
+        with alone(folder):
+            gallery = cls.open(folder) if present(folder / INDEX) else cls()
+            yield gallery
+            gallery._write(folder)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __repr__(self) -> str:
+        return f"<Gallery of {len(self)} images, {self.dim} dimensions, model {self.model[:12] or 'unknown'}>"
+
+    @property
+    def model(self) -> str:
+        """Digest of the model that embedded the images; "" where that is unknown."""
+        return self._content.model
+
+    @property
+    def dim(self) -> int:
+        """Dimensions M of the embeddings."""
+        return int(self._content.mean.shape[1])
+
+    @property
+    def paths(self) -> list[str]:
+        """Name of every image (N)."""
+        return self._content.paths
+
+    @property
+    def class_names(self) -> list[str]:
+        """Class of every image (N), "" where none is known."""
+        return self._content.class_names
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Number of every image's class (N,), by name; -1 where none is known."""
+        if self._labels is None:
+            self._labels = gallery_trust.labels_of(self.class_names)
+        return self._labels
+
+    @property
+    def labelled(self) -> bool:
+        """Whether every image has a class."""
+        return bool(self.class_names) and "" not in self.class_names
+
+    @property
+    def record(self) -> dict[str, np.ndarray]:
+        """Unit embeddings `mean` (N, M), of a stored gallery a map of its file, and `uncertainty` (N,)."""
+        return {"mean": self._content.mean, "uncertainty": self._content.uncertainty}
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of model, embeddings and names: what a certificate for this gallery is about."""
+        if not self._digest:
+            self._digest = gallery_files.digest_of_content(self._content)
+        return self._digest
+
+    @property
+    def knows_p_right(self) -> bool:
+        """Whether P(right) was learnt already, by `trust` or `certify`."""
+        return self._trust is not None and self._trust.p_right is not None
+
+    @property
+    def trust(self) -> Trust:
+        """What the gallery's images, each asked among the others, say of its answers; computed once."""
+        if self._trust is None:
+            self._trust = gallery_trust.learn(self.record, self.labels)
+        return self._trust
+
+    def check_model(self, model: Embedder) -> None:
+        """Raise `ServingError` unless `model` embedded this gallery."""
+        if model.digest != self.model:
+            raise ServingError(
+                f"this gallery was made by another model (digest {self.model[:12] or 'unknown'}, {model.name} has "
+                f"{model.digest[:12]}); make one with this model, or search with that one."
+            )
+
+    # ---- what it holds -------------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        model: Embedder,
+        images: Any,
+        *,
+        paths: Sequence[str] | None = None,
+        class_names: Sequence[str] | None = None,
+        on_error: OnError = "raise",
+    ) -> int:
+        """Embed images and add them; those whose name is there already are replaced.
+
+        Args:
+            model: the gallery's model.
+            images: a folder (with one folder per class, or without), a prepared dataset's folder, or what
+                `Model.embed` takes; of a `torch.utils.data.Dataset` the images, and its labels as class names.
+            paths: names of the images, by default their paths.
+            class_names: their classes, by default the names of their folders.
+            on_error: "skip" leaves out images that cannot be read and lists them in `problems`.
+
+        Returns:
+            How many were added.
+
+        Raises:
+            ServingError: another model's gallery, or names that do not fit.
+            DataError: images that cannot be read; all of them are named.
+        """
+        from probmetric.data.loose import loose_images
+
+        if len(self) or self.model:
+            self.check_model(model)
+        items = loose_images(images, paths, class_names)
+        embedded = model.embedded(items.images, on_error=on_error)
+        self.problems = embedded.problems
+        kept = embedded.kept.tolist()
+        self._set(replace(self._content, model=model.digest))
+        self.take(
+            embedded.batch.mean.numpy(),
+            embedded.batch.uncertainty.numpy(),
+            [items.paths[number] for number in kept],
+            [items.class_names[number] for number in kept],
+            embedded.looks,
+        )
+        return len(kept)
+
+    def take(
+        self,
+        mean: np.ndarray,
+        uncertainty: np.ndarray,
+        paths: Sequence[str],
+        class_names: Sequence[str],
+        looks: np.ndarray | None = None,
+    ) -> None:
+        """Add embeddings that the gallery's model made; those whose name is there already are replaced.
+
+        Args:
+            mean: unit embeddings (n, M).
+            uncertainty: of each image (n,).
+            paths: names (n).
+            class_names: classes (n), "" where none is known.
+            looks: pixel statistics (n, L), see `_look`; None where nobody saw the pixels.
+
+        Raises:
+            ServingError: numbers of images or dimensions that differ, or a name twice.
+        """
+        counts = {"embeddings": len(mean), "paths": len(paths), "classes": len(class_names)}
+        if len(set(counts.values())) > 1 or len(set(paths)) < len(paths):
+            raise ServingError(f"{counts}, {len(set(paths))} different paths; give one of each for every image.")
+        if len(self) and mean.shape[1] != self.dim:
+            raise ServingError(f"embeddings of {mean.shape[1]} dimensions; the gallery has {self.dim}.")
+        self.remove(set(paths) & set(self.paths))
+        seen = np.empty((len(mean), 0), dtype=np.float32) if looks is None else looks
+        old = self._content
+        rows = old.mean if len(self) else np.empty((0, mean.shape[1]), dtype=np.float32)
+        content = Content(
+            old.model,
+            np.concatenate([rows, mean.astype(np.float32, copy=False)]),
+            np.concatenate([old.uncertainty, uncertainty.astype(np.float32, copy=False)]),
+            _stacked_looks(old.looks, seen),
+            [*old.paths, *paths],
+            [*old.class_names, *class_names],
+        )
+        self._set(content)
+
+    def see(self, model: Embedder, images: Sequence[Any], count: int = 200) -> None:
+        """Look at some of the newest images, which `take` added, so that strangers to them are recognised."""
+        rows = np.sort(np.random.default_rng(0).permutation(len(images))[:count])
+        statistics = model.looks([images[int(row)] for row in rows])
+        looks = np.full((len(images), statistics.shape[1]), np.nan, dtype=np.float32)
+        if len(statistics) == len(rows):
+            looks[rows] = statistics
+            before = self._content.looks[: len(self) - len(images)]
+            trust = self._trust
+            self._set(replace(self._content, looks=_stacked_looks(before, looks)))
+            self._trust = trust
+
+    def remove(self, names: Iterable[str]) -> int:
+        """Remove images by name; returns how many.
+
+        Raises:
+            ServingError: a name that is not there.
+        """
+        gone = {names} if isinstance(names, str) else set(names)
+        absent = sorted(gone - set(self.paths))
+        if absent:
+            raise ServingError(f"{len(absent)} image(s) are not in the gallery, e.g. {', '.join(absent[:3])}.")
+        if gone:
+            keep = np.array([path not in gone for path in self.paths], dtype=bool)
+            arrays = {name: array[keep] for name, array in self._content.tensors.items()}
+            paths = [path for path, stays in zip(self.paths, keep, strict=True) if stays]
+            class_names = [name for name, stays in zip(self.class_names, keep, strict=True) if stays]
+            self._set(Content(self.model, **arrays, paths=paths, class_names=class_names))
+        return len(gone)
+
+    # ---- what it answers -----------------------------------------------------------------------------------------
+
+    def match(self, queries: Mapping[str, np.ndarray], k: int) -> Match:
+        """Return the match record of queries: the max(k, `VOTES`) nearest images, fewer where there are fewer.
+
+        Args:
+            queries: unit rows `mean` (Q, M) and `uncertainty` (Q,).
+            k: nearest images to be shown.
+        """
+        from probmetric.retrieval.match import Match, find_match
+        from probmetric.retrieval.neighbours import nearest_neighbours
+
+        record, count = self.record, max(k, VOTES)
+        if self.labelled:
+            return find_match(
+                queries["mean"], record["mean"], self.labels, k=count, query=queries, gallery_record=record
+            )
+        nearest = nearest_neighbours(queries["mean"], record["mean"], k=min(count, len(self)))
+        return Match(nearest.similarity, nearest.indices, self.labels[nearest.indices], None, dict(queries))
+
+    def unlike(self, looks: np.ndarray) -> list[str]:
+        """Why each image with these `looks` (Q, L) is a stranger to the gallery, "" where it is not; [] if unknown."""
+        seen = self._content.looks
+        if self._world is None:
+            self._world = (World.of(some(seen[np.isfinite(seen).all(axis=1)])),)
+        world = self._world[0]
+        if world is None or looks.shape[1] != seen.shape[1]:
+            return []
+        return [name and f"a stranger: it looks like no image of the gallery ({name})" for name in world.unlike(looks)]
+
+    def certify(
+        self,
+        model: Embedder | None = None,
+        images: Any = None,
+        class_names: Sequence[str] | None = None,
+        *,
+        risk: float,
+        confidence: float = 0.9,
+        score: str = "",
+    ) -> Certificate:
+        """Certify that at most `risk` of the answers given is wrong; kept with the gallery, until that changes.
+
+        Args:
+            model: the gallery's model; not needed without images.
+            images: labelled images that are not in the gallery, such as will be asked; as of `add`. Without them each
+                gallery image is asked among the others: valid for queries from the same source as the gallery's.
+            class_names: their classes, by default the names of their folders.
+            risk: share of wrong answers allowed among those given.
+            confidence: chance that the promise holds.
+            score: what decides; by default P(right), and without `images` the disagreement of the nearest.
+
+        Raises:
+            CertificateError: no labels, too few images, copies of gallery images; says what is needed.
+        """
+        from probmetric.trust.deployed import calibration_answers, certify_answers, records_digest
+
+        if model is not None:
+            self.check_model(model)
+        queries, labels, p_right = None, None, None
+        if images is not None:
+            queries, labels = self._calibration(model, images, class_names)
+            p_right = self.trust.p_right if score in ("", "p_right") else None
+        certificate = certify_answers(
+            calibration_answers(self.record, self.labels, queries, labels),
+            self.labels,
+            risk=risk,
+            confidence=confidence,
+            score=score,
+            p_right=p_right,
+            gallery=self.digest,
+            weights=self.model,
+            calibration=records_digest(
+                self.record["mean"] if queries is None else queries["mean"], self.labels if labels is None else labels
+            ),
+        )
+        others = [each for each in self.certificates if (each.risk, each.confidence) != (risk, confidence)]
+        self.certificates = [*others, certificate]
+        return certificate
+
+    def _calibration(
+        self, model: Embedder | None, images: Any, class_names: Sequence[str] | None
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Embeddings and classes (Q,) of calibration images, numbered as the gallery's; -1 for a class of none."""
+        from probmetric.data.loose import loose_images
+        from probmetric.trust.certificates import CertificateError
+
+        if model is None:
+            raise ServingError("name the gallery's model to certify with images: certify(model, images, risk=...).")
+        items = loose_images(images, None, class_names)
+        if "" in items.class_names:
+            raise CertificateError(
+                "calibration images without a class: nobody can say whether their answers are right. Name their "
+                "classes, one folder per class."
+            )
+        numbers = dict(zip(self.class_names, self.labels, strict=True))
+        batch = model.embedded(items.images).batch
+        record = {"mean": batch.mean.numpy(), "uncertainty": batch.uncertainty.numpy()}
+        return record, np.array([numbers.get(name, -1) for name in items.class_names])
+
+    # ---- where it is kept ----------------------------------------------------------------------------------------
+
+    def save(self, folder: str | Path | None = None) -> Path:
+        """Store the gallery, by default where it was opened.
+
+        Raises:
+            ServingError: nowhere to store it; or another process has changed it since it was opened.
+            FileError: a file cannot be written, or the folder holds files that are none of a gallery.
+        """
+        target = Path(folder) if folder is not None else self.folder
+        if target is None:
+            raise ServingError("say where to store the gallery: save(folder).")
+        with alone(target):
+            again = self.folder is not None and target.resolve() == self.folder.resolve()
+            if again and gallery_files.content_on_disk(target) not in ("", self._stored):
+                raise ServingError(
+                    f"another process has changed the gallery {target} since it was opened; open it again and "
+                    "repeat the change, or change it within `with Gallery.changing(folder) as gallery:`."
+                )
+            return self._write(target)
+
+    def _write(self, target: Path) -> Path:
+        """Store the gallery in `target`, whose lock is held."""
+        claim_folder(target, GALLERY)
+        trust = None if self._trust is None else self._trust.plain()
+        content = gallery_files.write(target, self._content, self.digest, trust)
+        gallery_trust.write_certificates(target, self.certificates)
+        self._content, self.folder, self._stored = content, target, self.digest
+        return target
+
+
+def _stacked_looks(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Looks (n + m, L) of two sets of images (n, L) and (m, L); NaN for one that has none, or of another kind."""
+    width = before.shape[1] if len(before) and before.shape[1] else after.shape[1]
+    parts = [
+        part if part.shape[1] == width else np.full((len(part), width), np.nan, dtype=np.float32)
+        for part in (before, after)
+    ]
+    return np.concatenate(parts).astype(np.float32, copy=False)

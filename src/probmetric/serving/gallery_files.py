@@ -1,0 +1,264 @@
+"""The three files of a stored gallery: how they are written, read and checked.
+
+    gallery.json              model digest, dimension, names of the two files below, SHA-256 of the content
+                              (`digest_of_content`), what the images say of their own answers
+    vectors-<n>.safetensors   mean (N, M), uncertainty (N,), looks (N, L): memory-mapped
+    images-<n>.parquet        path and class of every image
+
+A writer writes both files whole under the next number n, then gallery.json, and then removes the files of before: a
+reader sees the old gallery or the new one, and reads gallery.json again where a file that it names is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from probmetric.io import (
+    FileError,
+    atomic_path,
+    check_readable,
+    digest_of,
+    present,
+    read_json,
+    signed,
+    unsigned,
+    write_json,
+    write_tensors,
+)
+from probmetric.metrics.arrays import UNIT_TOLERANCE
+
+GALLERY, INDEX = "gallery", "gallery.json"
+AGAIN = "make the gallery again (`probmetric index`)"
+LARGEST_INDEX, LARGEST_DIM = 16 * 2**20, 2**20
+BLOCK_ROWS = 16_384
+_VECTORS = re.compile(r"vectors-(\d{1,12})\.safetensors")
+_IMAGES = re.compile(r"images-(\d{1,12})\.parquet")
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a gallery holds.
+
+    Attributes:
+        model: digest of the model that embedded the images; "" where the vectors came without one.
+        mean: unit embeddings (N, M).
+        uncertainty: of every image (N,), higher = less sure.
+        looks: pixel statistics of every image (N, L), see `_look`; NaN where nobody saw its pixels.
+        paths: name of every image (N).
+        class_names: class of every image (N), "" where none is known.
+    """
+
+    model: str
+    mean: np.ndarray
+    uncertainty: np.ndarray
+    looks: np.ndarray
+    paths: list[str]
+    class_names: list[str]
+
+    @classmethod
+    def empty(cls, model: str = "") -> Content:
+        """No images."""
+        none = np.empty((0, 0), dtype=np.float32)
+        return cls(model, none, none[:, :0].reshape(0), none, [], [])
+
+    @property
+    def tensors(self) -> dict[str, np.ndarray]:
+        """The arrays by name, contiguous."""
+        arrays = {"mean": self.mean, "uncertainty": self.uncertainty, "looks": self.looks}
+        return {name: np.ascontiguousarray(array, dtype=np.float32) for name, array in arrays.items()}
+
+
+def digest_of_content(content: Content) -> str:
+    """SHA-256 of model, names, classes and arrays: what a certificate for a gallery is about."""
+    names = digest_of([content.model, content.mean.shape, content.looks.shape, content.paths, content.class_names])
+    digest = hashlib.sha256(names.encode())
+    for array in content.tensors.values():
+        digest.update(array.data)
+    return digest.hexdigest()
+
+
+def read(folder: Path) -> tuple[Content, dict[str, Any]]:
+    """Return the gallery in `folder`, its vectors on disk, and the values of gallery.json.
+
+    Raises:
+        FileError: a file is missing, damaged, or holds what cannot be a gallery.
+    """
+    index = _read_index(folder)
+    while True:
+        try:
+            return _read_content(folder, index), index
+        except FileError:
+            newer = _read_index(folder)
+            if newer == index:
+                raise
+            index = newer  # a writer has replaced the files in the meantime
+
+
+def write(folder: Path, content: Content, digest: str, trust: dict[str, Any] | None) -> Content:
+    """Store `content` and return it with its vectors on disk.
+
+    Args:
+        folder: of the gallery.
+        content: what it holds.
+        digest: of the content, see `digest_of_content`.
+        trust: what is known of its answers.
+
+    Raises:
+        FileError: a file cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    index = _index_of(folder, digest)
+    if index is None:
+        number = 1 + max((_number(path.name) for path in folder.iterdir()), default=0)
+        index = {"vectors": f"vectors-{number}.safetensors", "images": f"images-{number}.parquet"}
+        write_tensors(folder / index["vectors"], content.tensors)
+        _write_names(folder / index["images"], content)
+    files = {name: index[name] for name in ("vectors", "images")}
+    index = {"format": 2, "model": content.model, "dim": content.mean.shape[1], **files}
+    index |= {"content": digest, "trust": trust}
+    write_json(folder / INDEX, signed(index))
+    for path in folder.iterdir():
+        if _number(path.name) and path.name not in files.values():
+            with contextlib.suppress(OSError):  # a process that has it mapped keeps its content
+                path.unlink()
+    return replace(content, mean=_mapped(folder / files["vectors"], *content.mean.shape))
+
+
+def content_on_disk(folder: Path) -> str:
+    """Digest of the content that gallery.json in `folder` names; "" where there is no gallery."""
+    return str(_read_index(folder)["content"]) if present(folder / INDEX) else ""
+
+
+def _index_of(folder: Path, digest: str) -> dict[str, Any] | None:
+    """Values of gallery.json where the files beside it hold this content already."""
+    try:
+        index = _read_index(folder)
+    except FileError:
+        return None
+    there = all(present(folder / index[name]) for name in ("vectors", "images"))
+    return index if there and index["content"] == digest else None
+
+
+def _number(name: str) -> int:
+    """The number in the name of a file of vectors or images; 0 of another file."""
+    match = _VECTORS.fullmatch(name) or _IMAGES.fullmatch(name)
+    return int(match[1]) if match else 0
+
+
+def _read_index(folder: Path) -> dict[str, Any]:
+    """The checked values of gallery.json: a file name that leads elsewhere is refused."""
+    path = folder / INDEX
+    if not present(path):
+        raise FileError(f"{folder} is no gallery (it has no {INDEX}); make one with `probmetric index`.")
+    if path.stat().st_size > LARGEST_INDEX:
+        raise FileError(f"{path} is larger than {LARGEST_INDEX >> 20} MiB; {AGAIN}.")
+    values = unsigned(read_json(path, AGAIN), path, AGAIN)
+    sound = (
+        isinstance(values, dict)
+        and set(values) == {"format", "model", "dim", "vectors", "images", "content", "trust"}
+        and values["format"] == 2
+        and isinstance(values["model"], str)
+        and isinstance(values["dim"], int)
+        and 0 <= values["dim"] <= LARGEST_DIM
+        and _VECTORS.fullmatch(str(values["vectors"]))
+        and _IMAGES.fullmatch(str(values["images"]))
+        and isinstance(values["content"], str)
+        and (values["trust"] is None or isinstance(values["trust"], dict))
+    )
+    if not sound:
+        raise FileError(f"{path} is damaged or of another version; {AGAIN}.")
+    return values
+
+
+def _read_content(folder: Path, index: dict[str, Any]) -> Content:
+    """Read and check the content that `index` names."""
+    paths, class_names = _read_names(folder / index["images"])
+    tensors = _open_tensors(folder / index["vectors"], len(paths), index["dim"])
+    content = Content(index["model"], **tensors, paths=paths, class_names=class_names)
+    if len(set(paths)) < len(paths):
+        raise FileError(f"{folder} names an image twice; {AGAIN}.")
+    _check_rows(folder / index["vectors"], content)
+    if digest_of_content(content) != index["content"]:
+        raise FileError(f"{folder} is damaged: its vectors or names are not what was written; {AGAIN}.")
+    return content
+
+
+def _open_tensors(path: Path, rows: int, dim: int) -> dict[str, np.ndarray]:
+    """Tensors of the file of vectors; `mean` is a map of the file."""
+    from safetensors import SafetensorError, safe_open
+
+    check_readable(path)
+    try:
+        with safe_open(path, framework="numpy") as file:
+            parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            shapes = {name: (part.get_shape(), part.get_dtype()) for name, part in parts.items()}
+            looks = shapes.get("looks", ([0, 0], ""))[0][-1:]
+            expected = {"mean": ([rows, dim], "F32"), "uncertainty": ([rows], "F32"), "looks": ([rows, *looks], "F32")}
+            if shapes != expected:
+                raise FileError(
+                    f"{path} holds {shapes}; expected mean ({rows}, {dim}), uncertainty ({rows},), looks. {AGAIN}."
+                )
+            small = {name: file.get_tensor(name) for name in ("uncertainty", "looks")}
+    except (OSError, SafetensorError) as error:
+        raise FileError(f"{path} is damaged or missing ({error}); {AGAIN}.") from error
+    return {"mean": _mapped(path, rows, dim), **small}
+
+
+def _mapped(path: Path, rows: int, dim: int) -> np.ndarray:
+    """The tensor `mean` (rows, dim) as a map of the file."""
+    if not rows * dim:
+        return np.empty((rows, dim), dtype=np.float32)
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            start = json.loads(file.read(length))["mean"]["data_offsets"][0]
+        return np.memmap(path, dtype=np.float32, mode="r", offset=8 + length + start, shape=(rows, dim))
+    except (OSError, ValueError, KeyError) as error:
+        raise FileError(f"{path} is damaged or missing ({error}); {AGAIN}.") from error
+
+
+def _check_rows(path: Path, content: Content) -> None:
+    """Raise `FileError` unless the rows are directions and their uncertainties numbers, whatever the digest says."""
+    for start in range(0, len(content.mean), BLOCK_ROWS):
+        rows = content.mean[start : start + BLOCK_ROWS]
+        length = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+        off = ~(np.abs(length - 1.0) <= UNIT_TOLERANCE) | ~np.isfinite(content.uncertainty[start : start + len(rows)])
+        if off.any():
+            raise FileError(f"{path} is damaged: row {start + int(off.argmax())} is no embedding; {AGAIN}.")
+    if np.isinf(content.looks).any():
+        raise FileError(f"{path} is damaged: its looks are not finite; {AGAIN}.")
+
+
+def _write_names(path: Path, content: Content) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {"path": pa.array(content.paths, pa.string()), "class_name": pa.array(content.class_names, pa.string())}
+    with atomic_path(path) as temporary:
+        pq.write_table(pa.table(columns), temporary, write_page_checksum=True)
+
+
+def _read_names(path: Path) -> tuple[list[str], list[str]]:
+    """Paths and classes of the images."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    check_readable(path)
+    try:
+        # read_table would import pandas, which takes a second
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            table = file.read(["path", "class_name"])
+        paths, class_names = (table.column(name).to_pylist() for name in ("path", "class_name"))
+    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+        raise FileError(f"{path} is damaged or missing ({' '.join(str(error).split())}); {AGAIN}.") from error
+    if set(table.schema.types) != {pa.string()} or any(column.null_count for column in table.columns):
+        raise FileError(f"{path} holds {table.schema.types}; expected names. {AGAIN}.")
+    return paths, class_names

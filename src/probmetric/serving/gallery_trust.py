@@ -1,0 +1,143 @@
+"""How far the answers of a gallery can be trusted: P(right), strangers, certificates. Kept with the gallery.
+
+gallery.json                            map from scores to P(right), how far the gallery's images lie apart
+certificate-<risk>-<confidence>.json    names the gallery by its digest, and is refused for another one
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from probmetric.io import FileError
+from probmetric.trust.certificates import Certificate, CertificateError
+from probmetric.trust.p_right import PRight
+
+SAMPLE = 1000
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What a gallery knows of its own answers.
+
+    Attributes:
+        p_right: P(right) from the scores of an answer; None where classes are unknown or all answers alike.
+        apart: 1 - cosine of gallery images to their nearest other image, sorted, `SAMPLE` at most.
+    """
+
+    p_right: PRight | None
+    apart: np.ndarray
+
+    def lonelier(self, cosine: np.ndarray) -> np.ndarray:
+        """Share (Q,) of the gallery's images as far from their nearest as a query is, by its `cosine` (Q,)."""
+        below = np.searchsorted(self.apart, 1.0 - cosine, side="left")
+        return np.asarray(1.0 - below / max(len(self.apart), 1))
+
+    def plain(self) -> dict[str, Any]:
+        """Return the values that gallery.json keeps."""
+        return {"p_right": None if self.p_right is None else self.p_right.plain(), "apart": self.apart.tolist()}
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any] | None, folder: Path) -> Trust | None:
+        """Return what `plain` gave, read from the gallery in `folder`.
+
+        Raises:
+            FileError: the values are damaged.
+        """
+        if values is None:
+            return None
+        try:
+            p_right = None if values["p_right"] is None else PRight.of(values["p_right"])
+            apart = np.sort(np.array(values["apart"], dtype=np.float64))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise FileError(f"the gallery {folder} is damaged ({error!r} in its trust); index it again.") from error
+        if apart.ndim != 1 or not np.isfinite(apart).all():
+            raise FileError(f"the gallery {folder} is damaged (distances in its trust); index it again.")
+        return cls(p_right, apart)
+
+
+def labels_of(class_names: Sequence[str]) -> np.ndarray:
+    """Numbers (N,) of classes by name, -1 where there is no name."""
+    if not class_names:
+        return np.empty(0, dtype=np.int64)
+    names = np.array(class_names, dtype=str)
+    return np.where(names == "", -1, np.unique(names, return_inverse=True)[1])
+
+
+def learn(record: Mapping[str, np.ndarray], labels: np.ndarray) -> Trust:
+    """Return what the images of a gallery, each asked among the others, say about its answers.
+
+    Args:
+        record: mean (N, M) and uncertainty (N,) of the images.
+        labels: their classes (N,), -1 where none is known.
+    """
+    from probmetric.trust.deployed import deployed_p_right
+
+    p_right: PRight | None = None
+    with contextlib.suppress(CertificateError, ValueError):  # no classes, one class, or answers that are all right
+        p_right = deployed_p_right(record, labels)
+    return Trust(p_right, _distances_apart(record["mean"]))
+
+
+def _distances_apart(mean: np.ndarray) -> np.ndarray:
+    """1 - cosine to the nearest other row, sorted, for a sample of the unit rows (N, M)."""
+    from probmetric.retrieval.neighbours import nearest_neighbours
+
+    if len(mean) < 2:
+        return np.empty(0)
+    rows = np.sort(np.random.default_rng(0).permutation(len(mean))[:SAMPLE])
+    nearest = nearest_neighbours(mean[rows], mean, k=2)
+    itself = nearest.indices == rows[:, None]
+    itself[~itself.any(axis=1), 0] = True
+    return np.sort(1.0 - nearest.similarity[~itself])
+
+
+def fitting_certificate(
+    certificates: Sequence[Certificate], risk: float, confidence: float, gallery: str, weights: str
+) -> Certificate:
+    """Return the certificate that answers most, of those for at most this risk and at least this confidence.
+
+    Args:
+        certificates: those kept with the gallery.
+        risk: share of wrong answers allowed among those given.
+        confidence: chance that the promise holds.
+        gallery: digest of the gallery.
+        weights: digest of the model.
+
+    Raises:
+        CertificateError: no certificate fits, or none of those that fit is for this gallery and model.
+    """
+    fitting = [each for each in certificates if each.risk <= risk and each.confidence >= confidence]
+    if not fitting:
+        kept = ", ".join(f"{each.risk:g} at confidence {each.confidence:g}" for each in certificates) or "none"
+        raise CertificateError(
+            f"this gallery has no certificate for a risk of {risk:g} at confidence {confidence:g} (there are: {kept}). "
+            "Make one from labelled images that are not in it: `probmetric certify`, or "
+            "gallery.certify(model, images, risk=...)."
+        )
+    valid = [each for each in fitting if (each.gallery, each.weights) == (gallery, weights)]
+    if not valid:
+        fitting[0].check(gallery=gallery, weights=weights)
+    return max(valid, key=lambda each: each.coverage)
+
+
+def write_certificates(folder: Path, certificates: Sequence[Certificate]) -> None:
+    """Write each certificate to the file that its risk and confidence name."""
+    for certificate in certificates:
+        path = folder / f"certificate-{float(certificate.risk)!r}-{float(certificate.confidence)!r}.json"
+        certificate.save(path)
+
+
+def read_certificates(folder: Path) -> list[Certificate]:
+    """Return the certificates in the folder of a gallery; those of an earlier state are refused when they are asked.
+
+    Raises:
+        FileError: a file is damaged.
+        CertificateError: a file is no certificate.
+    """
+    return [Certificate.load(path) for path in sorted(folder.glob("certificate-*.json"))]

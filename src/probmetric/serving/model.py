@@ -1,0 +1,367 @@
+"""A trained model: images in, directional distributions out, and answers from a gallery."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+
+from probmetric.data.loose import LooseImages, named, named_problems, problem_list, sequence_of
+from probmetric.data.manifest import DataError
+from probmetric.errors import ProbMetricError, ServingError
+from probmetric.io import FileError
+from probmetric.serving.gallery import Gallery, OnError
+from probmetric.serving.model_folder import BROKEN, MEMBER, POSTERIOR, REFERENCE, Parts, check_sizes, parts_of
+from probmetric.serving.search import Answer, Queries, Rules, answers, certificate_of
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from torch.export import ExportedProgram
+
+    from probmetric.data.images import Eye
+    from probmetric.models import Encoder
+    from probmetric.serving.record import Member
+    from probmetric.training.assemble import Assembly
+    from probmetric.uncertainty import DirectionalBatch, Predictor
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What the run's validation images look like to the model.
+
+    Attributes:
+        uncertainty: of each, sorted (V,).
+    """
+
+    uncertainty: np.ndarray
+
+    def doubt(self, uncertainty: np.ndarray) -> np.ndarray:
+        """Share (N,) of the validation images surer than each of `uncertainty` (N,); ties count half."""
+        sides = [np.searchsorted(self.uncertainty, uncertainty, side=side) for side in ("left", "right")]
+        return np.add(*sides) / (2 * len(self.uncertainty))
+
+
+class Embedded(NamedTuple):
+    """Embeddings of the images that could be read.
+
+    Attributes:
+        batch: their distributions (N, ...).
+        kept: their numbers among those asked about (N,).
+        problems: (name, reason) of the others.
+        looks: what the images look like (N, L), see `_look`.
+    """
+
+    batch: DirectionalBatch
+    kept: np.ndarray
+    problems: list[tuple[str, str]]
+    looks: np.ndarray
+
+
+class Model:
+    """A trained encoder with its uncertainty; made by `probmetric.load` or `probmetric.fit`.
+
+    Attributes:
+        parts: its record and tensors.
+        record: all that is known of it.
+        classes: the training classes, in the order of `probabilities`.
+        digest: SHA-256 of all that decides its embeddings.
+    """
+
+    def __init__(self, parts: Parts, predictor: Predictor, eye: Eye) -> None:
+        """Put together what `of` or `bound` built."""
+        self.parts, self.predictor, self.eye, self.reference = parts, predictor, eye, _reference(parts)
+        self.record = parts.record
+        self.classes, self.digest, self.name = self.record.classes, self.record.digest, self.record.name
+
+    @classmethod
+    def of(cls, parts: Parts, device: torch.device | str = "cpu", network: nn.Module | None = None) -> Model:
+        """Build a model of its parts on `device`, with somebody's own `network` where its backbone is none of ours.
+
+        Raises:
+            FileError: the tensors do not fit the record.
+            ServingError: the network is missing, or there is no need of one.
+        """
+        from probmetric.training.assemble import combined
+
+        return cls.bound(parts, combined(_members(parts, network)), device)
+
+    @classmethod
+    def bound(cls, parts: Parts, made: Assembly, device: torch.device | str) -> Model:
+        """Bind encoder and loss, which have the parts' weights, to the uncertainty.
+
+        Raises:
+            FileError: the posterior does not fit the record.
+        """
+        from probmetric.data.images import Eye
+
+        record, posterior = parts.record, parts.tensors.get(POSTERIOR)
+        placed = None if posterior is None else {name: tensor.to(device) for name, tensor in posterior.items()}
+        try:
+            predictor = made.to(device).predictor(record.uncertainty, placed, record.seed)
+        except ValueError as error:
+            raise FileError(f"{POSTERIOR} of {record.name} does not fit its record: {error}") from error
+        return cls(parts, predictor, Eye(record.transform.created(), record.shape, record.transform.shorter_side))
+
+    def __repr__(self) -> str:
+        channels, side = self.eye.shape
+        return f"<Model {self.name}: images {channels}x{side}x{side}, uncertainty {self.record.uncertainty.name}>"
+
+    @property
+    def card(self) -> str:
+        """The model card, in Markdown."""
+        from probmetric.serving.card import card
+
+        return card(self.record)
+
+    def embed(self, images: Any, *, samples: bool = False) -> DirectionalBatch:
+        """Directional distributions of images, on the CPU.
+
+        Args:
+            images: one or a sequence of paths, bytes of files, PIL images, arrays (H, W, C), tensors (C, H, W); or a
+                `torch.utils.data.Dataset` of them.
+            samples: also draw samples (B, S, M), where the uncertainty has any.
+
+        Raises:
+            DataError: images that cannot be read; all of them are named.
+        """
+        return self.embedded(sequence_of(images, self.eye.ndim), samples=samples).batch
+
+    def embedded(self, images: Sequence[Any], *, on_error: OnError = "raise", samples: bool = False) -> Embedded:
+        """As `embed`, and which images were read; with `on_error="skip"` the others are left out."""
+        if not len(images):
+            raise DataError("there is no image to embed.")
+        unreadable: dict[int, DataError] = {}
+        seen: list[np.ndarray] = []
+        predictor = self._sampling() if samples else self.predictor
+        parts = predictor.represent(self._batches(images, unreadable, seen))
+        problems = named_problems(images, unreadable)
+        kept = np.array([row for row in range(len(images)) if row not in unreadable], dtype=np.int64)
+        if problems and (on_error == "raise" or not len(kept)):
+            raise problem_list(problems, len(images), "mend or remove them, or leave them out (on_error: skip)")
+        return Embedded(predictor.describe(parts), kept, problems, np.concatenate(seen))
+
+    def looks(self, images: Sequence[Any]) -> np.ndarray:
+        """What images look like (N, L), see `_look`; those that cannot be read are left out."""
+        seen: list[np.ndarray] = []
+        for _ in self._batches(images, {}, seen):
+            pass
+        return np.concatenate(seen) if seen else np.empty((0, 0), dtype=np.float32)
+
+    def _sampling(self) -> Predictor:
+        from probmetric.uncertainty import REGISTRY, create_uncertainty
+
+        chosen = self.record.uncertainty
+        if "keep_samples" not in REGISTRY.options(chosen.name):
+            raise ServingError(f"uncertainty {chosen.name!r} draws no samples; leave out samples=True.")
+        return replace(
+            self.predictor, uncertainty=create_uncertainty(chosen.name, **chosen.options | {"keep_samples": True})
+        )
+
+    def _batches(
+        self, images: Sequence[Any], unreadable: dict[int, DataError], seen: list[np.ndarray]
+    ) -> Iterator[torch.Tensor]:
+        """Yield the encoder's input, batch by batch.
+
+        What the images look like is added to `seen`; what is wrong with others to `unreadable`, by row.
+        """
+        import torch
+
+        from probmetric.data.images import readable_batches
+        from probmetric.serving._look import looks
+
+        device = next(iter(self.predictor.encoder.parameters()), torch.empty(0)).device
+        for batch in readable_batches(LooseImages(images, eye=self.eye), self.eye, device, unreadable):
+            seen.append(looks(batch))
+            yield batch
+
+    def preprocess(self, images: Any) -> torch.Tensor:
+        """Return the network's input (N, C, S, S) of images, as of `embed`: what an exported network takes.
+
+        Raises:
+            DataError: images that cannot be read; all of them are named.
+        """
+        import torch
+
+        unreadable: dict[int, DataError] = {}
+        listed = sequence_of(images, self.eye.ndim)
+        batches = list(self._batches(listed, unreadable, []))
+        if unreadable:
+            raise problem_list(named_problems(listed, unreadable), len(listed), "mend or remove them")
+        return torch.cat(batches).cpu()
+
+    def search(
+        self, gallery: Gallery, images: Any, *, k: int = 5, risk: float | None = None, **rules: Any
+    ) -> list[Answer]:
+        """Return the nearest gallery images of each image, and how far the answer can be trusted.
+
+        Args:
+            gallery: made by a model of the same digest.
+            images: as of `embed`.
+            k: matches per image.
+            risk: answer only so that at most this share of the answers given is wrong, by a certificate of the gallery
+                (`Gallery.certify`).
+            rules: confidence, withhold, strangers and any_image, as of `search.Rules`.
+
+        Raises:
+            ServingError: the gallery is another model's or empty, or an argument is out of range.
+            CertificateError: no certificate for this risk, gallery and model.
+            DataError: images that cannot be read; all of them are named.
+        """
+        asked = Rules(risk, **rules)
+        if asked.withhold < 1 and self.reference is None:
+            raise ServingError("this model has no validation images to compare with; leave out `withhold`.")
+        gallery.check_model(self)
+        certificate_of(gallery, asked)  # before the images are embedded
+        listed = sequence_of(images, self.eye.ndim)
+        embedded = self.embedded(listed)
+        record = {"mean": embedded.batch.mean.numpy(), "uncertainty": embedded.batch.uncertainty.numpy()}
+        doubt = None if self.reference is None else self.reference.doubt(record["uncertainty"])
+        names = [named(image, number) for number, image in enumerate(listed)]
+        return answers(gallery, Queries(names, record, embedded.looks, doubt), k, asked)
+
+    def evaluate(
+        self, images: Any, class_names: Sequence[str] | None = None, *, ks: Sequence[int] = (1, 2, 4, 8)
+    ) -> dict[str, float]:
+        """Return metrics of labelled images, each asked among the others; `docs/evaluation.md` defines them.
+
+        Args:
+            images: as of `Gallery.add`: a folder with one folder per class, a prepared dataset, or a
+                `torch.utils.data.Dataset` of (image, label).
+            class_names: their classes (N,), where `images` does not say.
+            ks: of recall@k.
+
+        Raises:
+            ServingError: images without a class.
+            DataError: images that cannot be read; all of them are named.
+        """
+        from probmetric.data.loose import loose_images
+        from probmetric.runs.evaluate_settings import EvaluationSettings
+        from probmetric.runs.evaluate_test import evaluate_test
+        from probmetric.runs.folder import Embeddings
+        from probmetric.trust.answers import answers_among_others
+
+        items = loose_images(images, None, class_names)
+        if "" in items.class_names:
+            raise ServingError("images without a class: nobody can say which answers are right. Name their classes.")
+        labels = np.unique([*self.classes, *items.class_names], return_inverse=True)[1]
+        tensors = {name: values.numpy() for name, values in self.embed(items.images).tensors().items()}
+        tensors["label"] = labels[len(self.classes) :]
+        classes = json.dumps(labels[: len(self.classes)].tolist())
+        test = Embeddings(tensors, {"uncertainty": self.record.uncertainty.name, "classes": classes})
+        settings = EvaluationSettings(ks=tuple(ks), clustering=False, structure=False)
+        return evaluate_test(test, settings, answers_among_others(test, tuple(ks))).metrics
+
+    def save(self, folder: str | Path, *, license: str = "") -> Path:
+        """Write the model folder: self-contained, loadable anywhere, without code of its own.
+
+        A model that `fit` made of a network of your own is loaded with that network: `load(folder, network=...)`.
+
+        Args:
+            folder: must not exist, or be a model folder, which is replaced.
+            license: under what terms it may be used; goes into the model card.
+
+        Raises:
+            FileError: the folder holds files that are none of a model folder.
+        """
+        return self.parts.write(Path(folder), license=license)
+
+    def to_program(self) -> ExportedProgram:
+        """Return network and uncertainty as a `torch.export` program; input and outputs as of `to_onnx`."""
+        from probmetric.serving.export import Graph, exported
+
+        return exported(Graph(self.predictor, self._example()))
+
+    def to_onnx(self, path: str | Path) -> Path:
+        """Write network and uncertainty as an ONNX file.
+
+        Its `input` is what `preprocess` gives: float32 (B, C, S, S), normalised; how to make it of an image is said in
+        the file's metadata, `preprocessing` (see `export`). Its outputs are `mean` (B, M), `uncertainty` (B,) and,
+        where the uncertainty has one, `concentration` (B,).
+
+        Raises:
+            ServingError: ONNX is not installed, or an uncertainty that cannot be exported.
+        """
+        from probmetric.serving.export import Graph, write_onnx
+
+        return write_onnx(Graph(self.predictor, self._example()), Path(path), self.eye)
+
+    def _example(self) -> torch.Tensor:
+        """Network input (2, ...) of two blank images."""
+        import torch
+
+        channels, side = self.eye.shape
+        if self.eye.tensor:
+            return torch.zeros(2, *self.eye.tensor)
+        blank = np.zeros((side, side) if channels == 1 else (side, side, 3), np.uint8)
+        return self.preprocess([blank, blank])
+
+
+def load(source: str | Path, *, device: str = "auto", network: nn.Module | None = None) -> Model:
+    """Return a trained model, ready for images.
+
+    Args:
+        source: a model folder (`probmetric export`), a finished run (its name, in the project's folder, or the path of
+            its folder, from anywhere), or `models:/<name>/<version>` of the MLflow server `MLFLOW_TRACKING_URI` names.
+        device: "auto" (CUDA where there is one), "cpu", "cuda" or "cuda:1".
+        network: of a model that `fit` made of a network of your own, that network, built as for `fit`; it takes the
+            model's weights.
+
+    Raises:
+        ServingError: there is no such model, or it needs components or a network of somebody's own.
+        FileError: a file is missing, damaged or was changed.
+    """
+    from probmetric.training.device import pick_device
+
+    return Model.of(parts_of(source), pick_device(device), network)
+
+
+def _members(parts: Parts, network: nn.Module | None) -> list[Assembly]:
+    """Build encoder and loss of every member."""
+    from probmetric.training.assemble import Sizes, restored
+
+    record, members = parts.record, []
+    for number, member in enumerate(record.members):
+        name = MEMBER.format(number)
+        misfit = f"{name} of {record.name} does not fit its record; {BROKEN}."
+        weights = cast("dict[str, torch.Tensor]", parts.tensors[name])
+        check_sizes(member.facts.num_classes, weights, misfit)
+        try:
+            encoder = _wrapped(record.name, member, network)
+            sizes = Sizes.of(member.facts.model_dump())
+            members.append(restored(member.settings, sizes, weights, misfit, encoder=encoder))
+        except (TypeError, ValueError, ArithmeticError, MemoryError) as error:  # of sizes that make no network
+            raise error if isinstance(error, ProbMetricError) else FileError(f"{misfit} {error}") from error
+    return members
+
+
+def _wrapped(name: str, member: Member, network: nn.Module | None) -> Encoder | None:
+    """Return somebody's network as an encoder, where the member of the model `name` is one of those."""
+    from probmetric.models._wrapped import wrapped
+
+    if member.network is None:
+        if network is not None:
+            raise ServingError(f"{name} knows its network, {member.settings.backbone.name}; leave out `network`.")
+        return None
+    if network is None:
+        raise ServingError(
+            f"{name} was fitted to a network of your own, {member.network.kind}, whose code is not in "
+            "the folder. Build it as for `fit` and hand it over: probmetric.load(folder, network=...)."
+        )
+    return wrapped(network, member.network.width, member.settings.dim if member.network.head else None)
+
+
+def _reference(parts: Parts) -> Reference | None:
+    """What the uncertainties of the run's validation images are; None where the folder holds none."""
+    if REFERENCE not in parts.tensors:
+        return None
+    uncertainty = parts.tensors[REFERENCE].get("uncertainty")
+    kinds = ("torch.float32", "torch.float64")
+    sound = uncertainty is not None and uncertainty.ndim == 1 and str(uncertainty.dtype) in kinds
+    if uncertainty is None or not sound or not bool(uncertainty.isfinite().all()):
+        raise FileError(f"{REFERENCE} of {parts.record.name} holds no uncertainties; {BROKEN}.")
+    return Reference(np.sort(uncertainty.numpy())) if len(uncertainty) else None

@@ -1,0 +1,308 @@
+"""The parts of a model: its record and its tensors, from a run or from a model folder, and back into a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from probmetric.data.loose import prepared_images
+from probmetric.errors import ProbMetricError, ServingError
+from probmetric.io import (
+    FileError,
+    content_digest,
+    present,
+    read_json,
+    read_tensors,
+    signed,
+    tensors_digest,
+    unsigned,
+    write_json,
+    write_tensors,
+    write_text,
+)
+from probmetric.io.folders import new_folder
+from probmetric.runs.folder import RunFolder
+from probmetric.runs.names import RESULTS, RunKey
+from probmetric.serving.gallery import Embedder, Gallery
+from probmetric.serving.gallery_files import Content
+from probmetric.serving.record import CARD, POSTERIOR, RECORD, REFERENCE, ModelRecord, Transform
+
+if TYPE_CHECKING:
+    import torch
+
+    from probmetric.planning.runs import Run
+
+Tensors = Mapping[str, "torch.Tensor"]
+BROKEN = "export the model again"
+MEMBER = "weights-{}.safetensors"
+MODEL_FOLDER = "model folder"
+_LARGEST_RECORD = 64 * 2**20
+_KEPT_FACTS = ("training", "data_digest", "versions", "hardware")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A model taken apart.
+
+    Attributes:
+        record: what it is; its `files` name the digests of the tensors.
+        tensors: file name -> tensors.
+    """
+
+    record: ModelRecord
+    tensors: Mapping[str, Tensors]
+
+    @classmethod
+    def of_run(cls, run: Run, root: Path, results: Path) -> Parts:
+        """The parts of a finished run of the project in the folder `root`.
+
+        Raises:
+            FileError: a file of the run, or the prepared dataset it was trained on, is missing or damaged.
+        """
+        from probmetric.runs.embed import prepared_folder
+
+        folders = [RunFolder.named(name, results) for name in run.encoders]
+        folder, settings = RunFolder.named(run.name, results), run.settings
+        tensors: dict[str, Tensors] = {}
+        for number, member in enumerate(folders):
+            tensors[MEMBER.format(number)] = member.weights()
+        if run.fits_posterior:
+            tensors[POSTERIOR] = folder.posterior()
+        data = root / prepared_folder(settings)
+        reference = _reference(folder)
+        values = {
+            "name": run.name,
+            "members": [_member(member) for member in folders],
+            "transform": _transform(folders[0], data),
+            "uncertainty": settings.uncertainty.model_dump(mode="json"),
+            "seed": settings.seed,
+            "classes": _training_classes(data),
+            "plugins": list(folder.record.get("plugins", ())),
+            "provenance": _provenance(folder, data),
+            "metrics": folder.metrics,
+            "files": {name: tensors_digest(part) for name, part in tensors.items()},
+            "reference": tensors_digest(reference),
+        }
+        record = ModelRecord.parse(values, str(folder.record_file))
+        return cls(record, tensors | {REFERENCE: reference})
+
+    @classmethod
+    def read(cls, folder: Path) -> Parts:
+        """The parts in a model folder.
+
+        Raises:
+            FileError: a file is missing or was changed since.
+            ConfigError: the record says something that is not allowed.
+        """
+        path = folder / RECORD
+        if present(path) and path.stat().st_size > _LARGEST_RECORD:
+            raise FileError(f"{path} is larger than {_LARGEST_RECORD >> 20} MiB: it is no record of a model.")
+        values = unsigned(read_json(path, BROKEN), path, BROKEN)
+        _check_components(values, path)
+        record = ModelRecord.parse(values, str(path))
+        expected = {MEMBER.format(number) for number in range(len(record.members))}
+        names = set(record.files)
+        if not expected <= names or names - expected - {POSTERIOR}:
+            raise FileError(f"{path} lists the files {', '.join(sorted(names))}; {BROKEN}.")
+        tensors = {name: _checked(folder / name, digest) for name, digest in record.files.items()}
+        if record.reference or present(folder / REFERENCE):
+            tensors[REFERENCE] = _checked(folder / REFERENCE, record.reference)
+        return cls(record, tensors)
+
+    def write(self, folder: Path, *, license: str = "") -> Path:
+        """Write the model folder: whole, or not at all.
+
+        Raises:
+            FileError: the folder holds files that are none of a model folder, or is a link or the current folder.
+        """
+        from probmetric.serving.card import card
+
+        record = self.record.model_copy(update={"license": license} if license else {})
+        with new_folder(folder, MODEL_FOLDER) as target:
+            for name, tensors in self.tensors.items():
+                write_tensors(target / name, tensors)
+            write_json(target / RECORD, signed(record.model_dump(mode="json")))
+            write_text(target / CARD, card(record))
+        return folder
+
+
+def _checked(path: Path, digest: str) -> Tensors:
+    """Tensors of a file that must still be the one the record was written with, where it says which."""
+    tensors, _ = read_tensors(path, framework="torch")
+    if digest and content_digest(path) != digest:
+        raise FileError(f"{path} is not the file its record was written with; {BROKEN}.")
+    return cast("Tensors", tensors)
+
+
+def check_sizes(num_classes: int, weights: Tensors, misfit: str) -> None:
+    """A loss of as many classes as the record says must be in the weights: none is built that would not fit."""
+    sizes = [max(tensor.shape) for name, tensor in weights.items() if name.startswith("loss.") and tensor.ndim]
+    if sizes and num_classes > 64 * max(sizes):
+        raise FileError(f"{misfit} It speaks of {num_classes} classes.")
+
+
+def _check_components(values: Any, path: Path) -> None:
+    """Say which plugins a model needs before its components are looked up: they are never imported on its word."""
+    from probmetric.registry import all_registries, load_plugins
+
+    load_plugins()
+    plugins = values.get("plugins") if isinstance(values, dict) else None
+    if not plugins or not isinstance(plugins, list):
+        return
+    known = {name for registry in all_registries() for name in registry.names()}
+    used = set(_component_names(values))
+    if used - known:
+        listed = ", ".join(map(repr, plugins))
+        raise ServingError(
+            f"{path} uses {', '.join(sorted(used - known))}, of code that is not part of ProbMetric. If you trust it, "
+            f"call probmetric.load_plugins([{listed}]) first, or name it: --plugin {plugins[0]}."
+        )
+
+
+def _component_names(values: dict[str, Any]) -> list[str]:
+    """Names of all components a record mentions, whatever it looks like otherwise."""
+    found: list[str] = []
+    waiting: list[Any] = [values.get("members"), values.get("transform"), {"uncertainty": values.get("uncertainty")}]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            found += [item["name"]] if isinstance(item.get("name"), str) and "options" in item else []
+            waiting += item.values()
+        elif isinstance(item, list):
+            waiting += item
+    return found
+
+
+def _member(folder: RunFolder) -> dict[str, Any]:
+    settings = dict(folder.encoder["settings"])
+    settings.pop("prepared", None)
+    return {"settings": settings | {"pretrained": None}, "facts": folder.encoder["encoder"]}
+
+
+def _transform(encoder: RunFolder, data: Path) -> dict[str, Any]:
+    """Return the evaluation view, spelled out, and how far preparation reduced the images."""
+    from probmetric.config import EncoderSettings
+    from probmetric.training.data import training_view
+
+    view = training_view(EncoderSettings(**encoder.encoder["settings"]), data).evaluation()
+    return Transform.of(view, shorter_side_of(data)).model_dump(mode="json")
+
+
+def shorter_side_of(data: Path) -> int:
+    """To how many pixels preparation reduced the shorter side of the images; 0 where it did not."""
+    from probmetric.data.manifest import SUMMARY, load_metadata, read_summary
+    from probmetric.data.sources import REGISTRY
+
+    source = load_metadata(data)["dataset"]
+    summary = read_summary(data) if present(data / SUMMARY) else {}
+    given = summary.get("options", {})
+    chosen = {name: given.get(name, option.default) for name, option in REGISTRY.options(source).items()}
+    return 0 if chosen.get("store") == "files" else int(chosen.get("shorter_side") or 0)
+
+
+def _training_classes(data: Path) -> list[str]:
+    """Names of the training classes, in the order of the loss's classes."""
+    from probmetric.data import load_columns
+
+    columns = load_columns(data, ["label", "split", "class_name"])
+    chosen = columns["split"] == "train"
+    _, first = np.unique(columns["label"][chosen], return_index=True)
+    return [str(name) for name in columns["class_name"][chosen][first]]
+
+
+def _provenance(folder: RunFolder, data: Path) -> dict[str, Any]:
+    from probmetric.data.manifest import SUMMARY, read_summary
+
+    summary = read_summary(data) if present(data / SUMMARY) else {}
+    about = {
+        name: summary[name] for name in ("description", "protocol", "images", "classes", "splits") if name in summary
+    }
+    facts = {name: folder.record[name] for name in _KEPT_FACTS if name in folder.record}
+    labels = {"label": folder.find("settings.label", default=""), "ood": folder.find("settings.ood", default=[])}
+    return {"data": about} | facts | labels
+
+
+def _reference(folder: RunFolder) -> Tensors:
+    """Uncertainties of the validation images."""
+    import torch
+
+    found = folder.tensors("val", "uncertainty")
+    return {"uncertainty": torch.from_numpy(found["uncertainty"])} if found else {"uncertainty": torch.empty(0)}
+
+
+def parts_of(source: str | Path) -> Parts:
+    """The parts of a model; arguments and errors as of `load`."""
+    text = str(source)
+    if text.startswith("models:/"):
+        return Parts.read(_downloaded(text))
+    path = Path(source)
+    if present(path / RECORD):
+        return Parts.read(path)
+    run = path if RunFolder(path).trained or RunFolder(path).finished else RESULTS / path
+    if _is_run(run) and (RunFolder(run).trained or RunFolder(run).finished):
+        run = run.resolve()
+        return _of_run(run, run.parents[2])
+    raise ServingError(
+        f"{text} is no model: expected a folder with {RECORD} (written by `probmetric export`), a finished run "
+        "(<dataset>/<method>/seed<k>) or models:/<name>/<version>."
+    )
+
+
+def _is_run(path: Path) -> bool:
+    try:
+        RunKey.parse(path)
+    except ProbMetricError:
+        return False
+    return True
+
+
+def _of_run(path: Path, results: Path) -> Parts:
+    from probmetric.planning.plans import recorded_run
+
+    name = path.relative_to(results).as_posix()
+    return Parts.of_run(recorded_run(name, results), results.parent, results)
+
+
+def _downloaded(uri: str) -> Path:
+    """The model folder inside an MLflow model."""
+    try:
+        import mlflow
+    except ImportError as error:
+        raise ServingError(f"{uri}: MLflow is not installed; pip install 'probmetric[workflow]'.") from error
+    try:
+        place = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri))
+    except mlflow.MlflowException as error:
+        raise ServingError(
+            f"{uri} cannot be had from {mlflow.get_tracking_uri()}: {error}. Run this where the store is, or name it: "
+            "MLFLOW_TRACKING_URI=sqlite:////path/mlflow.db, or the address of a server."
+        ) from error
+    found = sorted(place.rglob(RECORD))
+    if not found:
+        raise ServingError(f"{uri} holds no model of ProbMetric (no {RECORD}).")
+    return found[0].parent
+
+
+def run_gallery(model: Embedder, source: str, splits: Sequence[str]) -> Gallery:
+    """Return the images of a run's own dataset as a gallery; those it has embedded already are not embedded again.
+
+    Raises:
+        ServingError: `source` is no run of this project.
+    """
+    folder = RunFolder(source) if RunFolder(source).finished else RunFolder.named(source)
+    if not folder.finished:
+        raise ServingError(f"{source} has no images of its own; name a gallery (`probmetric index` makes one).")
+    data = folder.path.resolve().parents[3] / str(folder.find("settings.prepared", default="data/prepared"))
+    gallery = Gallery(Content.empty(model.digest))
+    for split in splits:
+        items = prepared_images(data / folder.key.data, [split])
+        if split != "train" and present(folder.embeddings_file("val" if split == "val" else "test")):
+            tensors = folder.tensors("val" if split == "val" else "test", "mean", "uncertainty")
+            gallery.take(tensors["mean"], tensors["uncertainty"], items.paths, items.class_names)
+            gallery.see(model, items.images)
+        else:
+            gallery.add(model, items.images, paths=items.paths, class_names=items.class_names)
+    return gallery

@@ -1,0 +1,147 @@
+"""What a model folder says of itself (`model.json`), checked before anything is built from it.
+
+    model.json               this record: architecture, transform, uncertainty, classes, provenance, digests
+    weights-<k>.safetensors  weights of member k, named encoder.* and loss.*
+    uncertainty.safetensors  its posterior, where the uncertainty is fitted
+    reference.safetensors    what the run's validation images look like to it: uncertainties and embeddings
+    certificate.json         what its answers are certified for, where they are
+    README.md                model card, written from the run
+
+Nothing in it is executed: components are found by name among those installed, and a model that needs somebody's own
+says which.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from probmetric.config import Component, EncoderSettings, NamedView, Strict, UncertaintyChoice, parse
+from probmetric.data.views import REGISTRY as VIEWS
+from probmetric.data.views import create_view
+from probmetric.data.views._base import RawTensors, View
+from probmetric.io import digest_of
+
+RECORD, CARD, POSTERIOR, REFERENCE = "model.json", "README.md", "uncertainty.safetensors", "reference.safetensors"
+CERTIFICATE = "certificate.json"
+Count = Annotated[int, Field(ge=1, le=10**7)]
+LARGEST_DIM, LARGEST_SIDE = 65_536, 4096
+
+
+class Facts(Strict):
+    """Sizes of a trained encoder."""
+
+    dim: int = Field(ge=1, le=LARGEST_DIM)
+    in_channels: int = Field(ge=1, le=LARGEST_DIM)
+    image_size: int = Field(ge=1, le=LARGEST_DIM)
+    num_classes: Count
+    num_images: Annotated[int, Field(ge=0, le=10**10)] = 1
+    pretrained_sha256: str | None = None
+
+
+class Wrapped(Strict):
+    """A network of somebody's own: its weights are in the folder, its code is not.
+
+    Attributes:
+        kind: name of its class.
+        width: how many numbers it gives, D.
+        head: whether a linear layer (D -> M) was added to it.
+    """
+
+    kind: Annotated[str, Field(max_length=1000)]
+    width: Annotated[int, Field(ge=1, le=LARGEST_DIM)]
+    head: bool
+
+
+class Member(Strict):
+    """One trained encoder; `network` stands in place of the backbone of `settings`."""
+
+    settings: EncoderSettings
+    facts: Facts
+    network: Wrapped | None = None
+
+    @model_validator(mode="after")
+    def _of_a_size_that_can_be_built(self) -> Member:
+        channels, side = self.facts.in_channels, self.facts.image_size
+        if self.network is None and (channels > LARGEST_SIDE or side > LARGEST_SIDE):
+            raise ValueError(f"images of {channels} x {side} x {side}; allowed: up to {LARGEST_SIDE} each.")
+        return self
+
+    @field_validator("settings")
+    @classmethod
+    def _bounded(cls, value: EncoderSettings) -> EncoderSettings:
+        if value.dim > LARGEST_DIM:
+            raise ValueError(f"dim is {value.dim}; allowed: up to {LARGEST_DIM}.")
+        return value
+
+
+class Transform(Strict):
+    """From an image to the network's input: its shorter side is reduced as in preparation, then the view.
+
+    Inputs that are tensors of the shape `tensor` are taken as they are; there is no view then.
+    """
+
+    view: NamedView | None = None
+    shorter_side: Annotated[int, Field(ge=0, le=100_000)] = 0
+    tensor: Annotated[tuple[Annotated[int, Field(ge=1, le=LARGEST_DIM)], ...], Field(max_length=8)] = ()
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Transform:
+        if (self.view is None) == (not self.tensor):
+            raise ValueError("it names a view, or the shape of tensors; one of both.")
+        return self
+
+    @classmethod
+    def of(cls, view: View, shorter_side: int = 0) -> Transform:
+        """Describe a view: by name and options, or by the shape of tensors."""
+        if isinstance(view, RawTensors):
+            return cls(tensor=view.shape)
+        name = next(name for name in VIEWS.names() if VIEWS.get(name) is type(view))
+        options = json.loads(json.dumps(asdict(view)))
+        return cls(view=Component(name=name, options=options), shorter_side=shorter_side)
+
+    def created(self) -> View:
+        """Create the evaluation view."""
+        if self.view is None:
+            return RawTensors(shape=self.tensor)
+        return create_view(self.view.name, **self.view.options)
+
+
+class ModelRecord(Strict):
+    """Everything a model is, but for its tensors."""
+
+    format: Literal[1] = 1
+    name: Annotated[str, Field(max_length=1000)]
+    members: Annotated[tuple[Member, ...], Field(min_length=1, max_length=64)]
+    transform: Transform
+    uncertainty: UncertaintyChoice
+    seed: Annotated[int, Field(ge=0, le=2**63)] = 0
+    classes: tuple[str, ...] = ()
+    plugins: tuple[str, ...] = ()
+    license: str = "not stated"
+    provenance: dict[str, Any] = Field(default_factory=dict)
+    metrics: dict[str, float | None] = Field(default_factory=dict)
+    files: dict[str, str] = Field(default_factory=dict)
+    reference: str = ""  # digest of its file, which decides no embedding; older folders do not say it
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all that decides its embeddings."""
+        return digest_of(self.model_dump(mode="json", include=_DECISIVE))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Channels and side of the network's input."""
+        return self.members[0].facts.in_channels, self.members[0].facts.image_size
+
+    @classmethod
+    def parse(cls, values: Any, where: str) -> ModelRecord:
+        """Check values read from a file called `where`."""
+        record: ModelRecord = parse(cls, values, where)
+        return record
+
+
+_DECISIVE = {"members", "transform", "uncertainty", "seed", "files"}

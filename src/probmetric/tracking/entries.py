@@ -1,0 +1,252 @@
+"""What MLflow is to hold of a run, of a method's seeds and of a report: read from the files, nothing of MLflow yet.
+
+MLflow's run table folds runs below the run that their tag `mlflow.parentRunId` names. The parent here is a row of the
+report's tables: a method with its overrides at one noise rate of a dataset; its children are the seeds, its metrics
+the means over them, of what every one of them has. Reports share runs, so a parent belongs to no report: it stands
+above all finished runs of its method in the store and has the tags of all reports that any of them belongs to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from probmetric.config import Evaluation, Training
+from probmetric.io import digest_of, read_json, sha256_file
+from probmetric.metrics import is_headline
+from probmetric.runs.folder import RunFolder, flatten
+from probmetric.runs.names import RunKey, legal_name
+
+RUN_TAG, PARENT_TAG, KIND_TAG = "probmetric.run", "probmetric.parent", "probmetric.kind"
+REPORTS = "reports"
+_REPORT_SUFFIXES = {".csv", ".html", ".json", ".md", ".pdf", ".png", ".tex"}
+_ENVIRONMENT = ("versions", "hardware")
+_LONGEST_TEXT = 5000
+_CURVES = ("train_loss", "val_metric")
+_VIEW = 4  # raised when other things are written of the same files
+
+Point = tuple[str, float, int, int]
+"""Name, value, milliseconds since the epoch and step of a metric."""
+
+
+@dataclass
+class Entry:
+    """One MLflow run to be.
+
+    Attributes:
+        name: what the UI calls it.
+        start: milliseconds since the epoch; with `end`, the time the UI shows.
+        end: likewise.
+        params: settings as text.
+        tags: everything that is not a setting.
+        metrics: its metrics and curves.
+        artifacts: name -> small file to copy.
+        dataset: (name, digest) of the prepared data.
+    """
+
+    name: str
+    start: int
+    end: int
+    params: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    metrics: list[Point] = field(default_factory=list)
+    artifacts: dict[str, Path] = field(default_factory=dict)
+    dataset: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """Files that MLflow is to hold an entry of.
+
+    Attributes:
+        experiment: the MLflow experiment: the dataset, or `reports`.
+        run: what the entry is found by again: `glyphs/arcface/seed0`.
+        digest: identity of the files.
+        read: reads the entry, which takes longer than all of this.
+    """
+
+    experiment: str
+    run: str
+    digest: str
+    read: Callable[[], Entry]
+
+
+def run_source(run: RunFolder) -> Source:
+    """Return the source of a run; text files count by content, tensors, which change with the history, by size."""
+    content = {name: sha256_file(path) for name, path in run.text_files.items()}
+    sizes = {str(path.relative_to(run.path)): path.stat().st_size for path in sorted(run.path.rglob("*.safetensors"))}
+    digest = digest_of({"view": _VIEW, "content": content, "sizes": sizes})
+    return Source(run.key.dataset, run.key.run, digest, lambda: _run_entry(run))
+
+
+def report_source(experiment: str, folder: Path) -> Source | None:
+    """Return the source of a report: its tables, figures and page; None where there are none."""
+    files = {
+        str(path.relative_to(folder)): path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.startswith(".") and path.suffix in _REPORT_SUFFIXES
+    }
+    digest = digest_of({name: sha256_file(path) for name, path in files.items()})
+    source = Source(REPORTS, f"{REPORTS}/{experiment}", digest, lambda: _report_entry(experiment, files))
+    return source if files else None
+
+
+def _report_entry(experiment: str, files: dict[str, Path]) -> Entry:
+    end = int(max(path.stat().st_mtime for path in files.values()) * 1000)
+    summary = read_json(files["metrics.json"]) if "metrics.json" in files else {}
+    note = f"Tables and figures of `{experiment}`."
+    return Entry(
+        name=experiment,
+        start=end,
+        end=end,
+        tags={"mlflow.source.name": "probmetric", "mlflow.note.content": note},
+        metrics=[(name, value, end, 0) for name, value in summary.items() if isinstance(value, int | float)],
+        artifacts=files,
+    )
+
+
+def _run_entry(run: RunFolder) -> Entry:
+    """Read the run's settings, curves, headline metrics, tags and small files; weights by their digest only."""
+    key, end = run.key, int(run.metrics_file.stat().st_mtime * 1000)
+    start = end - int(1000 * math.fsum(row.get("seconds") or 0.0 for row in run.history))
+    settings = run.record.get("settings", run.record)
+    chosen = {name: value for name, value in settings.items() if name not in (*_ENVIRONMENT, "data_digest")}
+    environment = flatten({name: run.record.get(name) or {} for name in _ENVIRONMENT})
+    encoder, weights = run.find("encoder", default=""), run.weights_file()
+    data_digest = str(run.find("data_digest", default=""))
+    tags = {
+        "mlflow.source.git.commit": environment.pop("versions.git", ""),
+        "mlflow.source.name": "probmetric",
+        "mlflow.note.content": f"Weights and embeddings: `results/{key.run}/` in the repository.",
+        "probmetric.dataset": key.dataset,
+        "probmetric.noise": f"{key.noise:g}",
+        "probmetric.method": key.method,
+        "probmetric.seed": str(key.seed),
+        "probmetric.fidelity": run.fidelity,
+        "probmetric.data_digest": data_digest,
+        "probmetric.encoder": encoder if encoder != key.run else "",  # named where it is another run's
+        "probmetric.weights": f"sha256:{sha256_file(weights)}" if weights.exists() else "",
+    }
+    return Entry(
+        name=f"{key.variant} seed{key.seed}" + (f" noise{key.noise:g}" if key.noise else ""),
+        start=start,
+        end=end,
+        params=_texts({"noise": f"{key.noise:g}", "overrides": key.overrides} | _changed(chosen)),
+        tags=_texts(tags | {f"environment.{name}": value for name, value in environment.items()}),
+        metrics=[*_curves(run, start), *_headlines(run, end)],
+        artifacts=run.text_files,
+        dataset=(key.data, data_digest[:36]) if data_digest else None,
+    )
+
+
+def _changed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by dotted key, without those of training and evaluation that have their default."""
+    groups = {"training": Training(), "evaluation": Evaluation()}
+    defaults = flatten({name: group.model_dump(mode="json") for name, group in groups.items()})
+    return {name: value for name, value in flatten(settings).items() if name not in defaults or defaults[name] != value}
+
+
+def _curves(run: RunFolder, start: int) -> Iterable[Point]:
+    now = float(start)
+    for row in run.history:
+        now += 1000 * (row.get("seconds") or 0.0)
+        for name in _CURVES:
+            value = row.get(name)
+            if value is not None and math.isfinite(value):
+                yield f"by_epoch/{name}", value, int(now), int(row.get("epoch") or 0)
+
+
+def _headlines(run: RunFolder, end: int) -> Iterable[Point]:
+    training = run.find("training", default={}) if "settings" in run.record else {}
+    numbers = {f"training/{name}": value for name, value in training.items() if isinstance(value, int | float)}
+    for name, value in (numbers | run.metrics).items():
+        if value is not None and math.isfinite(value) and is_headline(name):
+            yield legal_name(name), float(value), end, 0
+
+
+@dataclass(frozen=True)
+class Child:
+    """A finished run in the store.
+
+    Attributes:
+        run: `glyphs/arcface/seed0`.
+        run_id: MLflow's.
+        digest: identity of its files.
+        members: tags of the reports it belongs to.
+        parent: MLflow id of its parent; empty without one.
+        times: its start and end in milliseconds since the epoch.
+        metrics: the last value of each of its metrics.
+    """
+
+    run: str
+    run_id: str
+    digest: str
+    members: frozenset[str]
+    parent: str
+    times: tuple[int, int]
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Family:
+    """Runs that differ in their seed alone, in the order of their seeds, and the name of their parent."""
+
+    name: str
+    children: tuple[Child, ...]
+
+    @property
+    def digest(self) -> str:
+        """Identity of what the parent shows."""
+        shown = [(child.run, child.digest, sorted(child.members)) for child in self.children]
+        return digest_of({"view": _VIEW, "children": shown})
+
+    def entry(self) -> Entry:
+        """Return the parent."""
+        keys = [RunKey.parse(child.run) for child in self.children]
+        key, seeds = keys[0], ", ".join(str(key.seed) for key in keys)
+        count = f"{len(keys)} seed{'s' if len(keys) > 1 else ''}"
+        end = max(child.times[1] for child in self.children)
+        members = frozenset().union(*(child.members for child in self.children))
+        tags = {
+            KIND_TAG: "method",
+            "probmetric.dataset": key.dataset,
+            "probmetric.noise": f"{key.noise:g}",
+            "probmetric.method": key.method,
+            "mlflow.source.name": "probmetric",
+            "mlflow.note.content": f"Means over {count}: {seeds}. The runs are folded below.",
+        }
+        return Entry(
+            name=key.variant + (f" noise{key.noise:g}" if key.noise else "") + f" ({count})",
+            start=min(child.times[0] for child in self.children),
+            end=end,
+            params=_texts({"noise": str(key.noise), "overrides": key.overrides, "seeds": seeds}),
+            tags=_texts(tags | dict.fromkeys(sorted(members), "true")),
+            metrics=[(name, value, end, 0) for name, value in sorted(_means(self.children).items())],
+        )
+
+
+def _means(children: Sequence[Child]) -> dict[str, float]:
+    """Return the means of the metrics, not the curves, that all children have."""
+    shared = set.intersection(*(set(child.metrics) for child in children))
+    values = {name: [child.metrics[name] for child in children] for name in shared if not name.startswith("by_epoch/")}
+    return {name: math.fsum(each) / len(children) for name, each in values.items()}
+
+
+def families(children: Iterable[Child]) -> list[Family]:
+    """Group runs by what they have in common but the seed."""
+
+    def name(child: Child) -> str:
+        key = RunKey.parse(child.run)
+        return f"{key.data}/{key.variant}"
+
+    ordered = sorted(children, key=lambda child: (name(child), RunKey.parse(child.run).seed, child.run_id))
+    return [Family(common, tuple(several)) for common, several in groupby(ordered, name)]
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return values as text of bounded length under legal names, without empty ones."""
+    return {legal_name(k): str(v)[:_LONGEST_TEXT] for k, v in values.items() if v is not None and v not in ("", [], {})}

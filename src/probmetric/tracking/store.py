@@ -1,0 +1,317 @@
+"""The MLflow store through its public client: what is there stays, what changed is replaced, what is new is written."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
+
+from probmetric.config import check_store
+from probmetric.io import FileError
+from probmetric.tracking.entries import KIND_TAG, PARENT_TAG, REPORTS, RUN_TAG, Child, Entry, Source, families
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+DIGEST_TAG, MEMBER_TAG, LIVE_TAG = "probmetric.digest", "probmetric.experiment.", "probmetric.live"
+CHILD_OF = "mlflow.parentRunId"
+_TRAINS = {"mlflow.experimentKind": "custom_model_development"}  # the UI then shows training runs, not chat traces
+_LOCK_SECONDS = 900.0
+_METRICS_PER_BATCH, _PARAMS_PER_BATCH = 800, 100  # MLflow takes 1,000 of all kinds together
+
+VIEW, RUNS_VIEW = "probmetric", "probmetric-runs"
+VIEW_TAG, _NOTE = "mlflow.sharedViewState.", "mlflow.note.content"
+_COLUMNS = (
+    *("retrieval/recall_at_1", "retrieval/map_at_r", "sparsification/error_auroc", "trust/added", "p_right/ece"),
+    *("calibration/ece", "training/seconds"),
+)
+_FILTERS = {VIEW: f"tags.`{KIND_TAG}` = 'method'", RUNS_VIEW: f"tags.`{RUN_TAG}` LIKE '%'"}
+_FOLDED = "#/experiments/{}/runs?workflowType=machine_learning"
+
+
+def is_local(store_uri: str) -> bool:
+    """Whether the store is a database here, not a tracking server."""
+    return not store_uri.startswith(("http://", "https://", "databricks"))
+
+
+@contextlib.contextmanager
+def opened(store_uri: str, artifact_root: Path) -> Iterator[MlflowClient]:
+    """Open the store for one writer: locked, found writable or answering, quiet.
+
+    Raises:
+        FileError: what went wrong, in words, with the way out.
+    """
+    try:
+        check_store(store_uri)
+    except ValueError as error:
+        raise FileError(str(error)) from None
+    database = Path(store_uri.removeprefix("sqlite:///")).resolve() if store_uri.startswith("sqlite:///") else None
+    address = f"sqlite:///{database}" if database else store_uri  # MLflow keeps open stores by their addresses
+    with quiet_mlflow(), _locked(Path(f"{database or artifact_root}.lock")), _readable_errors(store_uri):
+        from mlflow import MlflowClient
+
+        if database and database.exists():
+            _check_writable(database)
+        with patience(8, 0):
+            client = MlflowClient(tracking_uri=address, registry_uri=address)
+            client.search_experiments(max_results=1)
+        with patience(30, 2):
+            yield client
+
+
+@contextlib.contextmanager
+def patience(seconds: int, retries: int) -> Iterator[None]:
+    """Wait for a tracking server so long, and ask it again so often, unless the user's environment says otherwise."""
+    limits = {"MLFLOW_HTTP_REQUEST_TIMEOUT": str(seconds), "MLFLOW_HTTP_REQUEST_MAX_RETRIES": str(retries)}
+    added = {name: value for name, value in limits.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
+
+
+@contextlib.contextmanager
+def quiet_mlflow() -> Iterator[None]:
+    """No telemetry, no migration chatter, no addresses printed; set before MLflow is imported."""
+    for name in ("MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"):
+        os.environ.setdefault(name, "true")
+    import mlflow  # noqa: F401  (sets its own log level when imported)
+
+    loggers = [logging.getLogger(name) for name in ("mlflow", "alembic")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock file: one process at a time creates or fills the database; two would break MLflow's migrations."""
+    lock = FileLock(path, timeout=_LOCK_SECONDS)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout as error:
+        raise FileError(
+            f"{path} has been held by another process for {_LOCK_SECONDS:.0f} s; is one hanging?"
+        ) from error
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror}; results are safe, the MLflow view is not.") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _check_writable(database: Path) -> None:
+    """Try to write to an SQLite file: MLflow would retry for more than a minute before it gives up."""
+    with contextlib.closing(sqlite3.connect(database, timeout=20)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("SELECT count(*) FROM sqlite_master")
+        connection.rollback()
+
+
+@contextlib.contextmanager
+def _readable_errors(store_uri: str) -> Iterator[None]:
+    """Turn errors of MLflow, SQLAlchemy, SQLite and the file system into one sentence with the way out."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError, sqlite3.Error, OSError) as error:
+        first = str(error).strip().splitlines()[0].rstrip(".")
+        raise FileError(
+            f"the MLflow store {store_uri} cannot be written: {first}. The results are safe in their files; mend "
+            "or remove the store and run `probmetric track` again: it is rebuilt from them."
+        ) from error
+
+
+class Writer:
+    """Writes sources to one open store on behalf of one experiment.
+
+    Attributes:
+        client: MLflow's.
+        artifact_root: folder of the artifacts; None where a tracking server keeps them.
+        member: the tag of runs that belong to the experiment.
+    """
+
+    def __init__(self, client: MlflowClient, artifact_root: Path | None, member: str) -> None:
+        self.client, self.artifact_root, self.member = client, artifact_root, MEMBER_TAG + member
+
+    def write(self, sources: Sequence[Source]) -> dict[str, Any]:
+        """Bring the store up to date; returns the names written and how many were unchanged."""
+        written = []
+        for name in sorted({source.experiment for source in sources}):
+            experiment_id = self.experiment_id(name)
+            new = self._bring_up_to_date(experiment_id, [source for source in sources if source.experiment == name])
+            if name != REPORTS:
+                self._keep_parents(experiment_id)
+                self._keep_views(experiment_id)
+            written += new
+        return {"written": written, "unchanged": len(sources) - len(written)}
+
+    def _bring_up_to_date(self, experiment_id: str, sources: Sequence[Source]) -> list[str]:
+        """Write what is new, replace what changed; returns the names of what was written."""
+        stored = _by_name(self._runs(experiment_id), RUN_TAG, LIVE_TAG)
+        written = []
+        for source in sources:
+            old = stored.pop(source.run, [])
+            current = next((run for run in old if run.data.tags.get(DIGEST_TAG) == source.digest), None)
+            if current is None:
+                members = {self.member}.union(*(_members(run) for run in old))
+                tags = dict.fromkeys(members, "true") | {RUN_TAG: source.run}
+                self._create(experiment_id, source.read(), tags, source.digest)
+                written.append(source.run)
+            elif self.member not in current.data.tags:
+                self.client.set_tag(current.info.run_id, self.member, "true")
+            self._delete(run for run in old if run is not current)
+        for run in (run for runs in stored.values() for run in runs if self.member in run.data.tags):
+            self.client.delete_tag(run.info.run_id, self.member)
+        return written
+
+    def _keep_parents(self, experiment_id: str) -> None:
+        """Put every finished run below a parent that shows it as it is; delete parents of something else."""
+        runs = self._runs(experiment_id)
+        finished = [run for run in runs if RUN_TAG in run.data.tags and DIGEST_TAG in run.data.tags]
+        parents = [run for run in runs if PARENT_TAG in run.data.tags]
+        ids = {(run.data.tags.get(DIGEST_TAG), run.data.tags[PARENT_TAG]): run.info.run_id for run in parents}
+        kept = set()
+        for family in families(map(_child, finished)):
+            parent = ids.get((family.digest, family.name))
+            if parent is None:
+                parent = self._create(experiment_id, family.entry(), {PARENT_TAG: family.name}, family.digest)
+            kept.add(parent)
+            for child in family.children:
+                if child.parent != parent:
+                    self.client.set_tag(child.run_id, CHILD_OF, parent)
+        self._delete(run for run in parents if run.info.run_id not in kept)
+
+    def _create(self, experiment_id: str, entry: Entry, tags: Mapping[str, str], digest: str) -> str:
+        """Write a run, its digest last: a run without one is written again; returns its id."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
+
+        run = self.client.create_run(experiment_id, entry.start, {**entry.tags, **tags}, entry.name)
+        run_id = str(run.info.run_id)
+        for name, path in entry.artifacts.items():
+            folder = str(Path(name).parent)
+            self.client.log_artifact(run_id, str(path), None if folder == "." else folder)
+        if entry.dataset:
+            name, data_digest = entry.dataset
+            dataset = Dataset(name, data_digest, source_type="dvc", source=json.dumps({"stage": name}))
+            self.client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
+        self.client.set_terminated(run_id, end_time=entry.end)
+        metrics = [Metric(*point) for point in entry.metrics]
+        params = [Param(*item) for item in entry.params.items()]
+        count = max(1, -(-len(metrics) // _METRICS_PER_BATCH), -(-len(params) // _PARAMS_PER_BATCH))
+        for batch in range(count):
+            some = metrics[batch * _METRICS_PER_BATCH : (batch + 1) * _METRICS_PER_BATCH]
+            few = params[batch * _PARAMS_PER_BATCH : (batch + 1) * _PARAMS_PER_BATCH]
+            self.client.log_batch(run_id, some, few, [RunTag(DIGEST_TAG, digest)] if batch == count - 1 else [])
+        return run_id
+
+    def _delete(self, runs: Iterable[Run]) -> None:
+        for run in runs:
+            self.client.delete_run(run.info.run_id)
+            if self.artifact_root:
+                name = self.client.get_experiment(run.info.experiment_id).name
+                shutil.rmtree(self.artifact_root / name / run.info.run_id, ignore_errors=True)
+
+    def experiment_id(self, name: str) -> str:
+        """Return MLflow's id of the experiment, which is made or restored.
+
+        Artifacts are found by the address that the store has of their folder. Where that is not here any more (the
+        repository was moved), another experiment takes the name, and all its runs are written again.
+        """
+        from mlflow.exceptions import MlflowException
+
+        location = (self.artifact_root / name).resolve().as_uri() if self.artifact_root else None
+        experiment = self.client.get_experiment_by_name(name)
+        if experiment and experiment.lifecycle_stage == "deleted":
+            self.client.restore_experiment(experiment.experiment_id)
+        if experiment and location and experiment.artifact_location != location:
+            self.client.rename_experiment(
+                experiment.experiment_id, f"{name} before it was moved {experiment.experiment_id}"
+            )
+            self.client.delete_experiment(experiment.experiment_id)
+            experiment = None
+        if experiment is None:
+            try:
+                return str(self.client.create_experiment(name, location, _TRAINS))
+            except MlflowException:
+                # Somebody else's process made it meanwhile on a shared server.
+                experiment = self.client.get_experiment_by_name(name)
+                if experiment is None:
+                    raise
+        return str(experiment.experiment_id)
+
+    def _runs(self, experiment_id: str) -> list[Run]:
+        """Return the runs that are not deleted."""
+        runs: list[Run] = []
+        token = None
+        while token or not runs:
+            page = self.client.search_runs([experiment_id], max_results=1000, page_token=token)
+            runs += page
+            token = page.token
+            if not token:
+                break
+        return runs
+
+    def _keep_views(self, experiment_id: str) -> None:
+        """Put the views of the run table into the store, unless they are there; a description somebody wrote stays.
+
+        MLflow holds the columns somebody chose in their browser; a view that is shared is a tag of the experiment, and
+        an address names it.
+        """
+        tags = self.client.get_experiment(experiment_id).tags
+        for view, shown in _FILTERS.items():
+            columns = [*(f"metrics.`{name}`" for name in _COLUMNS), "params.`noise`"]
+            state = {"selectedColumns": columns, "orderByKey": columns[0], "orderByAsc": False, "searchFilter": shown}
+            if tags.get(VIEW_TAG + view) != json.dumps(state):
+                self.client.set_experiment_tag(experiment_id, VIEW_TAG + view, json.dumps(state))
+        if _NOTE not in tags:
+            note = (
+                f"[Best methods]({view_address(experiment_id)}) (means over seeds), "
+                f"[best runs]({view_address(experiment_id, RUNS_VIEW)}), [folded]({_FOLDED.format(experiment_id)}). "
+                "Search: ``tags.`probmetric.method` = 'arcface' and params.noise = '0.2'``."
+            )
+            self.client.set_experiment_tag(experiment_id, _NOTE, note)
+
+
+def view_address(experiment_id: str, view: str = VIEW) -> str:
+    """Return where a server shows a view of an experiment: its methods, or its runs, best first."""
+    return f"{_FOLDED.format(experiment_id)}&viewStateShareKey={view}"
+
+
+def _by_name(runs: Iterable[Run], *name_tags: str) -> dict[str, list[Run]]:
+    """Return the runs by what one of their tags says; several after an interruption, or with a live run."""
+    named: dict[str, list[Run]] = {}
+    for run in runs:
+        if name := next((run.data.tags[tag] for tag in name_tags if run.data.tags.get(tag)), ""):
+            named.setdefault(name, []).append(run)
+    return named
+
+
+def _child(run: Run) -> Child:
+    tags, times = run.data.tags, (run.info.start_time, run.info.end_time)
+    parent = tags.get(CHILD_OF, "")
+    return Child(tags[RUN_TAG], run.info.run_id, tags[DIGEST_TAG], _members(run), parent, times, run.data.metrics)
+
+
+def _members(run: Run) -> frozenset[str]:
+    return frozenset(tag for tag in run.data.tags if tag.startswith(MEMBER_TAG))

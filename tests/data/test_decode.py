@@ -1,0 +1,118 @@
+"""Odd pictures: strange EXIF data, floating point, transparency by colour key, no area, what Pillow stumbles over."""
+
+from __future__ import annotations
+
+import io
+import struct
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from probmetric.data.decode import IMAGE_KINDS, UNREAD_KINDS, decode, decode_file, decoded
+from probmetric.data.manifest import DataError
+
+RAMP = np.linspace(0, 1, 256, dtype=np.float32).reshape(16, 16)
+TURN = (0x0112, 3, 1, struct.pack("<HH", 6, 0))
+
+
+def encoded(image: Image.Image, kind: str, **options) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def jpeg_with_exif(entries, head=b"Exif\0\0") -> bytes:
+    """A JPEG (20 x 30) with TIFF entries (tag, type, count, four bytes); a rational lies behind the directory."""
+    body = b"".join(struct.pack("<HHI", *entry[:3]) + entry[3] for entry in entries)
+    tiff = b"II*\0\x08\0\0\0" + struct.pack("<H", len(entries)) + body + struct.pack("<III", 0, 72, 1)
+    data = encoded(Image.new("RGB", (30, 20), (200, 100, 50)), "JPEG")
+    block = head + tiff
+    return data[:2] + b"\xff\xe1" + struct.pack(">H", len(block) + 2) + block + data[2:]
+
+
+def behind(number: int) -> bytes:
+    return struct.pack("<I", 8 + 2 + 12 * number + 4)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [(0x0106, 5, 1, behind(2)), TURN],  # photometric interpretation as a rational
+        [(0x010F, 5, 1, behind(2)), TURN],  # camera maker as a rational
+        [(0x0131, 9, 1, struct.pack("<i", -3)), TURN],  # software as a signed number
+        [TURN],
+    ],
+)
+@pytest.mark.parametrize("head", [b"Exif\0\0", b"Exif\0\0Exif\0\0"])
+def test_strange_exif_data_turn_the_image_or_nothing(entries, head):
+    pixels, remarks = decode(jpeg_with_exif(entries, head), "photo.jpg")
+    assert remarks == ("turned upright by its EXIF orientation",)
+    assert pixels.shape == (30, 20, 3)
+
+
+@pytest.mark.parametrize("orientation", [0, 9, 65535])
+def test_orientations_that_are_none_turn_nothing(orientation):
+    entry = (0x0112, 3, 1, struct.pack("<HH", orientation, 0))
+    pixels, remarks = decode(jpeg_with_exif([entry]), "photo.jpg")
+    assert remarks == ()
+    assert pixels.shape == (20, 30, 3)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected", "remark"),
+    [
+        (RAMP, RAMP * 255, "0 to 1, scaled"),
+        (RAMP * 200, RAMP * 200, "0 to 255, rounded"),
+        (RAMP * 1000, RAMP * 255, "smallest value to its largest"),
+        (RAMP * 1000 - 500, RAMP * 255, "smallest value to its largest"),
+        (np.full((16, 16), 300, np.float32), np.zeros((16, 16)), "smallest value to its largest"),
+        (np.where(RAMP > 0.5, np.nan, RAMP), np.where(RAMP > 0.5, 0, RAMP * 255), "no numbers are black"),
+        (np.where(RAMP > 0.5, np.inf, RAMP), np.where(RAMP > 0.5, 0, RAMP * 255), "no numbers are black"),
+    ],
+)
+def test_floating_point_is_seen(values, expected, remark):
+    image = Image.fromarray(values.astype(np.float32))
+    for pixels, remarks in (decode(encoded(image, "TIFF"), "x.tif", mode="L"), decoded(image, mode="L")):
+        np.testing.assert_array_equal(pixels[..., 0], np.rint(expected))
+        assert remark in remarks[0]
+
+
+def test_an_image_without_a_number_is_refused():
+    data = encoded(Image.fromarray(np.full((4, 4), np.nan, np.float32)), "TIFF")
+    with pytest.raises(DataError, match=r"x\.tif .*none of its pixels is a number"):
+        decode(data, "x.tif")
+
+
+@pytest.mark.parametrize(("mode", "key"), [("RGB", (10, 20, 30)), ("L", 10)])
+def test_the_transparent_colour_is_laid_on_white(mode, key):
+    image = Image.new(mode, (4, 4), key)
+    image.putpixel((0, 0), 77 if mode == "L" else (77, 77, 77))
+    pixels, remarks = decode(encoded(image, "PNG", transparency=key), "x.png", mode=mode)
+    assert remarks == ("transparency laid on white",)
+    assert (pixels[0, 0] == 77).all()
+    assert (pixels[1:] == 255).all()
+
+
+@pytest.mark.parametrize("box", [(5, 5, 5, 12), (5, 5, 12, 5), (5, 5, 5, 5)])
+def test_a_crop_without_area_is_named(box):
+    with pytest.raises(DataError, match="query 3 has no area"):
+        decoded(Image.new("RGB", (16, 16)).crop(box), "query 3")
+
+
+def test_whatever_pillow_raises_concerns_one_image(monkeypatch):
+    def stumble(*_, **__):
+        raise KeyError("of the reader")
+
+    monkeypatch.setattr(Image.Image, "convert", stumble)
+    with pytest.raises(DataError, match=r"x\.png is truncated or damaged"):
+        decode(encoded(Image.new("L", (4, 4)), "PNG"), "x.png")
+
+
+def test_kinds_that_are_not_read_say_what_to_do(tmp_path):
+    for suffix in UNREAD_KINDS:
+        path = tmp_path / f"x{suffix}"
+        path.write_bytes(b"of another kind")
+        with pytest.raises(DataError, match=rf"x\{suffix} is of a kind that is not read .* convert it to JPEG or PNG"):
+            decode_file(path)
+    assert not set(UNREAD_KINDS) & set(IMAGE_KINDS)

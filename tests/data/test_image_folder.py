@@ -1,0 +1,148 @@
+"""One reader of folders for all commands: layouts of splits, links, hidden folders, kinds of pictures."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from probmetric.data.image_folder import read_image_folder
+from probmetric.data.manifest import DataError, load_manifest
+from probmetric.data.prepare import prepare_dataset
+
+CLASSES = ("cat", "dog", "emu", "fox")
+
+
+def pictures(place: Path, names: tuple[str, ...] = CLASSES, count: int = 3) -> Path:
+    for number, name in enumerate(names):
+        (place / name).mkdir(parents=True, exist_ok=True)
+        for image in range(count):
+            draw = np.random.default_rng([number, image, len(place.parts)])
+            Image.fromarray(draw.integers(0, 255, (16, 16, 3), dtype=np.uint8)).save(place / name / f"{image}.png")
+    return place
+
+
+@pytest.mark.parametrize(
+    ("folders", "splits"),
+    [
+        ("train test", {"train", "test"}),
+        ("train val", {"train", "test"}),  # ImageNet's: the published val/ is what is tested on
+        ("Train Test", {"train", "test"}),
+        ("TRAIN VAL TEST", {"train", "val", "test"}),
+        ("training validation testing", {"train", "val", "test"}),
+        ("training testing", {"train", "test"}),
+        ("train valid test", {"train", "val", "test"}),
+    ],
+)
+def test_folders_of_splits_are_no_classes(tmp_path, folders, splits):
+    for name in folders.split():
+        pictures(tmp_path / "photos" / name)
+    folder = read_image_folder(tmp_path / "photos")
+    assert {image.class_name for image in folder.images} == set(CLASSES)
+    assert {image.split for image in folder.images} == splits
+    assert folder.names_splits
+    assert ("there is no test folder" in " ".join(folder.notes)) == (folders == "train val")
+
+
+@pytest.mark.parametrize("names", [("train", "bus", "car"), ("train", "test"), ("val", "test"), ("train",)])
+def test_classes_may_be_called_as_splits(tmp_path, names):
+    folder = read_image_folder(pictures(tmp_path / "photos", names))
+    assert {image.class_name for image in folder.images} == set(names)
+    assert not folder.names_splits
+
+
+def test_classes_beside_splits_and_two_folders_of_one_split_are_refused(tmp_path):
+    root = tmp_path / "photos"
+    pictures(root / "train")
+    pictures(root / "test")
+    pictures(root, ("more",))
+    with pytest.raises(DataError, match=r"beside the folders of splits \(test, train\) there are others .*\(more\)"):
+        read_image_folder(root)
+    (root / "more").rename(tmp_path / "more")
+    pictures(root / "Training")
+    with pytest.raises(DataError, match=r"Training, test, train two name the same split"):
+        read_image_folder(root)
+
+
+def test_hidden_folders_and_files_are_no_images(tmp_path):
+    root = pictures(tmp_path / "photos")
+    pictures(root, (".ipynb_checkpoints", "cat/.thumbs"))
+    (root / "cat" / "._0.png").write_bytes(b"resource fork")
+    (root / "cat" / "notes.txt").write_text("no picture")
+    assert len(read_image_folder(root).images) == 12
+
+
+def test_links_out_are_listed_and_followed_when_told_to(tmp_path):
+    root = pictures(tmp_path / "photos", CLASSES[:2])
+    store = pictures(tmp_path / "store", CLASSES[2:])
+    for name in CLASSES[2:]:
+        (root / name).symlink_to(store / name)
+    (root / "cat" / "out.png").symlink_to(store / "fox" / "0.png")
+    (root / "cat" / "gone.png").symlink_to("nowhere.png")
+    folder = read_image_folder(root)
+    assert {image.class_name for image in folder.images} == set(CLASSES[:2])
+    assert folder.links_out == ["cat/gone.png", "cat/out.png", "emu", "fox"]
+    folder = read_image_folder(root, follow_links=True)
+    assert {image.class_name for image in folder.images} == set(CLASSES)
+    assert folder.links_out == []
+    assert len(folder.images) == 14, "a link to nothing is an image that cannot be read"
+
+
+def test_a_folder_of_links_alone_is_read(tmp_path):
+    store, root = pictures(tmp_path / "store", count=6), tmp_path / "photos"
+    for file in store.rglob("*.png"):
+        link = root / file.relative_to(store)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(file)
+    assert len(read_image_folder(root).images) == 24
+    (tmp_path / "linked").mkdir()
+    for name in CLASSES:
+        (tmp_path / "linked" / name).symlink_to(store / name)
+    assert len(read_image_folder(tmp_path / "linked").images) == 24
+    prepare_dataset("folder", tmp_path / "shop", raw=root, split="by_image", progress=False)
+    assert set(load_manifest(tmp_path / "shop")["class_name"]) == set(CLASSES)
+
+
+def test_links_inside_the_folder_are_read_and_circles_end(tmp_path):
+    root = pictures(tmp_path / "photos")
+    (root / "cat" / "again.png").symlink_to(root / "cat" / "0.png")
+    (root / "gnu").symlink_to(root / "fox")
+    (root / "cat" / "up").symlink_to(root)
+    (root / "loop").symlink_to("loop")
+    for follow in (False, True):
+        folder = read_image_folder(root, follow_links=follow)
+        assert len(folder.images) == 16
+        assert {image.class_name for image in folder.images} == {*CLASSES, "gnu"}
+
+
+def test_what_is_no_folder_or_holds_nothing_is_said(tmp_path):
+    with pytest.raises(DataError, match="is no folder"):
+        read_image_folder(tmp_path / "none")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"holds no images \(\.jpg, .*one folder per class"):
+        read_image_folder(tmp_path / "empty")
+
+
+def test_loose_images_have_no_class_and_groups_are_the_folders_below(tmp_path):
+    root = pictures(tmp_path / "photos", ("cat/white", "cat/black"))
+    Image.new("RGB", (9, 9)).save(root / "loose.png")
+    folder = read_image_folder(root)
+    assert {(image.class_name, image.group) for image in folder.images} == {
+        ("cat", "cat/white"), ("cat", "cat/black"), ("", "loose.png"),
+    }  # fmt: skip
+
+
+def test_a_gallery_reads_folders_as_datasets_do(tmp_path, caplog):
+    from probmetric.data.loose import loose_images
+
+    pictures(tmp_path / "photos/train")
+    pictures(tmp_path / "photos/test")
+    Image.new("RGB", (9, 9)).save(tmp_path / "photos/train/cat/x.jfif", "JPEG")
+    (tmp_path / "photos/train/cat/x.heic").write_bytes(b"another kind")
+    with caplog.at_level(logging.WARNING):
+        items = loose_images(tmp_path / "photos")
+    assert set(items.class_names) == set(CLASSES)
+    assert len(items.images) == 26, "also what cannot be read, which embedding then names"
