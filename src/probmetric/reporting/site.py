@@ -83,7 +83,7 @@ def write_site(reports: Path, site: Path) -> Path:
             something else.
     """
     pages = sorted(reports.rglob("index.html"))
-    figures = sorted(path for path in (reports / "theory").glob("*.json") if path.name != PAGE)
+    figures = sorted(path for path in (reports / "theory").glob("[!.]*.json") if path.name != PAGE)
     if not pages and not figures:
         raise FileError(f"{reports} holds no page yet; `snakemake` makes those of the experiments in params.yaml.")
     check_replaceable(site, SITE, [reports])
