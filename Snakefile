@@ -14,8 +14,8 @@ configfile: "params.yaml"
 
 include: "workflow/rules/common.smk"
 include: "workflow/rules/data.smk"
-include: "workflow/rules/runs.smk"
-include: "workflow/rules/reports.smk"
+include: "workflow/rules/run.smk"
+include: "workflow/rules/report.smk"
 
 
 localrules:
@@ -28,22 +28,16 @@ localrules:
 rule all:
     default_target: True
     input:
+        collect(MADE, run=PLAN.runs if PLAN else []),
         collect("reports/{experiment}/index.html", experiment=EXPERIMENTS),
-        collect(
-            "reports/{experiment}/table.{format}",
-            experiment=EXPERIMENTS,
-            format=["md", "csv", "tex"],
-        ),
         collect("state/tracked/{experiment}.json", experiment=EXPERIMENTS),
 
 
-onstart:
-    start()
-
-
 onsuccess:
-    finish()
+    if EXPERIMENTS:
+        tell(closing_summary(PLAN))
 
 
 onerror:
-    stop()
+    tell(failure_summary(PLAN, BEGAN))
+    tell(partial_reports(PLAN))

@@ -18,9 +18,9 @@ pytestmark = pytest.mark.slow
 
 # (file, step that reads it)
 READ = {
-    f"results/{ENCODER}/model.safetensors": "fit_posterior",
+    f"results/{ENCODER}/model.safetensors": "fit",
     f"results/{ENCODER}/model_last.safetensors": "embed",
-    f"results/{ENCODER}/encoder.yaml": "fit_posterior",
+    f"results/{ENCODER}/encoder.yaml": "fit",
     f"results/{RUN}/posterior.safetensors": "embed",
     f"results/{RUN}/embeddings/test.safetensors": "evaluate",
     f"results/{RUN}/embeddings/val.safetensors": "evaluate",

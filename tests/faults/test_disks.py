@@ -39,7 +39,7 @@ def test_a_full_disk(step, whole, tmp_path, request):
     outcome = tiny.run(step)
     check_nothing_half_written(tiny, whole, step)
     if outcome.status == 0:
-        assert step in ("figures", "track"), "what is small enough still fits"
+        assert step in ("report", "track", "aggregate"), "what is small enough still fits"
     else:
         assert outcome.status == 2, outcome.output[-2000:]
         assert "full" in outcome.output or "No space left" in outcome.output
@@ -50,7 +50,7 @@ def test_a_full_disk(step, whole, tmp_path, request):
     check_whole(tiny, whole)
 
 
-@pytest.mark.parametrize("step", ["train", "fit_posterior", "embed"])
+@pytest.mark.parametrize("step", ["train", "fit", "embed"])
 def test_a_limit_on_file_sizes(step, tiny, whole):
     """`ulimit -f`, as clusters set it; needs no right to mount."""
     tiny.remove_outputs(step)
@@ -79,10 +79,10 @@ def test_a_read_only_disk(step, tiny, whole, request):
 
 
 HANGING = {
-    "fit_posterior": f"results/{ENCODER}/model.safetensors",
+    "fit": f"results/{ENCODER}/model.safetensors",
     "embed": f"results/{RUN}/posterior.safetensors",
     "evaluate": f"results/{RUN}/embeddings/test.safetensors",
-    "report": f"results/{RUN}/metrics.json",
+    "aggregate": f"results/{RUN}/metrics.json",
     "train": "data/prepared/digits/digest",
 }
 
@@ -112,7 +112,7 @@ def test_what_is_not_visible_yet_is_an_error_that_costs_nothing(tiny, whole):
     check_whole(tiny, whole)
 
 
-@pytest.mark.parametrize("step", ["fit_posterior", "evaluate", "report", "track"])
+@pytest.mark.parametrize("step", ["fit", "evaluate", "report", "track"])
 def test_wrong_clocks(step, tiny, whole):
     """Time stamps years apart, some in the future: the results do not depend on them."""
     generator = random.Random(f"clock {step}")

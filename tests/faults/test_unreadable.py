@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 # step -> what it reads. YAML and CSV that were cut short are often still valid.
 READ = {
     "train": [f"{PREPARED}/digest", f"{PREPARED}/manifest.parquet", f"{PREPARED}/images.bin"],
-    "fit_posterior": [f"results/{ENCODER}/encoder.yaml", f"results/{ENCODER}/model.safetensors"],
+    "fit": [f"results/{ENCODER}/encoder.yaml", f"results/{ENCODER}/model.safetensors"],
     "embed": [f"results/{ENCODER}/model_last.safetensors", f"results/{RUN}/posterior.safetensors"],
     "evaluate": [
         f"results/{ENCODER}/encoder.yaml",

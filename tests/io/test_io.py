@@ -299,7 +299,7 @@ def test_a_command_names_the_file_that_it_could_not_read(tmp_path, monkeypatch, 
     def unreadable(options):
         raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "x"))
 
-    monkeypatch.setattr("probmetric.cli._upkeep.experiments", unreadable)
+    monkeypatch.setattr("probmetric.cli.runs.experiments", unreadable)
     assert cli.main(["experiments"]) == 2
     assert f"{tmp_path / 'x'} cannot be read: Permission denied; make it readable" in capsys.readouterr().err
 

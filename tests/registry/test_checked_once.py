@@ -6,9 +6,9 @@ import pytest
 
 from probmetric.config import ConfigError, Params, parse
 from probmetric.losses import create_loss
-from probmetric.planning.plans import RunPlan
 from probmetric.planning.runs import find_run, resolve
 from probmetric.registry import registry as registries
+from probmetric.runs.plan import RunPlan
 
 METHOD = {"loss": {"name": "contrastive", "margin": 0.6}}
 

@@ -262,13 +262,13 @@ def test_an_uncertainty_that_is_not_finite_is_named(run):
 
 
 def test_queries_without_positives_are_left_out_of_retrieval_calibration_too():
-    from probmetric.retrieval.sampled import retrieval_reliability
+    from probmetric.retrieval.votes import retrieval_votes, vote_reliability
 
     generator = np.random.default_rng(4)
     samples = generator.normal(size=(41, 6, 4)) + 3 * generator.normal(size=(8, 4))[np.arange(41) % 8][:, None]
     labels = np.arange(41) % 8
     alone = np.where(np.arange(41) == 40, 9, labels)  # one image alone in its class
-    _, diagram = retrieval_reliability(samples, alone)
+    _, diagram = vote_reliability(*retrieval_votes(samples, alone))
     assert diagram.count.sum() == 40
 
 

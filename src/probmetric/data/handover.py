@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from probmetric.interruptions import call
 from probmetric.io import alone, write_text
+from probmetric.process import call
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,6 @@
 """What a report was made from and what it is: `reports/<experiment>/page.json`, the last file that is written.
 
-    {"state": digest, "stale": {run: why}, "files": {name: SHA-256}}
-
-`state` says what tables, figures and page were made from (`report_state`), `stale` which runs are left out.
+{"stale": {run: why it is left out}, "files": {name: SHA-256}}
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from probmetric.io import FileError, present, read_json, remembered_json, sha256_file, write_json
+from probmetric.io import FileError, present, read_json, sha256_file, write_json
 
 REPORTS = Path("reports")
 PAGE = "page.json"
@@ -27,11 +25,11 @@ def read_record(experiment: str) -> dict[str, Any]:
     return _checked(REPORTS / experiment, REPORT, ["runs.parquet", "metrics.json"])
 
 
-def sign(folder: Path, state: str = "", stale: Mapping[str, str] | None = None) -> None:
-    """Say that what lies in the report `folder` is that of `state`, without the `stale` runs (run -> why)."""
+def sign(folder: Path, stale: Mapping[str, str] | None = None) -> None:
+    """Say what lies in the report `folder`, which is made without the `stale` runs (run -> why)."""
     paths = sorted([*folder.glob("[!.]*"), *folder.glob("figures/[!.]*")])
     files = {str(path.relative_to(folder)): sha256_file(path) for path in paths if path.is_file() and path.name != PAGE}
-    write_json(folder / PAGE, {"state": state, "stale": dict(stale or {}), "files": files})
+    write_json(folder / PAGE, {"stale": dict(stale or {}), "files": files})
 
 
 def check_signed(folder: Path, fix: str = REPORT) -> None:
@@ -45,16 +43,10 @@ def check_signed(folder: Path, fix: str = REPORT) -> None:
 
 def _checked(folder: Path, fix: str, only: Collection[str] = ()) -> dict[str, Any]:
     """Return the record in `folder`, after comparing files with their digests: all it names, or some `only`."""
-    record: dict[str, Any] = {"state": "", "stale": {}, "files": {}}
+    record: dict[str, Any] = {"stale": {}, "files": {}}
     if present(folder / PAGE):
-        record |= read_json(folder / PAGE, fix, dict[str, dict[str, str] | str])
+        record |= read_json(folder / PAGE, fix, dict[str, dict[str, str]])
     for name, digest in record["files"].items():
         if (not only or name in only) and sha256_file(folder / name) != digest:
             raise FileError(f"{folder / name} was damaged or edited since it was written; {fix}.")
     return record
-
-
-def signature(experiment: str) -> str:
-    """Return the state of the report as it was signed; empty where it was not finished."""
-    record = remembered_json(REPORTS / experiment / PAGE)
-    return str(record.get("state", "")) if isinstance(record, dict) else ""

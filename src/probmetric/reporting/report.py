@@ -21,32 +21,30 @@ from probmetric.runs.folder import STEPS, RunFolder
 
 if TYPE_CHECKING:
     from probmetric.planning.plans import ReportPlan
-    from probmetric.planning.staleness import Judge
 
 log = logging.getLogger(__name__)
 
 
-def make_report(plan: ReportPlan, judge: Judge, state: str, processes: int = 1) -> Path:
+def make_report(plan: ReportPlan, processes: int = 1) -> Path:
     """Make the report of a planned experiment, of the runs that are what their plans say; return its page.
 
     A run that is missing is shown as not run; one whose results are not what is planned is left out, with the reason.
 
     Args:
         plan: the experiment.
-        judge: says of every run whether its results are what is planned.
-        state: what the report is made from; the page is signed with it.
         processes: how many draw figures at once.
 
     Raises:
         FileError: a file of a run is damaged, or a link that leads nowhere.
     """
+    judge = plan.judge()
     verdicts = {name: judge.run_verdict(name) for name in plan.shown}
-    stale = {name: verdict.why for name, verdict in verdicts.items() if verdict.state in ("stale", "kept")}
+    stale = {name: verdict.why for name, verdict in verdicts.items() if verdict.state == "stale"}
     for name in (name for name, verdict in verdicts.items() if verdict.state == "missing"):
         _check_links(RunFolder.named(name))
     context = ReportContext.of(plan, stale)
-    page = write_report(context, [name for name, verdict in verdicts.items() if verdict.state == "fresh"], processes)
-    sign(context.folder, state, stale)
+    page = write_report(context, [name for name, verdict in verdicts.items() if verdict.usable], processes)
+    sign(context.folder, stale)
     if stale:
         name, why = next(iter(stale.items()))
         log.warning("%d of %d runs are left out, such as %s: %s", len(stale), len(verdicts), name, why)

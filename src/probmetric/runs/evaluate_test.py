@@ -14,11 +14,11 @@ from probmetric.metrics.classification import classification_metrics
 from probmetric.metrics.clustering import clustering_metrics
 from probmetric.metrics.image_errors import error_of_auroc, image_curves, mean_error, resampled
 from probmetric.metrics.ood import auroc
+from probmetric.metrics.ranked import metric_names
 from probmetric.metrics.selective import selective_metrics, sparsification
 from probmetric.metrics.structure import structure_metrics
-from probmetric.retrieval._rank_metrics import metric_names
 from probmetric.retrieval.measures import retrieval_per_query, summarize
-from probmetric.retrieval.sampled import retrieval_votes, sampled_retrieval_metrics, vote_reliability
+from probmetric.retrieval.votes import retrieval_votes, sampled_retrieval_metrics, vote_reliability
 from probmetric.runs.evaluate_found import Found
 from probmetric.runs.evaluate_settings import EvaluationSettings
 from probmetric.runs.folder import Embeddings

@@ -331,16 +331,14 @@ class Gallery:
             queries: unit rows `mean` (Q, M) and `uncertainty` (Q,).
             k: nearest images to be shown.
         """
-        from probmetric.retrieval.match import Match, find_match
-        from probmetric.retrieval.neighbours import nearest_neighbours
+        from probmetric.retrieval import Match, find_match, search
 
-        record, count = self.record, max(k, VOTES)
+        tensors, count = self.record, max(k, VOTES)
+        record = {**tensors, "mean": [tensors["mean"]]}  # in parts: rows are checked where they are found
         if self.labelled:
-            return find_match(
-                queries["mean"], record["mean"], self.labels, k=count, query=queries, gallery_record=record
-            )
-        nearest = nearest_neighbours(queries["mean"], record["mean"], k=min(count, len(self)))
-        return Match(nearest.similarity, nearest.indices, self.labels[nearest.indices], None, dict(queries))
+            return find_match(queries, record, self.labels, k=count)
+        rows, cosines = search(queries["mean"], record["mean"], min(count, len(self)))
+        return Match(cosines, rows, self.labels[rows], None, dict(queries))
 
     def unlike(self, looks: np.ndarray) -> list[str]:
         """Why each image with these `looks` (Q, L) is a stranger to the gallery, "" where it is not; [] if unknown."""

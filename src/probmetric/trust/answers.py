@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from probmetric.metrics import arrays
 from probmetric.metrics.ood import auroc
 from probmetric.metrics.selective import selective_metrics
-from probmetric.retrieval.among import asked_among
-from probmetric.retrieval.match import Match, find_match
+from probmetric.retrieval import Match, find_match, match_among
 from probmetric.runs.folder import Embeddings, RunFolder
 from probmetric.trust import scores
 from probmetric.trust.p_right import PRight, added_auroc, cross_fitted, fit_p_right, p_right_metrics
@@ -100,7 +99,7 @@ def among_others(record: Mapping[str, Any], labels: Any, ks: Sequence[int] = ())
 
     The retrieval metrics come from the same pass, with recall and precision at 1 and at the cutoffs `ks`.
     """
-    match, found = asked_among(_kept(record, slice(None)), labels, ks=(1, *ks))
+    match, found = match_among(_kept(record, slice(None)), labels, ks=(1, *ks))
     answers = _answers(match, arrays.to_numpy(labels), found["recall_at_1"] == 1, found["positives"] > 0)
     return replace(answers, retrieval=found)
 
@@ -112,9 +111,7 @@ def asked_in(record: Mapping[str, Any], labels: Any, gallery: Mapping[str, Any],
     wrong whatever it is answered.
     """
     kept = _kept(record, slice(None))
-    match = find_match(
-        kept["mean"], gallery["mean"], gallery_labels, query=kept, gallery_record=_kept(gallery, slice(None))
-    )
+    match = find_match(kept, _kept(gallery, slice(None)), gallery_labels)
     truth = arrays.to_numpy(labels).astype(np.int64)
     right = match.classes[:, 0] == truth
     return _answers(match, truth, right, np.isin(truth, arrays.to_numpy(gallery_labels)))

@@ -100,12 +100,12 @@ def chance_larger(first: np.ndarray, second: np.ndarray) -> float:
 
 def judgement(run: RunFolder) -> np.ndarray:
     """Return by manifest row: 1 if the image's nearest neighbour has its class, 0 if not, -1 for other images."""
-    from probmetric.retrieval.neighbours import nearest_neighbours
+    from probmetric.retrieval import search
 
     test = run.tensors("test", "mean", "label", "index")
     label = test["label"]
     table = np.full(int(test["index"].max(initial=-1)) + 1, -1)
-    table[test["index"]] = label[nearest_neighbours(test["mean"], k=1).indices[:, 0]] == label
+    table[test["index"]] = label[search(test["mean"], k=1).rows[:, 0]] == label
     return table
 
 

@@ -266,12 +266,12 @@ def queries(context: ReportContext) -> _style.Drawing:
 
 def _query_lines(run: RunFolder, album: Album) -> list[tuple[list[np.ndarray], list[str]]]:
     """Return tiles and frame colours of each query and its nearest images."""
-    from probmetric.retrieval.neighbours import nearest_neighbours
+    from probmetric.retrieval import search
 
     test = run.tensors("test", "mean", "label", "index")
     labels = test["label"]
     chosen = np.random.default_rng(0).permutation(len(labels))[:_QUERIES]
-    nearest = nearest_neighbours(test["mean"][chosen], test["mean"], k=min(len(labels), _NEAREST + 1)).indices
+    nearest = search(test["mean"][chosen], test["mean"], k=min(len(labels), _NEAREST + 1)).rows
     lines = []
     for query, row in zip(chosen, nearest, strict=True):
         others = row[row != query][:_NEAREST]
