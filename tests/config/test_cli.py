@@ -54,7 +54,7 @@ def test_help_imports_nothing_heavy():
             ["run", "digits/cosine/seed0", "--plan", "state/plans/none.json"],
             "state/plans/none.json is missing; plan again",
         ),
-        (["tables", "dmo"], "did you mean 'demo'"),
+        (["report", "dmo"], "did you mean 'demo'"),
         (["prepare", "digit"], "did you mean 'digits'"),
         (["doctor", "no/such/folder"], "no/such/folder"),
         (["doctor", "not\udcffutf8"], "not\\udcffutf8"),

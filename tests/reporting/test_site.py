@@ -115,7 +115,7 @@ def test_a_damaged_theory_figure_is_named(reports, tmp_path):
 
 @pytest.mark.parametrize("name", ["index.html", "table.csv", "figures/sparsification.pdf", "page.json"])
 def test_what_was_damaged_since_the_report_was_signed_is_named(reports, tmp_path, name):
-    sign(reports / "pfml/table2", "state")
+    sign(reports / "pfml/table2")
     write_site(reports, tmp_path / "site")
     damaged = reports / "pfml/table2" / name
     damaged.write_bytes(damaged.read_bytes()[:-9])
