@@ -35,7 +35,7 @@ def planned(**method) -> Params:
 def test_from_the_file_to_the_loss(project, checks):
     params = planned()
     run = resolve(params, params.methods, dataset="digits", method="m")
-    plan = RunPlan.of(run, params).write()
+    plan = RunPlan(run).write()
     assert checks == ["loss 'contrastive'"], "planning"
     encoder = RunPlan.read(plan).run.settings.encoder()
     assert encoder.loss.options == {"margin": 0.6}

@@ -3,7 +3,7 @@
 
 rule report:
     input:
-        plan="state/plans/experiments/{experiment}.json",
+        plan=local("state/plans/experiments/{experiment}.json"),
         metrics=results_of_experiment,
     output:
         page=report(
@@ -55,7 +55,7 @@ rule report:
 
 rule track:
     input:
-        plan="state/plans/experiments/{experiment}.json",
+        plan=local("state/plans/experiments/{experiment}.json"),
         page="reports/{experiment}/index.html",
     output:
         "state/tracked/{experiment}.json",

@@ -191,7 +191,7 @@ def readable_batches(
     loaded = enumerate(ahead_of(load, range(len(source)), threads, device))
     for _ in range(0, len(source), BATCH):
         part = dict(islice(loaded, BATCH))
-        problems |= {row: found for row, found in part.items() if isinstance(found, DataError)}
+        problems |= {row: error for row, error in part.items() if isinstance(error, DataError)}
         images = [image for image in part.values() if isinstance(image, Tensor)]
         if images:
             yield eye.view.normalise(torch.cat(images).to(device))

@@ -75,7 +75,7 @@ class LooseImages:
             DataError: an image that cannot be read, or a tensor of another shape.
         """
         if self.eye is None:
-            raise DataError("these images were given to no encoder yet.")
+            raise DataError("no encoder reads these images yet: they need an `eye`.")
         if self.eye.tensor:
             import torch
 

@@ -29,7 +29,7 @@ class ImageStore:
     Attributes:
         path: the images.bin that holds the pixels (of the owner, for a label-noise variant).
         shape: (H, W, C) if all images share it, else None.
-        encoded: whether the file holds encoded images (JPEG, PNG), decoded when asked for.
+        encoded: whether the file holds encoded images (JPEG, PNG), decoded when they are read.
     """
 
     def __init__(self, folder: str | Path, *, splits: Collection[str] | None = None) -> None:

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
+from probmetric.data.loose import loose_images
 from probmetric.errors import ServingError
 from probmetric.io import alone, present
 from probmetric.io.folders import claim_folder
 from probmetric.serving import gallery_files, gallery_trust
-from probmetric.serving._look import World, some
 from probmetric.serving.gallery_files import GALLERY, INDEX, Content
+from probmetric.serving.looks import World, some
 
 if TYPE_CHECKING:
     from probmetric.retrieval.match import Match
@@ -235,8 +236,6 @@ class Gallery:
             ServingError: another model's gallery, or names that do not fit.
             DataError: images that cannot be read; all of them are named.
         """
-        from probmetric.data.loose import loose_images
-
         if len(self) or self.model:
             self.check_model(model)
         items = loose_images(images, paths, class_names)
@@ -268,7 +267,7 @@ class Gallery:
             uncertainty: of each image (n,).
             paths: names (n).
             class_names: classes (n), "" where none is known.
-            looks: pixel statistics (n, L), see `_look`; None where nobody saw the pixels.
+            looks: pixel statistics (n, L), see `looks`; None where nobody saw the pixels.
 
         Raises:
             ServingError: numbers of images or dimensions that differ, or a name twice.
@@ -403,7 +402,6 @@ class Gallery:
         self, model: Embedder | None, images: Any, class_names: Sequence[str] | None
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Embeddings and classes (Q,) of calibration images, numbered as the gallery's; -1 for a class of none."""
-        from probmetric.data.loose import loose_images
         from probmetric.trust.certificates import CertificateError
 
         if model is None:

@@ -1,46 +1,89 @@
-"""Metrics of the test split alone: retrieval, clustering, structure, selective answers, classification."""
+"""Metrics of the test split (retrieval, clustering, structure, selective answers, classification) and of strangers."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probmetric.metrics.calibration import EqualMass, reliability
+from probmetric.config import Evaluation
+from probmetric.metrics.calibration import EqualMass, Reliability, reliability
 from probmetric.metrics.classification import classification_metrics
 from probmetric.metrics.clustering import clustering_metrics
-from probmetric.metrics.image_errors import error_of_auroc, image_curves, mean_error, resampled
-from probmetric.metrics.ood import auroc
+from probmetric.metrics.image_errors import (
+    auroc_error,
+    error_of_auroc,
+    image_curves,
+    known_errors,
+    mean_error,
+    resampled,
+)
+from probmetric.metrics.ood import auroc, ood_metrics, roc_curve
 from probmetric.metrics.ranked import metric_names
 from probmetric.metrics.selective import selective_metrics, sparsification
 from probmetric.metrics.structure import structure_metrics
 from probmetric.retrieval.measures import retrieval_per_query, summarize
 from probmetric.retrieval.votes import retrieval_votes, sampled_retrieval_metrics, vote_reliability
-from probmetric.runs.evaluate_found import Found
-from probmetric.runs.evaluate_settings import EvaluationSettings
+from probmetric.runs.evaluate_answers import ood_sets, ood_source
 from probmetric.runs.folder import Embeddings
-from probmetric.trust.answers import Answers, error_aurocs
+from probmetric.trust.answers import Answers, error_aurocs, stranger_aurocs
 
 PerQuery = dict[str, NDArray[np.float64]]
 
 SAMPLED_SETS = 10
+CURVE_POINTS = 200
 _LARGEST_RADIUS = 1.0 - 1e-3
+Curves = dict[str, dict[str, list[float]]]
 
 
-def evaluate_test(test: Embeddings, settings: EvaluationSettings, answers: Answers | None) -> Found:
-    """All that the test split's embeddings say without other splits; `answers` as in `evaluate_run`."""
+@dataclass
+class Found:
+    """Metrics by name, curves by name, and the standard errors of metrics over the images (NaN = not known)."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    curves: Curves = field(default_factory=dict)
+    errors: dict[str, float] = field(default_factory=dict)
+
+    def add(self, group: str, values: Mapping[str, float]) -> None:
+        """Metrics `<group>/<name>`."""
+        self.metrics |= {f"{group}/{name}": value for name, value in values.items()}
+
+    def add_diagram(self, name: str, found: Reliability) -> None:
+        """A reliability diagram as a curve."""
+        self.curves[name] = {part: getattr(found, part).tolist() for part in ("confidence", "accuracy", "count")}
+
+    def merge(self, other: Found) -> None:
+        """Take over all that `other` holds."""
+        self.metrics |= other.metrics
+        self.curves |= other.curves
+        self.errors |= other.errors
+
+    def all_curves(self) -> Curves:
+        """The curves, and the known errors as the curve `image_errors`."""
+        known = known_errors(self.errors)
+        return self.curves | ({"image_errors": known} if known else {})
+
+
+def evaluate_test(test: Embeddings, settings: Evaluation, answers: Answers | None) -> Found:
+    """Return all that the test split's embeddings say without other splits; `answers` as in `evaluate_run`."""
+    found = answer_metrics(test, settings, answers)
+    if settings.clustering:
+        found.add("clustering", clustering_metrics(test["mean"], test["label"], seed=settings.seed))
+    found.add("structure", structure_metrics(test["mean"], test["label"]))
+    return found
+
+
+def answer_metrics(test: Embeddings, settings: Evaluation, answers: Answers | None) -> Found:
+    """Return what the answers to a split's images say: retrieval, selective answers, samples, classification."""
     queries = per_query(test, tuple(dict.fromkeys((1, *settings.ks))), answers)
     found = Found()
     found.add("retrieval", summarize(queries))
     _other_spaces(found, test, settings)
-    if settings.clustering:
-        clusters = clustering_metrics(test["mean"], test["label"], clusters=settings.clusters, seed=settings.seed)
-        found.add("clustering", clusters)
-    if settings.structure:
-        found.add("structure", structure_metrics(test["mean"], test["label"]))
     if np.any(queries["positives"] > 0):
         if "samples" in test.tensors:
             _sampled(found, test, settings)
@@ -52,12 +95,35 @@ def evaluate_test(test: Embeddings, settings: EvaluationSettings, answers: Answe
     return found
 
 
+def evaluate_ood(test: Embeddings, ood: Embeddings, answers: Mapping[str, Answers]) -> Found:
+    """Return detection metrics and ROC curve of each set in `ood` against the test split, and the means over the sets.
+
+    A set without images is left out. `answers` as in `evaluate_run`.
+    """
+    source = ood_source(ood)
+    numbers = {name: number for number, name in enumerate(ood_sets(ood)) if np.any(source == number)}
+    found = Found()
+    for name, number in numbers.items():
+        doubt = ood["uncertainty"][source == number]
+        found.add(f"ood/{name}", ood_metrics(test["uncertainty"], doubt))
+        rates = roc_curve(test["uncertainty"], doubt, points=CURVE_POINTS)
+        found.curves[f"roc/{name}"] = {key: values.tolist() for key, values in rates.items()}
+        found.errors[f"ood/{name}/auroc"] = auroc_error(test["uncertainty"], doubt)
+        if "test" in answers and f"ood/{name}" in answers:
+            found.add(f"ood/{name}", stranger_aurocs(answers["test"], answers[f"ood/{name}"]))
+    if numbers:
+        kinds = ("auroc", "auprc", "fpr_at_95")
+        means = {kind: np.mean([found.metrics[f"ood/{name}/{kind}"] for name in numbers]) for kind in kinds}
+        found.add("ood", {kind: float(value) for kind, value in means.items()})
+    return found
+
+
 def per_query(split: Embeddings, ks: tuple[int, ...], answers: Answers | None) -> PerQuery:
     """Retrieval metrics of each image of a split, read from its answers where these have all cutoffs."""
-    known = {} if answers is None else answers.retrieval
+    listed = {} if answers is None else answers.retrieval
     names = [*metric_names(ks), "positives"]
-    if all(name in known for name in names):
-        return {name: known[name] for name in names}
+    if all(name in listed for name in names):
+        return {name: listed[name] for name in names}
     return retrieval_per_query(split["mean"], split["label"], ks=ks)
 
 
@@ -81,7 +147,7 @@ def selective(
     return metrics, {"removed": curve.removed.tolist(), "accuracy": curve.accuracy.tolist()}
 
 
-def _other_spaces(found: Found, test: Embeddings, settings: EvaluationSettings) -> None:
+def _other_spaces(found: Found, test: Embeddings, settings: Evaluation) -> None:
     """Recall, R-precision and MAP@R by Euclidean and, for a hyperbolic loss, Poincare distance.
 
     Both need the norm of the raw embedding, which is the concentration under uncertainty "norm". On the unit ball the
@@ -100,7 +166,7 @@ def _other_spaces(found: Found, test: Embeddings, settings: EvaluationSettings) 
         found.add(f"retrieval_{space}", {name: values[name] for name in kept})
 
 
-def _sampled(found: Found, test: Embeddings, settings: EvaluationSettings) -> None:
+def _sampled(found: Found, test: Embeddings, settings: Evaluation) -> None:
     """Calibration of the votes of an image's samples, and retrieval by single samples."""
     confidence, correct = retrieval_votes(test["samples"], test["label"])
     calibration, votes = vote_reliability(confidence, correct)
@@ -137,18 +203,18 @@ def _columns(test: Embeddings) -> NDArray[np.int64] | None:
     return columns if np.array_equal(classes[columns], test["label"]) else None
 
 
-def _classification(found: Found, test: Embeddings, columns: NDArray[np.int64], settings: EvaluationSettings) -> None:
+def _classification(found: Found, test: Embeddings, columns: NDArray[np.int64], settings: Evaluation) -> None:
     """Metrics of the class probabilities (`columns`: each image's class), their diagram and errors over the images."""
     probabilities = test["probabilities"]
     confidence = np.minimum(probabilities.max(axis=1), 1.0)
     correct = probabilities.argmax(axis=1) == columns
-    values = classification_metrics(probabilities, columns, bins=settings.bins)
+    values = classification_metrics(probabilities, columns, bins=settings.calibration_bins)
     if 0 < np.count_nonzero(correct) < len(correct):
         values["error_auroc"] = auroc(test["uncertainty"][correct], test["uncertainty"][~correct])
     for name, value in values.items():
         found.add("calibration" if name.startswith("ece") else "classification", {name: value})
-    found.add_diagram("reliability", reliability(confidence, correct, bins=settings.bins))
-    binned = EqualMass(confidence, settings.bins)
+    found.add_diagram("reliability", reliability(confidence, correct, bins=settings.calibration_bins))
+    binned = EqualMass(confidence, settings.calibration_bins)
     found.errors |= {
         "classification/accuracy": mean_error(correct),
         "classification/error_auroc": error_of_auroc(test["uncertainty"], ~correct),

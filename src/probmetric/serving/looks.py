@@ -33,7 +33,7 @@ _KERNEL = ((1.0, -2.0, 1.0), (-2.0, 4.0, -2.0), (1.0, -2.0, 1.0))
 
 
 def looks(images: Tensor) -> np.ndarray:
-    """Statistics (B, 7) of images (B, C, H, W); (B, 0) of inputs that are no images."""
+    """Measure images (B, C, H, W): statistics (B, 7); (B, 0) of inputs that are no images."""
     import torch
     import torch.nn.functional as F
 
@@ -62,7 +62,7 @@ def looks(images: Tensor) -> np.ndarray:
 
 
 def some(rows: np.ndarray) -> np.ndarray:
-    """At most `KEPT` of the rows (N, L), by a fixed seed."""
+    """Choose at most `KEPT` of the rows (N, L), by a fixed seed."""
     if len(rows) <= KEPT:
         return rows
     return rows[np.sort(np.random.default_rng(0).permutation(len(rows))[:KEPT])]
@@ -85,21 +85,21 @@ class World:
     farthest: float
 
     @classmethod
-    def of(cls, found: np.ndarray) -> World | None:
-        """The world of looks (n, L); None where there are too few, or none."""
-        if len(found) < LEAST or not found.shape[1]:
+    def of(cls, rows: np.ndarray) -> World | None:
+        """Describe the looks (n, L) of a gallery; None where there are too few, or none."""
+        if len(rows) < LEAST or not rows.shape[1]:
             return None
-        low, middle, high = np.quantile(found.astype(np.float64), [0.25, 0.5, 0.75], axis=0)
+        low, middle, high = np.quantile(rows.astype(np.float64), [0.25, 0.5, 0.75], axis=0)
         unit = np.maximum((high - low) / 1.349, 0.05)
-        rows = np.clip((found - middle) / unit, -_LIMIT, _LIMIT)
+        rows = np.clip((rows - middle) / unit, -_LIMIT, _LIMIT)
         distance = _distances(rows, rows)
         np.fill_diagonal(distance, np.inf)
         usual = float(np.quantile(distance.min(axis=1), 1.0 - OUTLIERS))
         return cls(rows, middle, unit, FARTHEST * max(usual, 1.0))
 
-    def unlike(self, found: np.ndarray) -> list[str]:
-        """For each of the looks (Q, L): by what it is unlike every image of the gallery, "" where it is not."""
-        rows = np.clip((found - self.middle) / self.unit, -_LIMIT, _LIMIT)
+    def unlike(self, rows: np.ndarray) -> list[str]:
+        """Name for each of the looks (Q, L) what makes it unlike every image of the gallery, "" where nothing does."""
+        rows = np.clip((rows - self.middle) / self.unit, -_LIMIT, _LIMIT)
         distance = _distances(rows, self.rows)
         nearest = self.rows[distance.argmin(axis=1)]
         far = distance.min(axis=1) > self.farthest
