@@ -44,13 +44,8 @@ def compiles(problem: Problem) -> bool:
     """Whether the compiled engine takes this problem: a large one, by cosine or Euclidean distance."""
     queries, pairs = len(problem.queries), len(problem.queries) * len(problem.gallery)
     few = problem.relation.counts.sum() <= COMPILED_POSITIVES * queries
-    return (
-        not problem.on_gpu
-        and pairs >= COMPILED_FROM
-        and few
-        and problem.distance in FILTERED_DISTANCES
-        and has_kernels()
-    )
+    suited = not problem.on_gpu and few and problem.distance in FILTERED_DISTANCES
+    return suited and pairs >= COMPILED_FROM and has_kernels()
 
 
 @functools.cache

@@ -1,7 +1,7 @@
 """The search engine for GPUs: exact keys of a block of queries by float64 products, sorted there.
 
-Products of rows on their grids (see `keys`) are exact in float64 in any order of their additions, hence on every device;
-neither TF32 nor autocast touches them. Ranks and lists are those of the engines for CPUs, to the last one.
+Products of rows on their grids (see `keys`) are exact in float64 in any order of their additions, hence on every
+device; neither TF32 nor autocast touches them. Ranks and lists are those of the engines for CPUs, to the last one.
 """
 
 from __future__ import annotations
