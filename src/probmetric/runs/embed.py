@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from probmetric.config import EncoderSettings, RunSettings
-from probmetric.planning.runs import encoder_runs
 from probmetric.runs.folder import RunFolder, Split, Which
 from probmetric.runs.names import RESULTS
+from probmetric.runs.plan import encoder_runs
 
 if TYPE_CHECKING:
     import torch

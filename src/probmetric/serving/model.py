@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from probmetric.data.loose import LooseImages, named, named_problems, problem_list, sequence_of
+from probmetric.data.loose import LooseImages, loose_images, named, named_problems, problem_list, sequence_of
 from probmetric.data.manifest import DataError
 from probmetric.errors import ProbMetricError, ServingError
 from probmetric.io import FileError
 from probmetric.serving.gallery import Gallery, OnError
+from probmetric.serving.looks import looks
 from probmetric.serving.model_folder import BROKEN, MEMBER, POSTERIOR, REFERENCE, Parts, check_sizes, parts_of
 from probmetric.serving.search import Answer, Queries, Rules, answers, certificate_of
 
@@ -53,7 +54,7 @@ class Embedded(NamedTuple):
         batch: their distributions (N, ...).
         kept: their numbers among those asked about (N,).
         problems: (name, reason) of the others.
-        looks: what the images look like (N, L), see `_look`.
+        looks: what the images look like (N, L), see `looks`.
     """
 
     batch: DirectionalBatch
@@ -146,7 +147,7 @@ class Model:
         return Embedded(predictor.describe(parts), kept, problems, np.concatenate(seen))
 
     def looks(self, images: Sequence[Any]) -> np.ndarray:
-        """What images look like (N, L), see `_look`; those that cannot be read are left out."""
+        """What images look like (N, L), see `looks`; those that cannot be read are left out."""
         seen: list[np.ndarray] = []
         for _ in self._batches(images, {}, seen):
             pass
@@ -172,7 +173,6 @@ class Model:
         import torch
 
         from probmetric.data.images import readable_batches
-        from probmetric.serving._look import looks
 
         device = next(iter(self.predictor.encoder.parameters()), torch.empty(0)).device
         for batch in readable_batches(LooseImages(images, eye=self.eye), self.eye, device, unreadable):
@@ -239,11 +239,10 @@ class Model:
             ServingError: images without a class.
             DataError: images that cannot be read; all of them are named.
         """
-        from probmetric.data.loose import loose_images
-        from probmetric.runs.evaluate_settings import EvaluationSettings
-        from probmetric.runs.evaluate_test import evaluate_test
+        from probmetric.config import Evaluation
+        from probmetric.runs.evaluate_answers import answers_among_others
+        from probmetric.runs.evaluate_splits import answer_metrics
         from probmetric.runs.folder import Embeddings
-        from probmetric.trust.answers import answers_among_others
 
         items = loose_images(images, None, class_names)
         if "" in items.class_names:
@@ -253,8 +252,7 @@ class Model:
         tensors["label"] = labels[len(self.classes) :]
         classes = json.dumps(labels[: len(self.classes)].tolist())
         test = Embeddings(tensors, {"uncertainty": self.record.uncertainty.name, "classes": classes})
-        settings = EvaluationSettings(ks=tuple(ks), clustering=False, structure=False)
-        return evaluate_test(test, settings, answers_among_others(test, tuple(ks))).metrics
+        return answer_metrics(test, Evaluation(ks=tuple(ks)), answers_among_others(test, tuple(ks))).metrics
 
     def save(self, folder: str | Path, *, license: str = "") -> Path:
         """Write the model folder: self-contained, loadable anywhere, without code of its own.

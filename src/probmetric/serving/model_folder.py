@@ -34,7 +34,7 @@ from probmetric.serving.record import CARD, POSTERIOR, RECORD, REFERENCE, ModelR
 if TYPE_CHECKING:
     import torch
 
-    from probmetric.planning.runs import Run
+    from probmetric.runs.plan import Run
 
 Tensors = Mapping[str, "torch.Tensor"]
 BROKEN = "export the model again"
@@ -261,7 +261,7 @@ def _is_run(path: Path) -> bool:
 
 
 def _of_run(path: Path, results: Path) -> Parts:
-    from probmetric.planning.plans import recorded_run
+    from probmetric.runs.plan import recorded_run
 
     name = path.relative_to(results).as_posix()
     return Parts.of_run(recorded_run(name, results), results.parent, results)
