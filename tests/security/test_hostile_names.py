@@ -20,7 +20,7 @@ from fabricated_runs import Workspace, study_metrics, write_prepared, write_run
 from probmetric.config import ConfigError, Params, load, parse
 from probmetric.data import doctor, load_manifest, prepare_dataset
 from probmetric.io import read_yaml
-from probmetric.planning.runs import plan_experiment, resolve
+from probmetric.planning.expansion import plan_experiment, resolve
 from probmetric.reporting.aggregate import aggregate, legal_name
 from probmetric.reporting.figures import draw
 from probmetric.reporting.html import TEMPLATES, write_report
