@@ -15,10 +15,11 @@ from probmetric.metrics.selective import selective_metrics
 from probmetric.retrieval import Match, find_match, match_record
 from probmetric.retrieval.match import GalleryRows
 from probmetric.runs.evaluate import evaluate_run
+from probmetric.runs.evaluate_answers import answers_among_others, run_answers
 from probmetric.runs.folder import Embeddings, RunFolder
 from probmetric.testing import isolated_components
 from probmetric.trust import scores
-from probmetric.trust.answers import Answers, answers_among_others, p_right_of, run_answers, trust_metrics
+from probmetric.trust.answers import Answers, p_right_of, trust_metrics
 from probmetric.trust.scores import _normalizer, doubts
 
 

@@ -10,10 +10,11 @@ from canary import with_other_test_images
 from probmetric.config import Method, Params, load, parse
 from probmetric.data import choosing
 from probmetric.planning.runs import every_method, resolve
+from probmetric.runs.evaluate_answers import run_answers
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.plan import RunPlan
 from probmetric.runs.steps import embed, train
-from probmetric.trust.answers import p_right_of, run_answers
+from probmetric.trust.answers import p_right_of
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"dim": 8, "backbone.width": 4, "training.epochs": 2, "training.steps_per_epoch": 4}

@@ -3,7 +3,7 @@
 
 rule prepare:
     input:
-        "state/plans/data/{data}.json",
+        local("state/plans/data/{data}.json"),
     output:
         f"{PREPARED}/{{data}}/digest",
     log:

@@ -3,7 +3,7 @@
 
 rule report:
     input:
-        plan="state/plans/experiments/{experiment}.json",
+        plan=local("state/plans/experiments/{experiment}.json"),
         metrics=results_of_experiment,
     output:
         page=report(
@@ -32,7 +32,7 @@ rule report:
             labels={"kind": "table", "format": "CSV"},
         ),
         tex="reports/{experiment}/table.tex",
-        runs="reports/{experiment}/runs.csv",
+        runs="reports/{experiment}/runs.parquet",
         means="reports/{experiment}/metrics.json",
         claims="reports/{experiment}/claims.csv",
         published="reports/{experiment}/published.csv",
@@ -55,7 +55,7 @@ rule report:
 
 rule track:
     input:
-        plan="state/plans/experiments/{experiment}.json",
+        plan=local("state/plans/experiments/{experiment}.json"),
         page="reports/{experiment}/index.html",
     output:
         "state/tracked/{experiment}.json",

@@ -7,7 +7,7 @@ What a run needs is said here for any machine; a site's profile says more (`set-
 
 rule run:
     input:
-        plan="state/plans/{run}.json",
+        plan=local("state/plans/{run}.json"),
         before=inputs_of_run,
     output:
         MADE if UNTIL == "evaluate" else touch(MADE),

@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from probmetric.data.decode import Mode, decode, decode_file, decoded
-from probmetric.data.digest import verify_digest
 from probmetric.data.image_file import workers_available
 from probmetric.data.image_folder import ImageFolder, read_image_folder
-from probmetric.data.manifest import DataError, load_columns
+from probmetric.data.manifest import DataError, load_columns, verify_digest
 from probmetric.data.store import open_images
 
 if TYPE_CHECKING:

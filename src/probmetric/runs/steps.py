@@ -171,19 +171,15 @@ def evaluate(plan: RunPlan) -> None:
 
 def _evaluate(planned: Run, plugins: Sequence[str]) -> None:
     from probmetric.runs.embed import prepared_folder
-    from probmetric.runs.evaluate import evaluate_run
-    from probmetric.trust.answers import p_right_of, run_answers
+    from probmetric.runs.evaluate import Known, evaluate_run
+    from probmetric.runs.evaluate_answers import run_answers
+    from probmetric.trust.answers import p_right_of
 
     run, encoder_run, settings = planned.name, planned.encoder, planned.settings
     folder, chosen = RunFolder.named(run), settings.evaluation
     known = _known(prepared_folder(settings))
     answers = {} if "places" in known else run_answers(folder, chosen.ks)
-    metrics, curves = evaluate_run(
-        folder.path,
-        {"ks": chosen.ks, "clustering": chosen.clustering, "seed": chosen.seed, "bins": chosen.calibration_bins},
-        answers=answers,
-        **known,
-    )
+    metrics, curves = evaluate_run(folder.path, chosen, Known(**known), answers=answers)
     if chosen.proxies or chosen.training_images:
         found, spectrum = _training_metrics(run, encoder_run, settings)
         metrics |= found

@@ -239,10 +239,10 @@ class Model:
             ServingError: images without a class.
             DataError: images that cannot be read; all of them are named.
         """
-        from probmetric.runs.evaluate_settings import EvaluationSettings
-        from probmetric.runs.evaluate_test import evaluate_test
+        from probmetric.config import Evaluation
+        from probmetric.runs.evaluate_answers import answers_among_others
+        from probmetric.runs.evaluate_splits import answer_metrics
         from probmetric.runs.folder import Embeddings
-        from probmetric.trust.answers import answers_among_others
 
         items = loose_images(images, None, class_names)
         if "" in items.class_names:
@@ -252,8 +252,7 @@ class Model:
         tensors["label"] = labels[len(self.classes) :]
         classes = json.dumps(labels[: len(self.classes)].tolist())
         test = Embeddings(tensors, {"uncertainty": self.record.uncertainty.name, "classes": classes})
-        settings = EvaluationSettings(ks=tuple(ks), clustering=False, structure=False)
-        return evaluate_test(test, settings, answers_among_others(test, tuple(ks))).metrics
+        return answer_metrics(test, Evaluation(ks=tuple(ks)), answers_among_others(test, tuple(ks))).metrics
 
     def save(self, folder: str | Path, *, license: str = "") -> Path:
         """Write the model folder: self-contained, loadable anywhere, without code of its own.

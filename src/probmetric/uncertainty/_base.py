@@ -198,9 +198,7 @@ class Uncertainty:
         missing = [key for key in self.needs if key not in (posterior or {})]
         if missing:
             have = "none was given" if posterior is None else f"the one given has {sorted(posterior)}"
-            raise ValueError(
-                f"{type(self).__name__} needs a posterior with {missing}; {have}. Run fit (step fit_posterior) first."
-            )
+            raise ValueError(f"{type(self).__name__} needs a posterior with {missing}; {have}. Run fit first.")
         return Predictor(self, encoder, loss, posterior or {}, seed)
 
     def fitted(self, fitting: Fitting) -> Posterior:
