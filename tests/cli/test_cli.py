@@ -21,7 +21,7 @@ def test_help_names_every_step(capsys):
         main(["--help"])
     assert stopped.value.code == 0
     listed = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line.strip()}
-    steps = "prepare noise doctor data run aggregate tables figure report track experiments"
+    steps = "prepare noise doctor data run figure report track experiments"
     assert set(steps.split()) <= listed
 
 
@@ -54,7 +54,7 @@ def test_help_imports_nothing_heavy():
             ["run", "digits/cosine/seed0", "--plan", "state/plans/none.json"],
             "state/plans/none.json is missing; plan again",
         ),
-        (["tables", "dmo"], "did you mean 'demo'"),
+        (["report", "dmo"], "did you mean 'demo'"),
         (["prepare", "digit"], "did you mean 'digits'"),
         (["doctor", "no/such/folder"], "no/such/folder"),
         (["doctor", "not\udcffutf8"], "not\\udcffutf8"),

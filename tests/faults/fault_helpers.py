@@ -27,13 +27,8 @@ STEPS: dict[str, tuple[list[str], list[str]]] = {
         ["run", RUN],
         [f"results/{RUN}/{name}" for name in ("metrics.json", "curves.json", "matches.safetensors", "run.yaml")],
     ),
-    "aggregate": (["aggregate", "tiny"], ["reports/tiny/runs.csv", "reports/tiny/metrics.json"]),
-    "tables": (
-        ["tables", "tiny"],
-        [*(f"reports/tiny/table.{kind}" for kind in ("md", "csv", "tex")), "reports/tiny/plots"],
-    ),
+    "report": (["report", "tiny"], ["reports/tiny"]),
     "figures": (["figure", "tiny", "learning_curves"], ["reports/tiny/figures"]),
-    "report": (["report", "tiny"], ["reports/tiny/index.html"]),
     "track": (["track", "tiny", "--receipt", "state/tracked.json"], ["state/tracked.json"]),
 }
 # What differs between two undisturbed runs: seconds, throughput and memory.

@@ -112,7 +112,7 @@ def test_what_is_not_visible_yet_is_an_error_that_costs_nothing(tiny, whole):
     check_whole(tiny, whole)
 
 
-@pytest.mark.parametrize("step", ["fit", "evaluate", "aggregate", "tables", "track"])
+@pytest.mark.parametrize("step", ["fit", "evaluate", "report", "track"])
 def test_wrong_clocks(step, tiny, whole):
     """Time stamps years apart, some in the future: the results do not depend on them."""
     generator = random.Random(f"clock {step}")

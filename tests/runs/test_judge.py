@@ -1,5 +1,7 @@
 """What is made again: verdicts on records of steps, without training anything."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -10,8 +12,9 @@ from probmetric.io import FileError, read_json, write_json, write_tensors, write
 from probmetric.planning.expansion import plan_experiment
 from probmetric.planning.plans import ReportPlan
 from probmetric.planning.workflow import WorkflowPlan
-from probmetric.reporting.aggregate import aggregate_experiment, read_records
-from probmetric.reporting.record import read_report_record
+from probmetric.reporting.record import read_record
+from probmetric.reporting.report import make_report
+from probmetric.reporting.results import read_results
 from probmetric.runs import identity
 from probmetric.runs import made as made_module
 from probmetric.runs.folder import RunFolder
@@ -285,9 +288,9 @@ def test_stale_results_are_in_no_table(other_code):
     other_code()
     finish(runs[1], value=0.1)
     plan = experiment(*runs)
-    aggregate_experiment(plan)
-    assert {found.key.seed for found in read_records("reports/small/runs.csv")} == {1}
-    assert read_report_record("small")["left_out"] == {runs[0].name: "probmetric.losses.arcface changed"}
+    make_report(plan)
+    assert set(read_results(Path("reports/small"))["seed"]) == {1}
+    assert read_record("small")["stale"] == {runs[0].name: "probmetric.losses.arcface changed"}
 
 
 def test_the_guide_of_a_loss_counts_as_its_code():

@@ -102,8 +102,7 @@ def test_a_loss_a_metric_and_photographs_of_ones_own(project):
     assert settings["loss"] == {"name": "circle", "options": {"margin": 0.3}}
     assert settings["view"] == {"name": "photos", "options": {"size": 24}}
     assert isinstance(read_json(folder / "metrics.json")["own/median_doubt"], float)
-    for step in ("aggregate", "tables"):
-        command(project, step, "mine")
+    command(project, "report", "mine")
     head = (project / "reports" / "mine" / "table.md").read_text()
     assert "Recall@1 ↑" in head
     assert "Median doubt ↓" in head

@@ -1,6 +1,5 @@
 """What is run again, and what is not: real `snakemake -n` and real DVC on a finished workspace."""
 
-import csv
 import os
 import re
 import shutil
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from probmetric.io import read_tensors, read_yaml
+from probmetric.reporting.results import read_results
 
 pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 
@@ -41,7 +41,7 @@ def test_everything_promised_is_there(finished):
         "table.md",
         "table.csv",
         "table.tex",
-        "runs.csv",
+        "runs.parquet",
         "metrics.json",
         "figures/learning_curves.png",
     ]:
@@ -57,10 +57,10 @@ def test_everything_promised_is_there(finished):
 
 
 def test_what_embedding_took_is_measured_and_reported(finished):
-    with (finished.folder / "reports/smoke/runs.csv").open(newline="") as file:
-        taken = [row for row in csv.DictReader(file) if row["metric"].startswith("embedding/")]
-    assert {row["metric"] for row in taken} == {"embedding/test_seconds", "embedding/images_per_second"}
-    times = {(row["run"], row["metric"]): float(row["value"]) for row in taken}
+    table = read_results(finished.folder / "reports/smoke")
+    taken = table[table["metric"].str.startswith("embedding/")]
+    assert set(taken["metric"]) == {"embedding/test_seconds", "embedding/images_per_second"}
+    times = taken.set_index(["run", "metric"])["value"].to_dict()
     for run in {run for run, _ in times}:
         images = times[run, "embedding/test_seconds"] * times[run, "embedding/images_per_second"]
         embedded, _ = read_tensors(finished.folder / f"results/{run}/embeddings/test.safetensors")

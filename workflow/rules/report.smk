@@ -32,7 +32,7 @@ rule report:
             labels={"kind": "table", "format": "CSV"},
         ),
         tex="reports/{experiment}/table.tex",
-        runs="reports/{experiment}/runs.csv",
+        runs="reports/{experiment}/runs.parquet",
         means="reports/{experiment}/metrics.json",
         claims="reports/{experiment}/claims.csv",
         published="reports/{experiment}/published.csv",

@@ -96,7 +96,7 @@ def schema(options: argparse.Namespace) -> None:
     from probmetric.metrics import write_tables
     from probmetric.planning.workflow import write_schemas
     from probmetric.registry import write_catalogue
-    from probmetric.reporting.claims.docs import write_tables as write_claims
+    from probmetric.reporting.claims.board import write_tables as write_claims
 
     params()  # elsewhere a folder `workflow` would be begun
     pages = {Path("docs/evaluation.md"): write_tables, Path("docs/claims.md"): write_claims}

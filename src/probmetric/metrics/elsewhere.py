@@ -87,7 +87,7 @@ TRUST = (
 
 TRAINING = measured(
     ("training",),
-    "probmetric.reporting.aggregate",
+    "probmetric.reporting.results",
     Metric("epoch_seconds", "Seconds per epoch", "lower", "leaves out the first epoch; of the machine", unit="s"),
     Metric("seconds", "Seconds", "lower", "of all epochs; of the machine", unit="s"),
     Metric("epochs", "", "none", "epochs trained"),

@@ -26,7 +26,7 @@ def partial_reports(plan: WorkflowPlan) -> str:
     for name in plan.experiments:
         if not any(RunFolder.named(run).finished for run in plan.run_names(name)):
             continue
-        command = [sys.executable, "-m", "probmetric.cli", "report", name, "--partial"]
+        command = [sys.executable, "-m", "probmetric.cli", "report", name]
         command += ["--plan", str(plan.report_plan(name).path)]
         if subprocess.run(command, check=False, capture_output=True).returncode == 0:
             made.append(f"  reports/{name}/index.html")
