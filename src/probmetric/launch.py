@@ -69,7 +69,7 @@ def place_of(environment: Mapping[str, str], processes: int) -> Place | None:
 
 
 def start_command(environment: Mapping[str, str], processes: int, arguments: Sequence[str]) -> list[str]:
-    """Return the command that starts this program `processes` times: srun where SLURM granted the tasks, else torchrun."""
+    """Return the command that starts `processes` of this program: srun where SLURM granted the tasks, else torchrun."""
     program = ["-m", "probmetric.cli", *arguments]
     if environment.get("SLURM_NTASKS") == str(processes) and shutil.which("srun"):
         per_task = environment.get("SLURM_CPUS_PER_TASK")

@@ -137,7 +137,7 @@ def _across(loc: Tensor, shape: Size, generator: torch.Generator | None) -> tupl
 
 
 def _placed(loc: Tensor, gap: Tensor, across: Tensor) -> Tensor:
-    """Unit vectors at `gap` (S..., ...) from `loc` (..., M), on the sides `across` (S..., ..., M) of it."""
+    """Return unit vectors at `gap` (S..., ...) from `loc` (..., M), on the sides `across` (S..., ..., M) of it."""
     gap = gap.to(across.dtype).unsqueeze(-1)
     sine = (gap * (2 - gap)).clamp_min(torch.finfo(gap.dtype).tiny).sqrt()
     cosine = 1 - gap

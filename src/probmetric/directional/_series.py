@@ -88,7 +88,7 @@ def ratio_series(dim: int, single: bool) -> RatioSeries:
 
 
 def log_c0(dim: int) -> float:
-    """Log C_M(0), minus the logarithm of the sphere's area."""
+    """Return log C_M(0), minus the logarithm of the sphere's area."""
     return math.lgamma(dim / 2) - math.log(2) - dim / 2 * math.log(math.pi)
 
 
@@ -130,6 +130,6 @@ def _fit(x: np.ndarray, values: np.ndarray, weight: np.ndarray, tolerance: float
 
 
 def _powers(coefficients: np.ndarray, shift: float, centre: float) -> tuple[float, ...]:
-    """Coefficients in powers of 1 / s - `centre`, of the series in x = 2 a / s - 1."""
+    """Return coefficients in powers of 1 / s - `centre`, of the series in x = 2 a / s - 1."""
     argument = Polynomial([2 * shift * centre - 1, 2 * shift])
     return tuple(map(float, Polynomial(chebyshev.cheb2poly(coefficients))(argument).coef))

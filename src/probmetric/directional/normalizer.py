@@ -113,7 +113,7 @@ vars(_series)["_dynamo_marked_constant"] = True
 
 
 def _log_normalizer(kappa: Tensor, c: RatioSeries) -> Tensor:
-    """Log C_M at `kappa` (...), as exact as the constant log C_M(0) allows."""
+    """Return log C_M at `kappa` (...), as exact as the constant log C_M(0) allows."""
     root = (kappa * kappa + c.square).sqrt()
     decrease = root - c.shift
     growth = (decrease * c.inverse + 1.0).log()
@@ -121,7 +121,7 @@ def _log_normalizer(kappa: Tensor, c: RatioSeries) -> Tensor:
 
 
 def _decay_of_square(square: Tensor, c: RatioSeries) -> Tensor:
-    """Log C_M(kappa) - log C_M(0) at kappa^2 = `square` (...), to its own last digits."""
+    """Return log C_M(kappa) - log C_M(0) at kappa^2 = `square` (...), to its own last digits."""
     root = (square + c.square).sqrt()
     decrease = square / (root + c.shift)
     growth = torch.log1p(decrease * c.inverse)

@@ -51,7 +51,7 @@ class PowerSpherical(RotationallySymmetric):
         return (self.concentration / (alpha + beta)).unsqueeze(-1) * self.loc
 
     def log_normalizer(self) -> Tensor:
-        """Log of the constant in front of (1 + mu^T x)^kappa, (...)."""
+        """Return the log of the constant in front of (1 + mu^T x)^kappa, (...)."""
         alpha, beta = self._alpha_beta
         constant = beta * math.log(math.pi)
         return torch.lgamma(alpha + beta) - torch.lgamma(alpha) - (alpha + beta) * math.log(2) - constant
@@ -62,7 +62,7 @@ class PowerSpherical(RotationallySymmetric):
         return self.log_normalizer() + self.concentration * torch.log1p(cosine)
 
     def entropy(self) -> Tensor:
-        """Differential entropy, (...)."""
+        """Return the differential entropy, (...)."""
         alpha, beta = self._alpha_beta
         return -self.log_normalizer() - self.concentration * _mean_statistic(alpha, beta)
 
@@ -133,11 +133,11 @@ def _resultant_lengths(kappa: Tensor, dim: int, count: int) -> list[Tensor]:
     """A_M, A_{M+2}, ... (`count` of them) of `kappa` (...)."""
     order = dim / 2 + count + _RUN_UP
     length = kappa / (order + (order**2 + kappa**2).sqrt())
-    found = []
+    lengths = []
     for step in range(count + _RUN_UP - 1, -1, -1):
         length = kappa / (dim + 2 * step + kappa * length)
-        found.append(length)
-    return found[::-1][:count]
+        lengths.append(length)
+    return lengths[::-1][:count]
 
 
 def _uniform_mean(dim: int) -> float:

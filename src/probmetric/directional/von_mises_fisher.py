@@ -92,7 +92,7 @@ def _uniform_cosines(count: int, dim: int, like: Tensor, generator: torch.Genera
 
 
 def _rejected(cost: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Whether -log u is below `cost` (K,) for uniform u; where that is not a number, it is not."""
+    """Return whether -log u is below `cost` (K,) for uniform u; where that is not a number, it is not."""
     draw = torch.rand(cost.shape, generator=generator, dtype=cost.dtype, device=cost.device)
     return -torch.log1p(-draw) < cost
 
