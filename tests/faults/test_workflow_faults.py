@@ -106,11 +106,18 @@ LOCKS = {
 
 @pytest.mark.parametrize("case", LOCKS)
 def test_a_dvc_lock_left_behind(checkout, case):
-    """DVC names half of these for removal by hand; `data ensure` goes on by itself."""
+    """DVC forgets a process that is gone, and asks for a half-written list of locks to be deleted."""
     folder = checkout("locked")
     lock = folder / ".dvc/tmp/rwlock"
     lock.parent.mkdir(parents=True, exist_ok=True)
     lock.write_text(LOCKS[case].replace("{prepared}", str(folder / "data/prepared/digits")))
     (folder / ".dvc/tmp/lock").touch()
-    call(folder, sys.executable, "-m", "probmetric.cli", "data", "ensure", "digits")
+    ensure = [sys.executable, "-m", "probmetric.cli", "data", "ensure", "digits"]
+    if case == "half-written":
+        failed = subprocess.run(ensure, cwd=folder, check=False, capture_output=True, text=True)
+        assert failed.returncode
+        assert "rwlock" in failed.stderr
+        assert "delete it and run the same command again" in failed.stderr
+        lock.unlink()
+    call(folder, *ensure)
     assert (folder / "data/prepared/digits/digest").exists()

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from probmetric.data.digest import read_digest
-from probmetric.data.manifest import read_table
+from probmetric.data.manifest import read_digest, read_table
 from probmetric.io import (
     FileError,
     atomic_path,

@@ -1,7 +1,6 @@
 """Every engine, tile size and thread count gives the ranks of the exact keys, to the last one."""
 
 import sys
-from unittest.mock import patch
 
 import hypothesis.strategies as st
 import numpy as np
@@ -11,17 +10,11 @@ from brute_force import cosine_keys, label_positives
 from hypothesis import given, settings
 
 from probmetric.metrics.ranked import collect
-from probmetric.retrieval import compiled, rank_counts, retrieval_metrics, retrieval_per_query
+from probmetric.retrieval import compiled, rank_counts, retrieval_metrics, retrieval_per_query, search
 from probmetric.retrieval.compiled import compiled_counts
 from probmetric.retrieval.problem import build_problem
 from probmetric.retrieval.rank_counts import compiles, numpy_counts, ranks
-from probmetric.retrieval.torch_engine import full_precision, torch_counts, torch_rows
-
-
-def on_torch(rows, labels=None, **options):
-    """The problem with tensors on the CPU in place of a GPU's."""
-    with patch("probmetric.retrieval.problem._reader", lambda *given: torch_rows):
-        return build_problem(rows, labels, **options)
+from probmetric.retrieval.torch_engine import torch_counts
 
 
 def per_query(problem, engine, ks=(1, 2, 4, 8)):
@@ -72,8 +65,7 @@ def test_compiled_and_torch_equal_exact_path(seed, count, distance, kind, tile, 
     exact, fast = joined(numpy_counts(problem)), joined(compiled_counts(problem, tile, threads))
     np.testing.assert_array_equal(exact, fast)
     np.testing.assert_array_equal(exact, joined(compiled_counts(problem)))
-    tensors = on_torch(rows, labels, distance=distance)
-    np.testing.assert_array_equal(exact, joined(torch_counts(tensors, tile)))
+    np.testing.assert_array_equal(exact, joined(torch_counts(problem, tile)))
 
 
 def test_near_ties_are_those_of_integer_arithmetic():
@@ -102,8 +94,7 @@ def test_gallery_and_sparse_relation(distance):
     exact, fast = joined(numpy_counts(problem, 7)), joined(compiled_counts(problem, 64))
     np.testing.assert_array_equal(exact, fast)
     np.testing.assert_array_equal(exact, joined(compiled_counts(problem)))
-    tensors = on_torch(rows[:90], gallery=rows, positives=pairs, self_index=index, distance=distance)
-    here = per_query(tensors, torch_counts)
+    here = per_query(problem, torch_counts)
     for name, values in per_query(problem, numpy_counts).items():
         np.testing.assert_array_equal(values, here[name], err_msg=name)
 
@@ -214,9 +205,8 @@ def test_a_huge_row_does_not_blur_the_others():
     squared = ((x[:, None] - x[None]) ** 2).sum(-1) + np.diag(np.full(60, np.inf))
     expected = labels[squared.argmin(1)] == labels
     problem = build_problem(rows, labels, distance="euclidean")
-    tensors = on_torch(rows, labels, distance="euclidean")
-    for asked, engine in ((problem, numpy_counts), (problem, compiled_counts), (tensors, torch_counts)):
-        found = per_query(asked, engine)
+    for engine in (numpy_counts, compiled_counts, torch_counts):
+        found = per_query(problem, engine)
         np.testing.assert_array_equal(found["recall_at_1"], expected)
 
 
@@ -228,26 +218,16 @@ def test_user_distance_is_checked():
         retrieval_metrics(rows, labels, distance=lambda a, b: np.full((4, 4), np.nan))
 
 
-def test_torch_engine_checks_its_input():
-    rows = np.eye(4, dtype=np.float32)
-    with pytest.raises(ValueError, match="row 0 has norm 2"):
-        torch_rows(2 * rows, "embeddings")
-    with pytest.raises(ValueError, match="row 2 is not finite"):
-        torch_rows(np.where([[0], [0], [1], [0]], np.nan, rows), "embeddings")
-    with pytest.raises(ValueError, match="zero vector"):
-        torch_rows(0 * rows, "embeddings", normalize=True)
-
-
-def test_reduced_precision_is_off_during_the_search_and_back_after():
-    before = torch.get_float32_matmul_precision()
+def test_reduced_precision_changes_no_rank():
+    rows, labels = nearly_tied(2, 80, 32)
+    problem, before = build_problem(rows, labels), torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("high")
-        with torch.autocast("cpu", dtype=torch.bfloat16), full_precision(torch.device("cpu")):
-            assert torch.get_float32_matmul_precision() == "highest"
-            assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
-        assert torch.get_float32_matmul_precision() == "high"
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = joined(torch_counts(problem))
     finally:
         torch.set_float32_matmul_precision(before)
+    np.testing.assert_array_equal(joined(numpy_counts(problem)), found)
 
 
 @pytest.mark.gpu
@@ -259,3 +239,6 @@ def test_cuda_equals_exact_path():
     there = retrieval_per_query(torch.from_numpy(rows).cuda(), torch.from_numpy(labels).cuda())
     for name, values in here.items():
         np.testing.assert_array_equal(values, there[name], err_msg=name)
+    on_gpu, listed = search(torch.from_numpy(rows).cuda(), k=7), search(rows, k=7)
+    np.testing.assert_array_equal(on_gpu.rows, listed.rows)
+    np.testing.assert_array_equal(on_gpu.cosines, listed.cosines)

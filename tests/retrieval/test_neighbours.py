@@ -5,8 +5,7 @@ import pytest
 from brute_force import cosine_keys
 
 from probmetric.retrieval import search
-from probmetric.retrieval.neighbours import Search
-from probmetric.retrieval.torch_engine import torch_candidates
+from probmetric.retrieval.torch_engine import torch_nearest
 
 
 def unit(rows):
@@ -61,15 +60,13 @@ def test_parts_on_disk_give_the_same_as_the_array(rows, k, tmp_path, monkeypatch
     np.testing.assert_array_equal(found.cosines, expected.cosines)
 
 
-def test_candidates_of_torch_give_the_same(rows, monkeypatch):
-    expected = search(rows, k=9)
-    monkeypatch.setattr(Search, "_candidates", lambda self, width: pytest.fail("searched by NumPy"))
-    found = Search(rows, [rows], np.arange(len(rows)), on_gpu=True).nearest(9)
-    np.testing.assert_array_equal(found.rows, expected.rows)
-    np.testing.assert_array_equal(found.cosines, expected.cosines)
-    listed, rough = torch_candidates(rows[:3], [rows[:2]], np.array([0, 1, -1]), 4)
-    assert (listed >= 0).sum(axis=1).tolist() == [1, 1, 2]
-    assert np.isinf(rough[listed < 0]).all()
+def test_torch_gives_the_same(rows, monkeypatch):
+    own = np.where(np.arange(len(rows)) % 2, np.arange(len(rows)), -1)
+    expected = search(rows, rows, 9, self_index=own)
+    monkeypatch.setattr("probmetric.retrieval.torch_engine.BLOCK_BYTES", 8 * len(rows) * 50)
+    nearest, cosines = torch_nearest(rows, rows, own, 9)
+    np.testing.assert_array_equal(nearest, expected.rows)
+    np.testing.assert_array_equal(cosines, expected.cosines)
 
 
 def test_bad_input_is_named(rows):

@@ -32,9 +32,8 @@ import torch
 from torch import Tensor
 
 from probmetric.data.decode import Mode
-from probmetric.data.digest import verify_digest
 from probmetric.data.image_file import workers_available
-from probmetric.data.manifest import DataError, load_columns
+from probmetric.data.manifest import DataError, load_columns, verify_digest
 from probmetric.data.store import ImageStore, open_images
 from probmetric.data.views import View, create_view
 from probmetric.data.views._base import Images, RawTensors

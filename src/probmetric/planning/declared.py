@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probmetric.io import FileError, digest_of, write_text
+from probmetric.io import FileError, alone, digest_of, write_text
+from probmetric.process import call
 from probmetric.registry import nearest
 from probmetric.runs.names import LabelNoise, RunKey, data_name, split_data_name
 from probmetric.runs.source import is_own
@@ -121,8 +122,7 @@ def _restore(digest: Path, copy: Path) -> None:
 
 
 def _bring_up_to_date(params: Params, name: str) -> None:
-    from probmetric.data.digest import write_digest
-    from probmetric.data.handover import repro
+    from probmetric.data.manifest import write_digest
 
     if not Path(ON_REQUEST).exists() or not _as_in_file(params) or _is_a_plugins(params, name):
         _make(params, name)
@@ -135,7 +135,22 @@ def _bring_up_to_date(params: Params, name: str) -> None:
     again = [(stage(params, clean), True)] if outdated(params, clean) else []
     for address, force in [*again, (stage(params, name), False)]:
         if repro(address, force=force):
-            raise FileError(f"`dvc repro {address}` failed; its message is above.")
+            raise FileError(
+                f"`dvc repro {address}` failed; its message is above. If it names a lock to be deleted, a process was "
+                "killed: delete it and run the same command again."
+            )
+
+
+def repro(address: str, *, force: bool = False) -> int:
+    """Run `dvc repro address` in the working folder, one process at a time; return its exit status.
+
+    Args:
+        address: a stage, such as `data/dvc.yaml:prepare@cub`.
+        force: make it again where DVC takes it for up to date.
+    """
+    with alone(Path(".dvc/tmp/probmetric"), "prepares data here"):
+        options = ["--force", "--single-item"] if force else []
+        return call(["dvc", "repro", *options, address])
 
 
 def _is_a_plugins(params: Params, name: str) -> bool:
@@ -251,8 +266,7 @@ def _differing(params: Params, name: str, folder: Path, made: dict[str, Any]) ->
     """What of the dataset's declaration or of its raw files is other than when it was prepared, as `made` says."""
     from probmetric.data.manifest import DataError
     from probmetric.data.prepare import plugin_code
-    from probmetric.data.raw import RawFiles
-    from probmetric.data.raw_content import raw_content
+    from probmetric.data.raw import RawFiles, raw_content
     from probmetric.data.sources import REGISTRY
 
     found = data_source(params, name)

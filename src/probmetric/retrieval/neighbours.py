@@ -61,18 +61,22 @@ def search(
     """
     asked = numpy_rows(queries, "queries", normalize=normalize)
     if gallery is None:
+        parts, own = [asked], np.arange(len(asked))
         check_k(k, len(asked) - 1)
-        if len(asked) ** 2 >= COMPILED_FROM and k <= LONGEST_LIST and not arrays.is_cuda(queries) and has_kernels():
-            from probmetric.retrieval.compiled import searched_lists
+    else:
+        parts = _parts(gallery, asked.shape[1], normalize)
+        index = checked_self_index(self_index, len(asked), sum(map(len, parts)))
+        check_k(k, sum(map(len, parts)) - (index is not None))
+        own = np.full(len(asked), -1) if index is None else index
+    if arrays.is_cuda(queries):
+        from probmetric.retrieval.torch_engine import torch_nearest
 
-            return settled(asked, searched_lists(asked, None, k).nearest())
-        return Search(asked, [asked], np.arange(len(asked)), on_gpu=arrays.is_cuda(queries)).nearest(k)
-    parts = _parts(gallery, asked.shape[1], normalize)
-    total = sum(map(len, parts))
-    own = checked_self_index(self_index, len(asked), total)
-    check_k(k, total - (own is not None))
-    own = np.full(len(asked), -1) if own is None else own
-    return Search(asked, parts, own, on_gpu=arrays.is_cuda(queries)).nearest(k)
+        return Nearest(*torch_nearest(asked, np.concatenate(parts), own, k))
+    if gallery is None and len(asked) ** 2 >= COMPILED_FROM and k <= LONGEST_LIST and has_kernels():
+        from probmetric.retrieval.compiled import searched_lists
+
+        return settled(asked, searched_lists(asked, None, k).nearest())
+    return Search(asked, parts, own).nearest(k)
 
 
 def nearest_of_others(queries: Floats, gallery: Any, own: Ints, classes: Ints, labels: Ints) -> Doubles:
@@ -123,11 +127,10 @@ class Search:
     own: Ints
     classes: Ints | None = None
     labels: Ints | None = None
-    on_gpu: bool = False
 
     def nearest(self, k: int) -> Nearest:
         """Return the k nearest: candidates in order of their exact keys, searched again where these may lack one."""
-        rows, rough = self._candidates_on_gpu(k + SPARE) if self.on_gpu else self._candidates(k + SPARE)
+        rows, rough = self._candidates(k + SPARE)
         cosines, ordered = np.empty((len(rows), k)), np.empty((len(rows), k), dtype=np.int64)
         step = max(1, CELLS // (self.asked.shape[1] * rows.shape[1]))
         for start in range(0, len(rows), step):
@@ -181,11 +184,6 @@ class Search:
                 self._strike(products, np.arange(len(rows))[part], first)
                 _enter(products, first, rows[part], rough[part])
         return rows, rough
-
-    def _candidates_on_gpu(self, width: int) -> tuple[Ints, Floats]:
-        from probmetric.retrieval.torch_engine import torch_candidates
-
-        return torch_candidates(self.asked, self.parts, self.own, width)
 
     def _exact(self, part: slice, rows: Ints) -> Doubles:
         """Return the exact keys (B,W) of the queries `part` with the gallery `rows` (B,W); -inf where a row is -1."""

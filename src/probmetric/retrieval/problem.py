@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,15 +21,15 @@ FILTERED_DISTANCES: tuple[Distance, ...] = ("cosine", "euclidean")
 class Problem:
     """What is searched (Q,M), in what (N,M), and what counts as right.
 
-    `self_index` (Q,) is the gallery row that is the query itself, -1 for none. The rows are NumPy arrays, or torch
-    tensors for the torch engine.
+    `self_index` (Q,) is the gallery row that is the query itself, -1 for none.
     """
 
-    queries: Any
-    gallery: Any
+    queries: NDArray[np.float32]
+    gallery: NDArray[np.float32]
     relation: Relation
     self_index: Ints | None
     distance: Distance
+    on_gpu: bool = False
 
     def itself(self, start: int, stop: int) -> Ints:
         """Return `self_index` of queries start..stop-1, -1 for all where there is none."""
@@ -48,11 +47,11 @@ def build_problem(
     distance: Distance = "cosine",
     normalize: bool = False,
 ) -> Problem:
-    """Check the arguments of `retrieval_metrics` and put them together; CUDA tensors stay where they are."""
-    rows = _reader(embeddings, known_distance(distance))
-    queries = rows(embeddings, "embeddings", distance, normalize=normalize)
+    """Check the arguments of `retrieval_metrics` and put them together; CUDA tensors are searched on the GPU."""
+    known_distance(distance)
+    queries = numpy_rows(embeddings, "embeddings", distance, normalize=normalize)
     same = gallery is None
-    searched = queries if same else rows(gallery, "gallery", distance, normalize=normalize)
+    searched = queries if same else numpy_rows(gallery, "gallery", distance, normalize=normalize)
     if queries.shape[1] != searched.shape[1]:
         raise ValueError(f"embeddings have {queries.shape[1]} dimensions, the gallery has {searched.shape[1]}.")
     if same and self_index is not None:
@@ -65,22 +64,14 @@ def build_problem(
         raise ValueError("pass either labels or positives, not both: they could contradict each other.")
     else:
         relation = sparse_relation(positives, shape, own)
-    return Problem(queries, searched, relation, own, distance)
+    on_gpu = arrays.is_cuda(embeddings) and distance in FILTERED_DISTANCES
+    return Problem(queries, searched, relation, own, distance, on_gpu)
 
 
-def _reader(embeddings: Any, distance: Distance) -> Callable[..., Any]:
-    """Return the function that reads and checks rows, as arrays or, on a GPU, as tensors."""
-    if arrays.is_cuda(embeddings) and distance in FILTERED_DISTANCES:
-        from probmetric.retrieval.torch_engine import torch_rows
-
-        return torch_rows
-    return numpy_rows
-
-
-def known_distance(distance: Distance) -> Distance:
-    """Return `distance`, or raise a ValueError if it is neither a known name nor a function."""
+def known_distance(distance: Distance) -> None:
+    """Raise a ValueError if `distance` is neither a known name nor a function."""
     if callable(distance) or distance in NAMES:
-        return distance
+        return
     raise ValueError(
         f"distance is {distance!r}: {nearest(str(distance), NAMES)} Or pass a function "
         "(queries (B,M), gallery (N,M)) -> distances (B,N)."

@@ -29,7 +29,7 @@ COMPILED_FROM, COMPILED_POSITIVES = 1 << 24, 512
 
 def ranks(problem: Problem) -> Iterator[Counts]:
     """Yield the counts of a problem, some queries at a time."""
-    if hasattr(problem.gallery, "detach"):
+    if problem.on_gpu:
         from probmetric.retrieval.torch_engine import torch_counts
 
         return torch_counts(problem)
@@ -44,7 +44,8 @@ def compiles(problem: Problem) -> bool:
     """Whether the compiled engine takes this problem: a large one, by cosine or Euclidean distance."""
     queries, pairs = len(problem.queries), len(problem.queries) * len(problem.gallery)
     few = problem.relation.counts.sum() <= COMPILED_POSITIVES * queries
-    return pairs >= COMPILED_FROM and few and problem.distance in FILTERED_DISTANCES and has_kernels()
+    suited = not problem.on_gpu and few and problem.distance in FILTERED_DISTANCES
+    return suited and pairs >= COMPILED_FROM and has_kernels()
 
 
 @functools.cache
