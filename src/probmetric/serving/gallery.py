@@ -373,7 +373,7 @@ class Gallery:
         Raises:
             CertificateError: no labels, too few images, copies of gallery images; says what is needed.
         """
-        from probmetric.trust.deployed import calibration_answers, certify_answers, records_digest
+        from probmetric.trust.deployed import calibration_answers, certify_record, records_digest
 
         if model is not None:
             self.check_model(model)
@@ -381,8 +381,8 @@ class Gallery:
         if images is not None:
             queries, labels = self._calibration(model, images, class_names)
             p_right = self.trust.p_right if score in ("", "p_right") else None
-        certificate = certify_answers(
-            calibration_answers(self.record, self.labels, queries, labels),
+        certificate = certify_record(
+            calibration_answers(self.record, self.labels, queries, labels).tensors(),
             self.labels,
             risk=risk,
             confidence=confidence,
