@@ -23,8 +23,8 @@ from probmetric.errors import ServingError
 from probmetric.io import alone, present
 from probmetric.io.folders import claim_folder
 from probmetric.serving import gallery_files, gallery_trust
-from probmetric.serving._look import World, some
 from probmetric.serving.gallery_files import GALLERY, INDEX, Content
+from probmetric.serving.look import World, some
 
 if TYPE_CHECKING:
     from probmetric.retrieval.match import Match
@@ -268,7 +268,7 @@ class Gallery:
             uncertainty: of each image (n,).
             paths: names (n).
             class_names: classes (n), "" where none is known.
-            looks: pixel statistics (n, L), see `_look`; None where nobody saw the pixels.
+            looks: pixel statistics (n, L), see `look`; None where nobody saw the pixels.
 
         Raises:
             ServingError: numbers of images or dimensions that differ, or a name twice.
