@@ -28,7 +28,6 @@ env: .venv/.installed ## create .venv with the pinned packages
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check uv
 	.venv/bin/uv pip install --quiet --python .venv/bin/python --compile-bytecode -r $(LOCK)
 	.venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps --editable .
-	.venv/bin/python -c 'from probmetric.retrieval.among import load_kernels; load_kernels()'  # compiled once
 	touch $@
 
 demo: env ## prepare the embedded datasets, train, evaluate, report (minutes)

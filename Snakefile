@@ -14,40 +14,30 @@ configfile: "params.yaml"
 
 include: "workflow/rules/common.smk"
 include: "workflow/rules/data.smk"
-include: "workflow/rules/runs.smk"
-include: "workflow/rules/reports.smk"
+include: "workflow/rules/run.smk"
+include: "workflow/rules/report.smk"
 
 
 localrules:
     all,
     prepare,
-    aggregate,
-    tables,
-    figures,
     report,
     track,
-    theory,
 
 
 rule all:
     default_target: True
     input:
+        collect(MADE, run=PLAN.runs if PLAN else []),
         collect("reports/{experiment}/index.html", experiment=EXPERIMENTS),
-        collect(
-            "reports/{experiment}/table.{format}",
-            experiment=EXPERIMENTS,
-            format=["md", "csv", "tex"],
-        ),
         collect("state/tracked/{experiment}.json", experiment=EXPERIMENTS),
 
 
-onstart:
-    start()
-
-
 onsuccess:
-    finish()
+    if EXPERIMENTS:
+        tell(closing_summary(PLAN))
 
 
 onerror:
-    stop()
+    tell(failure_summary(PLAN, BEGAN))
+    tell(partial_reports(PLAN))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from mkdocs.structure.files import File, Files
 
-from probmetric.listing import LISTED, listing
+from probmetric.cli.listing import LISTED, listing
 from probmetric.registry import REQUIRED, registry_of
 
 ROOT = Path(__file__).resolve().parents[1]

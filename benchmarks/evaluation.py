@@ -6,8 +6,8 @@
 
 Contenders, on the same unit rows, clustered by class:
     probmetric   every metric of probmetric.retrieval.retrieval_metrics, ks 1, 10, 100, 1000
-    match        the match record alone (find_match): each row's nearest among the others, ten that vote, gap
-    both         metrics and match record from one pass (among.asked_among)
+    match        the match record alone (match_record): each row's nearest among the others, ten that vote, gap
+    both         metrics and match record from one pass (match_among)
     gemm         all-pairs float32 matrix product in 2,048-wide tiles, results thrown away (the floor of a full search)
     gemm_half    the same on and above the diagonal only (the floor of a symmetric one)
     faiss_1001   faiss IndexFlatIP.search with k = 1,001: neighbours only, no metric
@@ -61,17 +61,16 @@ def run_probmetric(rows: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
 def run_match(rows: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Every row asked among the others."""
-    from probmetric.retrieval.match import find_match
+    from probmetric.retrieval import match_record
 
-    return {"cosine": float(find_match(rows, rows, labels, self_index=np.arange(len(rows))).similarity.mean())}
+    return {"cosine": float(match_record(rows, rows, labels, self_index=np.arange(len(rows)))["cosine"].mean())}
 
 
 def run_both(rows: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """The metrics and the match record."""
-    from probmetric.retrieval import summarize
-    from probmetric.retrieval.among import asked_among
+    from probmetric.retrieval import match_among, summarize
 
-    match, per_query = asked_among({"mean": rows}, labels, ks=(1, 10, 100, 1000))
+    match, per_query = match_among({"mean": rows}, labels, ks=(1, 10, 100, 1000))
     return summarize(per_query) | {"cosine": float(match.similarity.mean())}
 
 
@@ -132,11 +131,12 @@ RUNNERS: dict[str, Callable[[np.ndarray, np.ndarray], dict[str, float]]] = {
 def measure(name: str, rows: np.ndarray, labels: np.ndarray, repeats: int) -> dict[str, object]:
     """Run one contender in this process; a call on a few rows first loads and compiles what it needs."""
     if name in ("probmetric", "match", "both"):
-        from probmetric.retrieval import retrieval_metrics
-        from probmetric.retrieval._nearest_compiled import searched_lists
+        from probmetric.retrieval.compiled import Lists, compiled_counts
+        from probmetric.retrieval.problem import build_problem
 
-        retrieval_metrics(rows[:200], labels[:200], engine="compiled")
-        searched_lists(rows[:200], labels[:200], 10).nearest()
+        lists = Lists(rows[:200], labels[:200], 10)
+        list(compiled_counts(build_problem(rows[:200], labels[:200]), lists=lists))
+        lists.nearest()
     RUNNERS[name](rows[:1200], labels[:1200])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")

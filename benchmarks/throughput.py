@@ -23,7 +23,8 @@ from probmetric.losses import create_loss
 from probmetric.models import create_encoder
 from probmetric.planning.experiments import experiment_names
 from probmetric.planning.overview import THROUGHPUT, kind
-from probmetric.planning.runs import Run, plan_experiment
+from probmetric.planning.runs import plan_experiment
+from probmetric.runs.plan import Run
 from probmetric.training.forward import embed, resolve_precision
 from probmetric.training.optimizer import create_optimizer
 from probmetric.training.provenance import hardware

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
-from probmetric.data.digest import write_digest
+from probmetric.data.manifest import write_digest
 
 
 def with_other_test_images(folder: Path, copy: Path) -> Path:

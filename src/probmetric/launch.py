@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from probmetric.config import ConfigError
-from probmetric.interruptions import exit_status, interruptible
+from probmetric.process import exit_status, interruptible
 
 
 @dataclass(frozen=True)

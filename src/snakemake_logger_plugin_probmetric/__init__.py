@@ -68,9 +68,6 @@ class LogHandler(LogHandlerBase):
             yield self.progress.plan(said["stats"])
         elif event == LogEvent.JOB_INFO:
             self.progress.about[said["jobid"]] = said["rule_name"], dict(said["wildcards"])
-        elif event == LogEvent.JOB_STARTED:
-            for job in said["jobs"]:
-                self.progress.start(job)
         elif event == LogEvent.JOB_FINISHED:
             yield from self.progress.end(said["job_id"])
 

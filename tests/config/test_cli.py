@@ -21,9 +21,7 @@ def test_help_names_every_step(capsys):
         main(["--help"])
     assert stopped.value.code == 0
     listed = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line.strip()}
-    steps = (
-        "prepare noise doctor data train fit-posterior embed evaluate aggregate tables figure report track experiments"
-    )
+    steps = "prepare noise doctor data run figure report track experiments"
     assert set(steps.split()) <= listed
 
 
@@ -32,7 +30,7 @@ def test_a_module_that_is_not_installed_is_named_with_what_installs_it(monkeypat
     def missing(options):
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
-    monkeypatch.setattr("probmetric.cli._upkeep.experiments", missing)
+    monkeypatch.setattr("probmetric.cli.runs.experiments", missing)
     if said:
         assert main(["experiments"]) == EXIT_CONFIG
         assert "the module faiss is not installed; pip install 'probmetric[all]'" in capsys.readouterr().err
@@ -43,20 +41,20 @@ def test_a_module_that_is_not_installed_is_named_with_what_installs_it(monkeypat
 
 def test_help_imports_nothing_heavy():
     heavy = "{'numpy', 'pandas', 'pydantic', 'torch', 'yaml'}"
-    code = f"import sys; import probmetric.cli as c; c._parser.parser(); print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys; import probmetric.cli as c; c.parser(); print(sorted({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["train", "digits/cosin/seed0"], "did you mean 'cosine'"),
-        (["train", "nothing"], "is not a run"),
+        (["run", "digits/cosin/seed0"], "did you mean 'cosine'"),
+        (["run", "nothing"], "is not a run"),
         (
-            ["embed", "digits/cosine/seed0", "--plan", "state/plan/none.json"],
-            "state/plan/none.json is missing; plan again",
+            ["run", "digits/cosine/seed0", "--plan", "state/plans/none.json"],
+            "state/plans/none.json is missing; plan again",
         ),
-        (["tables", "dmo"], "did you mean 'demo'"),
+        (["report", "dmo"], "did you mean 'demo'"),
         (["prepare", "digit"], "did you mean 'digits'"),
         (["doctor", "no/such/folder"], "no/such/folder"),
         (["doctor", "not\udcffutf8"], "not\\udcffutf8"),
@@ -76,8 +74,8 @@ def test_errors_are_one_paragraph_and_exit_two(capsys, arguments, expected):
 @pytest.mark.parametrize(
     "given",
     [
-        ["train", "digits/cosine/seed0", "--threads", "0"],
-        ["make", "plan.json", "--threads", "-3"],
+        ["run", "digits/cosine/seed0", "--threads", "0"],
+        ["run", "digits/cosine/seed0", "--threads", "-3"],
         ["ui", "--port", "70000"],
         ["ui", "--port", "http"],
     ],

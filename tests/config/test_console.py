@@ -1,4 +1,4 @@
-"""What the terminal shows of a running workflow: a line per finished run, with its metric and the time left."""
+"""What the terminal shows of a running workflow: a line per finished run, with its metric."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from snakemake.settings.enums import Quietness
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from probmetric.io import write_json
-from probmetric.planning.console import Progress, duration, finding, linked
+from probmetric.planning.console import Progress, finding, linked
 from snakemake_logger_plugin_probmetric import LogHandler
 
 SETTINGS = {
@@ -51,15 +51,15 @@ def message(text: str | None, level: int = logging.INFO, **said: object) -> logg
 
 
 def whole_run(jobs: dict[str, int]) -> list[logging.LogRecord]:
-    """Snakemake's messages of a workflow with one job that evaluates `RUN`."""
-    about = {"rule_msg": f"Evaluate {RUN}", "rule_name": "evaluate", "wildcards": {"run": RUN}, "reason": ""}
+    """Snakemake's messages of a workflow with one job that makes `RUN`."""
+    about = {"rule_msg": f"Run {RUN}", "rule_name": "run", "wildcards": {"run": RUN}, "reason": ""}
     return [
         message("Building DAG of jobs..."),
         message("Provided cores: 2", event=LogEvent.RESOURCES_INFO, cores=2),
         message("Job stats: ...", event=LogEvent.RUN_INFO, stats=jobs),
-        message(" Rule: evaluate", event=LogEvent.JOB_INFO, jobid=7, **about),
+        message(" Rule: run", event=LogEvent.JOB_INFO, jobid=7, **about),
         message("Execute 1 jobs...", event=LogEvent.JOB_STARTED, jobs=[7]),
-        message("Finished jobid: 7 (Rule: evaluate)", event=LogEvent.JOB_FINISHED, job_id=7),
+        message("Finished jobid: 7 (Rule: run)", event=LogEvent.JOB_FINISHED, job_id=7),
         message(None, event=LogEvent.PROGRESS, done=1, total=4),
     ]
 
@@ -72,10 +72,10 @@ def evaluated(tmp_path, monkeypatch):
 
 def test_a_finished_run_is_a_line_with_its_metric_and_jobs_are_none(evaluated, capsys):
     teller = handler()
-    for record in whole_run({"train": 1, "evaluate": 3, "all": 1, "total": 5}):
+    for record in whole_run({"prepare": 1, "run": 3, "all": 1, "total": 5}):
         teller.emit(record)
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "4 jobs: 1 train, 3 evaluate. Results come in as runs finish."
+    assert lines[0] == "4 jobs: 1 prepare, 3 run. Results come in as runs finish."
     assert re.fullmatch(rf"\[ {{2}}0:00\] results/{RUN}   Recall@1 0\.981   1 of 3 runs", lines[1])
     assert len(lines) == 2
 
@@ -83,7 +83,7 @@ def test_a_finished_run_is_a_line_with_its_metric_and_jobs_are_none(evaluated, c
 @pytest.mark.parametrize("quiet", [Quietness.ALL, Quietness.PROGRESS])
 def test_quiet_says_nothing_of_progress_and_never_hides_errors_but_for_all(evaluated, capsys, quiet):
     teller = handler(quiet={quiet})
-    for record in whole_run({"evaluate": 1}):
+    for record in whole_run({"run": 1}):
         teller.emit(record)
     assert capsys.readouterr().err == ""
     teller.emit(message("it broke", logging.ERROR))
@@ -93,10 +93,10 @@ def test_quiet_says_nothing_of_progress_and_never_hides_errors_but_for_all(evalu
 @pytest.mark.parametrize("asked", ["dryrun", "verbose", "printshellcmds"])
 def test_whoever_asks_for_snakemakes_own_words_gets_them(evaluated, capsys, asked):
     teller = handler(**{asked: True})
-    for record in whole_run({"evaluate": 1}):
+    for record in whole_run({"run": 1}):
         teller.emit(record)
     said = capsys.readouterr().err
-    assert f"Job 7: Evaluate {RUN}" in said
+    assert f"Job 7: Run {RUN}" in said
     assert "Building DAG of jobs..." in said
 
 
@@ -121,55 +121,30 @@ def test_a_run_without_readable_metrics_is_named_all_the_same(tmp_path, monkeypa
     assert finding(RUN) == f"results/{RUN}"
 
 
-def test_the_time_left_is_work_to_come_over_jobs_at_once():
-    """Two jobs at once, 10 s each: 8 evaluations and 2 reports to come are 50 s."""
-    clock = Clock()
-    progress = Progress(clock)
-    progress.plan({"evaluate": 10, "report": 2})
-    for job in (1, 2):
-        progress.about[job] = ("evaluate", {"run": RUN})
-        progress.start(job)
-    clock.now += 10
-    assert progress.left() == ""
-    first, second = (next(progress.end(job)) for job in (1, 2))
-    assert first.endswith("1 of 10 runs")
-    assert second == f"[  0:10] results/{RUN}   2 of 10 runs, about 50 s left"
-
-
-def test_the_last_run_leaves_no_time_and_other_jobs_have_their_lines():
+def test_other_jobs_have_their_lines():
     progress = Progress(Clock())
-    progress.plan({"evaluate": 2, "prepare": 1, "report": 1, "bundle": 1})
-    told = {"prepare": {"data": "glyphs"}, "report": {"experiment": "demo"}, "bundle": {"bundle": "ab"}}
+    progress.plan({"run": 2, "prepare": 1, "report": 1})
+    told = {"prepare": {"data": "glyphs"}, "report": {"experiment": "demo"}}
     lines = []
-    for job, (rule, wildcards) in enumerate([*told.items(), ("evaluate", {"run": RUN}), ("evaluate", {"run": RUN})]):
+    for job, (rule, wildcards) in enumerate([*told.items(), ("run", {"run": RUN}), ("run", {"run": RUN})]):
         progress.about[job] = (rule, wildcards)
-        progress.start(job)
         lines += progress.end(job)
     assert [line.partition("] ")[2] for line in lines] == [
         "prepared glyphs",
         "page: reports/demo/index.html",
-        "1 of 1 bundles of runs",
         f"results/{RUN}   1 of 2 runs",
         f"results/{RUN}   2 of 2 runs",
     ]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(3, "10 s"), (44, "40 s"), (75, "1 min"), (3540, "59 min"), (3600, "1 h 0 min"), (8000, "2 h 10 min")],
-)
-def test_a_guess_is_told_no_more_exactly_than_it_is_known(seconds, text):
-    assert duration(seconds) == text
-
-
 def test_paths_are_links_in_a_terminal_and_only_there(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TERM", "xterm-256color")
-    text = f"log: logs/train/{RUN}.log, see reports/a/index.html. nologs/x /abs/logs/y"
+    text = f"log: logs/run/{RUN}.log, see reports/a/index.html. nologs/x /abs/logs/y"
     assert linked(text, terminal=False) == text
     shown = linked(text, terminal=True)
     assert re.sub("\033]8;;.*?\033\\\\", "", shown) == text
     targets = re.findall("\033]8;;(file.+?)\033\\\\", shown)
-    assert targets == [(tmp_path / path).as_uri() for path in (f"logs/train/{RUN}.log", "reports/a/index.html")]
+    assert targets == [(tmp_path / path).as_uri() for path in (f"logs/run/{RUN}.log", "reports/a/index.html")]
     monkeypatch.setenv("TERM", "dumb")
     assert linked(text, terminal=True) == text

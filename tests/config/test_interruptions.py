@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from probmetric.interruptions import interruptible
+from probmetric.process import interruptible
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 LINE = "interrupted; run the same command again to go on.\n"
@@ -18,10 +18,10 @@ LINE = "interrupted; run the same command again to go on.\n"
 # hears a signal that comes just before a sleep only after it.
 COMMAND = """
 import signal, sys, time
-import probmetric.cli._upkeep as upkeep
+import probmetric.cli.runs as upkeep
 from pathlib import Path
 from probmetric import cli
-from probmetric.interruptions import call
+from probmetric.process import call
 from probmetric.io import atomic_path
 
 def work(options):

@@ -8,10 +8,11 @@ import pytest
 from probmetric.config import ConfigError, Experiment, Params, load, parse
 from probmetric.io import FileError
 from probmetric.planning.declared import data_source, stage
-from probmetric.planning.runs import _telling_absent, expand, find_run, origin_run, origins, plan_experiment
-from probmetric.planning.staleness import steps_before
-from probmetric.planning.workflow import WorkflowPlan, weights_of
+from probmetric.planning.runs import _telling_absent, expand, find_run, origins, plan_experiment
+from probmetric.planning.workflow import WorkflowPlan, run_inputs
+from probmetric.runs.identity import steps_before
 from probmetric.runs.names import LabelNoise
+from probmetric.runs.plan import origin_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -149,7 +150,7 @@ def test_label_noise_is_written_as_it_is_read(text):
 PRETRAINED = "results/digits/softmax/seed4/model.safetensors"
 
 
-def test_a_run_that_starts_from_anothers_weights_waits_for_it(params):
+def test_a_run_that_starts_from_anothers_weights_waits_for_it(params, tmp_path, monkeypatch):
     found = parse(Experiment, {"title": "t", "runs": [grid("laplace", preset="finetuned")]}, "t")
     (run,) = expand(params, found)
     origin = "other_scripts/softmax+training.epochs=20/seed0"
@@ -158,7 +159,12 @@ def test_a_run_that_starts_from_anothers_weights_waits_for_it(params):
     plan = WorkflowPlan.from_config(params.model_dump() | {"experiments": [], "runs": [run.name]})
     assert list(plan.runs) == [origin, run.encoder, run.name]
     assert steps_before(plan.runs[run.encoder], "train") == {"pretrained": (origin, "train")}
-    assert weights_of([run.origin]) == [f"results/{origin}/model.safetensors"]
+    monkeypatch.chdir(tmp_path)
+    plan.write()
+    digests = [f"data/prepared/{name}/digest" for name in ("glyphs", "symbols")]
+    assert run_inputs(run.encoder, "made/{run}") == [*digests, f"made/{origin}"]
+    assert run_inputs(run.name, "made/{run}") == [*digests, f"made/{run.encoder}"]
+    assert run_inputs(origin, "made/{run}") == ["data/prepared/other_scripts/digest"]
 
 
 def grid(method, **overrides):
@@ -205,4 +211,4 @@ def test_a_target_that_no_planned_experiment_has_is_told_with_the_way_to_it(para
     with pytest.raises(
         ConfigError, match=r"glyphs/arcface/seed7 is in none .* --config 'runs=\[glyphs/arcface/seed7\]'"
     ):
-        plan.run("glyphs/arcface/seed7")
+        plan.check_planned("glyphs/arcface/seed7")

@@ -5,7 +5,7 @@ import pytest
 
 from probmetric.data import DataError, add_noise, doctor, load_manifest
 from probmetric.data.card import write_card
-from probmetric.data.digest import read_digest
+from probmetric.data.manifest import read_digest
 from probmetric.io import FileError
 
 

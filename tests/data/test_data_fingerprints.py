@@ -7,7 +7,7 @@ import miniatures
 import pytest
 
 from probmetric.data import add_noise, load_manifest, prepare_dataset
-from probmetric.data.version import FORMAT
+from probmetric.data.manifest import FORMAT
 
 ROOT = Path(__file__).parents[2]
 # Of rows and, where they are stored without loss, pixels. If a change is meant, raise FORMAT and record it here.
@@ -65,4 +65,4 @@ def test_every_data_stage_depends_on_it(pipeline):
 
     for name in ("prepare", "noise"):
         stage = read_yaml(ROOT / pipeline)["stages"][name]
-        assert {"src/probmetric/data/version.py": ["FORMAT"]} in stage.get("do", stage)["params"]
+        assert {"src/probmetric/data/manifest.py": ["FORMAT"]} in stage.get("do", stage)["params"]

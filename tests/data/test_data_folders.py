@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from probmetric.data import DataError, doctor, load_columns, load_manifest, open_images, prepare_dataset, verify_digest
-from probmetric.data.digest import write_digest
-from probmetric.data.manifest import MANIFEST, load_metadata, read_table, write_manifest
+from probmetric.data.manifest import MANIFEST, load_metadata, read_table, write_digest, write_manifest
 from probmetric.data.sources.digits import Digits
 from probmetric.data.views._base import stacked
 from probmetric.io import FileError

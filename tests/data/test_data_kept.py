@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from probmetric.data import DataError, digest, prepare_dataset
-from probmetric.data.digest import verify_digest
-from probmetric.data.manifest import IMAGES
+from probmetric.data import DataError, manifest, prepare_dataset
+from probmetric.data.manifest import IMAGES, verify_digest
 from probmetric.data.prepare import kept_pairs
 
 
@@ -32,7 +31,7 @@ def test_large_images_of_another_size_are_refused_without_being_read(
 ) -> None:
     folder = tmp_path / "digits"
     shutil.copytree(digits, folder)
-    monkeypatch.setattr(digest, "QUICK_LIMIT", 0)
+    monkeypatch.setattr(manifest, "QUICK_LIMIT", 0)
     verify_digest(folder)
     content = (folder / IMAGES).read_bytes()
     (folder / IMAGES).write_bytes(content + change if change else content[:-1])

@@ -9,7 +9,7 @@ from PIL import Image
 
 from probmetric.data import doctor, open_images, prepare_dataset
 from probmetric.data.decode import plain_jpeg_shape
-from probmetric.data.image_file import build_images
+from probmetric.data.image_file import write_images
 from probmetric.data.sources._files import ImageFiles
 
 PICTURE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 44, 3), dtype=np.uint8))
@@ -76,7 +76,7 @@ def test_a_file_of_every_kind_is_stored_and_comes_back_as_it_looks(tmp_path):
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
     reader = ImageFiles(tmp_path, np.array(list(files), dtype=object), store="files")
-    placed = build_images(tmp_path, reader, reader.paths, request="", workers=1, title="", progress=False)
+    placed = write_images(tmp_path / "images.bin", reader, reader.paths)
     stored = (tmp_path / "images.bin").read_bytes()
     assert stored.startswith(PLAIN)
     assert placed.columns["height"].tolist() == [30, 44, 30, 30]

@@ -93,7 +93,7 @@ def test_small_classes_are_left_out_and_noted(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"test_fraction": 1.0}, "'test_fraction' is 1.0; allowed: a number at least 0, below 1"),
+        ({"test_fraction": 1.0}, "'test_fraction' is 1.0; allowed: a number above 0, below 1"),
         ({"min_images": 0}, "'min_images' is 0; allowed: a number at least 1"),
         ({"split": "by_day"}, "option 'split' is 'by_day'; allowed: 'by_class', 'by_image'"),
     ],

@@ -1,7 +1,7 @@
 """Archives from strangers, odd images, and a cache that is parallel, resumable and always the same bytes."""
 
 import io
-import os
+import shutil
 import tarfile
 import zipfile
 
@@ -13,7 +13,7 @@ from PIL import Image
 from probmetric.data import DataError, doctor, prepare_dataset
 from probmetric.data.archives import extract
 from probmetric.data.decode import decode
-from probmetric.data.image_file import build_images
+from probmetric.data.image_file import write_images
 from probmetric.data.places import matched, positives, subtask
 from probmetric.data.sources._files import ImageFiles
 
@@ -157,9 +157,9 @@ def image_files(tmp_path):
     return ImageFiles(tmp_path / "files", np.array(paths, dtype=object), shorter_side=16)
 
 
-def build(folder, reader, workers=1, request="r"):
-    folder.mkdir(exist_ok=True)
-    return build_images(folder, reader, reader.paths, request=request, workers=workers, title="t", progress=False)
+def build(folder, reader, workers=1):
+    folder.mkdir()
+    return write_images(folder / "images.bin", reader, reader.paths, workers=workers)
 
 
 def test_the_bytes_do_not_depend_on_the_number_of_workers(tmp_path, image_files):
@@ -167,52 +167,30 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(tmp_path, image_files)
     assert (tmp_path / "one" / "images.bin").read_bytes() == (tmp_path / "two" / "images.bin").read_bytes()
     for name, values in one.columns.items():
         np.testing.assert_array_equal(values, two.columns[name])
-    assert not list((tmp_path / "two").glob("segment-*"))
+    assert [path.name for path in (tmp_path / "two").iterdir()] == ["images.bin"]
 
 
-class StopHereError(Exception):
-    pass
+def test_an_interrupted_preparation_starts_again_but_for_unpacked_archives(tmp_path, monkeypatch):
+    raw = miniatures.build("cub", tmp_path / "raw", "archive")
+    options = {"raw": raw, "workers": 1, "subset": True, "progress": False}
+    expected = (prepare_dataset("cub", tmp_path / "whole" / "cub", **options) / "digest").read_text()
 
+    def stop(path, read, *_, **__):
+        path.write_bytes(b"half of it")
+        raise KeyboardInterrupt
 
-@pytest.mark.parametrize("tail", [b"", b"half an image", None])
-def test_an_interrupted_build_goes_on_where_it_stopped(tmp_path, image_files, tail):
-    whole = build(tmp_path / "whole", image_files)
-    read = []
-
-    class Stopping(ImageFiles):
-        def __call__(self, row):
-            if row == 100:
-                raise StopHereError
-            return super().__call__(row)
-
-    class Counting(ImageFiles):
-        def __call__(self, row):
-            read.append(row)
-            return super().__call__(row)
-
-    fields = (image_files.root, image_files.paths, "RGB", 16, "pixels")
-    part = tmp_path / "part"
-    with pytest.raises(StopHereError):
-        build(part, Stopping(*fields))
-    if tail is None:
-        os.truncate(part / "images.bin", 10)
-    else:
-        with (part / "images.bin").open("ab") as file:
-            file.write(tail)
-        with (part / "progress.jsonl").open("a") as file:
-            file.write('{"bytes": 9')
-    again = build(part, Counting(*fields))
-    assert read == list(range(64 if tail is not None else 0, 150))
-    assert (part / "images.bin").read_bytes() == (tmp_path / "whole" / "images.bin").read_bytes()
-    np.testing.assert_array_equal(again.columns["sha256"], whole.columns["sha256"])
-
-
-def test_another_request_starts_anew(tmp_path, image_files):
-    build(tmp_path / "a", image_files, request="first")
-    smaller = ImageFiles(image_files.root, image_files.paths, shorter_side=8)
-    build(tmp_path / "a", smaller, request="second")
-    build(tmp_path / "b", smaller, request="second")
-    assert (tmp_path / "a" / "images.bin").read_bytes() == (tmp_path / "b" / "images.bin").read_bytes()
+    monkeypatch.setattr("probmetric.data.prepare.write_images", stop)
+    with pytest.raises(KeyboardInterrupt):
+        prepare_dataset("cub", tmp_path / "cub", **options)
+    monkeypatch.undo()
+    assert not (tmp_path / "cub").exists()
+    unpacked = next((tmp_path / ".cub.work" / "unpacked").rglob("*.jpg"))
+    unpacked.write_bytes(b"seen by the next call")
+    with pytest.raises(DataError, match=r"is no image \(it begins with b'seen by"):
+        prepare_dataset("cub", tmp_path / "cub", **options)
+    shutil.rmtree(tmp_path / ".cub.work" / "unpacked")
+    assert (prepare_dataset("cub", tmp_path / "cub", **options) / "digest").read_text() == expected
+    assert not list(tmp_path.glob(".cub*"))
 
 
 def test_a_broken_image_in_a_worker_is_reported_by_name(tmp_path, image_files):

@@ -186,12 +186,12 @@ def test_flip_normalise_and_erase():
 
 
 def test_impossible_transforms_are_explained():
-    with pytest.raises(ValueError, match="allowed with them: edge, zero"):
-        Small(padding="reflect", rotation=5)
+    with pytest.raises(ValueError, match=r"'rotation' is 5, which counts with padding='edge' or 'zero' only"):
+        create_view("small", padding="reflect", rotation=5)
     with pytest.raises(ValueError, match="one of each per channel"):
         Small(mean=(0.5,))
-    with pytest.raises(ValueError, match="0 <= scale < 1"):
-        Small(scale=1.0)
+    with pytest.raises(ValueError, match=r"'scale' is 1.0; allowed: a number at least 0, below 1"):
+        create_view("small", scale=1.0)
 
 
 @pytest.mark.parametrize(("height", "width"), [(8, 8), (28, 28), (27, 40)])

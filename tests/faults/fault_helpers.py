@@ -20,20 +20,15 @@ RUN, ENCODER = "digits/tiny_laplace/seed0", "digits/tiny/seed0"
 # Every rule's command, and what it writes.
 STEPS: dict[str, tuple[list[str], list[str]]] = {
     "prepare": (["prepare", "digits"], [PREPARED]),
-    "train": (["train", ENCODER], [f"results/{ENCODER}"]),
-    "fit_posterior": (["fit-posterior", RUN], [f"results/{RUN}/posterior.safetensors"]),
-    "embed": (["embed", RUN], [f"results/{RUN}/embeddings"]),
+    "train": (["run", ENCODER, "--until", "train"], [f"results/{ENCODER}"]),
+    "fit": (["run", RUN, "--until", "fit"], [f"results/{RUN}/posterior.safetensors"]),
+    "embed": (["run", RUN, "--until", "embed"], [f"results/{RUN}/embeddings"]),
     "evaluate": (
-        ["evaluate", RUN],
+        ["run", RUN],
         [f"results/{RUN}/{name}" for name in ("metrics.json", "curves.json", "matches.safetensors", "run.yaml")],
     ),
-    "aggregate": (["aggregate", "tiny"], ["reports/tiny/runs.csv", "reports/tiny/metrics.json"]),
-    "tables": (
-        ["tables", "tiny"],
-        [*(f"reports/tiny/table.{kind}" for kind in ("md", "csv", "tex")), "reports/tiny/plots"],
-    ),
+    "report": (["report", "tiny"], ["reports/tiny"]),
     "figures": (["figure", "tiny", "learning_curves"], ["reports/tiny/figures"]),
-    "report": (["report", "tiny"], ["reports/tiny/index.html"]),
     "track": (["track", "tiny", "--receipt", "state/tracked.json"], ["state/tracked.json"]),
 }
 # What differs between two undisturbed runs: seconds, throughput and memory.

@@ -22,7 +22,7 @@ from fault_helpers import ENCODER, STEPS, Tiny
 from test_kills import check_whole, tracked
 
 from probmetric.data import DataError
-from probmetric.data.image_file import build_images
+from probmetric.data.image_file import write_images
 from probmetric.io import FileError, read_yaml, write_yaml
 from probmetric.tracking import live_curves, track
 
@@ -51,22 +51,21 @@ def test_the_same_step_twice_at_once(step, tiny, whole):
 
 
 def test_a_decoding_process_is_killed(tmp_path):
-    """The call ends with an error that says so; the next one goes on and writes the undisturbed bytes."""
+    """The call ends with an error that says so; the next one writes the undisturbed bytes."""
     names = np.array([f"{row}.png" for row in range(256)], dtype=object)
-    quiet = {"request": "r", "title": "t", "progress": False}
 
     def build(folder: str, reader: Deadly, workers: int) -> bytes:
-        (tmp_path / folder).mkdir(exist_ok=True)
-        build_images(tmp_path / folder, reader, names, workers=workers, **quiet)
+        (tmp_path / folder).mkdir()
+        write_images(tmp_path / folder / "images.bin", reader, names, workers=workers)
         return (tmp_path / folder / "images.bin").read_bytes()
 
     (tmp_path / "spared").touch()
     expected = build("whole", Deadly(tmp_path / "spared"), 1)
     deadly = Deadly(tmp_path / "killed")
-    with pytest.raises(DataError, match=r"was killed .* goes on where it stopped"):
+    with pytest.raises(DataError, match=r"was killed .* run the same command again"):
         build("part", deadly, 2)
     assert (tmp_path / "killed").exists()
-    assert build("part", deadly, 2) == expected
+    assert build("again", deadly, 2) == expected
 
 
 def test_a_store_another_process_locks_for_a_while(tiny, whole):

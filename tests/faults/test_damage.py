@@ -18,18 +18,17 @@ pytestmark = pytest.mark.slow
 
 # (file, step that reads it)
 READ = {
-    f"results/{ENCODER}/model.safetensors": "fit_posterior",
+    f"results/{ENCODER}/model.safetensors": "fit",
     f"results/{ENCODER}/model_last.safetensors": "embed",
-    f"results/{ENCODER}/encoder.yaml": "fit_posterior",
+    f"results/{ENCODER}/encoder.yaml": "fit",
     f"results/{RUN}/posterior.safetensors": "embed",
     f"results/{RUN}/embeddings/test.safetensors": "evaluate",
     f"results/{RUN}/embeddings/val.safetensors": "evaluate",
-    f"results/{RUN}/metrics.json": "aggregate",
-    f"results/{RUN}/embeddings/timing.json": "aggregate",
+    f"results/{RUN}/metrics.json": "report",
+    f"results/{RUN}/embeddings/timing.json": "report",
     f"results/{RUN}/curves.json": "report",
     f"results/{RUN}/run.yaml": "report",
-    "reports/tiny/runs.csv": "tables",
-    "reports/tiny/table.csv": "report",
+    "reports/tiny/runs.parquet": "figures",
     f"{PREPARED}/manifest.parquet": "train",
     f"{PREPARED}/images.bin": "train",
     f"{PREPARED}/digest": "train",

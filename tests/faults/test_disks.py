@@ -50,7 +50,7 @@ def test_a_full_disk(step, whole, tmp_path, request):
     check_whole(tiny, whole)
 
 
-@pytest.mark.parametrize("step", ["train", "fit_posterior", "embed"])
+@pytest.mark.parametrize("step", ["train", "fit", "embed"])
 def test_a_limit_on_file_sizes(step, tiny, whole):
     """`ulimit -f`, as clusters set it; needs no right to mount."""
     tiny.remove_outputs(step)
@@ -79,7 +79,7 @@ def test_a_read_only_disk(step, tiny, whole, request):
 
 
 HANGING = {
-    "fit_posterior": f"results/{ENCODER}/model.safetensors",
+    "fit": f"results/{ENCODER}/model.safetensors",
     "embed": f"results/{RUN}/posterior.safetensors",
     "evaluate": f"results/{RUN}/embeddings/test.safetensors",
     "aggregate": f"results/{RUN}/metrics.json",
@@ -112,7 +112,7 @@ def test_what_is_not_visible_yet_is_an_error_that_costs_nothing(tiny, whole):
     check_whole(tiny, whole)
 
 
-@pytest.mark.parametrize("step", ["fit_posterior", "evaluate", "aggregate", "tables", "track"])
+@pytest.mark.parametrize("step", ["fit", "evaluate", "report", "track"])
 def test_wrong_clocks(step, tiny, whole):
     """Time stamps years apart, some in the future: the results do not depend on them."""
     generator = random.Random(f"clock {step}")

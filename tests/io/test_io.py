@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from probmetric.data.digest import read_digest
-from probmetric.data.manifest import read_table
+from probmetric.data.manifest import read_digest, read_table
 from probmetric.io import (
     FileError,
     atomic_path,
@@ -31,7 +30,7 @@ from probmetric.io import (
     write_text,
     write_yaml,
 )
-from probmetric.reporting.aggregate import read_records
+from probmetric.reporting.results import read_results
 from probmetric.runs.folder import RunFolder
 
 
@@ -192,7 +191,7 @@ READERS = {
     "metrics": lambda path: RunFolder(path.parent).metrics,
     "embeddings": lambda path: RunFolder(path.parent.parent).tensors("test", "mean"),
     "finished": lambda path: RunFolder(path.parent).finished,
-    "runs": read_records,
+    "runs": lambda path: read_results(path.parent),
 }
 NAMES = {
     "digest": "digest",
@@ -201,6 +200,7 @@ NAMES = {
     "metrics": "metrics.json",
     "embeddings": "embeddings/test.safetensors",
     "finished": "metrics.json",
+    "runs": "runs.parquet",
 }
 EVERY = pytest.mark.parametrize("reader", READERS)
 
@@ -298,7 +298,7 @@ def test_a_command_names_the_file_that_it_could_not_read(tmp_path, monkeypatch, 
     def unreadable(options):
         raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "x"))
 
-    monkeypatch.setattr("probmetric.cli._upkeep.experiments", unreadable)
+    monkeypatch.setattr("probmetric.cli.runs.experiments", unreadable)
     assert cli.main(["experiments"]) == 2
     assert f"{tmp_path / 'x'} cannot be read: Permission denied; make it readable" in capsys.readouterr().err
 

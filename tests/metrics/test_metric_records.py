@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from probmetric import metrics
 from probmetric.registry import RegistrationError, UnknownNameError
-from probmetric.runs import evaluate_test
+from probmetric.runs import evaluate_splits
 from probmetric.runs.evaluate import evaluate_run
 from probmetric.testing import isolated_components
 
@@ -91,8 +91,8 @@ def test_a_users_metric_does_not_hide_the_librarys(group, name):
 
 
 def test_a_number_without_a_record_is_an_error(run, monkeypatch):
-    summarize = evaluate_test.summarize
-    monkeypatch.setattr(evaluate_test, "summarize", lambda values: summarize(values) | {"recal": 1.0})
+    summarize = evaluate_splits.summarize
+    monkeypatch.setattr(evaluate_splits, "summarize", lambda values: summarize(values) | {"recal": 1.0})
     with pytest.raises(UnknownNameError, match="unknown metric 'retrieval/recal': did you mean 'retrieval/"):
         evaluate_run(run)
 
@@ -114,6 +114,9 @@ def test_the_tables_of_the_documentation_are_the_records():
         assert any(f"`{home}{name}`" in text for home in ("", f"{record.groups[0]}/")), name
 
 
-def test_names_and_directions_need_no_numpy():
-    code = "import sys, probmetric.metrics as m; m.heading('ood/cub/auroc'); sys.exit('numpy' in sys.modules)"
+def test_metrics_and_trust_load_no_torch():
+    code = (
+        "import sys, probmetric.metrics as m, probmetric.trust.certificates, probmetric.retrieval; "
+        "m.heading('ood/cub/auroc'); sys.exit(any(name in sys.modules for name in ('torch', 'pandas', 'numba')))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -23,7 +23,6 @@ from probmetric.metrics import (
     ood_metrics,
     paired_test,
     reliability,
-    risk_coverage,
     roc_curve,
     seeds_needed,
     selective_metrics,
@@ -34,7 +33,6 @@ from probmetric.metrics.calibration import EqualMass
 from probmetric.metrics.image_errors import auroc_error
 from probmetric.metrics.selective import augrc, coverage_at
 from probmetric.metrics.statistics import pairwise_tests, shared_image_variance
-from probmetric.retrieval import nearest_neighbours
 
 coarse = st.integers(-3, 3).map(float)
 scores = hnp.arrays(np.float64, st.integers(1, 40), elements=coarse)
@@ -197,24 +195,6 @@ def test_clustering_of_separate_groups_is_perfect_and_seeded():
         clustering_metrics(rows, labels, clusters=41)
 
 
-@pytest.mark.parametrize("count", [1, 10])
-def test_faiss_and_exact_neighbours_are_the_same_lists(count):
-    generator = np.random.default_rng(6)
-    rows = generator.normal(size=(300, 16)).astype(np.float32)
-    rows = np.concatenate([rows, rows[:50], rows[:50]])
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    exact = nearest_neighbours(rows, k=count, method="exact")
-    fast = nearest_neighbours(rows, k=count, method="faiss")
-    np.testing.assert_array_equal(exact.indices, fast.indices)
-    np.testing.assert_array_equal(exact.similarity, fast.similarity)
-    cosines = rows.astype(float) @ rows.astype(float).T
-    np.fill_diagonal(cosines, -2)
-    np.testing.assert_allclose(exact.similarity, -np.sort(-cosines, axis=1)[:, :count], atol=1e-7)
-    assert not (exact.indices == np.arange(len(rows))[:, None]).any()
-    with pytest.raises(ValueError, match="k is 400"):
-        nearest_neighbours(rows, k=400)
-
-
 @settings(max_examples=60, deadline=None)
 @given(hnp.arrays(np.float64, 15, elements=coarse), hnp.arrays(np.float64, 15, elements=coarse))
 def test_spearman_equals_scipy(a, b):
@@ -325,7 +305,7 @@ def test_small_evaluation_loads_no_heavy_package():
     code = (
         "import sys, numpy as np, probmetric.metrics as m, probmetric.retrieval as r; x = np.eye(4); y = [0, 0, 1, 1]; "
         "r.retrieval_metrics(x, y); m.ood_metrics([0.], [1.]); m.sparsification([0., 1.], [1, 0]); "
-        "m.clustering_metrics(x, y); r.nearest_neighbours(x); "
+        "m.clustering_metrics(x, y); r.search(x); "
         "print([m for m in ('torch', 'sklearn', 'pandas', 'scipy', 'numba') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -341,7 +321,6 @@ def test_small_evaluation_loads_no_heavy_package():
         (lambda bad: paired_test([1.0, 2.0], bad), "b"),
         (lambda bad: reliability(bad, [0, 1]), "confidence"),
         (lambda bad: sparsification(bad, [0, 1]), "uncertainty"),
-        (lambda bad: risk_coverage(bad, [0, 1]), "uncertainty"),
         (lambda bad: selective_metrics(bad, [0, 1]), "uncertainty"),
     ],
 )
@@ -350,7 +329,7 @@ def test_the_argument_with_a_number_that_is_none_is_named(call, name):
         call([0.5, math.nan])
 
 
-@pytest.mark.parametrize("call", [reliability, sparsification, risk_coverage, selective_metrics])
+@pytest.mark.parametrize("call", [reliability, sparsification, selective_metrics])
 def test_answers_are_right_or_wrong_one_for_each_doubt(call):
     with pytest.raises(ValueError, match=r"^correct: entry 1 is 2.0"):
         call([0.1, 0.2], [0, 2])

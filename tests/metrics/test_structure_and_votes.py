@@ -9,13 +9,14 @@ from probmetric.metrics import (
     classwise_calibration_error,
     fit_temperature,
     proxy_transport,
-    risk_coverage,
     scaled_probabilities,
     selective_metrics,
     sparsification,
     structure_metrics,
 )
-from probmetric.retrieval import neighbour_votes, retrieval_calibration, retrieval_metrics, sampled_retrieval_metrics
+from probmetric.metrics.selective import accuracy_by_coverage
+from probmetric.retrieval import neighbour_votes, retrieval_metrics, sampled_retrieval_metrics
+from probmetric.retrieval.votes import retrieval_votes, vote_reliability
 
 
 def unit(rows):
@@ -91,7 +92,7 @@ def test_selective_metrics_by_hand():
     found = selective_metrics(doubt, right, coverages=(40, 100))
     risks = [0, 0, 1 / 3, 1 / 4, 2 / 5]
     assert found["aurc"] == pytest.approx(np.mean(risks))
-    np.testing.assert_allclose(risk_coverage(doubt, right)[1], risks)
+    np.testing.assert_allclose(1 - accuracy_by_coverage(doubt, right), risks)
     assert found["error_auroc"] == pytest.approx(5 / 6)
     assert (found["accuracy_at_coverage_40"], found["accuracy_at_coverage_100"]) == (1.0, 0.6)
     assert found["ausc_gap_to_oracle"] == pytest.approx(sparsification(1 - right, right)[1] - found["ausc"])
@@ -155,6 +156,10 @@ def test_votes_of_sampled_neighbours_by_definition():
     np.testing.assert_allclose(confidence, mode.count / 9)
     mean = np.mean([retrieval_metrics(samples[:, s], labels, normalize=True)["map_at_r"] for s in range(9)])
     assert sampled_retrieval_metrics(samples, labels)["map_at_r"] == pytest.approx(mean)
+
+
+def retrieval_calibration(samples, labels):
+    return vote_reliability(*retrieval_votes(samples, labels))[0]
 
 
 def test_unanimous_votes_are_kept_unless_as_published():

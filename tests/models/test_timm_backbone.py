@@ -151,3 +151,12 @@ def test_a_package_of_another_architecture_is_refused(tmp_path: Path) -> None:
     torch.save(dict(zip(names, state.values(), strict=True)), tmp_path / "w.pth")
     with pytest.raises(FileError, match="it is of another architecture"):
         create_encoder("timm", dim=4, image_size=64, tag="tf_efficientnet_lite0", pretrained=tmp_path / "w.pth")
+
+
+def test_images_that_are_not_whole_patches_are_padded() -> None:
+    encoder = create_encoder("timm", tag="test_vit", dim=8, in_channels=3, image_size=30).eval()
+    images = torch.rand(2, 3, 30, 30)
+    whole = create_encoder("timm", tag="test_vit", dim=8, in_channels=3, image_size=32).eval()
+    whole.load_state_dict(encoder.state_dict())
+    padded = torch.nn.functional.pad(images, (0, 2, 0, 2))
+    torch.testing.assert_close(encoder(images), whole(padded))

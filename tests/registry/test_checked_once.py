@@ -6,9 +6,9 @@ import pytest
 
 from probmetric.config import ConfigError, Params, parse
 from probmetric.losses import create_loss
-from probmetric.planning.plans import RunPlan
 from probmetric.planning.runs import find_run, resolve
 from probmetric.registry import registry as registries
+from probmetric.runs.plan import RunPlan
 
 METHOD = {"loss": {"name": "contrastive", "margin": 0.6}}
 
@@ -35,7 +35,7 @@ def planned(**method) -> Params:
 def test_from_the_file_to_the_loss(project, checks):
     params = planned()
     run = resolve(params, params.methods, dataset="digits", method="m")
-    plan = RunPlan.of(run, params).write()
+    plan = RunPlan(run).write()
     assert checks == ["loss 'contrastive'"], "planning"
     encoder = RunPlan.read(plan).run.settings.encoder()
     assert encoder.loss.options == {"margin": 0.6}

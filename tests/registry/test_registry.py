@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import subprocess
 import sys
 from typing import Annotated
@@ -259,3 +260,30 @@ def test_a_range_that_names_no_option_is_refused():
 
 
 def _misspelt(*, low: Annotated[float, Range(below="hihg")] = 0.0, high: float = 1.0) -> None: ...
+
+
+HOSTILE = [0, -1, 1, 2, 0.5, 1e300, -1e300, 10**5000, math.nan, math.inf, True, None, "", "x" * 9999, [], [[]]]
+HOSTILE += [[math.nan], {}, {"a": 1}, (1, "2"), b"a", object(), {1}, 1j]
+
+
+@pytest.mark.parametrize("registry", list(all_registries()), ids=lambda registry: registry.kind)
+def test_any_value_is_taken_or_answered_in_a_sentence(registry):
+    """Seeded; every option of every component with every kind of value, beside another option."""
+    draw = random.Random(0)
+    for name in registry.names():
+        options = registry.options(name)
+        for option in options:
+            for value in HOSTILE:
+                values = {option: value, draw.choice(list(options)): draw.choice(HOSTILE)}
+                answer = _answer(registry, name, values)
+                assert not answer or (name in answer and len(answer) < 1000)
+
+
+def _answer(registry: Registry, name: str, values: dict[str, object]) -> str:
+    """What is wrong with the values; empty where they are taken."""
+    try:
+        checked = registry.check_options(name, values)
+    except OptionValueError as error:
+        return str(error)
+    assert checked.keys() == values.keys()
+    return ""

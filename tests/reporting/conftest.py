@@ -4,9 +4,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fabricated_runs import Workspace, build_workspace
+from fabricated_runs import Workspace, build_workspace, gathered
 
-from probmetric.reporting.aggregate import aggregate
 from probmetric.reporting.experiment import ReportContext
 
 
@@ -26,7 +25,5 @@ def workspace(built_workspace: Path, tmp_path: Path) -> Workspace:
 
 @pytest.fixture
 def study(workspace: Workspace) -> ReportContext:
-    """The context of the fabricated experiment, aggregated."""
-    context = workspace.context()
-    aggregate(workspace.folders, context.folder / "runs.csv", context.folder / "metrics.json")
-    return context
+    """The context of the fabricated experiment with its long table."""
+    return gathered(workspace.context())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from probmetric.io import write_json, write_tensors, write_yaml
 from probmetric.reporting.experiment import ReportContext
+from probmetric.reporting.results import collect, write_results
 from probmetric.runs.names import RunKey
 
 METRICS = ("retrieval/recall_at_1", "retrieval/map_at_r", "ood/symbols/auroc", "sparsification/ausc", "calibration/ece")
@@ -32,6 +33,12 @@ HISTORY = (
 DATA = ("digits", "glyphs", "glyphs+noise0.2")
 RUNS = tuple(f"{data}/{method}/seed{seed}" for data in DATA for method in LEVELS for seed in range(3))
 NOT_RUN = ("digits/arcface/seed2", *(f"glyphs+noise0.2/arcface/seed{seed}" for seed in range(3)))
+
+
+def gathered(context: ReportContext) -> ReportContext:
+    """The context, with the long table of its runs as they are now."""
+    write_results(collect([context.results / key.run for key in context.expected]), context.folder)
+    return replace(context)
 
 
 @dataclass

@@ -9,20 +9,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fabricated_runs import Workspace, write_run
+from fabricated_runs import Workspace, gathered, write_run
+from printed_numbers import printed_numbers
 from scipy import stats
 
 from probmetric.io import FileError, write_json, write_yaml
 from probmetric.reporting import claims
-from probmetric.reporting._overrides import usual
-from probmetric.reporting.aggregate import aggregate
-from probmetric.reporting.claims import layout
-from probmetric.reporting.claims.docs import with_tables
-from probmetric.reporting.claims.printed import printed_numbers
+from probmetric.reporting.claims import board as layout
+from probmetric.reporting.claims.board import with_tables
 from probmetric.reporting.claims.testing import evaluate_claims
-from probmetric.reporting.html import render
+from probmetric.reporting.comparison import usual
+from probmetric.reporting.page import render
 from probmetric.reporting.published import load_published
-from probmetric.reporting.tables import write_tables
+from probmetric.reporting.report import contents_of, write_tables
 from probmetric.runs.names import RunKey
 
 RECALL = "retrieval/recall_at_1"
@@ -52,9 +51,7 @@ def study(tmp_path, values: dict[str, list[float]], metric: str = RECALL):
                 {"run": place, "settings": {}, "fidelity": "as_published" if "as_published" in place else "corrected"},
             )
     context = Workspace(tmp_path, tuple(runs)).context(metrics=(RECALL,), figures=(), labels={})
-    folders = [context.results / run for run in runs]
-    aggregate(folders, context.folder / "runs.csv", context.folder / "metrics.json")
-    return context
+    return gathered(context)
 
 
 HIGH, LOW = [0.80, 0.81, 0.79, 0.80], [0.70, 0.72, 0.69, 0.70]
@@ -224,7 +221,7 @@ def test_test_images_are_a_sample_too(tmp_path):
     (seeds_only,) = evaluate_claims(context, [make(tmp_path)])
     assert seeds_only.verdict == "holds"
     with_images(context, {f"digits/{name}": images[place] for place, name in enumerate("ab")})
-    (both,) = evaluate_claims(dataclasses.replace(context), [make(tmp_path)])
+    (both,) = evaluate_claims(gathered(context), [make(tmp_path)])
     assert (both.verdict, both.difference) == ("undecided", seeds_only.difference)
     assert both.half_width > 1.96 * (0.075 * 0.925 / 40) ** 0.5 > seeds_only.half_width
     assert "too few test images" in layout.details(both, str)
@@ -242,6 +239,7 @@ def test_the_error_over_test_images_counts_where_single_images_say_nothing(tmp_p
     where = "ood/symbols/auroc" if metric == "ood/auroc" else metric
     for key in context.expected:
         write_json(context.results / key.run / "curves.json", {"image_errors": {where: [0.05]}})
+    context = gathered(context)
     (both,) = evaluate_claims(context, [claim])
     assert (both.verdict, both.difference) == ("undecided", seeds_only.difference)
     assert both.half_width == pytest.approx(np.hypot(seeds_only.half_width, 1.96 * np.sqrt(2) * 0.05), rel=1e-3)
@@ -266,7 +264,7 @@ def test_what_noise_takes_is_compared_image_by_image(tmp_path):
     (seeds_only,) = evaluate_claims(context, [claim])
     assert seeds_only.verdict == "holds"
     with_images(context, {f"{data}/{name}": found for (data, name), found in images.items()})
-    (both,) = evaluate_claims(dataclasses.replace(context), [claim])
+    (both,) = evaluate_claims(gathered(context), [claim])
     assert (both.verdict, both.images_counted) == ("undecided", True)
 
 
@@ -467,8 +465,7 @@ def test_a_method_is_compared_with_itself_under_another_metric(tmp_path):
     for seed, value in enumerate(LOW):
         folder = tmp_path / "results" / "digits" / "a" / f"seed{seed}"
         write_json(folder / "metrics.json", {RECALL: HIGH[seed], other: value})
-    folders = [context.results / key.run for key in context.expected]
-    aggregate(folders, context.folder / "runs.csv", context.folder / "metrics.json")
+    context = gathered(context)
     (finding,) = evaluate_claims(context, [make(tmp_path, against=["a"], against_metric=other)])
     assert finding.verdict == "holds"
     assert finding.difference == pytest.approx(np.subtract(HIGH, LOW).mean())
@@ -678,7 +675,7 @@ def test_the_papers_own_claims_come_first(told):
 
 
 def test_the_claims_stand_behind_the_answer(told):
-    text = render(told)
+    text = render(contents_of(told))
     assert text.index('id="answer"') < text.index('id="tables"') < text.index('id="claims"')
     assert "2 of 35 claims of the papers were run here" in text
     shown = re.search(r"does not hold</span> <span[^>]*>-0\.0\d\d ± 0\.0\d\d</span>.*", text)
@@ -688,7 +685,7 @@ def test_the_claims_stand_behind_the_answer(told):
 
 
 def test_the_tables_carry_the_claims(told):
-    paths = {path.name: path for path in write_tables(told)}
+    paths = {path.name: path for path in write_tables(contents_of(told))}
     rows = {(row["claim"], row["dataset"]): row for row in csv.DictReader(io.StringIO(paths["claims.csv"].read_text()))}
     row = rows["pfml-best", "glyphs"]
     assert (row["verdict"], row["opponent"], row["opponents_not_run"]) == (
@@ -707,4 +704,4 @@ def test_an_experiment_without_claims_says_so(tmp_path):
     context = study(tmp_path, {"digits/a": HIGH})
     board = layout.board(context, evaluate_claims(context, claims.load_claims()))
     assert board.summary == "None of 35 claims of the papers was run here."
-    assert layout.markdown(board, str, str) == [board.summary]
+    assert layout.markdown(board, str) == [board.summary]

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from fabricated_runs import gathered
 
-from probmetric.reporting.aggregate import aggregate
 from probmetric.reporting.plots import write_plots
+from probmetric.reporting.tables import result_table
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"DVC_NO_ANALYTICS": "true", "DVC_STUDIO_OFFLINE": "true"}
@@ -37,7 +38,7 @@ def named(outputs: list[dict[str, object]], experiment: str) -> list[dict[str, o
 @pytest.mark.workflow
 def test_dvc_compares_revisions(study, workspace):
     root = workspace.root
-    write_plots(study)
+    write_plots(study, result_table(study))
     shutil.copy(ROOT / ".gitignore", root)
     plots = [
         {"reports/study/plots/means.csv": {"x": "retrieval_recall_at_1", "y": "name", "template": "bar_horizontal"}},
@@ -71,7 +72,7 @@ def test_dvc_compares_revisions(study, workspace):
 
 
 def test_the_plots_hold_means_over_seeds(study, workspace):
-    paths = write_plots(study)
+    paths = write_plots(study, result_table(study))
     assert len(paths) == len({path.name for path in paths if path.parent.name == "validation"}) + 1 + sum(
         path.parent.name == "sparsification" for path in paths
     )
@@ -95,7 +96,7 @@ def test_files_of_a_report_can_be_checked_out_anywhere(workspace, study):
     run_of = workspace.root / "results" / "digits/proxy_nca+loss.scale=4.0/seed0"
     shutil.copytree(workspace.root / "results" / "digits/proxy_nca/seed0", run_of)
     context = workspace.context("swept", runs=["digits/proxy_nca+loss.scale=4.0/seed0"])
-    aggregate([run_of], context.folder / "runs.csv", context.folder / "metrics.json")
-    names = [path.name for path in write_plots(context)]
+    context = gathered(context)
+    names = [path.name for path in write_plots(context, result_table(context))]
     assert "digits--proxy_nca-loss.scale=4.0.csv" in names
     assert not any(set(name) & set('<>:"/\\|?*') for name in names)

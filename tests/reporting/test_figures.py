@@ -5,16 +5,27 @@ import itertools
 import json
 import re
 import struct
-from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
+from fabricated_runs import gathered
 from matplotlib.text import Text
 
 from probmetric.registry import UnknownNameError
 from probmetric.reporting.experiment import ReportContext
-from probmetric.reporting.figures import _data, _images, _lines, _multiples, _style, draw, draw_all, list_figures
-from probmetric.runs.names import RunKey
+from probmetric.reporting.figures import (
+    _data,
+    _lines,
+    _style,
+    dots,
+    draw,
+    draw_all,
+    list_figures,
+    montages,
+    sweeps,
+)
+from probmetric.reporting.results import COLUMNS, by_method
 
 
 def png_size(path) -> tuple[int, int]:
@@ -81,10 +92,8 @@ def test_a_figure_is_drawn_at_report_width_with_words_and_the_same_bytes(study, 
     ],
 )
 def test_an_experiment_without_results_gets_words_instead(workspace, name, reason):
-    from probmetric.reporting.aggregate import aggregate
-
     context = workspace.context("empty", runs=["digits/none/seed0"])
-    aggregate([], context.folder / "runs.csv", context.folder / "metrics.json")
+    context = gathered(context)
     paths = draw(name, context)
     assert reason in json.loads(paths[2].read_text())["empty"]
     assert png_size(paths[0])[1] < 300
@@ -114,10 +123,9 @@ def test_undefined_points_of_a_curve_are_left_out():
 
 def test_the_image_grid_shows_the_ends_of_the_uncertainty(study):
     from probmetric.io import read_tensors
-    from probmetric.reporting.figures import image_grid
 
     run = next(run for run in study.runs if run.key.run == "digits/proxy_nca/seed0")
-    certain, uncertain = image_grid._strip(run, _images.Album(study.prepared))
+    certain, uncertain = montages.certain_ends(run, montages.Album(study.prepared))
     tensors, _ = read_tensors(run.embeddings_file("test"))
     order = np.argsort(tensors["uncertainty"])
     assert [value for _, value in certain] == pytest.approx(tensors["uncertainty"][order[:10]].tolist())
@@ -127,8 +135,6 @@ def test_the_image_grid_shows_the_ends_of_the_uncertainty(study):
 
 
 def test_every_kind_of_wrong_labels_has_a_panel_that_begins_at_the_clean_ones():
-    from probmetric.reporting.figures import noise_robustness
-
     measured = {
         "digits": [0.9, 0.8],
         "digits+noise0.4": [0.5],
@@ -136,12 +142,13 @@ def test_every_kind_of_wrong_labels_has_a_panel_that_begins_at_the_clean_ones():
         "digits+nearest0.2": [0.7],
         "glyphs": [1.0],
     }
-    records = [
-        SimpleNamespace(key=RunKey.parse(f"{data}/a/seed{seed}"), metric="m", value=value)
-        for data, values in measured.items()
-        for seed, value in enumerate(values)
-    ]
-    lines = noise_robustness._collect(SimpleNamespace(records=records), "m")
+    runs = {f"{data}/a/seed{seed}": value for data, values in measured.items() for seed, value in enumerate(values)}
+    rows = [{"run": run, "metric": "m", "value": value} for run, value in runs.items()]
+    table = pd.DataFrame(rows, columns=COLUMNS).astype({"image_error": float, "images": object})
+    table["seed"], table["images"] = table["run"].str[-1].astype(int), None
+    context = ReportContext.create("noisy", runs, ["m"], "reports/noisy")
+    context.__dict__["measured"] = by_method(table, context.expected)
+    lines = sweeps.rates_of(context, "m")
     assert {title: {rate: cell.mean for rate, cell in methods["a"].items()} for title, methods in lines.items()} == {
         "digits": {0.0: pytest.approx(0.85), 0.2: 0.6, 0.4: 0.5},
         "digits, nearest-class label noise": {0.0: pytest.approx(0.85), 0.2: 0.7},
@@ -169,17 +176,14 @@ def test_drawing_leaves_the_callers_style_alone(study):
 
 
 def test_a_method_stands_at_the_same_height_in_every_panel(workspace):
-    from probmetric.reporting.aggregate import aggregate
-    from probmetric.reporting.figures import metric_per_method
-
     path = workspace.root / "results" / "digits" / "contrastive"
     for seed in range(3):
         metrics = json.loads((path / f"seed{seed}" / "metrics.json").read_text())
         (path / f"seed{seed}" / "metrics.json").write_text(json.dumps(metrics | {"calibration/ece": None}))
     context = workspace.context()
-    aggregate(workspace.folders, context.folder / "runs.csv", context.folder / "metrics.json")
+    context = gathered(context)
     with _style.style():
-        figure = metric_per_method.draw(context).figure
+        figure = dots.metric_per_method(context).figure
     looks = _style.looks(context.variants)
     heights = {variant: place for place, variant in enumerate(context.variants)}
     for axis in [axis for axis in figure.axes if axis.get_visible()][:5]:
@@ -228,10 +232,10 @@ def test_of_many_methods_each_panel_shows_one_before_all_others_in_grey():
 
 
 def test_names_at_the_ends_of_lines_keep_their_distance_order_and_place():
-    assert _multiples.spread([0.1, 0.5, 0.9], 0.05) == [0.1, 0.5, 0.9]
-    assert _multiples.spread([0.5, 0.5, 0.5], 0.1) == pytest.approx([0.4, 0.5, 0.6])
-    assert _multiples.spread([0.0, 0.0, 0.99, 1.0], 0.1) == pytest.approx([0.0, 0.1, 0.9, 1.0])
+    assert _lines.spread([0.1, 0.5, 0.9], 0.05) == [0.1, 0.5, 0.9]
+    assert _lines.spread([0.5, 0.5, 0.5], 0.1) == pytest.approx([0.4, 0.5, 0.6])
+    assert _lines.spread([0.0, 0.0, 0.99, 1.0], 0.1) == pytest.approx([0.0, 0.1, 0.9, 1.0])
     crowded = np.sort(np.random.default_rng(0).random(20)) ** 3
-    found = np.array(_multiples.spread(list(crowded), 0.05))
+    found = np.array(_lines.spread(list(crowded), 0.05))
     assert np.diff(found).min() >= 0.05 - 1e-12
     assert 0 <= found[0] <= found[-1] <= 1

@@ -10,24 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fabricated_runs import gathered
 
 from probmetric.io import read_json, read_tensors, read_yaml, write_json, write_tensors, write_yaml
-from probmetric.reporting.aggregate import aggregate
 from probmetric.reporting.experiment import ReportContext
-from probmetric.reporting.figures import (
-    _data,
-    _histograms,
-    _images,
-    _style,
-    _sweeps,
-    class_norm_grid,
-    draw,
-    embedding_map,
-    norm_histogram,
-    option_sweep,
-    singular_values,
-    uncertainty_grid,
-)
+from probmetric.reporting.figures import _data, _style, curves, draw, histograms, maps, montages, sweeps
 from probmetric.reporting.figures import list_figures as listed_figures
 
 METHODS = ("contrastive", "proxy_nca")
@@ -66,9 +53,7 @@ def paper(workspace) -> ReportContext:
         _sweep(sources / run, 0.5 + 0.01 * number)
     everything = [*runs, *swept]
     context = workspace.context("paper", runs=everything)
-    folders = [sources / run for run in everything]
-    aggregate(folders, context.folder / "runs.csv", context.folder / "metrics.json")
-    return context
+    return gathered(context)
 
 
 def _enrich(folder, other):
@@ -129,7 +114,7 @@ def test_a_figure_is_drawn_with_words_and_the_same_bytes(paper, name):
 @pytest.mark.parametrize("name", READING_EMBEDDINGS)
 def test_without_the_data_it_needs_a_figure_says_so(workspace, name):
     context = workspace.context("empty", runs=["digits/none/seed0"])
-    aggregate([], context.folder / "runs.csv", context.folder / "metrics.json")
+    context = gathered(context)
     assert REASONS[name] in json.loads(draw(name, context)[2].read_text())["empty"]
 
 
@@ -153,7 +138,7 @@ def test_a_damaged_file_is_an_error_that_names_it(paper):
 
 def test_out_of_distribution_images_are_pooled_where_their_dataset_is_prepared(paper):
     run = next(run for run in paper.runs if run.key.run == "digits/contrastive/seed0")
-    doubt, homes, rows = uncertainty_grid.pooled(run, _images.Album(paper.prepared))
+    doubt, homes, rows = montages.pooled(run, montages.Album(paper.prepared))
     assert homes == ["digits"] * 40 + ["glyphs"] * 20
     assert len(doubt) == len(rows) == 60
     assert doubt[:40].max() < doubt[40:].min()
@@ -161,7 +146,7 @@ def test_out_of_distribution_images_are_pooled_where_their_dataset_is_prepared(p
 
 def test_rows_of_a_class_run_from_the_smallest_to_the_largest_concentration():
     label, concentration = np.repeat([3, 5], 30), np.random.default_rng(0).random(60)
-    rows = class_norm_grid.chosen_rows(label, concentration)
+    rows = montages.rows_of_classes(label, concentration)
     assert sorted(int(label[row[0]]) for row in rows) == [3, 5]
     for row in rows:
         assert len(set(label[row])) == 1
@@ -176,20 +161,20 @@ def test_the_first_method_judges_right_and_wrong(paper):
     similarity = tensors["mean"] @ tensors["mean"].T
     np.fill_diagonal(similarity, -2)
     right = tensors["label"][similarity.argmax(axis=1)] == tensors["label"]
-    assert np.array_equal(norm_histogram._judgement(first)[tensors["index"]], right)
+    assert np.array_equal(histograms.judgement(first)[tensors["index"]], right)
     words = json.loads(draw("norm_histogram", paper)[2].read_text())
     assert "judgement of contrastive on digits and contrastive on glyphs" in words["caption"]
 
 
 def test_the_chance_of_being_larger_is_counted_over_all_pairs():
     first, second = np.array([3.0, 1.0]), np.array([2.0, 0.0, 1.0])
-    assert _histograms.chance_larger(first, second) == pytest.approx((3 + 1 + 0.5) / 6)
-    assert np.isnan(_histograms.chance_larger(first, np.array([])))
+    assert histograms.chance_larger(first, second) == pytest.approx((3 + 1 + 0.5) / 6)
+    assert np.isnan(histograms.chance_larger(first, np.array([])))
 
 
 def test_the_spectrum_is_that_of_the_matrix(paper):
     runs = [run for run in paper.runs if run.key.run.startswith("digits/contrastive/")]
-    rank, share = singular_values._mean_of_test(runs)
+    rank, share = curves.mean_spectrum(map(curves.test_spectrum, runs))
     spectra = []
     for run in runs:
         values = np.linalg.svd(read_tensors(run.embeddings_file("test"))[0]["mean"])[1]
@@ -202,23 +187,23 @@ def test_the_spectrum_is_that_of_the_training_images_if_every_run_has_it(paper):
     few = ReportContext.create("few", [run.path for run in paper.runs[:2]], paper.metrics, paper.folder)
     few = dataclasses.replace(few, results=paper.results)
     for number, run in enumerate(few.runs):
-        assert "of the test images" in singular_values.draw(few).caption
+        assert "of the test images" in curves.singular_values(few).caption
         path = run.curves_file
         write_json(path, read_json(path) | {"train/singular_values": {"value": [6.0 + 2 * number, 2.0, 2.0]}})
         few = dataclasses.replace(few)
-    assert "of the training images" in singular_values.draw(few).caption
-    _, share = singular_values._mean_of_training(few.runs)
+    assert "of the training images" in curves.singular_values(few).caption
+    _, share = curves.mean_spectrum(map(curves.training_spectrum, few.runs))
     np.testing.assert_allclose(share, [0.6 + 1 / 30, 0.2 - 1 / 60, 0.2 - 1 / 60])
 
 
 def test_a_sweep_holds_the_seeds_of_every_value_in_their_order(paper):
-    sweep = _sweeps.collect(paper, "digits")
+    sweep = sweeps.collect(paper, "digits")
     assert list(sweep.lines) == ["loss.alpha"]
     points = sweep.lines["loss.alpha"]["proxy_nca"]
     assert list(points) == list(ALPHAS)
     assert points[0.1] == pytest.approx([0.52, 0.53])
     assert set(sweep.aside) == {"contrastive", "proxy_nca"}  # the plain run's loss has no alpha
-    assert _sweeps.collect(paper, "glyphs").lines == {}
+    assert sweeps.collect(paper, "glyphs").lines == {}
 
 
 def test_a_run_without_the_override_stands_at_the_default(paper):
@@ -227,25 +212,25 @@ def test_a_run_without_the_override_stands_at_the_default(paper):
         record = read_yaml(path)
         record["settings"]["loss"] = {"name": "potential_field", "options": {}}
         write_yaml(path, record)
-    points = _sweeps.collect(paper, "digits").lines["loss.alpha"]["proxy_nca"]
+    points = sweeps.collect(paper, "digits").lines["loss.alpha"]["proxy_nca"]
     assert list(points) == [0.0, 0.1, 1.0, 4.0, 10.0]
     run = next(run for run in paper.runs if run.key.run == "digits/proxy_nca/seed0")
-    assert _sweeps.default_text(run, "dim") == "64"
-    assert _sweeps.default_text(run, "loss.energy") == "relative"
-    assert _sweeps.default_text(run, "loss.no_such_option") is None
+    assert sweeps.default_text(run, "dim") == "64"
+    assert sweeps.default_text(run, "loss.energy") == "relative"
+    assert sweeps.default_text(run, "loss.no_such_option") is None
 
 
 def test_a_wide_image_is_cropped_and_not_squeezed(monkeypatch):
     wide = np.zeros((10, 40, 3), dtype=np.uint8)
     wide[:, 15:25] = 200
-    album = _images.Album(Path())
+    album = montages.Album(Path())
     monkeypatch.setattr(album, "_open", lambda data: [wide])
     assert np.all(album.tile("any", 0) == 200)
 
 
 def test_framed_tiles_stand_in_rows():
-    tiles = [np.full((_images.TILE, _images.TILE, 3), 10 * number, dtype=np.uint8) for number in range(3)]
-    picture = _images.montage(tiles, 2, ["#FF0000", None, "#0000FF"])
+    tiles = [np.full((montages.TILE, montages.TILE, 3), 10 * number, dtype=np.uint8) for number in range(3)]
+    picture = montages.montage(tiles, 2, ["#FF0000", None, "#0000FF"])
     edge = picture.shape[0] // 2 + 5
     assert picture[0, 0].tolist() == [255, 0, 0]
     assert picture[0, -1].tolist() == [255, 255, 255]
@@ -257,7 +242,7 @@ def test_the_map_keeps_neighbours_together():
     generator = np.random.default_rng(0)
     centres = np.eye(8)[np.repeat([0, 1], 20)]
     rows = centres + 0.05 * generator.normal(size=centres.shape)
-    places = embedding_map.project((rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32))
+    places = maps.project((rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32))
     assert places.min() == 0
     assert places.max() == 1
     first, second = places[:20], places[20:]
@@ -273,16 +258,13 @@ def _swept_by(workspace, overrides: dict[str, float], loss: str) -> ReportContex
         write_json(folder / "metrics.json", {"retrieval/recall_at_1": value})
     runs = [f"digits/proxy_nca{text}/seed0" for text in overrides]
     context = workspace.context("swept", runs=runs)
-    aggregate(
-        [workspace.root / "results" / run for run in runs], context.folder / "runs.csv", context.folder / "m.json"
-    )
-    return context
+    return gathered(context)
 
 
 def test_options_that_change_together_are_one(workspace):
     pairs = {f"+loss.delta_attraction={v}+loss.delta_repulsion={v}": v for v in (0.1, 0.3)}
     alone = {f"+loss.delta_repulsion={v}": v for v in (0.25, 0.3)}
-    sweep = _sweeps.collect(_swept_by(workspace, {"": 0.5} | pairs | alone, "potential_field"), "digits")
+    sweep = sweeps.collect(_swept_by(workspace, {"": 0.5} | pairs | alone, "potential_field"), "digits")
     assert sweep.lines == {
         "loss.delta_attraction = loss.delta_repulsion": {"proxy_nca": {0.1: [0.1], 0.2: [0.5], 0.3: [0.3]}},
         "loss.delta_repulsion": {"proxy_nca": {0.2: [0.5], 0.25: [0.25], 0.3: [0.3]}},
@@ -292,7 +274,7 @@ def test_options_that_change_together_are_one(workspace):
 
 def test_a_grid_of_two_options_keeps_them_apart(workspace):
     grid = {f"+loss.alpha={a}+loss.min_distance={d}": a + d for a in (0.01, 0.1) for d in (0.01, 0.1)}
-    sweep = _sweeps.collect(_swept_by(workspace, grid, "potential_field"), "digits")
+    sweep = sweeps.collect(_swept_by(workspace, grid, "potential_field"), "digits")
     assert set(sweep.lines) == {"loss.alpha", "loss.min_distance"}
     assert set(sweep.lines["loss.alpha"]) == {f"proxy_nca+loss.min_distance={d}" for d in (0.01, 0.1)}
 
@@ -308,18 +290,17 @@ def test_every_dataset_is_drawn_by_the_first_metric_it_has(workspace):
         write_json(folder / "metrics.json", {"classification/accuracy": accuracy, "retrieval/recall_at_1": 0.25})
     metrics = ("classification/accuracy", "retrieval/recall_at_1")
     context = workspace.context("swept", runs=runs, metrics=metrics)
-    folders = [workspace.root / "results" / run for run in runs]
-    aggregate(folders, context.folder / "runs.csv", context.folder / "m.json")
-    assert [_sweeps.collect(context, data).metric for data in DATA] == list(metrics)
-    axes = option_sweep.draw(context).figure.axes
+    context = gathered(context)
+    assert [sweeps.collect(context, data).metric for data in DATA] == list(metrics)
+    axes = sweeps.option_sweep(context).figure.axes
     assert [axis.get_ylabel() for axis in axes[:2]] == ["Accuracy ↑", "Recall@1 ↑"]
 
 
 def test_a_learned_value_is_a_horizontal_line_beside_the_fixed_ones(workspace):
     fixed = {f"+loss.learn_scale=false+loss.scale={s}": s / 100 for s in (4.0, 32.0)}
-    sweep = _sweeps.collect(_swept_by(workspace, {"": 0.5} | fixed, "cosine"), "digits")
+    sweep = sweeps.collect(_swept_by(workspace, {"": 0.5} | fixed, "cosine"), "digits")
     assert sweep.lines == {"loss.scale": {"proxy_nca+loss.learn_scale=false": {4.0: [0.04], 32.0: [0.32]}}}
     assert sweep.aside == {"proxy_nca": [0.5]}
-    looks = option_sweep._looks([sweep])
+    looks = sweeps._looks([sweep])
     assert len({look.colour for look in looks.values()}) == 1
     assert looks["proxy_nca"].dash != looks["proxy_nca+loss.learn_scale=false"].dash

@@ -6,12 +6,11 @@ import shutil
 
 import pytest
 from browsing import open_browser, save
-from fabricated_runs import LABELS, Workspace, study_metrics, write_run
+from fabricated_runs import LABELS, Workspace, gathered, study_metrics, write_run
 from PIL import Image
 
 from probmetric.io import write_json
-from probmetric.reporting.aggregate import aggregate
-from probmetric.reporting.html import write_report
+from probmetric.reporting.report import contents_of, write_page
 from probmetric.runs.names import RunKey
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
@@ -73,12 +72,12 @@ def pages(tmp_path_factory):
 
 def make_page(space, name):
     context = space.context(name, figures=("sparsification",), labels=LABELS | LONG)
-    aggregate(space.folders, context.folder / "runs.csv", context.folder / "metrics.json")
+    context = gathered(context)
     figure = context.folder / "figures" / "sparsification.png"
     figure.parent.mkdir(parents=True)
     Image.new("RGB", (1224, 700), "white").save(figure)
     write_json(figure.with_suffix(".json"), {"title": "Curves", "caption": "Lines.", "alt": "Lines.", "empty": ""})
-    return write_report(context).as_uri()
+    return write_page(contents_of(context)).as_uri()
 
 
 @pytest.fixture(scope="module")

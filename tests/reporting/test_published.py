@@ -8,21 +8,20 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from fabricated_runs import Workspace, study_metrics, write_run
+from fabricated_runs import Workspace, gathered, study_metrics, write_run
 
 from probmetric.config import Params, load
 from probmetric.io import FileError, write_json, write_yaml
 from probmetric.metrics import metric_names
 from probmetric.planning.declared import dataset_names
 from probmetric.planning.experiments import load_experiment
-from probmetric.reporting import _render
-from probmetric.reporting._comparison import Cell
-from probmetric.reporting._measured import plays, series
-from probmetric.reporting.aggregate import aggregate
-from probmetric.reporting.html import render
-from probmetric.reporting.published import COLUMNS, UNITS, PublishedNumber, layout, load_published
+from probmetric.reporting.comparison import Cell
+from probmetric.reporting.page import render
+from probmetric.reporting.published import COLUMNS, UNITS, PublishedNumber, comparing, load_published
 from probmetric.reporting.published.comparing import PublishedComparison, compare_published
-from probmetric.reporting.tables import build_table, write_tables
+from probmetric.reporting.report import contents_of, write_tables
+from probmetric.reporting.results import plays
+from probmetric.reporting.tables import result_table
 
 PARAMS = Path(__file__).parents[2] / "params.yaml"
 HEAD = ",".join(COLUMNS)
@@ -53,13 +52,7 @@ def context_of(tmp_path, methods, *, name="lam/table2", data="digits", seeds=3):
     for run in runs:
         method, seed = run.split("/")[1], int(run[-1])
         write_run(tmp_path, run, study_metrics(data, 0.0, method.removeprefix("lam-"), seed))
-    return aggregated(Workspace(tmp_path, runs).context(name, figures=(), labels={"lam-proxy_nca": "ProxyNCA++"}))
-
-
-def aggregated(context):
-    folders = [context.results / key.run for key in context.expected]
-    aggregate(folders, context.folder / "runs.csv", context.folder / "metrics.json")
-    return context
+    return gathered(Workspace(tmp_path, runs).context(name, figures=(), labels={"lam-proxy_nca": "ProxyNCA++"}))
 
 
 @pytest.fixture
@@ -72,7 +65,7 @@ def test_published_numbers_stand_beside_ours(context, numbers):
     assert [item.verdict for item in found] == ["inside", "outside", "not run", "not run", "not measured"]
     assert found[0].published.value == pytest.approx(0.72)
     assert found[0].published.spread == pytest.approx(0.01)
-    cell = build_table(context).groups[0].rows[0].cells[0]
+    cell = next(result_table(context).itertuples())
     assert found[0].ours.mean == cell.mean
     assert found[0].difference == pytest.approx(cell.mean - 0.72)
     assert found[1].method == "lam-proxy_nca"
@@ -81,28 +74,28 @@ def test_published_numbers_stand_beside_ours(context, numbers):
 
 def test_ours_are_shown_in_the_unit_and_digits_of_the_paper(context, numbers):
     percent, fraction, *_ = compare_published(context, numbers)
-    assert layout.printed(percent.published) == "72.0 ± 1.0"
-    assert layout.ours(percent) == f"{100 * percent.ours.mean:.1f} ± {100 * percent.ours.half_width:.1f}"
-    assert layout.judged(percent) == f"{100 * percent.difference:+.1f}, inside"
-    assert layout.printed(fraction.published) == "0.10"
-    assert re.fullmatch(r"\+0\.6\d, outside", layout.judged(fraction))
+    assert comparing.printed(percent.published) == "72.0 ± 1.0"
+    assert comparing.ours(percent) == f"{100 * percent.ours.mean:.1f} ± {100 * percent.ours.half_width:.1f}"
+    assert comparing.judged(percent) == f"{100 * percent.difference:+.1f}, inside"
+    assert comparing.printed(fraction.published) == "0.10"
+    assert re.fullmatch(r"\+0\.6\d, outside", comparing.judged(fraction))
     assert percent.published.heading == "Recall@1 ↑ [%]"
 
 
 def test_every_format_shows_them(context, numbers):
     found = compare_published(context, numbers)
-    text = _render.markdown(build_table(context), None, found, context.label)
+    text = "\n\n".join(comparing.markdown(found, context.label))
     line = next(line for line in text.splitlines() if line.startswith(r"| PA \[22\] | ProxyNCA++ |"))
     assert re.search(r"\| 0\.10 \| 0\.7\d ± 0\.\d+ \(\+0\.6\d, outside\) \|", line)
     assert "### digits, 20 % label noise" in text
     assert re.search(r"^\| HIST \| – \|.* 0\.5 \| not run \|", text, re.MULTILINE)
-    rows = list(csv.DictReader(io.StringIO(layout.csv_text(found))))
+    rows = list(csv.DictReader(io.StringIO(comparing.csv_text(found))))
     assert [row["published_in_interval"] for row in rows] == ["yes", "no", "not run", "not run", "not measured"]
     assert rows[3]["ours"] == ""
 
 
 def test_a_row_is_a_line_and_metrics_stand_side_by_side(context, numbers):
-    first, second = layout.blocks(compare_published(context, numbers))
+    first, second = comparing.blocks(compare_published(context, numbers))
     assert (first.title, second.title) == ("digits", "digits, 20 % label noise")
     assert (first.measured, second.measured) == (True, False)
     assert first.headings == ("Recall@1 ↑ [%]", "Recall@1 ↑", "MRR ↑")
@@ -139,13 +132,13 @@ def test_the_difference_of_protocols_stands_beside_the_number(tmp_path, selectio
         folder = write_run(tmp_path, run, {"retrieval/recall_at_1": 0.5 + 0.01 * int(run[-1])})
         write_yaml(folder / "run.yaml", {"run": "r", "settings": {"training": {"selection": selection}}})
     context = Workspace(tmp_path, tuple(runs)).context("nir/table1", metrics=("retrieval/recall_at_1",), figures=())
-    aggregate([context.results / run for run in runs], context.folder / "runs.csv", context.folder / "metrics.json")
+    context = gathered(context)
     (item,) = compare_published(context, [number_of()])
     assert ours in item.protocol
     assert "best test epoch" in item.protocol
-    assert item.protocol in layout.judged(item)
-    assert item.protocol in layout.csv_text([item])
-    assert ("These leak, as published" in render(context)) == (selection == "as_published")
+    assert item.protocol in comparing.judged(item)
+    assert item.protocol in comparing.csv_text([item])
+    assert ("These leak, as published" in render(contents_of(context))) == (selection == "as_published")
 
 
 @pytest.mark.parametrize(
@@ -161,7 +154,7 @@ def test_each_papers_own_choice_of_the_epoch_is_told(tmp_path, table, data, thei
     for run in runs:
         write_run(tmp_path, run, {"retrieval/recall_at_1": 0.5 + 0.01 * int(run[-1])})
     context = Workspace(tmp_path, tuple(runs)).context(table, metrics=("retrieval/recall_at_1",), figures=())
-    aggregate([context.results / run for run in runs], context.folder / "runs.csv", context.folder / "metrics.json")
+    context = gathered(context)
     (item,) = compare_published(context, [dataclasses.replace(number_of(table), datasets=(data,))])
     assert item.ours is not None
     assert (theirs in item.protocol) if theirs else not item.protocol
@@ -179,7 +172,7 @@ def test_a_dataset_cut_to_some_of_its_images_is_not_compared(context, numbers, t
     assert {item.verdict for item in compare_published(context, numbers)} == {"not run"}
     folder = context.results / context.expected[0].run
     write_yaml(folder / "run.yaml", {"run": "r", "settings": {"prepared": str(tmp_path / "elsewhere")}})
-    again = dataclasses.replace(context)
+    again = gathered(context)
     assert compare_published(again, numbers)[0].verdict == "inside"
     write_json(tmp_path / "elsewhere" / "digits" / "summary.json", {"options": {"subset": True}, "splits": {}})
     assert {item.verdict for item in compare_published(again, numbers)} == {"not run"}
@@ -190,7 +183,7 @@ def test_every_fidelity_and_override_has_its_own_line(tmp_path, numbers):
     context = context_of(tmp_path, methods)
     found = [item.method for item in compare_published(context, numbers[:1])]
     assert found == list(methods[:2])
-    assert [len(layout.blocks(compare_published(context, numbers[:1]))[0].lines)] == [2]
+    assert [len(comparing.blocks(compare_published(context, numbers[:1]))[0].lines)] == [2]
 
 
 def test_a_part_is_played_in_either_fidelity_and_by_no_variant():
@@ -207,7 +200,7 @@ def test_folds_are_averaged_over_seeds_run_on_all_of_them(tmp_path):
     runs = [f"{place}/seed{seed}" for place, found in values.items() for seed in range(len(found))]
     for run in runs:
         write_run(tmp_path, run, {RECALL: values[run.rpartition("/")[0]][int(run[-1])]})
-    context = aggregated(Workspace(tmp_path, tuple(runs)).context("lam/table7", figures=()))
+    context = gathered(Workspace(tmp_path, tuple(runs)).context("lam/table7", figures=()))
     whole, lacking = compare_published(context, numbers)
     assert (whole.ours.n, whole.ours.mean) == (2, pytest.approx(0.65))
     assert lacking.verdict == "not measured"
@@ -228,7 +221,7 @@ def test_a_change_is_compared_seed_by_seed(tmp_path):
         write_json(tmp_path / "results" / run / "metrics.json", values)
         settings = {"run": run, "settings": {"fidelity": "as_published" if "published" in run else "corrected"}}
         write_yaml(tmp_path / "results" / run / "run.yaml", settings)
-    context = aggregated(Workspace(tmp_path, tuple(runs)).context("lam/table5", figures=()))
+    context = gathered(Workspace(tmp_path, tuple(runs)).context("lam/table5", figures=()))
     found = compare_published(context, numbers)
     assert [item.ours and item.ours.mean for item in found] == [pytest.approx(0.5), pytest.approx(-0.5), 1.5, None]
     assert found[0].published.text(found[0].ours.mean) == "50"
@@ -239,16 +232,18 @@ def test_times_come_from_the_history_without_the_first_epoch(tmp_path):
     run = "digits/a/seed0"
     folder = write_run(tmp_path, run, {RECALL: 0.5})
     (folder / "history.csv").write_text("epoch,seconds\n0,9.0\n1,2.0\n2,4.0\n")
-    context = aggregated(Workspace(tmp_path, (run,)).context(figures=()))
-    found = series(context, {"training/epoch_seconds", "training/seconds", "training/epochs"})
-    values = {metric: items[0].values[0] for (_, metric), items in found.items()}
+    context = gathered(Workspace(tmp_path, (run,)).context(figures=()))
+    series = context.measured["digits"]["a"]
+    values = {
+        f"training/{name}": series[f"training/{name}"].values[0] for name in ("epoch_seconds", "seconds", "epochs")
+    }
     assert values == {"training/epoch_seconds": 3.0, "training/seconds": 15.0, "training/epochs": 3.0}
 
 
 def test_the_page_and_the_tables_show_the_shipped_numbers(context):
-    paths = {path.name for path in write_tables(context)}
+    paths = {path.name for path in write_tables(contents_of(context))}
     assert "published.csv" in paths
-    text = render(context)
+    text = render(contents_of(context))
     assert "Published and ours" in text
     assert "0.81 ± 0.00" in text
     assert "<summary>fashion_mnist: not run</summary>" in text
@@ -363,7 +358,7 @@ def test_papers_that_quote_the_same_row_print_the_same_numbers():
         if number.table in ("nivmf/table2", "nir/table2", "pfml/table1"):
             name, _, network = number.row.rpartition(", ")
             row = (SPELLINGS.get(name, name), SPELLINGS.get(network, network))
-            quoted.setdefault((*row, number.title, number.metric), {})[number.table] = layout.printed(number)
+            quoted.setdefault((*row, number.title, number.metric), {})[number.table] = comparing.printed(number)
     repeated = {place: found for place, found in quoted.items() if len(found) > 1}
     differing = {place for place, found in repeated.items() if len(set(found.values())) > 1}
     assert len(repeated) == 108
@@ -409,4 +404,4 @@ def test_papers_that_quote_the_same_row_print_the_same_numbers():
 )
 def test_numbers_checked_by_eye_against_the_papers(table, row, dataset, metric, printed):
     found = [n for n in SHIPPED if (n.table, n.row, n.datasets[0], n.metric) == (table, row, dataset, metric)]
-    assert [layout.printed(number) for number in found] == [printed]
+    assert [comparing.printed(number) for number in found] == [printed]

@@ -7,16 +7,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fabricated_runs import RUNS, Workspace
+from fabricated_runs import RUNS, Workspace, gathered
 
 from probmetric.cli import main
 from probmetric.io import FileError
-from probmetric.reporting.aggregate import aggregate
 from probmetric.reporting.figures import draw
-from probmetric.reporting.html import write_report
 from probmetric.reporting.record import sign
+from probmetric.reporting.report import contents_of, write_page, write_tables
 from probmetric.reporting.site import Page, target, write_site
-from probmetric.reporting.tables import write_tables
 
 THEORY = Path(__file__).parents[2] / "reports/theory"
 
@@ -29,10 +27,10 @@ def made(built_workspace, tmp_path_factory) -> Path:
     workspace = Workspace(root, tuple(run for run in RUNS if run.startswith("digits")))
     for name in ("study", "pfml/table2"):
         context = workspace.context(name, figures=("sparsification",), title=f"All of {name}", description="`A < B`.")
-        aggregate(workspace.folders, context.folder / "runs.csv", context.folder / "metrics.json")
-        write_tables(context)
+        context = gathered(context)
+        write_tables(contents_of(context))
         draw("sparsification", context)
-        write_report(context)
+        write_page(contents_of(context))
     shutil.copytree(THEORY, root / "reports/theory")
     return root / "reports"
 
@@ -117,7 +115,7 @@ def test_a_damaged_theory_figure_is_named(reports, tmp_path):
 
 @pytest.mark.parametrize("name", ["index.html", "table.csv", "figures/sparsification.pdf", "page.json"])
 def test_what_was_damaged_since_the_report_was_signed_is_named(reports, tmp_path, name):
-    sign(reports / "pfml/table2", "state")
+    sign(reports / "pfml/table2")
     write_site(reports, tmp_path / "site")
     damaged = reports / "pfml/table2" / name
     damaged.write_bytes(damaged.read_bytes()[:-9])

@@ -7,18 +7,22 @@ import re
 
 import numpy as np
 import pytest
-from fabricated_runs import Workspace, study_metrics, write_run
+from fabricated_runs import Workspace, gathered, study_metrics, write_run
 from scipy import stats
 
 from probmetric import metrics
 from probmetric.io import write_json
 from probmetric.registry import UnknownNameError
-from probmetric.reporting import _answers, _render
-from probmetric.reporting._comparison import compare, summarise
-from probmetric.reporting._overrides import other_lengths
-from probmetric.reporting.aggregate import aggregate
-from probmetric.reporting.tables import Column, Group, ResultTable, Row, build_table, write_tables
+from probmetric.reporting import answers, tables
+from probmetric.reporting.comparison import compare, other_lengths, summarise
+from probmetric.reporting.report import contents_of, write_tables
+from probmetric.reporting.tables import result_table
 from probmetric.runs.names import RunKey
+
+
+def markdown(table) -> str:
+    return "\n\n".join(tables.markdown(table))
+
 
 HIGHER = ("retrieval/recall_at_10", "retrieval/map_at_r", "retrieval/map_at_1000", "ood/cars/auroc", "clustering/nmi")
 LOWER = ("calibration/retrieval_ece_as_published", "structure/proxy_w1", "training/epoch_seconds")
@@ -83,7 +87,7 @@ def test_best_and_ties_agree_with_a_paired_test_with_holm():
         "middle": base - 0.012 + generator.normal(0, 0.012, 6),
     }
     cells = compare("retrieval/recall_at_1", {name: dict(enumerate(values)) for name, values in methods.items()})
-    assert [name for name, cell in cells.items() if cell.best] == ["best"]
+    assert [name for name, cell in cells.items() if cell.state == "best"] == ["best"]
     pairs = list(itertools.combinations(methods, 2))
     raw = {pair: stats.ttest_rel(methods[pair[0]], methods[pair[1]]).pvalue for pair in pairs}
     running = 0.0
@@ -121,7 +125,7 @@ def test_a_clear_difference_is_still_found_among_many_methods():
 def test_only_shared_seeds_are_compared():
     first = {0: 0.1, 1: 0.2, 2: 0.15, 3: 0.12}
     cells = compare("calibration/ece", {"a": first, "b": {1: 0.3, 2: 0.26, 3: 0.25, 7: 0.01}})
-    assert cells["a"].best
+    assert cells["a"].state == "best"
     expected = stats.ttest_rel([0.3, 0.26, 0.25], [0.2, 0.15, 0.12]).pvalue
     assert cells["b"].p_value == pytest.approx(expected, rel=1e-9)
 
@@ -130,22 +134,25 @@ def test_too_few_shared_seeds_are_untested_not_worse():
     """An ensemble of seeds 0, 3, 6 against methods of seeds 0, 1, 2: once "better than every other method tested"."""
     others = {name: {0: 0.7, 1: 0.71, 2: 0.72 + k / 100} for k, name in enumerate("bcd")}
     cells = compare("retrieval/recall_at_1", {"ensemble": {0: 0.9, 3: 0.91, 6: 0.92}, **others})
-    assert cells["ensemble"].best
+    assert cells["ensemble"].state == "best"
     assert {cells[name].state for name in "bcd"} == {"untested"}
-    assert not any(cells[name].tied for name in "bcd")
+    assert not any(cells[name].state == "not worse" for name in "bcd")
 
 
-def test_what_was_not_tested_is_marked_in_every_format():
-    cells = compare("retrieval/recall_at_1", {"a": {0: 0.9, 1: 0.91}, "b": {0: 0.7, 1: 0.71}})
-    column = Column("retrieval/recall_at_1", "Recall@1", "higher")
-    rows = tuple(Row(name, name, "corrected", 2, 2, (cells[name],)) for name in "ab")
-    table = ResultTable("t", (column,), (Group("digits", 0.0, rows),))
-    assert "0.705 ± 0.064 †" in _render.markdown(table)
-    assert r"0.705 \pm 0.064^{\dagger}" in _render.latex(table)
-    assert r"$\dagger$: not tested" in _render._tex(_render.LEGEND)
-    (best, other) = csv.DictReader(io.StringIO(_render.csv_text(table)))
+def test_what_was_not_tested_is_marked_in_every_format(workspace):
+    values = {"a": (0.9, 0.91), "b": (0.7, 0.71)}
+    runs = [f"digits/{name}/seed{seed}" for name in values for seed in range(2)]
+    for run in runs:
+        _, name, seed = run.split("/")
+        write_run(workspace.root, run, {"retrieval/recall_at_1": values[name][int(seed[-1])]})
+    context = gathered(workspace.context(runs=runs, metrics=("retrieval/recall_at_1",), figures=()))
+    table = result_table(context)
+    assert "0.705 ± 0.064 †" in markdown(table)
+    assert r"0.705 \pm 0.064^{\dagger}" in tables.latex(table, "t")
+    assert r"$\dagger$: not tested" in tables.escape_latex(tables.LEGEND)
+    (best, other) = csv.DictReader(io.StringIO(tables.csv_text(table)))
     assert (best["against_best"], other["against_best"], other["p_holm"]) == ("best", "untested", "")
-    (answer,) = _answers.answers(table)
+    (answer,) = answers.answers(table)
     assert answer.significance.startswith("Not tested")
 
 
@@ -167,40 +174,41 @@ def test_an_interval_covers_seeds_and_test_images():
 @pytest.mark.parametrize("metric", ["structure/density", "exact/p_right_regret"])
 def test_a_metric_by_which_methods_are_not_ranked_has_no_best(metric):
     cells = compare(metric, {"a": {0: 1.0, 1: 1.1}, "b": {0: 2.0, 1: 2.2}})
-    assert not any(cell.best or cell.tied for cell in cells.values())
+    assert not any(cell.state == "best" or cell.state == "not worse" for cell in cells.values())
 
 
 def test_lower_is_better_picks_the_lowest():
     cells = compare("calibration/ece", {"a": {0: 0.3, 1: 0.31}, "b": {0: 0.1, 1: 0.13}})
-    assert [name for name, cell in cells.items() if cell.best] == ["b"]
+    assert [name for name, cell in cells.items() if cell.state == "best"] == ["b"]
 
 
 def test_rows_follow_the_experiment_and_missing_runs_are_said(study):
-    table = build_table(study)
-    assert [group.title for group in table.groups] == ["digits", "glyphs", "glyphs, 20 % label noise"]
-    rows = {(group.title, row.method): row for group in table.groups for row in group.rows}
-    assert [row.method for row in table.groups[0].rows] == study.variants
-    assert (rows["digits", "arcface"].seeds, rows["digits", "arcface"].expected_seeds) == (2, 3)
-    assert rows["glyphs, 20 % label noise", "arcface"].not_run
-    texts = [render(table) for render in (_render.markdown, _render.csv_text, _render.latex)]
+    table = result_table(study)
+    assert list(table["title"].unique()) == ["digits", "glyphs", "glyphs, 20 % label noise"]
+    rows = table.drop_duplicates(["title", "method"]).set_index(["title", "method"])
+    assert list(rows.loc["digits"].index) == study.variants
+    assert tuple(rows.loc[("digits", "arcface"), ["finished", "seeds_expected"]]) == (2, 3)
+    assert rows.loc[("glyphs, 20 % label noise", "arcface"), "status"] == "not run"
+    texts = [markdown(table), tables.csv_text(table), tables.latex(table, "t")]
     assert all("not run" in text for text in texts)
     assert "2 of 3" in texts[0]
     assert "2 of 3" in texts[2]
 
 
 def test_renderers_show_the_same_cells(study):
-    table = build_table(study)
-    rows = list(csv.DictReader(io.StringIO(_render.csv_text(table))))
+    table = result_table(study)
+    digits = dict(zip(table["metric"], table["digits"], strict=True))
+    rows = list(csv.DictReader(io.StringIO(tables.csv_text(table))))
     assert len(rows) == 15 * len(study.metrics)
-    markdown, latex = _render.markdown(table), _render.latex(table)
+    text, latex = markdown(table), tables.latex(table, "t")
     for row in rows:
         if row["status"] == "measured":
-            digits = next(column.digits for column in table.columns if column.metric == row["metric"])
-            mean, half = f"{float(row['mean']):.{digits}f}", f"{float(row['ci95_half_width']):.{digits}f}"
-            assert f"{mean} ± {half}" in markdown
+            places = digits[row["metric"]]
+            mean, half = f"{float(row['mean']):.{places}f}", f"{float(row['ci95_half_width']):.{places}f}"
+            assert f"{mean} ± {half}" in text
             assert rf"{mean} \pm {half}" in latex
             if row["against_best"] == "best":
-                assert f"**{mean} ± {half}**" in markdown
+                assert f"**{mean} ± {half}**" in text
                 assert rf"\mathbf{{{mean} \pm {half}}}" in latex
         else:
             assert row["mean"] == ""
@@ -210,22 +218,22 @@ def test_renderers_show_the_same_cells(study):
 
 
 def test_every_markdown_row_has_the_columns_of_its_head(study):
-    lines = [line for line in _render.markdown(build_table(study)).splitlines() if line.startswith("|")]
+    lines = [line for line in markdown(result_table(study)).splitlines() if line.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {len(study.metrics) + 3}
 
 
 def test_names_are_escaped_for_each_format(workspace):
     nasty = r"a_b|c*<i>&%$#{x}^~\ "
     context = workspace.context(labels={"contrastive": nasty})
-    aggregate(workspace.folders, context.folder / "runs.csv", context.folder / "metrics.json")
-    table = build_table(context)
-    markdown = next(line for line in _render.markdown(table).splitlines() if line.startswith(r"| a\_b"))
-    assert r"a\_b\|c\*\<i\>" in markdown
-    latex = next(line for line in _render.latex(table).splitlines() if line.startswith(r"a\_b"))
+    context = gathered(context)
+    table = result_table(context)
+    row = next(line for line in markdown(table).splitlines() if line.startswith(r"| a\_b"))
+    assert r"a\_b\|c\*\<i\>" in row
+    latex = next(line for line in tables.latex(table, "t").splitlines() if line.startswith(r"a\_b"))
     name = latex.split(" & $")[0]
     expected = r"a\_b\textbar{}c*\textless{}i\textgreater{}\&\%\$\#\{x\}\textasciicircum{}\textasciitilde{}"
     assert name.startswith(expected + r"\textbackslash{}")
-    rows = list(csv.DictReader(io.StringIO(_render.csv_text(table))))
+    rows = list(csv.DictReader(io.StringIO(tables.csv_text(table))))
     assert rows[0]["label"] == nasty
 
 
@@ -233,11 +241,10 @@ def test_fidelity_is_shown_when_something_ran_as_published(workspace):
     run = "digits/arcface+fidelity=as_published/seed0"
     write_run(workspace.root, run, study_metrics("digits", 0.0, "arcface", 0))
     context = workspace.context(runs=[*workspace.runs, run])
-    folders = [context.results / key.run for key in context.expected]
-    aggregate(folders, context.folder / "runs.csv", context.folder / "metrics.json")
-    table = build_table(context)
-    assert table.show_fidelity
-    row = next(line for line in _render.markdown(table).splitlines() if line.startswith("| arcface, fidelity"))
+    context = gathered(context)
+    table = result_table(context)
+    assert tables.optional_columns(table) == ["Fidelity"]
+    row = next(line for line in markdown(table).splitlines() if line.startswith("| arcface, fidelity"))
     assert "| as published |" in row
 
 
@@ -247,16 +254,16 @@ def test_digits_follow_the_size_of_the_column(workspace):
     context = workspace.context(
         runs=workspace.runs[:3], metrics=("calibration/ece", "retrieval/queries_without_positives")
     )
-    aggregate(workspace.folders[:3], context.folder / "runs.csv", context.folder / "metrics.json")
-    assert [column.digits for column in build_table(context).columns] == [4, 1]
-    assert "0.0010 ± 0.0000 | 1234.5 ± 0.0" in _render.markdown(build_table(context)).replace("**", "")
+    context = gathered(context)
+    assert list(result_table(context)["digits"][:2]) == [4, 1]
+    assert "0.0010 ± 0.0000 | 1234.5 ± 0.0" in markdown(result_table(context)).replace("**", "")
 
 
 def test_the_three_files_are_written(study):
-    paths = write_tables(study)
+    paths = write_tables(contents_of(study))
     assert [path.name for path in paths[:5]] == ["table.md", "table.csv", "table.tex", "claims.csv", "published.csv"]
     before = [path.read_bytes() for path in paths]
-    assert [path.read_bytes() for path in write_tables(study)] == before
+    assert [path.read_bytes() for path in write_tables(contents_of(study))] == before
     assert all(b"ProxyNCA++" in text for text in before[:3])
 
 
@@ -271,11 +278,10 @@ def test_one_column_serves_datasets_with_different_ood_sets(workspace):
     for run, values in zip(runs, measured, strict=True):
         write_json(workspace.root / "results" / run / "metrics.json", values | {"ood/cub/auprc": 0.1})
     context = workspace.context(runs=runs, metrics=("ood/auroc", "ood/cub/auprc"))
-    folders = [context.results / run for run in runs]
-    aggregate(folders, context.folder / "runs.csv", context.folder / "metrics.json")
-    table = build_table(context)
-    assert [group.rows[0].cells[0].mean for group in table.groups] == pytest.approx([0.7, 0.9])
-    assert [group.rows[0].cells[1].mean for group in table.groups] == pytest.approx([0.1, 0.1])
+    context = gathered(context)
+    means = result_table(context).set_index(["data", "metric"])["mean"]
+    assert [means[data, "ood/auroc"] for data in context.data] == pytest.approx([0.7, 0.9])
+    assert [means[data, "ood/cub/auprc"] for data in context.data] == pytest.approx([0.1, 0.1])
 
 
 def test_overrides_that_all_runs_share_are_not_repeated_in_every_name(workspace):
@@ -292,14 +298,14 @@ def test_tuned_methods_show_what_their_settings_cost(study):
 
     first = study.expected[0].method
     tuned = dataclasses.replace(study, budgets={first: 24})
-    plain, shown = build_table(study), build_table(tuned)
-    assert not plain.show_budget
-    assert shown.show_budget
-    assert {row.budget for group in shown.groups for row in group.rows} == {0, 24}
-    for render in (_render.markdown, _render.latex):
+    plain, shown = result_table(study), result_table(tuned)
+    assert tables.optional_columns(plain) == []
+    assert tables.optional_columns(shown) == ["Tuning runs"]
+    assert set(shown["tuning_runs"]) == {0, 24}
+    for render in (markdown, lambda table: tables.latex(table, "t")):
         assert "Tuning runs" not in render(plain)
         assert "Tuning runs" in render(shown)
-    rows = list(csv.DictReader(io.StringIO(_render.csv_text(shown))))
+    rows = list(csv.DictReader(io.StringIO(tables.csv_text(shown))))
     assert {row["tuning_runs"] for row in rows if row["method"].partition("+")[0] == first} == {"24"}
 
 
@@ -312,18 +318,16 @@ def test_methods_trained_for_another_length_are_shown_but_not_ranked(tmp_path):
         for seed in range(3):
             write_run(tmp_path, f"digits/{name}/seed{seed}", {recall_at_1: value + 0.01 * seed})
     context = space.context(metrics=(recall_at_1,), figures=(), labels={})
-    aggregate(
-        [context.results / run for run in space.runs], context.folder / "runs.csv", context.folder / "metrics.json"
-    )
-    table = build_table(context)
-    states = {row.method: row.cells[0].state for row in table.groups[0].rows}
+    context = gathered(context)
+    table = result_table(context)
+    states = dict(zip(table["method"], table["against_best"], strict=True))
     assert states["a+training.epochs=30"] == "best"
     assert states["a+training.epochs=90"] == "other length"
     assert "other length" not in (states["b+training.epochs=30"], states["c"])
-    (answer,) = _answers.answers(table)
+    (answer,) = answers.answers(table)
     assert answer.best == "a, 30 epochs"
     assert "b, 30 epochs" in answer.margin
-    assert "0.910 ± 0.025 ‡" in _render.markdown(table)
+    assert "0.910 ± 0.025 ‡" in markdown(table)
 
 
 def test_lengths_that_most_methods_have_are_ranked():

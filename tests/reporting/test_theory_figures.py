@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,16 +14,16 @@ import torch
 from scipy.special import gammaln, ive
 
 from probmetric.directional import VonMisesFisher
-from probmetric.reporting.theory import (
-    bessel_ratio,
-    distance_surfaces,
-    list_theory,
-    normaliser_approximations,
-    potential_fields,
-    write_theory,
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "examples" / "theory"))
+
+bessel_ratio, distance_surfaces, draw, normaliser_approximations, potential_fields = map(
+    importlib.import_module,
+    ("bessel_ratio", "distance_surfaces", "draw", "normaliser_approximations", "potential_fields"),
 )
 
-SHIPPED = Path(__file__).parents[2] / "reports" / "theory"
+SHIPPED = ROOT / "reports" / "theory"
 
 
 def log_c(kappa, dim):
@@ -36,12 +38,12 @@ def log_area(dim):
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("theory")
-    return folder, write_theory(folder)
+    return folder, draw.write(folder)
 
 
 def test_every_figure_is_written_small_and_shown_with_its_words(written):
     folder, paths = written
-    assert {path.stem for path in paths if path.suffix == ".png"} == set(list_theory())
+    assert {path.stem for path in paths if path.suffix == ".png"} == set(draw.FIGURES)
     page = (folder / "README.md").read_text()
     for path in paths:
         assert 0 < path.stat().st_size < 200_000

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from probmetric.reporting._words import group_title, option_words, override_words
+from probmetric.reporting.words import group_title, option_words, override_words
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,16 @@
 """One symmetric pass lists the neighbours of the exact keys, in their order, beside the ranks of the positives."""
 
-import sys
-
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from brute_force import GRID, cosine_keys
 from hypothesis import given, settings
 
-from probmetric.retrieval import among, match
-from probmetric.retrieval import measures as retrieval
-from probmetric.retrieval._nearest_compiled import Lists, searched_lists
-from probmetric.retrieval._problem import build_problem, numpy_rows
-from probmetric.retrieval._ranks_compiled import compiled_counts
-from probmetric.retrieval.match import find_match
-from probmetric.retrieval.neighbours import nearest_neighbours
+from probmetric.retrieval import compiled, find_match, match, match_among, rank_counts, retrieval_per_query
+from probmetric.retrieval.compiled import Lists, compiled_counts, searched_lists
+from probmetric.retrieval.match import Seen
+from probmetric.retrieval.neighbours import Search, settled
+from probmetric.retrieval.problem import build_problem
 from probmetric.trust.answers import among_others
 
 FIELDS = ("similarity", "indices", "classes", "gap")
@@ -37,10 +33,24 @@ def unit_rows(seed, count, dim=16, kind="apart"):
 
 def offered(rows, labels, k, tile):
     lists = Lists(rows, labels, k)
-    problem = build_problem(rows, labels, None, None, None, None, "cosine", False, numpy_rows)
+    problem = build_problem(rows, labels)
     for _ in compiled_counts(problem, tile, lists=lists):
         pass
     return lists
+
+
+def seen_in(lists, rows):
+    """What a match is told of a pass over all pairs."""
+    others = lists.nearest_of_others()
+    other = np.where(others.sure, others.cosines[:, 0], np.nan) if others.cosines.shape[1] else None
+    return Seen(settled(rows, lists.nearest()), other)
+
+
+def matched(rows, labels, k=10, lists=None):
+    """The match of each row among the others."""
+    record, own = {"mean": rows}, np.arange(len(rows))
+    seen = None if lists is None else seen_in(lists, rows)
+    return find_match(record, record, labels, k=k, self_index=own, seen=seen)
 
 
 def assert_same(found, expected):
@@ -64,7 +74,7 @@ def by_integers(rows, labels, k):
 @pytest.mark.parametrize("lister", [searched_lists, offered])
 def test_lists_are_those_of_integer_arithmetic(kind, lister):
     rows, labels = unit_rows(2, 70, 8, kind), np.random.default_rng(2).integers(0, 5, 70)
-    found = find_match(rows, rows, labels, k=7, self_index=np.arange(70), lists=lister(rows, labels, 7, 16))
+    found = matched(rows, labels, 7, lister(rows, labels, 7, 16))
     indices, gaps = by_integers(rows, labels, 7)
     np.testing.assert_array_equal(found.indices, indices)
     np.testing.assert_allclose(found.gap, gaps, rtol=0, atol=1e-15)
@@ -81,11 +91,10 @@ def test_lists_are_those_of_integer_arithmetic(kind, lister):
 )
 def test_the_match_is_that_of_a_full_search(seed, count, kind, classes, tile, k):
     rows, labels = unit_rows(seed, count, kind=kind), np.random.default_rng(seed).integers(0, classes, count)
-    own = np.arange(count)
-    expected = find_match(rows, rows, labels, k=k, self_index=own)
+    expected = matched(rows, labels, k)
     for lister in (searched_lists, offered):
         lists = lister(rows, labels, k, tile)
-        assert_same(find_match(rows, rows, labels, k=k, self_index=own, lists=lists), expected)
+        assert_same(matched(rows, labels, k, lists), expected)
 
 
 def test_a_class_of_one_image_and_classes_in_a_row():
@@ -93,17 +102,15 @@ def test_a_class_of_one_image_and_classes_in_a_row():
     labels[0] = 9
     for classes in (labels, np.where(np.arange(300), 4, 7)):
         lists = searched_lists(rows, classes, 10, 32)
-        expected = find_match(rows, rows, classes, self_index=np.arange(300))
-        assert_same(find_match(rows, rows, classes, self_index=np.arange(300), lists=lists), expected)
+        expected = matched(rows, classes)
+        assert_same(matched(rows, classes, lists=lists), expected)
 
 
 def test_queries_in_parts_give_the_same_lists(monkeypatch):
     rows, labels = unit_rows(4, 200), np.random.default_rng(4).integers(0, 5, 200)
-    expected = find_match(rows, rows, labels, self_index=np.arange(200))
-    monkeypatch.setattr("probmetric.retrieval._ranks_compiled.PAIRS", 500)
-    assert_same(
-        find_match(rows, rows, labels, self_index=np.arange(200), lists=offered(rows, labels, 10, 64)), expected
-    )
+    expected = matched(rows, labels)
+    monkeypatch.setattr("probmetric.retrieval.compiled.PAIRS", 500)
+    assert_same(matched(rows, labels, lists=offered(rows, labels, 10, 64)), expected)
 
 
 def test_spare_candidates_prove_the_lists_of_rows_that_lie_apart():
@@ -118,13 +125,12 @@ def test_spare_candidates_prove_the_lists_of_rows_that_lie_apart():
 @pytest.mark.parametrize("numba", [True, False])
 def test_metrics_and_match_of_one_pass_are_those_of_two(monkeypatch, numba):
     rows, labels = unit_rows(7, 600, 24), np.random.default_rng(7).integers(0, 60, 600)
-    expected = find_match(rows, rows, labels, self_index=np.arange(600))
-    per_query = retrieval.retrieval_per_query(rows, labels, ks=(1, 5), engine="numpy")
-    monkeypatch.setattr(among, "choose_engine", lambda problem: "compiled")
-    monkeypatch.setattr(match, "_searched", lambda *given: pytest.fail("searched again") if numba else None)
-    if not numba:
-        monkeypatch.setitem(sys.modules, "probmetric.retrieval._nearest_compiled", None)
-    found, metrics = among.asked_among({"mean": rows}, labels, ks=(1, 5, 1))
+    expected, per_query = matched(rows, labels), retrieval_per_query(rows, labels, ks=(1, 5))
+    monkeypatch.setattr(rank_counts, "COMPILED_FROM", 1)
+    monkeypatch.setattr(rank_counts, "has_kernels", lambda: numba)
+    if numba:
+        monkeypatch.setattr(match, "search", lambda *given: pytest.fail("searched again"))
+    found, metrics = match_among({"mean": rows}, labels, ks=(1, 5, 1))
     assert_same(found, expected)
     assert list(metrics) == list(per_query)
     for name, values in per_query.items():
@@ -133,22 +139,24 @@ def test_metrics_and_match_of_one_pass_are_those_of_two(monkeypatch, numba):
 
 def test_a_large_set_is_searched_symmetrically_without_being_told(monkeypatch):
     rows, labels = unit_rows(8, 700, 16), np.random.default_rng(8).integers(0, 9, 700)
-    expected = nearest_neighbours(rows, k=10, method="exact")
-    monkeypatch.setattr(match, "FAISS_FROM", 500)
-    monkeypatch.setattr(match, "worth_compiling", lambda *shape: True)
-    monkeypatch.setattr(match, "devices", lambda: 0)
-    monkeypatch.setattr(match, "_nearest", lambda *given: pytest.fail("searched by rows"))
-    found = find_match(rows, rows, labels, self_index=np.arange(700))
-    np.testing.assert_array_equal(found.indices, expected.indices)
-    np.testing.assert_array_equal(found.similarity, expected.similarity)
+    expected = Search(rows, [rows], np.arange(700)).nearest(10)
+    monkeypatch.setattr("probmetric.retrieval.neighbours.COMPILED_FROM", 1)
+    monkeypatch.setattr(Search, "nearest", lambda *given: pytest.fail("searched by rows"))
+    found = compiled.searched_lists(rows, labels, 10).nearest()
+    np.testing.assert_array_equal(found.rows, expected.rows)
+    monkeypatch.setattr(match, "nearest_of_others", lambda *given: np.zeros(len(given[0])))
+    found = matched(rows, labels)
+    np.testing.assert_array_equal(found.indices, expected.rows)
+    np.testing.assert_array_equal(found.similarity, expected.cosines)
+    doubled = np.where(np.arange(700)[:, None] == 3, 2 * rows, rows)
     with pytest.raises(ValueError, match="row 3 has norm 2"):
-        find_match(*[np.where(np.arange(700)[:, None] == 3, 2 * rows, rows)] * 2, labels, self_index=np.arange(700))
+        matched(doubled, labels)
 
 
 def test_answers_keep_the_metrics_and_their_rows():
     rows, labels = unit_rows(9, 80), np.random.default_rng(9).integers(0, 8, 80)
     record = {"mean": rows, "uncertainty": np.arange(80.0)}
-    answers, expected = among_others(record, labels, (2, 4)), retrieval.retrieval_per_query(rows, labels, ks=(1, 2, 4))
+    answers, expected = among_others(record, labels, (2, 4)), retrieval_per_query(rows, labels, ks=(1, 2, 4))
     some = np.arange(80) % 3 == 0
     for name, values in expected.items():
         np.testing.assert_array_equal(answers.retrieval[name], values, err_msg=name)

@@ -9,17 +9,16 @@ import torch
 from brute_force import cosine_keys, label_positives
 from hypothesis import given, settings
 
-from probmetric.retrieval import _ranks_compiled, among, ranks
-from probmetric.retrieval import measures as retrieval
-from probmetric.retrieval._problem import build_problem, numpy_rows, torch_rows
-from probmetric.retrieval._ranks_compiled import compiled_counts
-from probmetric.retrieval._ranks_torch import full_precision, torch_counts
+from probmetric.metrics.ranked import collect
+from probmetric.retrieval import compiled, rank_counts, retrieval_metrics, retrieval_per_query, search
+from probmetric.retrieval.compiled import compiled_counts
+from probmetric.retrieval.problem import build_problem
+from probmetric.retrieval.rank_counts import compiles, numpy_counts, ranks
+from probmetric.retrieval.torch_engine import torch_counts
 
 
-def problem_of(rows, labels, distance="cosine", reader=numpy_rows, **options):
-    names = ("gallery", "gallery_labels", "positives", "query_index")
-    given_options = [options.get(name) for name in names]
-    return build_problem(rows, labels, *given_options, distance, False, reader)
+def per_query(problem, engine, ks=(1, 2, 4, 8)):
+    return collect(engine(problem), problem.relation.counts, ks)
 
 
 def joined(parts):
@@ -62,12 +61,11 @@ def test_compiled_and_torch_equal_exact_path(seed, count, distance, kind, tile, 
         rows, labels = nearly_tied(seed, count, 16)
     if distance == "euclidean":
         rows = rows * np.random.default_rng(seed).choice([0, 1, 1, 1, 2.5, 1000], size=(count, 1)).astype(np.float32)
-    problem = problem_of(rows, labels, distance)
-    exact, fast = joined(ranks.numpy_counts(problem)), joined(compiled_counts(problem, tile, threads))
+    problem = build_problem(rows, labels, distance=distance)
+    exact, fast = joined(numpy_counts(problem)), joined(compiled_counts(problem, tile, threads))
     np.testing.assert_array_equal(exact, fast)
     np.testing.assert_array_equal(exact, joined(compiled_counts(problem)))
-    on_torch = torch_counts(problem_of(rows, labels, distance, torch_rows), tile)
-    np.testing.assert_array_equal(exact, joined(on_torch))
+    np.testing.assert_array_equal(exact, joined(torch_counts(problem, tile)))
 
 
 def test_near_ties_are_those_of_integer_arithmetic():
@@ -79,8 +77,8 @@ def test_near_ties_are_those_of_integer_arithmetic():
         for p in sorted(positives[i], key=lambda j: -keys[i][j]):
             expected_above.append(sum(key > keys[i][p] for key in wrong))
             expected_tied.append(sum(key == keys[i][p] for key in wrong))
-    problem = problem_of(rows, labels)
-    for counts in (ranks.numpy_counts(problem), compiled_counts(problem, 17), compiled_counts(problem)):
+    problem = build_problem(rows, labels)
+    for counts in (numpy_counts(problem), compiled_counts(problem, 17), compiled_counts(problem)):
         above, tied = joined(counts)
         np.testing.assert_array_equal(above, expected_above)
         np.testing.assert_array_equal(tied, expected_tied)
@@ -92,14 +90,12 @@ def test_gallery_and_sparse_relation(distance):
     generator = np.random.default_rng(3)
     pairs = np.unique(np.stack([generator.integers(0, 90, 400), generator.integers(0, 300, 400)], axis=1), axis=0)
     index = np.where(np.arange(90) % 3 == 0, np.arange(90), -1)
-    problem = problem_of(rows[:90], None, distance, gallery=rows, positives=pairs, query_index=index)
-    exact, fast = joined(ranks.numpy_counts(problem, 7)), joined(compiled_counts(problem, 64))
+    problem = build_problem(rows[:90], gallery=rows, positives=pairs, self_index=index, distance=distance)
+    exact, fast = joined(numpy_counts(problem, 7)), joined(compiled_counts(problem, 64))
     np.testing.assert_array_equal(exact, fast)
     np.testing.assert_array_equal(exact, joined(compiled_counts(problem)))
-    options = {"gallery": rows, "positives": pairs, "query_index": index, "engine": "torch"}
-    here = retrieval.retrieval_per_query(rows[:90], distance=distance, **options)
-    there = retrieval.retrieval_per_query(rows[:90], distance=distance, **options | {"engine": "numpy"})
-    for name, values in there.items():
+    here = per_query(problem, torch_counts)
+    for name, values in per_query(problem, numpy_counts).items():
         np.testing.assert_array_equal(values, here[name], err_msg=name)
 
 
@@ -112,18 +108,20 @@ def test_where_float32_decides_nothing(distance, kind):
     else:
         rows = 1.0 + (1e-4 if kind == "collapsed" else 0.0) * rows
         rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
-    exact = joined(ranks.numpy_counts(problem_of(rows, labels, distance)))
-    np.testing.assert_array_equal(exact, joined(compiled_counts(problem_of(rows, labels, distance), 128)))
+    exact = joined(numpy_counts(build_problem(rows, labels, distance=distance)))
+    np.testing.assert_array_equal(exact, joined(compiled_counts(build_problem(rows, labels, distance=distance), 128)))
     gallery = {"gallery": rows[::2], "gallery_labels": labels[::2]}
-    exact = joined(ranks.numpy_counts(problem_of(rows, labels, distance, **gallery)))
-    np.testing.assert_array_equal(exact, joined(compiled_counts(problem_of(rows, labels, distance, **gallery), 128)))
+    exact = joined(numpy_counts(build_problem(rows, labels, distance=distance, **gallery)))
+    np.testing.assert_array_equal(
+        exact, joined(compiled_counts(build_problem(rows, labels, distance=distance, **gallery), 128))
+    )
 
 
 def test_queries_in_parts_give_the_same(monkeypatch):
     rows, labels = clustered(4, 200, 5, 8, 1.0)
-    problem = problem_of(rows, labels)
+    problem = build_problem(rows, labels)
     whole = joined(compiled_counts(problem, 64))
-    monkeypatch.setattr("probmetric.retrieval._ranks_compiled.PAIRS", 500)
+    monkeypatch.setattr("probmetric.retrieval.compiled.PAIRS", 500)
     assert len(list(compiled_counts(problem, 64))) > 5
     np.testing.assert_array_equal(whole, joined(compiled_counts(problem, 64)))
 
@@ -133,25 +131,25 @@ def test_queries_in_parts_give_the_same(monkeypatch):
 def test_tables_are_made_where_classes_overlap_and_change_nothing(monkeypatch, distance, spread, crowded):
     rows, labels = clustered(5, 1500, 12, 32, spread)
     rows[:40], labels[:40] = rows[40:80], labels[40:80]  # exact ties
-    problem = problem_of(rows, labels, distance)
-    exact, answers, judge = joined(ranks.numpy_counts(problem)), [], _ranks_compiled._crowded
-    monkeypatch.setattr(_ranks_compiled, "_crowded", lambda *given: answers.append(judge(*given)) or answers[-1])
+    problem = build_problem(rows, labels, distance=distance)
+    exact, answers, judge = joined(numpy_counts(problem)), [], compiled._crowded
+    monkeypatch.setattr(compiled, "_crowded", lambda *given: answers.append(judge(*given)) or answers[-1])
     np.testing.assert_array_equal(exact, joined(compiled_counts(problem, 256)))
     assert answers == [crowded]
-    monkeypatch.setattr(_ranks_compiled, "_crowded", lambda *_given: not crowded)
+    monkeypatch.setattr(compiled, "_crowded", lambda *_given: not crowded)
     np.testing.assert_array_equal(exact, joined(compiled_counts(problem, 256)))
 
 
 def test_blocks_and_shuffles_change_nothing():
     rows, labels = clustered(5, 500, 20, 32, 1.5)
     order = np.random.default_rng(5).permutation(500)
-    here = retrieval.retrieval_per_query(rows, labels, block=3)
-    there = retrieval.retrieval_per_query(rows[order], labels[order], engine="compiled")
+    here = per_query(build_problem(rows, labels), lambda problem: numpy_counts(problem, 3))
+    there = per_query(build_problem(rows[order], labels[order]), compiled_counts)
     for name, values in here.items():
         np.testing.assert_array_equal(values[order], there[name], err_msg=name)
 
 
-@pytest.mark.parametrize("engine", ["numpy", "compiled"])
+@pytest.mark.parametrize("engine", [numpy_counts, compiled_counts])
 def test_threads_of_the_matrix_product_change_nothing(engine):
     from threadpoolctl import threadpool_limits
 
@@ -159,27 +157,22 @@ def test_threads_of_the_matrix_product_change_nothing(engine):
     found = []
     for threads in (1, 2):
         with threadpool_limits(threads, user_api="blas"):
-            found.append(joined(ranks.positive_counts(problem_of(rows, labels), None, engine)))
+            found.append(joined(engine(build_problem(rows, labels))))
     np.testing.assert_array_equal(*found)
 
 
 def test_engine_is_chosen_by_size_and_numpy_needs_no_numba(monkeypatch):
-    rows = np.ones((1, 512), dtype=np.float32)
-    monkeypatch.delitem(sys.modules, "probmetric.retrieval._nearest_compiled", raising=False)
-    small = problem_of(rows.repeat(100, 0) / np.sqrt(np.float32(512)), np.arange(100) % 50)
-    assert ranks.choose_engine(small) == "numpy"
-    middle = problem_of(rows.repeat(1_000, 0) / np.sqrt(np.float32(512)), np.arange(1_000) % 500)
-    assert ranks.choose_engine(middle) == "numpy"
-    among.load_kernels()
-    assert [ranks.choose_engine(problem) for problem in (small, middle)] == ["compiled", "compiled"]
-    large = problem_of(rows.repeat(15_000, 0) / np.sqrt(np.float32(512)), np.arange(15_000) % 7_500)
-    assert ranks.choose_engine(large) == "compiled"
-    monkeypatch.setitem(sys.modules, "probmetric.retrieval._ranks_compiled", None)
-    assert next(ranks.positive_counts(large, 20)).stop == 20
-    with pytest.raises(ImportError):
-        ranks.positive_counts(large, None, "compiled")
-    with pytest.raises(ValueError, match="engine 'compiled' knows"):
-        next(ranks.positive_counts(problem_of(rows / 100, [0], "poincare"), None, "compiled"))
+    rows = np.ones((1, 64), dtype=np.float32) / np.float32(8)
+    small, large = (build_problem(rows.repeat(count, 0), np.arange(count) % 500) for count in (1_000, 5_000))
+    assert [compiles(problem) for problem in (small, large)] == [False, True]
+    assert not compiles(build_problem(rows.repeat(5_000, 0), np.zeros(5_000, dtype=int)))  # all of one class
+    assert not compiles(build_problem(rows.repeat(5_000, 0) / 2, np.arange(5_000) % 500, distance="poincare"))
+    monkeypatch.setitem(sys.modules, "probmetric.retrieval.compiled", None)
+    rank_counts.has_kernels.cache_clear()
+    assert not compiles(large)
+    monkeypatch.setattr(rank_counts, "BLOCK_BYTES", 8 * 5_000 * 20)
+    assert next(ranks(large)).stop == 20
+    rank_counts.has_kernels.cache_clear()
 
 
 @pytest.mark.parametrize("distance", ["euclidean", "poincare", "function"])
@@ -198,7 +191,7 @@ def test_other_distances_rank_as_their_formulas(distance):
     chosen = distance
     if distance == "function":
         chosen = lambda a, b: np.abs(a[:, None].astype(float) - b[None]).sum(-1)  # noqa: E731
-    found = retrieval.retrieval_per_query(rows, labels, distance=chosen, ks=(1, 3))
+    found = retrieval_per_query(rows, labels, distance=chosen, ks=(1, 3))
     order = np.argsort(formulas[distance] + np.diag(np.full(60, np.inf)), axis=1)
     relevant = labels[order] == labels[:, None]
     np.testing.assert_array_equal(found["recall_at_3"], relevant[:, :3].any(1))
@@ -211,41 +204,30 @@ def test_a_huge_row_does_not_blur_the_others():
     x = rows.astype(np.float64)
     squared = ((x[:, None] - x[None]) ** 2).sum(-1) + np.diag(np.full(60, np.inf))
     expected = labels[squared.argmin(1)] == labels
-    for engine in ("numpy", "compiled", "torch"):
-        found = retrieval.retrieval_per_query(rows, labels, distance="euclidean", engine=engine)
+    problem = build_problem(rows, labels, distance="euclidean")
+    for engine in (numpy_counts, compiled_counts, torch_counts):
+        found = per_query(problem, engine)
         np.testing.assert_array_equal(found["recall_at_1"], expected)
 
 
 def test_user_distance_is_checked():
     rows, labels = np.eye(4), [0, 0, 1, 1]
     with pytest.raises(ValueError, match=r"distance returned shape \(4,\)"):
-        retrieval.retrieval_metrics(rows, labels, distance=lambda a, b: np.zeros(4))
+        retrieval_metrics(rows, labels, distance=lambda a, b: np.zeros(4))
     with pytest.raises(ValueError, match="distance returned NaN"):
-        retrieval.retrieval_metrics(rows, labels, distance=lambda a, b: np.full((4, 4), np.nan))
+        retrieval_metrics(rows, labels, distance=lambda a, b: np.full((4, 4), np.nan))
 
 
-def test_torch_engine_checks_its_input():
-    rows, labels = np.eye(4, dtype=np.float32), [0, 0, 1, 1]
-    with pytest.raises(ValueError, match="row 0 has norm 2"):
-        retrieval.retrieval_metrics(2 * rows, labels, engine="torch")
-    with pytest.raises(ValueError, match="row 2 is not finite"):
-        retrieval.retrieval_metrics(np.where([[0], [0], [1], [0]], np.nan, rows), labels, engine="torch")
-    with pytest.raises(ValueError, match="zero vector"):
-        retrieval.retrieval_metrics(0 * rows, labels, engine="torch", normalize=True)
-    with pytest.raises(ValueError, match="engine 'torch' knows"):
-        retrieval.retrieval_metrics(rows / 2, labels, engine="torch", distance="poincare")
-
-
-def test_reduced_precision_is_off_during_the_search_and_back_after():
-    before = torch.get_float32_matmul_precision()
+def test_reduced_precision_changes_no_rank():
+    rows, labels = nearly_tied(2, 80, 32)
+    problem, before = build_problem(rows, labels), torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("high")
-        with torch.autocast("cpu", dtype=torch.bfloat16), full_precision(torch.device("cpu")):
-            assert torch.get_float32_matmul_precision() == "highest"
-            assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
-        assert torch.get_float32_matmul_precision() == "high"
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = joined(torch_counts(problem))
     finally:
         torch.set_float32_matmul_precision(before)
+    np.testing.assert_array_equal(joined(numpy_counts(problem)), found)
 
 
 @pytest.mark.gpu
@@ -253,7 +235,10 @@ def test_cuda_equals_exact_path():
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     rows, labels = clustered(7, 3000, 60, 128, 1.5)
-    here = retrieval.retrieval_per_query(rows, labels, engine="numpy")
-    there = retrieval.retrieval_per_query(torch.from_numpy(rows).cuda(), torch.from_numpy(labels).cuda())
+    here = per_query(build_problem(rows, labels), numpy_counts)
+    there = retrieval_per_query(torch.from_numpy(rows).cuda(), torch.from_numpy(labels).cuda())
     for name, values in here.items():
         np.testing.assert_array_equal(values, there[name], err_msg=name)
+    on_gpu, listed = search(torch.from_numpy(rows).cuda(), k=7), search(rows, k=7)
+    np.testing.assert_array_equal(on_gpu.rows, listed.rows)
+    np.testing.assert_array_equal(on_gpu.cosines, listed.cosines)

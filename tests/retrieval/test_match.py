@@ -12,13 +12,14 @@ from sklearn.metrics import roc_auc_score
 
 from probmetric.directional import VonMisesFisher, log_normalizer
 from probmetric.metrics.selective import selective_metrics
-from probmetric.retrieval import Gallery, match_scores
-from probmetric.retrieval.match import GalleryRows, Match, find_match
+from probmetric.retrieval import Match, find_match, match_record
+from probmetric.retrieval.match import GalleryRows
 from probmetric.runs.evaluate import evaluate_run
+from probmetric.runs.evaluate_answers import answers_among_others, run_answers
 from probmetric.runs.folder import Embeddings, RunFolder
 from probmetric.testing import isolated_components
 from probmetric.trust import scores
-from probmetric.trust.answers import Answers, answers_among_others, p_right_of, run_answers, trust_metrics
+from probmetric.trust.answers import Answers, p_right_of, trust_metrics
 from probmetric.trust.scores import _normalizer, doubts
 
 
@@ -61,26 +62,24 @@ def test_the_record_is_that_of_all_cosines(classes, how):
         queries, own = gallery, np.arange(120)
     if how == "some":
         own = np.where(np.arange(120) % 2, own, -1)
-    found = match_scores(queries, gallery, labels, self_index=own)
+    found = match_record(queries, gallery, labels, self_index=own)
     for name, expected in by_hand(queries, gallery, labels, own).items():
         np.testing.assert_allclose(found[name], expected, atol=1e-6, err_msg=name)
 
 
-def test_a_streamed_gallery_gives_the_same(tmp_path):
+def test_a_gallery_in_parts_gives_the_same(monkeypatch):
     generator = np.random.default_rng(1)
-    rows, labels = unit(generator, 90), np.arange(90) % 2
-    for part in range(3):
-        save_file({"mean": rows[part * 30 :][:30], "label": labels[part * 30 :][:30]}, tmp_path / f"{part}.safetensors")
-    gallery = Gallery([tmp_path / f"{part}.safetensors" for part in range(3)], block_rows=7)
-    queries = unit(generator, 20)
-    whole, streamed = match_scores(queries, rows, labels), match_scores(queries, gallery)
+    rows, labels, queries = unit(generator, 90), np.arange(90) % 2, unit(generator, 20)
+    whole = match_record(queries, rows, labels)
+    monkeypatch.setattr("probmetric.retrieval.neighbours.BLOCK_ROWS", 7)
+    parts = match_record(queries, [rows[:30], rows[30:31], rows[31:]], labels)
     for name in whole:
-        assert np.array_equal(whole[name], streamed[name]), name
+        assert np.array_equal(whole[name], parts[name]), name
 
 
 def test_a_copy_of_the_query_is_found_and_the_query_is_not():
     rows = np.eye(4, dtype=np.float32)[[0, 0, 0, 1, 2]]
-    found = match_scores(rows[[2, 3]], rows, [1, 1, 2, 3, 4], k=2, self_index=np.array([2, 3]))
+    found = match_record(rows[[2, 3]], rows, [1, 1, 2, 3, 4], k=2, self_index=np.array([2, 3]))
     assert found["nearest"].tolist() == [0, 0]
     assert found["cosine"].tolist() == [1.0, 0.0]
 
@@ -88,21 +87,21 @@ def test_a_copy_of_the_query_is_found_and_the_query_is_not():
 def test_bad_galleries_are_named():
     rows = np.eye(3, dtype=np.float32)
     with pytest.raises(ValueError, match="gallery has no labels"):
-        match_scores(rows, rows)
+        match_record(rows, rows, None)
     with pytest.raises(ValueError, match="gallery_labels: entry 1 is -1"):
-        match_scores(rows, rows, [0, -1, 2])
+        match_record(rows, rows, [0, -1, 2])
     with pytest.raises(ValueError, match="nothing can be found in it but the query itself"):
-        match_scores(rows[:1], rows[:1], [0], self_index=np.array([0]))
+        match_record(rows[:1], rows[:1], [0], self_index=np.array([0]))
     with pytest.raises(ValueError, match="self_index has shape"):
-        match_scores(rows, rows, [0, 1, 2], self_index=np.array([3, 0, 0]))
-    assert "gap" not in match_scores(rows, rows, [5, 5, 5])
+        match_record(rows, rows, [0, 1, 2], self_index=np.array([3, 0, 0]))
+    assert "gap" not in match_record(rows, rows, [5, 5, 5])
 
 
 def matched(query, answer):
     """A match of one query with one answer, with their records."""
     first, second = ({name: np.asarray(values)[None] for name, values in record.items()} for record in (query, answer))
     rows = [record["mean"].astype(np.float32) for record in (first, second)]
-    return find_match(rows[0], rows[1], [0], query=first, gallery_record=second)
+    return find_match(first | {"mean": rows[0]}, second | {"mean": rows[1]}, [0])
 
 
 def test_expected_likelihood_is_the_integral_of_the_product():
@@ -168,7 +167,7 @@ def test_scores_are_those_of_each_answer_alone_and_need_little_memory():
 
 def test_a_score_of_ones_own_is_computed_and_checked():
     rows = np.eye(3, dtype=np.float32)
-    match = find_match(rows, rows, [0, 1, 2], self_index=np.arange(3))
+    match = find_match({"mean": rows}, {"mean": rows}, [0, 1, 2], self_index=np.arange(3))
     assert "expected_likelihood" not in doubts(match)
     with isolated_components():
 

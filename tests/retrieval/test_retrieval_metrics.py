@@ -1,4 +1,5 @@
 import math
+from unittest.mock import patch
 
 import hypothesis.strategies as st
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from brute_force import cosine_keys, expected_metrics, label_positives, per_query
 from hypothesis import given, settings
 
-from probmetric.retrieval import retrieval_metrics, retrieval_per_query
+from probmetric.retrieval import retrieval_metrics, retrieval_per_query, summarize
 
 KS = (1, 2, 4, 8)
 
@@ -42,7 +43,8 @@ def test_self_retrieval_equals_full_rankings(problem, ties, block):
     rows, labels = problem
     own = range(len(rows))
     expected = per_query(cosine_keys(rows, rows), label_positives(labels, labels, own), own, KS, ties)
-    found = retrieval_per_query(rows, labels, ks=KS, ties=ties, block=block)
+    with patch("probmetric.retrieval.rank_counts.BLOCK_BYTES", 8 * len(rows) * block):
+        found = retrieval_per_query(rows, labels, ks=KS, ties=ties)
     assert_same(found, expected, len(rows))
 
 
@@ -77,10 +79,12 @@ def test_means_and_queries_without_positives():
     found = retrieval_metrics(rows, [3, 3, 5, 7])
     assert found["queries_without_positives"] == 2
     assert found["recall_at_1"] == 1.0
-    assert retrieval_metrics(rows, [3, 3, 5, 7], empty="zero")["recall_at_1"] == 0.5
+    assert summarize(retrieval_per_query(rows, [3, 3, 5, 7]), empty="zero")["recall_at_1"] == 0.5
     assert found["map_at_5_empty_as_one"] == 1.0
     assert found["recall_at_1_empty_as_zero"] == 0.5
     assert math.isnan(retrieval_metrics(rows[:1], [0])["recall_at_1"])
+    with pytest.raises(ValueError, match="'skip', 'zero'"):
+        summarize(retrieval_per_query(rows, [3, 3, 5, 7]), empty="one")
 
 
 def test_wrongly_labelled_duplicates_are_not_taken_for_the_query():
@@ -106,7 +110,7 @@ def test_gallery_that_contains_the_queries():
     labels = generator.integers(0, 5, 30)
     order = generator.permutation(30)
     inside = retrieval_metrics(
-        rows, labels, gallery=rows[order], gallery_labels=labels[order], query_index=np.argsort(order)
+        rows, labels, gallery=rows[order], gallery_labels=labels[order], self_index=np.argsort(order)
     )
     assert inside == retrieval_metrics(rows, labels)
 
@@ -119,9 +123,7 @@ BAD = {
     "vector": (lambda x, y: (x[0], y), {}, r"embeddings has shape \(3,\)"),
     "ks": (lambda x, y: (x, y), {"ks": (0,)}, "cutoffs of at least 1"),
     "ties": (lambda x, y: (x, y), {"ties": "random"}, "'expected'"),
-    "empty": (lambda x, y: (x, y), {"empty": "one"}, "'skip', 'zero'"),
     "distance": (lambda x, y: (x, y), {"distance": "cosin"}, "did you mean 'cosine'"),
-    "block": (lambda x, y: (x, y), {"block": 0}, "block is 0"),
     "ball": (lambda x, y: (x, y), {"distance": "poincare"}, "inside the unit ball"),
     "scale": (lambda x, y: (x * 1e20, y), {"distance": "euclidean"}, "largest row norm is 1e.20"),
     "both": (lambda x, y: (x, y), {"positives": [[1]] * 6}, "either labels or positives"),

@@ -6,11 +6,12 @@ import pytest
 from safetensors.numpy import save_file
 from sklearn.metrics import roc_auc_score
 
+from probmetric.config import Evaluation
 from probmetric.io import FileError
 from probmetric.metrics import auroc, ood_metrics, sparsification, spearman
 from probmetric.metrics.image_errors import auroc_error
 from probmetric.retrieval import retrieval_metrics
-from probmetric.runs.evaluate import evaluate_run
+from probmetric.runs.evaluate import Known, evaluate_run
 
 
 def write(folder, name, rows, labels, doubt, metadata=None, **extra):
@@ -48,7 +49,7 @@ def test_every_group_of_metrics_is_named_and_right(run):
     folder, data, outside, probabilities = run
     rows, labels, doubt = data["test"]
     distortion = np.where(np.arange(40) < 30, np.arange(40.0), np.nan)
-    metrics, curves = evaluate_run(folder, {"ks": [1, 2]}, distortions={"distortion": distortion})
+    metrics, curves = evaluate_run(folder, Evaluation(ks=(1, 2)), Known({"distortion": distortion}))
     expected = retrieval_metrics(rows.astype(np.float32), labels, ks=(1, 2))
     assert metrics["retrieval/map_at_r"] == expected["map_at_r"]
     assert metrics["val/retrieval/recall_at_1"] == retrieval_metrics(data["val"][0], data["val"][1])["recall_at_1"]
@@ -188,8 +189,6 @@ def test_missing_and_broken_files_are_named(run):
     save_file({"mean": np.eye(3)}, file)
     with pytest.raises(FileError, match="lacks uncertainty, label, index"):
         evaluate_run(folder)
-    with pytest.raises(ValueError, match="no key 'kss': did you mean 'ks'"):
-        evaluate_run(folder, {"kss": [1]})
 
 
 def norm_run(folder, **metadata):
@@ -209,7 +208,7 @@ def recall(distances, labels):
 
 def test_raw_embeddings_are_also_compared_by_euclidean_distance(tmp_path):
     raw, labels = norm_run(tmp_path)
-    metrics, _ = evaluate_run(tmp_path, {"ks": [1, 4]})
+    metrics, _ = evaluate_run(tmp_path, Evaluation(ks=(1, 4)))
     apart = np.linalg.norm(raw[:, None] - raw[None], axis=2)
     assert metrics["retrieval_euclidean/recall_at_1"] == recall(apart, labels)
     assert metrics["retrieval_euclidean/recall_at_1"] != metrics["retrieval/recall_at_1"]
@@ -262,13 +261,13 @@ def test_an_uncertainty_that_is_not_finite_is_named(run):
 
 
 def test_queries_without_positives_are_left_out_of_retrieval_calibration_too():
-    from probmetric.retrieval.sampled import retrieval_reliability
+    from probmetric.retrieval.votes import retrieval_votes, vote_reliability
 
     generator = np.random.default_rng(4)
     samples = generator.normal(size=(41, 6, 4)) + 3 * generator.normal(size=(8, 4))[np.arange(41) % 8][:, None]
     labels = np.arange(41) % 8
     alone = np.where(np.arange(41) == 40, 9, labels)  # one image alone in its class
-    _, diagram = retrieval_reliability(samples, alone)
+    _, diagram = vote_reliability(*retrieval_votes(samples, alone))
     assert diagram.count.sum() == 40
 
 
@@ -290,8 +289,8 @@ def test_an_empty_set_of_strangers_is_left_out(run):
     metadata = {"sources": json.dumps(["letters", "nothing", "symbols"])}
     rows, source = data["test"][0][:30], np.repeat([0, 2], 15)
     write(folder, "ood", rows, np.full(30, -1), outside, metadata, source=source)
-    metrics, _ = evaluate_run(folder, {"ks": [1]})
+    metrics, _ = evaluate_run(folder, Evaluation(ks=(1,)))
     assert not any(name.startswith("ood/nothing") for name in metrics)
     assert metrics["ood/auroc"] == np.mean([metrics["ood/letters/auroc"], metrics["ood/symbols/auroc"]])
     write(folder, "ood", rows[:0], np.full(0, -1), outside[:0], metadata, source=source[:0])
-    assert not any(name.startswith("ood/") for name in evaluate_run(folder, {"ks": [1]})[0])
+    assert not any(name.startswith("ood/") for name in evaluate_run(folder, Evaluation(ks=(1,)))[0])

@@ -28,7 +28,7 @@ def test_the_names_of_a_runs_files_are_those_of_the_guide(run):
     written = {step: [str(file.relative_to(run.path)) for file in run.step_files(step)] for step in STEPS}
     assert written == {
         "train": ["model.safetensors", "model_last.safetensors", "history.csv", "encoder.yaml"],
-        "fit_posterior": ["posterior.safetensors"],
+        "fit": ["posterior.safetensors"],
         "embed": [
             *(f"embeddings/{part}.safetensors" for part in ("val", "test", "ood", "last")),
             "embeddings/timing.json",

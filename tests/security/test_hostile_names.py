@@ -15,16 +15,16 @@ import pytest
 sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("reporting", "data")]
 
 import miniatures
-from fabricated_runs import Workspace, study_metrics, write_prepared, write_run
+from fabricated_runs import Workspace, gathered, study_metrics, write_prepared, write_run
 
 from probmetric.config import ConfigError, Params, load, parse
 from probmetric.data import doctor, load_manifest, prepare_dataset
 from probmetric.io import read_yaml
 from probmetric.planning.runs import plan_experiment, resolve
-from probmetric.reporting.aggregate import aggregate, legal_name
 from probmetric.reporting.figures import draw
-from probmetric.reporting.html import TEMPLATES, write_report
-from probmetric.reporting.tables import write_tables
+from probmetric.reporting.page import TEMPLATES
+from probmetric.reporting.report import contents_of, write_page, write_tables
+from probmetric.runs.names import legal_name
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = {
@@ -113,12 +113,12 @@ def test_reports_say_it_and_do_not_do_it(results, tmp_path, case, monkeypatch):
     context = Workspace(root, RUNS).context(
         "study", title=text, description=text, labels={"contrastive": text, "proxy_nca": "B"}, figures=figures
     )
-    aggregate([root / "results" / run for run in RUNS], context.folder / "runs.csv", context.folder / "metrics.json")
-    write_tables(context)
+    context = gathered(context)
+    write_tables(contents_of(context))
     if case in ("TeX", "unbalanced mathematics"):
         for figure in figures:
             draw(figure, context)
-    write_report(context)
+    write_page(contents_of(context))
     assert not list(tmp_path.rglob("pwned"))
     _check_csv(context.folder / "table.csv", text)
     _check_tex((context.folder / "table.tex").read_text(encoding="utf-8"))

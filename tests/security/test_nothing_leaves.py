@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from probmetric.io import read_yaml, write_yaml
-from probmetric.privacy import TELEMETRY_OFF
+from probmetric.process import TELEMETRY_OFF
 from probmetric.tracking import ui_command
 
 ROOT = Path(__file__).parents[2]
@@ -101,7 +101,7 @@ def test_how_it_is_switched_off():
 def test_mlflow_and_dvc_see_it():
     """The packages' own answer to the question whether they may report."""
     code = (
-        "from probmetric.privacy import switch_telemetry_off; switch_telemetry_off()\n"
+        "from probmetric.process import switch_telemetry_off; switch_telemetry_off()\n"
         "from mlflow.telemetry.utils import is_telemetry_disabled\n"
         "from dvc.analytics import is_enabled\n"
         "print(is_telemetry_disabled(), is_enabled())"

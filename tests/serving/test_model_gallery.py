@@ -63,34 +63,6 @@ def test_images_are_added_replaced_and_removed(model, photos, tmp_path):
         again.remove(["never"])
 
 
-def test_exact_neighbours_are_those_of_the_engine():
-    from probmetric.retrieval import nearest_neighbours
-    from probmetric.retrieval.exact import exact_neighbours
-
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(500, 6)).astype(np.float32)
-    rows[100:200] = rows[:100] + 1e-7 * rng.normal(size=(100, 6))  # near-ties
-    rows[300:310] = rows[0]
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    expected = nearest_neighbours(rows[:50], rows, k=12, method="exact")
-    found = exact_neighbours(rows[:50], [rows[:130], rows[130:131], rows[131:]], k=12)
-    assert np.array_equal(found.indices, expected.indices)
-    assert np.array_equal(found.similarity, expected.similarity)
-
-
-def test_rows_that_are_none_are_refused():
-    from probmetric.retrieval.exact import exact_neighbours
-
-    rows = np.eye(3, dtype=np.float32)
-    for damage in (np.nan, 7.0):
-        broken = rows.copy()
-        broken[0, 0] = damage
-        with pytest.raises(ValueError, match=r"not finite|norm"):
-            exact_neighbours(rows[:1], [broken], k=1)
-    with pytest.raises(ValueError, match="k is 4"):
-        exact_neighbours(rows, [rows], k=4)
-
-
 def test_another_models_gallery_is_refused(exported, gallery, photos):
     other = probmetric.load(exported[LAPLACE])
     with pytest.raises(ProbMetricError, match="made by another model"):

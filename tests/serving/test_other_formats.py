@@ -68,7 +68,7 @@ VIEWS = {
     "a larger crop than what it reduced to": ({"size": 12, "resize": 40}, 20),
     "both sides": ({"size": 12, "resize": 0}, 0),
     "square": ({"size": 12, "resize": 15, "square": True}, 0),
-    "BGR": ({"size": 12, "normalisation": "bn_inception"}, 20),
+    "own statistics": ({"size": 12, "mean": [0.4, 0.5, 0.6], "std": [0.1, 0.2, 0.3]}, 20),
 }
 
 

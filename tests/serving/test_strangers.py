@@ -11,7 +11,7 @@ import probmetric
 from probmetric import cli
 from probmetric.data import load_columns, open_images
 from probmetric.errors import ProbMetricError
-from probmetric.serving.look import NAMES, World, looks
+from probmetric.serving.looks import NAMES, World, looks
 
 WORLDS = {
     "white": np.full((32, 32), 255, np.uint8),

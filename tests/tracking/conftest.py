@@ -16,12 +16,10 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "reporting"))
 
-from fabricated_runs import RUNS, Workspace, study_metrics, write_prepared, write_run
+from fabricated_runs import RUNS, Workspace, gathered, study_metrics, write_prepared, write_run
 
-from probmetric.reporting.aggregate import aggregate
 from probmetric.reporting.figures import draw
-from probmetric.reporting.html import write_report
-from probmetric.reporting.tables import write_tables
+from probmetric.reporting.report import contents_of, write_page, write_tables
 from probmetric.runs.names import RunKey
 
 TRACKED = tuple(run for run in RUNS if "arcface" not in run and "raw_pixels" not in run and "seed2" not in run)
@@ -38,11 +36,11 @@ def built_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_prepared(root, "digits")
     space = Workspace(root, TRACKED)
     context = space.context("study", figures=("sparsification", "noise_robustness"))
-    aggregate(space.folders, context.folder / "runs.csv", context.folder / "metrics.json")
-    write_tables(context)
+    context = gathered(context)
+    write_tables(contents_of(context))
     for name in context.figures:
         draw(name, context)
-    write_report(context)
+    write_page(contents_of(context))
     return root
 
 

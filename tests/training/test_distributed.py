@@ -19,9 +19,8 @@ from training_helpers import quick_settings, run_as_ranks
 
 from probmetric.config import RunSettings
 from probmetric.io import read_yaml
-from probmetric.planning.plans import RunPlan
-from probmetric.planning.runs import Run
 from probmetric.runs import steps as pipeline
+from probmetric.runs.plan import Run, RunPlan
 from probmetric.training.checkpoint import Checkpoints
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
@@ -91,7 +90,7 @@ def test_a_killed_process_ends_the_run_which_then_goes_on(
     shutil.copy(PARAMS, tmp_path)
     monkeypatch.chdir(tmp_path)
     plan = RunPlan(Run(RUN, RUN, run))
-    launcher = start(tmp_path, "train", RUN, "--plan", str(plan.write()))
+    launcher = start(tmp_path, "run", RUN, "--until", "train", "--plan", str(plan.write()))
     wait_for_checkpoint(tmp_path, launcher)
     rank_process(launcher.pid, 1).send_signal(signal.SIGKILL)
     output = launcher.communicate(timeout=120)[0]
@@ -109,7 +108,7 @@ def test_a_killed_process_ends_the_run_which_then_goes_on(
     rows = list(csv.DictReader((tmp_path / "results" / RUN / "history.csv").read_text().splitlines()))
     assert [int(row["epoch"]) for row in rows] == list(range(30))
 
-    embedding = start(tmp_path, "embed", RUN, "--plan", str(plan.write()))
+    embedding = start(tmp_path, "run", RUN, "--until", "embed", "--plan", str(plan.write()))
     output = embedding.communicate(timeout=120)[0]
     assert embedding.returncode == 0, output
     folder = tmp_path / "results" / RUN / "embeddings"

@@ -17,7 +17,7 @@ from probmetric.training import TrainingError, load_encoder, train_run
 from probmetric.training.data import TrainingData, training_images
 from probmetric.training.loop import TrainingStoppedError
 from probmetric.uncertainty import create_uncertainty
-from probmetric.uncertainty.laplace._online import OnlineLaplaceObjective
+from probmetric.uncertainty.laplace_online import OnlineLaplaceObjective
 
 CPU = torch.device("cpu")
 OBJECTIVES = ["laplace_online", "hib", "mc_dropout"]
@@ -101,7 +101,7 @@ def test_the_curvature_follows_its_recursion_and_is_stored_with_the_weights(digi
     assert settings.objective is not None
     assert settings.objective.options == {"memory": memory}
     assert int(loss.steps) == 1
-    assert loss.scale == float(images) ** 2
+    assert loss.rule.scale == float(images) ** 2
     online = create_uncertainty("laplace_online")
     posterior = online.fit(encoder, [], loss=loss, generator=torch.Generator(), device="cpu")
     assert torch.equal(posterior["weight_curvature"], curvature)

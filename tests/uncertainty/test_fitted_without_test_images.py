@@ -9,11 +9,12 @@ import pytest
 from canary import with_other_test_images
 from probmetric.config import Method, Params, load, parse
 from probmetric.data import choosing
-from probmetric.planning.plans import RunPlan
 from probmetric.planning.runs import every_method, resolve
+from probmetric.runs.evaluate_answers import run_answers
 from probmetric.runs.folder import RunFolder
-from probmetric.runs.steps import embed, fit_posterior, train
-from probmetric.trust.answers import p_right_of, run_answers
+from probmetric.runs.plan import RunPlan
+from probmetric.runs.steps import embed, train
+from probmetric.trust.answers import p_right_of
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"dim": 8, "backbone.width": 4, "training.epochs": 2, "training.steps_per_epoch": 4}
@@ -41,7 +42,7 @@ def fitted(prepared_dataset, tmp_path, monkeypatch):
             with monkeypatch.context() as opened:
                 if leak:
                     opened.setitem(choosing.SPLITS, "validation", {"train": ("train",), "val": ("test",)})
-                fit_posterior(RunPlan.of(run, params))
+                fit(RunPlan.of(run, params))
             embed(RunPlan.of(run, params))
             found.append(RunFolder(place / "results" / run.name))
         return found

@@ -1,9 +1,6 @@
 """PFE and HIB: losses against their formulas, frozen means, KL, and noise of each image's own."""
 
 import math
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -48,19 +45,6 @@ def test_pfe_leaves_every_encoder_tensor_and_its_batchnorm_alone():
     fit_pfe(encoder, tiny_batches())
     assert all(torch.equal(value, before[key]) for key, value in encoder.state_dict().items())
     assert all(parameter.grad is None for parameter in encoder.parameters())
-
-
-FIT = """
-import sys
-from test_gaussian_heads import TinyEncoder, fit_pfe, tiny_batches
-
-fit_pfe(TinyEncoder(), tiny_batches())
-assert "torch._dynamo" not in sys.modules
-"""
-
-
-def test_pfe_is_fitted_without_importing_the_compiler():
-    subprocess.run([sys.executable, "-c", FIT], cwd=Path(__file__).parent, check=True)
 
 
 def test_pfe_learns_where_positive_pairs_disagree():
@@ -229,7 +213,7 @@ def test_errors_name_the_remedy():
         create_uncertainty("hib").fit(TinyEncoder(), [], generator=torch.Generator(), device="cpu")
     with pytest.raises(ValueError, match="no batch had a mined positive pair"):
         fit_pfe(TinyEncoder(), [(torch.randn(4, 3, 2, 2), torch.arange(4))])
-    with pytest.raises(ValueError, match="epochs=0"):
+    with pytest.raises(ValueError, match="'epochs' is 0"):
         create_uncertainty("pfe", epochs=0)
     with pytest.raises(ValueError, match="'kl_weight' is -1"):
         create_uncertainty("hib", kl_weight=-1.0)

@@ -11,8 +11,8 @@ from uncertainty_helpers import TinyEncoder, tiny_batches
 
 from probmetric.uncertainty import create_uncertainty
 from probmetric.uncertainty._summary import DirectionalSummary, unit_deviation
-from probmetric.uncertainty.laplace import _sampling
-from probmetric.uncertainty.laplace._prior import evidence_precision, sparsification_area
+from probmetric.uncertainty.laplace import posterior as _sampling
+from probmetric.uncertainty.laplace.model import evidence_precision, sparsification_area
 
 
 def fitted(encoder=None, **options):

@@ -8,7 +8,7 @@ from uncertainty_helpers import TinyEncoder, tiny_batches
 
 from probmetric.uncertainty import create_uncertainty
 from probmetric.uncertainty.laplace import dataset_pairs
-from probmetric.uncertainty.laplace._posterior import stored_sampler
+from probmetric.uncertainty.laplace.posterior import stored_sampler
 
 
 class Linear(nn.Module):

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from probmetric.losses import create_loss
 from probmetric.testing.uncertainties import TinyEncoder, tiny_batches, trained_objective
 from probmetric.uncertainty import create_uncertainty
-from probmetric.uncertainty.laplace._posterior import stored_sampler
+from probmetric.uncertainty.laplace.posterior import stored_sampler
 
 
 def bound(name, loss, **options):

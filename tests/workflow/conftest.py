@@ -22,15 +22,8 @@ BIN = Path(sys.executable).parent
 # How each rule announces its jobs (`message:` in workflow/rules).
 MESSAGES = {
     "prepare": "Prepare",
-    "train": "Train",
-    "fit_posterior": "Fit the posterior of",
-    "embed": "Embed",
-    "evaluate": "Evaluate",
-    "certify": "Certify",
-    "aggregate": "Collect the results of",
-    "tables": "Tables of",
-    "figures": "Figures of",
-    "report": "Page of",
+    "run": "Run",
+    "report": "Report on",
     "track": "MLflow:",
 }
 

@@ -18,11 +18,8 @@ if TYPE_CHECKING:
 PROFILE = "workflow/profiles/slurm"
 
 
-def fit_to_one_node(workspace: Workspace, *, recorded: bool = False, **train: object) -> None:
-    """Change a workspace's profile as its users do: no accounting (`sacct` never answers), four CPUs, little memory.
-
-    With `recorded` jobs ask for the memory their records say, which is little too.
-    """
+def fit_to_one_node(workspace: Workspace, **run: object) -> None:
+    """Change a workspace's profile as its users do: no accounting (`sacct` never answers), four CPUs, little memory."""
 
     def change(profile: dict[str, Any]) -> None:
         profile |= {
@@ -31,11 +28,9 @@ def fit_to_one_node(workspace: Workspace, *, recorded: bool = False, **train: ob
             "slurm-init-seconds-before-status-checks": 1,
             "seconds-between-status-checks": 2,
             "latency-wait": 10,
-            "set-threads": {"train": 1},
+            "set-threads": {"run": 1},
         }
-        for resources in [] if recorded else profile["set-resources"].values():
-            resources["mem_mb"] = "attempt * 2000"
-        profile["set-resources"]["train"] |= train
+        profile["set-resources"]["run"] |= {"mem_mb": "attempt * 2000"} | run
 
     workspace.edit_yaml(f"{PROFILE}/profile.yaml", change)
 

@@ -62,7 +62,7 @@ def test_unknown_method_in_an_experiment(fresh):
 
 
 DAMAGED = {
-    "results/digits/contrastive+training.epochs=2/seed0/model.safetensors": "fit-posterior",
+    "results/digits/contrastive+training.epochs=2/seed0/model.safetensors": "fit",
     "results/digits/contrastive+training.epochs=2/seed0/embeddings/test.safetensors": "evaluate",
     "data/prepared/digits/images.bin": "train",
     "data/prepared/digits/manifest.parquet": "train",
@@ -74,12 +74,8 @@ def test_a_truncated_file_is_named_with_the_fix(workspace, name):
     path = workspace.folder / name
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     step = DAMAGED[name]
-    run = (
-        "digits/laplace+training.epochs=2/seed0"
-        if step == "fit-posterior"
-        else "digits/contrastive+training.epochs=2/seed0"
-    )
-    result = workspace.command("probmetric", step, run, check=False)
+    run = "digits/laplace+training.epochs=2/seed0" if step == "fit" else "digits/contrastive+training.epochs=2/seed0"
+    result = workspace.command("probmetric", "run", run, "--until", step, check=False)
     assert result.returncode == 2
     assert path.name in result.stdout
     assert "Traceback" not in result.stdout
@@ -112,7 +108,7 @@ def test_a_read_only_results_folder(workspace, request):
     if mounted.returncode:
         pytest.skip(f"cannot mount: {mounted.stderr.decode().strip()}")
     request.addfinalizer(lambda: subprocess.run(["umount", str(folder)], check=True))
-    result = workspace.command("probmetric", "evaluate", "digits/contrastive+training.epochs=2/seed0", check=False)
+    result = workspace.command("probmetric", "run", "digits/contrastive+training.epochs=2/seed0", check=False)
     assert result.returncode == 2
     assert "read-only" in result.stdout
 
@@ -126,7 +122,7 @@ def test_a_full_disk(workspace, request):
     if mounted.returncode:
         pytest.skip(f"cannot mount: {mounted.stderr.decode().strip()}")
     request.addfinalizer(lambda: subprocess.run(["umount", str(folder)], check=True))
-    result = workspace.command("probmetric", "train", "digits/contrastive+training.epochs=2/seed3", check=False)
+    result = workspace.command("probmetric", "run", "digits/contrastive+training.epochs=2/seed3", check=False)
     assert result.returncode == 2
     assert "disk is full" in result.stdout
     assert not list(folder.glob("*.tmp"))
@@ -138,8 +134,8 @@ def test_the_workflow_is_lint_clean(fresh):
 
 def test_the_catalogues_quick_test_is_the_smoke_experiment(fresh):
     output = fresh.command("snakemake", "-n", "--configfile", ".test/config.yaml").stdout
-    assert "Page of smoke" in output
-    assert "Page of demo" not in output
+    assert "Report on smoke" in output
+    assert "Report on demo" not in output
 
 
 def test_a_missing_weight_file_stops_before_any_job(fresh):

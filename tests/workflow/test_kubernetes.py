@@ -29,7 +29,7 @@ def test_its_keys_are_settings_of_the_plugin(profile):
     volumes = plugin.parse_persistent_volumes(profile["kubernetes-persistent-volumes"])
     assert len({volume.name for volume in volumes}) == len(volumes), "a claim can be mounted once"
     places = {str(volume.path) for volume in volumes}
-    assert {profile["default-storage-prefix"], "/workdir/data", "/workdir/state"} == places
+    assert {profile["default-storage-prefix"], "/workdir/data", "/workdir/results", "/workdir/state"} == places
 
 
 def test_gpu_jobs_name_their_manufacturer(profile):
@@ -40,7 +40,7 @@ def test_gpu_jobs_name_their_manufacturer(profile):
 
 def test_it_asks_for_what_the_slurm_profile_asks_for(profile):
     slurm = read_yaml(ROOT / SLURM / "profile.yaml")
-    for key in ("groups", "set-threads", "retries", "keep-going", "rerun-triggers"):
+    for key in ("set-threads", "retries", "keep-going", "rerun-triggers"):
         assert profile[key] == slurm[key], key
     for rule, resources in slurm["set-resources"].items():
         mine = profile["set-resources"][rule]
@@ -54,9 +54,8 @@ def test_it_asks_for_what_the_slurm_profile_asks_for(profile):
 def test_the_workflow_plans_under_it(fresh):
     """The plugin's and the storage plugin's settings are parsed; every file lies below the storage prefix."""
     output = fresh.command("snakemake", "-n", "--workflow-profile", PROFILE, "--config", "experiments=smoke").stdout
-    assert "Group job measure" in output
     assert "/store/reports/smoke/index.html (retrieve from storage)" in output
-    assert output.count("Train digits/") == 2
+    assert output.count(": Run digits/") == 3
 
 
 @pytest.mark.workflow
@@ -74,5 +73,6 @@ def test_the_workflow_runs_on_such_storage(fresh, finished, tmp_path):
     fresh.edit_yaml("params.yaml", lambda params: params.update(ood={}))
     fresh.snakemake(*options)
     for name in ("model.safetensors", "embeddings/test.safetensors"):
-        assert (store / run / name).read_bytes() == (finished.folder / run / name).read_bytes()
+        assert (fresh.folder / run / name).read_bytes() == (finished.folder / run / name).read_bytes()
+    assert (store / run / "metrics.json").read_bytes() == (finished.folder / run / "metrics.json").read_bytes()
     assert (store / "reports/smoke/index.html").exists()

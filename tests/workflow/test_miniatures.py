@@ -1,6 +1,5 @@
 """From archives to report, on a miniature of each of the papers' ten datasets, with the real DVC and Snakemake."""
 
-import csv
 import json
 import sys
 from pathlib import Path
@@ -11,7 +10,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 
 import miniatures
 
-from probmetric.reporting._words import group_title
+from probmetric.reporting.results import read_results
+from probmetric.reporting.words import group_title
 
 pytestmark = [
     pytest.mark.workflow,
@@ -72,10 +72,9 @@ def workspace(tmp_path_factory, new_workspace):
 def rows(workspace) -> dict[str, dict[str, float]]:
     """Dataset -> metric -> value, from the report's own table of runs."""
     found: dict[str, dict[str, float]] = {}
-    with (workspace.folder / "reports/miniatures/runs.csv").open() as file:
-        for row in csv.DictReader(file):
-            if row["value"]:
-                found.setdefault(row["dataset"], {})[row["metric"]] = float(row["value"])
+    table = read_results(workspace.folder / "reports/miniatures")
+    for row in table[table["value"].notna()].itertuples():
+        found.setdefault(row.dataset, {})[row.metric] = row.value
     return found
 
 

@@ -96,15 +96,13 @@ def command(project: Path, *arguments: str, check: bool = True) -> subprocess.Co
 @pytest.mark.processes
 def test_a_loss_a_metric_and_photographs_of_ones_own(project):
     command(project, "prepare", "shop")
-    for step in ("train", "embed", "evaluate"):
-        command(project, step, RUN)
+    command(project, "run", RUN)
     folder = project / "results" / RUN
     settings = read_yaml(folder / "run.yaml")["settings"]
     assert settings["loss"] == {"name": "circle", "options": {"margin": 0.3}}
     assert settings["view"] == {"name": "photos", "options": {"size": 24}}
     assert isinstance(read_json(folder / "metrics.json")["own/median_doubt"], float)
-    for step in ("aggregate", "tables"):
-        command(project, step, "mine")
+    command(project, "report", "mine")
     head = (project / "reports" / "mine" / "table.md").read_text()
     assert "Recall@1 ↑" in head
     assert "Median doubt ↓" in head
@@ -117,7 +115,7 @@ def test_a_mistake_in_ones_own_options_stops_before_any_job(project):
     (project / "other").mkdir(exist_ok=True)
     write_yaml(project / "other" / "params.yaml", params)
     (project / "other" / "mylab").symlink_to(project / "mylab")
-    result = command(project / "other", "train", RUN, check=False)
+    result = command(project / "other", "run", RUN, check=False)
     assert result.returncode == 2
     assert "loss 'circle' has no option 'margni': did you mean 'margin'" in result.stderr
     assert "Traceback" not in result.stderr

@@ -1,6 +1,5 @@
 """What is run again, and what is not: real `snakemake -n` and real DVC on a finished workspace."""
 
-import csv
 import os
 import re
 import shutil
@@ -11,15 +10,23 @@ from pathlib import Path
 import pytest
 
 from probmetric.io import read_tensors, read_yaml
+from probmetric.reporting.results import read_results
 
 pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 
-RUN_RULES = {"prepare", "train", "fit_posterior", "embed", "evaluate"}
+RUN_RULES = {"prepare", "run"}
 
 
 def run_jobs(jobs):
     """The jobs that compute results (not reports)."""
     return {rule: names for rule, names in jobs.items() if rule in RUN_RULES}
+
+
+def steps_made(workspace, run):
+    """The steps that the job of a run makes."""
+    workspace.snakemake()
+    log = (workspace.folder / f"logs/run/{run}.log").read_text()
+    return re.findall(rf"^(\w+) of {re.escape(run)}: ", log, flags=re.MULTILINE)
 
 
 def only_smoke(params):
@@ -34,7 +41,7 @@ def test_everything_promised_is_there(finished):
         "table.md",
         "table.csv",
         "table.tex",
-        "runs.csv",
+        "runs.parquet",
         "metrics.json",
         "figures/learning_curves.png",
     ]:
@@ -50,10 +57,10 @@ def test_everything_promised_is_there(finished):
 
 
 def test_what_embedding_took_is_measured_and_reported(finished):
-    with (finished.folder / "reports/smoke/runs.csv").open(newline="") as file:
-        taken = [row for row in csv.DictReader(file) if row["metric"].startswith("embedding/")]
-    assert {row["metric"] for row in taken} == {"embedding/test_seconds", "embedding/images_per_second"}
-    times = {(row["run"], row["metric"]): float(row["value"]) for row in taken}
+    table = read_results(finished.folder / "reports/smoke")
+    taken = table[table["metric"].str.startswith("embedding/")]
+    assert set(taken["metric"]) == {"embedding/test_seconds", "embedding/images_per_second"}
+    times = taken.set_index(["run", "metric"])["value"].to_dict()
     for run in {run for run, _ in times}:
         images = times[run, "embedding/test_seconds"] * times[run, "embedding/images_per_second"]
         embedded, _ = read_tensors(finished.folder / f"results/{run}/embeddings/test.safetensors")
@@ -67,16 +74,16 @@ def test_a_second_call_runs_nothing(finished):
 def test_adding_a_seed_runs_only_that_seed(workspace):
     workspace.edit_smoke(seeds=[0, 7])
     jobs = run_jobs(workspace.planned())
-    assert set(jobs) == RUN_RULES - {"prepare"}
-    assert all(name.endswith("/seed7") for names in jobs.values() for name in names)
-    assert len(jobs["evaluate"]) == 3
+    assert set(jobs) == {"run"}
+    assert all(name.endswith("/seed7") for name in jobs["run"])
+    assert len(jobs["run"]) == 3
 
 
 def test_adding_a_method_runs_only_that_method(workspace):
     workspace.edit_smoke(methods=["contrastive", "proxy_anchor", "laplace", "cosine"])
     jobs = run_jobs(workspace.planned())
     run = "digits/proxy_anchor+training.epochs=2/seed0"
-    assert jobs == {"train": {run}, "embed": {run}, "evaluate": {run}}
+    assert jobs == {"run": {run}}
 
 
 def test_reordering_lists_runs_no_job_of_a_run(workspace):
@@ -92,7 +99,7 @@ def test_reordering_lists_runs_no_job_of_a_run(workspace):
 
 def test_a_label_repeats_the_report_and_nothing_else(workspace):
     workspace.edit_yaml("params.yaml", lambda params: params["methods"]["cosine"].update(label="Cosine, renamed"))
-    assert set(workspace.planned()) == {"aggregate", "tables", "figures", "report", "track"}
+    assert set(workspace.planned()) == {"report", "track"}
 
 
 def test_results_know_their_settings_without_snakemakes_memory(workspace):
@@ -100,42 +107,24 @@ def test_results_know_their_settings_without_snakemakes_memory(workspace):
     shutil.rmtree(workspace.folder / ".snakemake")
     for path in sorted((workspace.folder / "results").rglob("*"), reverse=True):
         os.utime(path)
+    before = {path: path.read_bytes() for path in (workspace.folder / "results").rglob("*") if path.is_file()}
+    workspace.snakemake()
+    assert {path: path.read_bytes() for path in before} == before, "what started found everything made"
     assert workspace.planned() == {}
     workspace.edit_yaml("params.yaml", lambda params: params["methods"]["cosine"].update(dim=32))
-    changed = run_jobs(workspace.planned())
-    assert {name for names in changed.values() for name in names} == {"digits/cosine+training.epochs=2/seed0"}
-    assert set(changed) == {"train", "embed", "evaluate"}
+    assert run_jobs(workspace.planned()) == {"run": {"digits/cosine+training.epochs=2/seed0"}}
 
 
 def test_a_planned_job_does_what_was_planned_whatever_params_say_by_then(workspace):
     run = "digits/laplace+training.epochs=2/seed0"
     workspace.snakemake("-n")
-    plans = workspace.folder / "state/plan" / run
-    planned = max(plans.glob("*.json"), key=lambda path: path.stat().st_mtime)
+    planned = workspace.folder / f"state/plans/{run}.json"
+    (workspace.folder / "results" / run / "made/evaluate.json").unlink()
     workspace.edit_yaml("params.yaml", lambda params: params["methods"]["laplace"].update(base="cosine"))
-    workspace.command("probmetric", "evaluate", run, "--plan", str(planned.relative_to(workspace.folder)))
+    workspace.command("probmetric", "run", run, "--plan", str(planned.relative_to(workspace.folder)))
     record = read_yaml(workspace.folder / "results" / run / "run.yaml")
     assert record["settings"]["base"] == "contrastive"
     assert record["encoder"] == "digits/contrastive+training.epochs=2/seed0"
-
-
-def test_going_back_to_earlier_settings_computes_nothing(workspace):
-    run = "digits/laplace+training.epochs=2/seed0"
-    metrics = workspace.folder / "results" / run / "metrics.json"
-    before = metrics.read_bytes()
-
-    def samples(count):
-        change = {"name": "laplace"} | ({"samples": count} if count else {})
-        workspace.edit_yaml("params.yaml", lambda params: params["methods"]["laplace"].update(uncertainty=change))
-        workspace.snakemake()
-
-    samples(3)
-    assert metrics.read_bytes() != before
-    samples(None)
-    assert metrics.read_bytes() == before
-    log = (workspace.folder / "logs/fit_posterior" / f"{run}.log").read_text()
-    assert "was made before: brought back" in log
-    assert workspace.planned() == {}
 
 
 LOSS = """
@@ -166,11 +155,10 @@ def test_a_changed_formula_of_ones_own_is_run_again_and_a_comment_is_not(workspa
     assert workspace.planned() == {}
     module.write_text(LOSS.format(sign="+"))
     run = "digits/spread+training.epochs=2/seed0"
-    assert run_jobs(workspace.planned()) == {"train": {run}, "embed": {run}, "evaluate": {run}}
+    assert run_jobs(workspace.planned()) == {"run": {run}}
     status = workspace.command("probmetric", "status", "smoke").stdout
     assert "1 finished, 1 stale" in status
     assert "spread changed" in status
-    assert run_jobs(workspace.planned("stale=keep")) == {}
 
 
 def test_a_finished_workflow_leaves_git_clean(finished):
@@ -201,13 +189,14 @@ def test_changing_one_methods_settings_repeats_that_method(workspace):
 def test_changing_the_posterior_does_not_retrain(workspace):
     change = {"base": "contrastive", "uncertainty": {"name": "laplace", "samples": 5}}
     workspace.edit_yaml("params.yaml", lambda params: params["methods"].update(laplace=change))
-    jobs = run_jobs(workspace.planned())
-    assert set(jobs) == {"fit_posterior", "embed", "evaluate"}
+    assert run_jobs(workspace.planned()) == {"run": {"digits/laplace+training.epochs=2/seed0"}}
+    assert steps_made(workspace, "digits/laplace+training.epochs=2/seed0") == ["fit", "embed", "evaluate"]
 
 
 def test_changing_evaluation_only_evaluates(workspace):
     workspace.edit_yaml("params.yaml", lambda params: params["evaluation"].update(calibration_bins=10))
-    assert set(run_jobs(workspace.planned())) == {"evaluate"}
+    assert len(run_jobs(workspace.planned())["run"]) == 3
+    assert steps_made(workspace, "digits/cosine+training.epochs=2/seed0") == ["evaluate"]
 
 
 def test_newer_data_files_with_the_same_content_run_nothing(workspace):
@@ -226,7 +215,7 @@ def test_dvc_checkout_runs_nothing(workspace):
 def test_other_data_repeats_what_was_computed_from_it(workspace):
     digest = workspace.folder / "data/prepared/digits/digest"
     digest.write_text(digest.read_text().replace("0", "1"))
-    assert run_jobs(workspace.planned())["train"]
+    assert run_jobs(workspace.planned())["run"]
 
 
 def test_a_clone_with_results_retrains_nothing(finished, tmp_path):
@@ -235,7 +224,13 @@ def test_a_clone_with_results_retrains_nothing(finished, tmp_path):
     shutil.rmtree(clone / "data/prepared")
     copy = type(finished)(clone)
     copy.command("dvc", "checkout", "prepare@digits", "prepare@glyphs")
-    assert "train" not in copy.planned()
+    weights = "results/digits/contrastive+training.epochs=2/seed0/model.safetensors"
+    before = (clone / weights).stat().st_mtime_ns
+    copy.snakemake()
+    assert (clone / weights).stat().st_mtime_ns == before
+    for run in (clone / "logs/run/digits").glob("*/seed0.log"):
+        assert "everything is made" in run.read_text()
+    assert copy.planned() == {}
 
 
 def test_dvc_repro_after_snakemake_and_the_other_way_round(workspace):
@@ -290,7 +285,7 @@ def test_snakemakes_own_report_shows_tables_and_figures(workspace):
 def test_the_terminal_shows_a_line_per_finished_run_and_dry_runs_their_jobs(workspace):
     run = "digits/cosine+training.epochs=2/seed0"
     (workspace.folder / "results" / run / "metrics.json").unlink()
-    assert re.search(rf"^Job \d+: Evaluate {re.escape(run)}$", workspace.snakemake("-n"), flags=re.MULTILINE)
+    assert re.search(rf"^Job \d+: Run {re.escape(run)}$", workspace.snakemake("-n"), flags=re.MULTILINE)
     said = workspace.snakemake()
     assert re.search(
         rf"^\[ *\d+:\d\d\] results/{re.escape(run)}   Recall@1 [01]\.\d+   1 of 1 runs$", said, flags=re.MULTILINE

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -61,7 +59,7 @@ def weights(folder: Path, run: str) -> list[bytes]:
 def test_requeue_cancel_and_time_limit_end_in_the_undisturbed_weights(slowed, tmp_path):
     runs = [REQUEUED, CANCELLED, TIMED_OUT]
     for run in runs:
-        slowed.command("probmetric", "train", run, **own_source(slowed.folder))
+        slowed.command("probmetric", "run", run, **own_source(slowed.folder))
     expected = {run: weights(slowed.folder, run) for run in runs}
     (slowed.folder / "results").rename(tmp_path / "undisturbed")
 
@@ -69,7 +67,7 @@ def test_requeue_cancel_and_time_limit_end_in_the_undisturbed_weights(slowed, tm
     # SLURM looks every half minute, so that the signal comes between 29 s and the limit.
     short = {"runtime": "attempt if 'seed2' in wildcards.run else 60", "slurm_extra": "'--signal=TERM@1'"}
     fit_to_one_node(slowed, gpu=0, **short)
-    targets = [f"results/{run}/model.safetensors" for run in runs]
+    targets = [f"results/{run}/metrics.json" for run in runs]
     command = ["snakemake", *targets, "--config", "experiments=smoke", "--workflow-profile", PROFILE]
     with (tmp_path / "output").open("w") as output:
         environment = os.environ | own_source(slowed.folder)
@@ -91,7 +89,7 @@ def test_requeue_cancel_and_time_limit_end_in_the_undisturbed_weights(slowed, tm
 
     for run in runs:
         assert weights(slowed.folder, run) == expected[run], run
-        assert "resumed at" in (slowed.folder / "logs/train" / f"{run}.log").read_text()
+        assert "resumed at" in (slowed.folder / "logs/run" / f"{run}.log").read_text()
     requeued = scontrol(numbers[REQUEUED])
     assert (requeued["Restarts"], requeued["JobState"]) == ("1", "COMPLETED"), "the same job, started again by SLURM"
     assert scontrol(numbers[CANCELLED])["JobState"] == "CANCELLED"
@@ -115,83 +113,10 @@ def test_a_failing_job_stops_only_its_own_branch_and_is_named(workspace):
     assert (whole / "metrics.json").exists(), output[-8000:]
     assert not (workspace.folder / "results/digits/broken+training.epochs=2/seed7/model.safetensors").exists()
     summary = output.partition("1 job(s) failed")[2]
-    assert "train digits/broken+training.epochs=2/seed7" in summary, output[-4000:]
-    log = "logs/train/digits/broken+training.epochs=2/seed7.log"
+    assert "run digits/broken+training.epochs=2/seed7" in summary, output[-4000:]
+    log = "logs/run/digits/broken+training.epochs=2/seed7.log"
     assert f"log: {log}" in summary
     assert "not finite" in summary, "the log's last line is shown"
     assert "not finite" in (workspace.folder / log).read_text()
     assert "job(s) that need their results were not run" in summary
-    assert "logs/slurm/rule_train" in output, "SLURM's own log is named in the failed job's message"
-
-
-def test_equal_jobs_as_one_array(slowed):
-    """`--slurm-array-jobs train`: one submission for the three seeds; the one that fails takes no other along."""
-    fit_to_one_node(slowed, gpu=0)
-    runs = [REQUEUED, CANCELLED, TIMED_OUT]
-    first = TIMED_OUT  # Snakemake's last run is the array's first task, which the plugin's other tasks would wait for
-    broken = slowed.folder / "state/training" / first
-    broken.parent.mkdir(parents=True)
-    broken.touch()  # a file where a folder must be
-    others = [slowed.folder / "results" / run / "model.safetensors" for run in runs if run != first]
-    targets = [f"results/{run}/model.safetensors" for run in runs]
-    command = ["snakemake", *targets, "--config", "experiments=smoke", "--workflow-profile", PROFILE]
-    command += ["--slurm-array-jobs", "train", "--retries", "20"]
-    environment = os.environ | own_source(slowed.folder)
-    with subprocess.Popen(
-        command, cwd=slowed.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as workflow:
-        assert workflow.stdout
-        lines, submitted = [], ""
-        for line in workflow.stdout:
-            lines.append(line)
-            if "Submitted array job" in line and not submitted:
-                submitted = line
-            if submitted and broken.is_file() and all(path.exists() for path in others):
-                time.sleep(15)  # more than the `latency-wait` that the first task's outputs would be given
-                broken.unlink()
-    output = "".join(lines)
-    assert workflow.returncode == 0, output[-6000:]
-    assert "individual task IDs are 1-3" in submitted
-    again = re.findall(r"SLURM jobid \d+ \(log: \S*rule_train/(\w+)/", output)
-    assert set(again) == {first.replace("/", "_")}, "only what failed is submitted again"
-    for run in runs:
-        assert (slowed.folder / "results" / run / "model.safetensors").exists()
-
-
-NAPS = """
-from probmetric.planning.slurm import outlast_outages
-onstart: outlast_outages(workflow.executor_settings)
-rule all:
-    input: "a", "b"
-rule nap:
-    output: "{name}"
-    shell: "touch {output}.began; sleep 8; touch {output}"
-"""
-
-
-def both_run(folder: Path) -> bool:
-    return (folder / "a.began").exists() and (folder / "b.began").exists()
-
-
-def test_an_outage_of_slurmctld_loses_no_job(tmp_path):
-    """Without accounting, and without being told so: the jobs end while nobody answers and are found afterwards."""
-    (tmp_path / "Snakefile").write_text(NAPS)
-    command = ["snakemake", "--executor", "slurm", "--jobs", "2", "--slurm-no-account"]
-    command += ["--default-resources", "mem_mb=50", "runtime=5", "--slurm-init-seconds-before-status-checks", "3"]
-    with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as workflow:
-        assert workflow.stdout
-        lines = []
-        for line in workflow.stdout:
-            lines.append(line)
-            if "has been submitted" in line and sum("has been submitted" in found for found in lines) == 2:
-                wait_for(lambda: both_run(tmp_path), "two running jobs", 60)
-                subprocess.run(["pkill", "-x", "slurmctld"], check=True)
-            if "Asking again in 20 s" in line:
-                subprocess.run(["slurmctld"], check=True, env=os.environ | {"PATH": f"{os.environ['PATH']}:/usr/sbin"})
-    output = "".join(lines)
-    assert workflow.returncode == 0, output[-4000:]
-    assert "SLURM answers again." in output
-    assert "Asking again in 20 s" in output
-    assert "2 of 3 steps (67%) done" in output
+    assert "logs/slurm/rule_run" in output, "SLURM's own log is named in the failed job's message"

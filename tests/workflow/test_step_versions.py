@@ -19,11 +19,10 @@ import pytest
 
 from probmetric.config import EncoderSettings, Evaluation, RunSettings, Training
 from probmetric.io import read_tensors, write_json
-from probmetric.planning.plans import RunPlan
-from probmetric.planning.runs import Run
 from probmetric.runs import steps as pipeline
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.identity import VERSIONS
+from probmetric.runs.plan import Run, RunPlan
 
 RECORD = Path(__file__).with_name("step_versions.json")
 NAME = "digits/recorded/seed0"
@@ -71,14 +70,14 @@ def results() -> dict[str, dict[str, list[float]]]:
     plan = RunPlan(Run(NAME, NAME, RunSettings(dataset="digits", method="recorded", **SETTINGS)))
     folder = RunFolder.named(NAME)
     pipeline.train(plan)
-    pipeline.fit_posterior(plan)
+    pipeline.fit(plan)
     pipeline.embed(plan)
     history = np.genfromtxt(folder.history_file, delimiter=",", names=True)
     curves = {name: history[name].tolist() for name in ("train_loss", "lr", "val_metric", "grad_norm")}
     embeddings = [tensors(folder.embeddings_file(split)) for split in ("val", "test", "ood", "last")]
     return {
         "train": curves | tensors(folder.path / "model_last.safetensors"),
-        "fit_posterior": tensors(folder.path / "posterior.safetensors"),
+        "fit": tensors(folder.path / "posterior.safetensors"),
         "embed": {name: values for split in embeddings for name, values in split.items()},
     }
 
@@ -110,7 +109,7 @@ def computed(prepared_dataset, tmp_path_factory):
         os.chdir(here)
 
 
-@pytest.mark.parametrize("step", ["train", "fit_posterior", "embed"])
+@pytest.mark.parametrize("step", ["train", "fit", "embed"])
 def test_a_step_that_computes_something_else_raises_its_version(recorded, computed, step):
     assert computed[step].keys() == recorded["results"][step].keys()
     for name, expected in recorded["results"][step].items():

@@ -10,10 +10,10 @@ from probmetric import uncertainty
 from probmetric.config import ConfigError, Experiment, Params, RunSettings, load, parse
 from probmetric.data import prepare_dataset
 from probmetric.io import read_tensors, read_yaml
-from probmetric.planning.plans import RunPlan
-from probmetric.planning.runs import Run, expand, find_run
+from probmetric.planning.runs import expand, find_run
 from probmetric.planning.workflow import WorkflowPlan
 from probmetric.runs import steps as pipeline
+from probmetric.runs.plan import Run, RunPlan
 
 ROOT = Path(__file__).parents[2]
 ONLINE = {"loss": "contrastive", "objective": "laplace_online", "uncertainty": "laplace_online"}
@@ -177,7 +177,7 @@ def embed(chosen: RunSettings) -> Path:
     name = f"{chosen.dataset}/{chosen.method}/seed{chosen.seed}"
     encoder = train(chosen)
     if uncertainty.REGISTRY.constant(chosen.uncertainty.name, "fits", False):
-        pipeline.fit_posterior(RunPlan(Run(name, encoder, chosen)))
+        pipeline.fit(RunPlan(Run(name, encoder, chosen)))
     pipeline.embed(RunPlan(Run(name, encoder, chosen)))
     return pipeline.RESULTS / name
 
@@ -259,14 +259,14 @@ def test_temperature_is_refused_where_the_validation_classes_are_unseen(folder):
 def test_laplace_chooses_its_prior_on_validation_images(folder):
     """The stored precision is a candidate, and gives the run whose validation sparsification is best."""
     from probmetric.metrics import selective_metrics
-    from probmetric.retrieval.neighbours import nearest_neighbours
+    from probmetric.retrieval import search
 
     def area(uncertainty_options: dict, method: str) -> float:
         run = embed(
             settings(method, base="plain", uncertainty={"name": "laplace", "samples": 200} | uncertainty_options)
         )
         found = tensors(run, "val")
-        nearest = nearest_neighbours(found["mean"], k=1).indices[:, 0]
+        nearest = search(found["mean"], k=1).rows[:, 0]
         correct = (found["label"][nearest] == found["label"]).astype(float)
         return selective_metrics(found["uncertainty"].astype(float), correct)["ausc"]
 

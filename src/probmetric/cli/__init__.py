@@ -1,11 +1,10 @@
-"""`probmetric`: one thin command per step of the workflow. Parses, calls, prints.
+"""`probmetric`: one thin command per task. Parses, calls, prints.
 
-    _parser    the whole command line
-    _data      prepared datasets, and how your own become one
-    _runs      the steps of a run, several runs, searches for settings
-    _reports   tables, figures and pages of experiments, MLflow
-    _models    trained models: export, galleries, search, certificates
-    _upkeep    what there is, what is finished, what can go
+    data        prepared datasets, and how your own become one
+    runs        runs, searches for settings, what there is and what is finished
+    reports     tables, figures and pages of experiments, MLflow
+    models      trained models: export, galleries, search, certificates
+    arguments   what commands of several kinds need
 
 A command's arguments are declared beside it. What a command needs is imported when it runs: help and mistyped commands
 are answered at once.
@@ -13,22 +12,43 @@ are answered at once.
 
 from __future__ import annotations
 
+import argparse
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from probmetric.cli._parser import parser
-from probmetric.cli._shared import harmless
+from probmetric import __version__
+from probmetric.cli import data, models, reports, runs
+from probmetric.cli.arguments import harmless
 from probmetric.errors import OUT_OF_MEMORY, ProbMetricError, is_out_of_memory
-from probmetric.interruptions import INTERRUPTED, exit_status, interruptible
 from probmetric.io import problem_with
-from probmetric.privacy import switch_telemetry_off
+from probmetric.process import INTERRUPTED, exit_status, interruptible, switch_telemetry_off
 
 EXIT_CONFIG = 2
 
 
 class ArgumentError(ProbMetricError):
     """An argument that no command can mean."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser; what it parses has `command`, the name, and `run_command`, the function for the options."""
+    whole = argparse.ArgumentParser(
+        prog="probmetric",
+        description="Train, compare and use probabilistic image embeddings. "
+        "`snakemake --cores all` runs the whole workflow; these are its steps, usable by hand.",
+    )
+    whole.add_argument("--version", action="version", version=f"probmetric {__version__}")
+    commands = whole.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    def add(name: str, function: Callable[[argparse.Namespace], None] | None, text: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        command.set_defaults(run_command=function)
+        return command
+
+    for group in (data, runs, reports, models):
+        group.declare(add)
+    return whole
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

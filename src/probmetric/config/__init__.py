@@ -31,7 +31,6 @@ from probmetric.config.params import (
     Params,
     Preset,
     SearchRange,
-    StalePolicy,
     Tuning,
     check_store,
 )
@@ -54,7 +53,6 @@ __all__ = [
     "Preset",
     "RunSettings",
     "SearchRange",
-    "StalePolicy",
     "Strict",
     "Training",
     "Tuning",

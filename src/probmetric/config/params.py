@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
@@ -26,10 +26,8 @@ from probmetric.data.sources import REGISTRY as DATASETS
 from probmetric.io import FileError
 from probmetric.io.folders import check_apart
 from probmetric.registry import load_plugins, nearest
+from probmetric.runs.folder import Step
 from probmetric.runs.names import RESULTS, LabelNoise
-
-StalePolicy = Literal["auto", "rerun", "keep", "error"]
-
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9_]+(-[a-z0-9_]+)*$")]
 
@@ -119,13 +117,6 @@ class Noise(Strict):
             except FileError as error:
                 raise ValueError(str(error)) from None
         return value
-
-
-class Certificates(Strict):
-    """What `snakemake results/<run>/certificate.json` certifies of the answers of the run's test gallery."""
-
-    risk: float = Field(0.1, gt=0, lt=1, description="largest share of wrong answers among those given")
-    confidence: float = Field(0.9, gt=0, lt=1, description="chance, over calibration sets, that this holds")
 
 
 def check_store(address: str) -> str:
@@ -311,7 +302,7 @@ class Params(Strict):
     )
     experiments: Annotated[tuple[str, ...], BeforeValidator(_as_list)] = ("demo",)
     runs: Annotated[tuple[str, ...], BeforeValidator(_as_list)] = Field(
-        (), description="further runs by name, as below results/; their files can be asked for as targets"
+        (), description="further runs to make, by name, as below results/"
     )
     data: DataFolders = DataFolders()
     datasets: tuple[str, ...] = Field(min_length=1)
@@ -323,24 +314,8 @@ class Params(Strict):
         default_factory=dict, description="for `snakemake --config experiments=<name>@<dataset>[+<preset>]`"
     )
     evaluation: Evaluation = Evaluation()
-    certificates: Certificates = Certificates()
     tracking: Tracking = Tracking()
-    resident: bool = Field(
-        True,
-        description="on this machine, steps are children of one process that has imported everything, not processes "
-        "that start anew",
-    )
-    runs_per_job: int = Field(
-        0,
-        ge=0,
-        description="runs that one job makes, one after the other, each with its own logs, failure and resume; 0: a "
-        "job for every step, but beyond 1,500 runs",
-    )
-    stale: StalePolicy = Field(
-        "auto",
-        description="results of other code: auto repeats what your own or edited components made and keeps, marked, "
-        "what an earlier release made; rerun, keep: both; error: stop",
-    )
+    until: Step = Field("evaluate", description="the step that runs end with; a search of settings ends with train")
 
     @field_validator("plugins")
     @classmethod

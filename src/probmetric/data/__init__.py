@@ -14,15 +14,14 @@ from probmetric.lazy import exported
 
 if TYPE_CHECKING:
     from probmetric.data.checks import Finding, doctor
-    from probmetric.data.digest import verify_digest
-    from probmetric.data.manifest import DataError, load_columns, load_manifest, load_metadata
+    from probmetric.data.manifest import DataError, load_columns, load_manifest, load_metadata, verify_digest
     from probmetric.data.noise import add_noise, inject_label_noise
     from probmetric.data.prepare import prepare_dataset
     from probmetric.data.status import DatasetStatus, dataset_status, format_status
     from probmetric.data.store import ImageStore, open_images
 
 _HOME = {
-    "verify_digest": "digest",
+    "verify_digest": "manifest",
     "Finding": "checks",
     "doctor": "checks",
     "DataError": "manifest",

@@ -11,10 +11,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from probmetric.data.digest import read_digest, verify_digest
-from probmetric.data.manifest import IMAGES, MANIFEST, DataError, load_metadata, read_summary, read_table
+from probmetric.data.manifest import (
+    FORMAT,
+    IMAGES,
+    MANIFEST,
+    DataError,
+    load_metadata,
+    read_digest,
+    read_summary,
+    read_table,
+    verify_digest,
+)
 from probmetric.data.sources import REGISTRY
-from probmetric.data.version import FORMAT
 from probmetric.io import write_json, write_text
 from probmetric.io.folders import new_folder
 
@@ -46,22 +54,17 @@ COLUMNS = {
     "entropy": "entropy of P(class | image), in nats, exact",
     "label_true": "class before labels were made wrong",
 }
-CONTEXT = {
+CONTEXT: dict[str, Any] = {
     "@language": "en",
     "@vocab": "https://schema.org/",
     "sc": "https://schema.org/",
     "cr": "http://mlcommons.org/croissant/",
     "dct": "http://purl.org/dc/terms/",
     "conformsTo": "dct:conformsTo",
-    "citeAs": "cr:citeAs",
-    "column": "cr:column",
+    **{name: f"cr:{name}" for name in ("citeAs", "column", "extract", "field", "fileObject", "recordSet", "source")},
     "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
-    "extract": "cr:extract",
-    "field": "cr:field",
-    "fileObject": "cr:fileObject",
-    "recordSet": "cr:recordSet",
-    "source": "cr:source",
 }
+PARQUET = {"string": "sc:Text", "double": "sc:Float", "float": "sc:Float", "bool": "sc:Boolean"}
 
 
 def write_card(folder: str | Path, output: str | Path, licence: str = "") -> list[Path]:
@@ -76,97 +79,70 @@ def write_card(folder: str | Path, output: str | Path, licence: str = "") -> lis
         DataError: the folder is no prepared dataset, is damaged, or shares another's pixels (wrong labels).
         FileError: the output holds files that are none of a data card, or overlaps the dataset.
     """
-    text, values = data_card(folder, licence), croissant(folder, licence)
-    with new_folder(output, "data card", [folder]) as place:
-        write_text(place / "README.md", text)
-        write_json(place / "croissant.json", values)
-    return [Path(output) / "README.md", Path(output) / "croissant.json"]
-
-
-def data_card(folder: str | Path, licence: str = "") -> str:
-    """The data card of a prepared dataset, as Markdown."""
-    name, summary, digests = _facts(folder)
-    splits = "\n".join(
-        f"| {split} | {counts['images']} | {counts['classes']} |" for split, counts in summary["splits"].items()
-    )
-    columns = "\n".join(f"| `{column}` | {COLUMNS.get(column, '')} |" for column in _columns(folder))
-    files = "\n".join(f"| `{file}` | `{digest}` |" for file, digest in digests.items())
-    notes = "".join(f"- {note}\n" for note in summary["notes"])
-    return (
-        f"# {name}\n\n{_purpose(name) or summary['description']}\n\n"
-        f"Protocol: {summary['protocol'].replace('_', ' ')}. Seed {summary['seed']}, options "
-        f"{summary['options'] or 'none'}.\n\n"
-        f"| split | images | classes |\n| --- | --- | --- |\n{splits}\n\n"
-        f"{notes}\n## Columns\n\n| column | is |\n| --- | --- |\n{columns}\n\n"
-        f"## Files\n\n| file | SHA-256 |\n| --- | --- |\n{files}\n\n"
-        f"Licence: {_licence(name, licence)}.\n"
-    )
-
-
-def croissant(folder: str | Path, licence: str = "") -> dict[str, Any]:
-    """The Croissant 1.0 description of a prepared dataset, as JSON-LD; files are relative to the prepared folder."""
-    name, summary, digests = _facts(folder)
-    kinds = {MANIFEST: "application/x-parquet", IMAGES: "application/octet-stream"}
-    files = [
-        {
-            "@type": "cr:FileObject",
-            "@id": file,
-            "name": file,
-            "contentUrl": file,
-            "encodingFormat": kinds[file],
-            "sha256": digest,
-        }
-        for file, digest in digests.items()
-    ]
-    fields = [
-        {
-            "@type": "cr:Field",
-            "@id": f"images/{column}",
-            "name": column,
-            "description": COLUMNS.get(column, column.replace("_", " ")),
-            "dataType": kind,
-            "source": {"fileObject": {"@id": MANIFEST}, "extract": {"column": column}},
-        }
-        for column, kind in _columns(folder).items()
-    ]
-    return {
-        "@context": CONTEXT,
-        "@type": "sc:Dataset",
-        "conformsTo": "http://mlcommons.org/croissant/1.0",
-        "name": name,
-        "description": summary["description"],
-        "license": _licence(name, licence),
-        "version": f"{FORMAT}.0.0",
-        "citeAs": f"ProbMetric, dataset {name}: see CITATION.cff",
-        "distribution": files,
-        "recordSet": [{"@type": "cr:RecordSet", "@id": "images", "name": "images", "field": fields}],
-    }
-
-
-def _facts(folder: str | Path) -> tuple[str, dict[str, Any], dict[str, str]]:
     verify_digest(folder)
     digests = read_digest(folder)
     if set(digests) != {MANIFEST, IMAGES}:
         raise DataError(
             f"{folder} shares the pixels of another dataset ({', '.join(sorted(digests))}); describe that one."
         )
-    return str(load_metadata(folder)["dataset"]), read_summary(folder), digests
+    summary = read_summary(folder) | {"name": str(load_metadata(folder)["dataset"])}
+    summary["licence"] = licence or LICENCES.get(summary["name"], "unknown: ask whoever published the images")
+    kinds = {field.name: PARQUET.get(str(field.type), "sc:Integer") for field in read_table(folder)[0].schema}
+    words, values = _words(summary, digests, kinds), _croissant(summary, digests, kinds)
+    with new_folder(output, "data card", [folder]) as place:
+        write_text(place / "README.md", words)
+        write_json(place / "croissant.json", values)
+    return [Path(output) / "README.md", Path(output) / "croissant.json"]
 
 
-def _columns(folder: str | Path) -> dict[str, str]:
-    """Column -> its Croissant type."""
-    table, _ = read_table(folder)
-    kinds = {"string": "sc:Text", "double": "sc:Float", "float": "sc:Float", "bool": "sc:Boolean"}
-    return {field.name: kinds.get(str(field.type), "sc:Integer") for field in table.schema}
+def _words(summary: dict[str, Any], digests: dict[str, str], kinds: dict[str, str]) -> str:
+    """Return the data card, as Markdown."""
+    splits = [f"| {name} | {part['images']} | {part['classes']} |\n" for name, part in summary["splits"].items()]
+    columns = [f"| `{name}` | {COLUMNS.get(name, '')} |\n" for name in kinds]
+    files = [f"| `{name}` | `{digest}` |\n" for name, digest in digests.items()]
+    return (
+        f"# {summary['name']}\n\n{_purpose(summary['name']) or summary['description']}\n\n"
+        f"Protocol: {summary['protocol'].replace('_', ' ')}. Seed {summary['seed']}, options "
+        f"{summary['options'] or 'none'}.\n\n"
+        f"| split | images | classes |\n| --- | --- | --- |\n{''.join(splits)}\n"
+        f"{''.join(f'- {note}' + chr(10) for note in summary['notes'])}\n"
+        f"## Columns\n\n| column | is |\n| --- | --- |\n{''.join(columns)}\n"
+        f"## Files\n\n| file | SHA-256 |\n| --- | --- |\n{''.join(files)}\n"
+        f"Licence: {summary['licence']}.\n"
+    )
+
+
+def _croissant(summary: dict[str, Any], digests: dict[str, str], kinds: dict[str, str]) -> dict[str, Any]:
+    """Return the Croissant 1.0 description, as JSON-LD; files are relative to the prepared folder."""
+    encodings = {MANIFEST: "application/x-parquet", IMAGES: "application/octet-stream"}
+    files = [
+        {"@type": "cr:FileObject", "@id": name, "name": name, "contentUrl": name, "sha256": digest}
+        | {"encodingFormat": encodings[name]}
+        for name, digest in digests.items()
+    ]
+    fields = [
+        {"@type": "cr:Field", "@id": f"images/{name}", "name": name, "dataType": kind}
+        | {"description": COLUMNS.get(name, name.replace("_", " "))}
+        | {"source": {"fileObject": {"@id": MANIFEST}, "extract": {"column": name}}}
+        for name, kind in kinds.items()
+    ]
+    return {
+        "@context": CONTEXT,
+        "@type": "sc:Dataset",
+        "conformsTo": "http://mlcommons.org/croissant/1.0",
+        "name": summary["name"],
+        "description": summary["description"],
+        "license": summary["licence"],
+        "version": f"{FORMAT}.0.0",
+        "citeAs": f"ProbMetric, dataset {summary['name']}: see CITATION.cff",
+        "distribution": files,
+        "recordSet": [{"@type": "cr:RecordSet", "@id": "images", "name": "images", "field": fields}],
+    }
 
 
 def _purpose(name: str) -> str:
-    """What the source's module says of it; empty for a dataset of the user's own name."""
+    """Return what the source's module says of the dataset; "" for one of the user's own name."""
     if name not in REGISTRY.names():
         return ""
     module = sys.modules[REGISTRY.get(name).__module__]
     return inspect.cleandoc(module.__doc__ or "")
-
-
-def _licence(name: str, given: str) -> str:
-    return given or LICENCES.get(name, "unknown: ask whoever published the images")

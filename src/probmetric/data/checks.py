@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from probmetric.data.digest import verify_digest
 from probmetric.data.manifest import (
     MANIFEST,
     SPLITS,
@@ -20,6 +19,7 @@ from probmetric.data.manifest import (
     read_table,
     rebuild_advice,
     values_of,
+    verify_digest,
 )
 from probmetric.data.store import ImageStore
 from probmetric.io import FileError

@@ -1,8 +1,7 @@
-"""images.bin: every image once, in manifest order; built in parallel, resumable, in bounded memory.
+"""images.bin: every image once, in manifest order; decoded by several processes, in bounded memory.
 
-Workers decode chunks of 64 images into segment files; the parent appends the segments in order and logs each in
-progress.jsonl, one line per chunk. After an interruption the log says how many bytes of images.bin are good; the rest
-is cut off and work goes on there. The bytes do not depend on the number of workers.
+Processes decode 64 images at a time into segment files beside it, the parent appends these in order; at most two
+segments per process wait. The bytes do not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -10,30 +9,25 @@ from __future__ import annotations
 import collections
 import hashlib
 import itertools
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from probmetric.data.manifest import IMAGES, DataError, text
-from probmetric.data.version import FORMAT
-from probmetric.io import digest_of, write_text
+from probmetric.data.manifest import DataError, text
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
 CHUNK = 64
 TOO_MANY = 1000  # images that cannot be read: something else is wrong
-LOG, KEY = "progress.jsonl", "request.txt"
-LAYOUT = 2  # of the lines of the log
-NO_DIGEST = "0" * 64
 
 
 class Stored(NamedTuple):
@@ -59,19 +53,22 @@ ImageOf = Callable[[int], "Stored | np.ndarray"]
 class Divisible(Protocol):
     """A reader that knows all paths: a process that reads some rows is sent those."""
 
+    def __call__(self, row: int) -> Stored | np.ndarray:
+        """Read image `row`."""
+
     def part(self, rows: range) -> ImageOf:
-        """The reader whose row 0 is the first of `rows`."""
+        """Return the reader of these rows alone."""
 
 
 class Placed(NamedTuple):
-    """Where the images lie.
+    """Where the N images lie in images.bin.
 
     Attributes:
-        columns: manifest columns (N,); sha256 as 32 raw bytes.
-        notes: how often each remark was made, with an example.
-        sha256: digest of images.bin.
-        marks: what each image looks like (N, 32) uint8, zeros where nobody looked.
-        unreadable: row -> what is wrong with it, of images that are not stored.
+        columns: manifest columns sha256, offset, height, width, channels (N,), and length where images are encoded.
+        notes: remarks for summary.json.
+        sha256: of images.bin.
+        marks: what the images look like (N, 32) uint8; zeros where nobody looked.
+        unreadable: row -> what is wrong with it; these images are not stored.
     """
 
     columns: dict[str, np.ndarray]
@@ -81,98 +78,82 @@ class Placed(NamedTuple):
     unreadable: dict[int, str]
 
 
+@dataclass(frozen=True)
+class _Entry:
+    """What is known of one image beside its bytes: (length, H, W, C), digest, remarks, mark, what is wrong with it."""
+
+    numbers: tuple[int, int, int, int] = (0, 0, 0, 0)
+    sha256: bytes = bytes(32)
+    remarks: tuple[str, ...] = ()
+    mark: bytes = b""
+    problem: str = ""
+
+
 def workers_available() -> int:
-    """Processors this process may use."""
+    """Return how many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def build_images(
-    folder: Path, read: ImageOf, names: np.ndarray, *, request: Any, workers: int, title: str, progress: bool
-) -> Placed:
-    """Write `folder`/images.bin, going on where an interrupted call with the same `request` stopped.
+def write_images(path: Path, read: ImageOf, names: np.ndarray, *, workers: int = 1, title: str = "") -> Placed:
+    """Write every image once to the new file `path`.
 
     Args:
-        folder: the work folder.
+        path: images.bin.
         read: row -> image; picklable if `workers` > 1.
         names: path of every image (N,), for messages.
-        request: JSON-able description of what is built; another one starts anew.
         workers: processes that decode.
-        title: shown by the progress bar.
-        progress: whether there is one.
+        title: shown by a progress bar; "" for none.
     """
-    listed = hashlib.sha256()
-    for name in names:
-        listed.update(f"{text(name)}\n".encode())
-    key = digest_of([FORMAT, LAYOUT, request, len(names), listed.hexdigest()])
-    log = _Log(len(names))
-    _resume(folder, key, log)
-    whole = _digest_so_far(folder / IMAGES)
-    with (
-        progress_bar(title, progress, total=len(names), initial=log.done, unit="image") as bar,
-        (folder / IMAGES).open("ab") as images,
-        (folder / LOG).open("a", encoding="utf-8") as lines,
-    ):
-        starts = range(log.done, len(names), CHUNK)
-        for segment, entries in _chunks(folder, read, names, starts, workers):
+    whole, found = hashlib.sha256(), _Collected(len(names))
+    with progress_bar(title, bool(title), total=len(names), unit="image") as bar, path.open("xb") as images:
+        for segment, entries in _segments(path.parent, read, names, workers):
             with segment.open("rb") as part:
                 while block := part.read(2**20):
                     whole.update(block)
                     images.write(block)
-            images.flush()
-            entry = {"bytes": images.tell(), "images": entries}
-            lines.write(json.dumps(entry) + "\n")
-            lines.flush()
             segment.unlink()
-            log.add(entries)
+            found.add(entries)
             bar.update(len(entries))
-            if len(log.unreadable) > TOO_MANY:
+            if len(found.unreadable) > TOO_MANY:
                 break
-    return Placed(log.columns(), log.notes(names), whole.hexdigest(), log.marks, log.unreadable)
+    return Placed(found.columns(), found.notes(names), whole.hexdigest(), found.marks, found.unreadable)
 
 
 def progress_bar(title: str, shown: bool, **options: Any) -> tqdm[Any]:
-    """A progress bar on standard error; in a log file, a line every half minute for what takes longer."""
+    """Make a progress bar on standard error; in a log file, a line every half minute for what takes longer."""
     from tqdm import tqdm
 
     quiet: dict[str, Any] = {} if sys.stderr.isatty() else {"mininterval": 30, "delay": 30, "ascii": True}
     return tqdm(desc=title, disable=not shown, **options, **quiet)
 
 
-def _digest_so_far(path: Path) -> hashlib._Hash:
-    """Running SHA-256 of a file that will grow."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256")
-
-
-class _Log:
-    """What is kept of the images stored so far: (length, H, W, C), the digest, how often and where first a remark."""
+class _Collected:
+    """Entries of N images as arrays: with a million images each Python object counts."""
 
     def __init__(self, count: int) -> None:
         self.done = 0
-        self._numbers = np.empty((count, 4), dtype=np.int32)
+        self._numbers = np.zeros((count, 4), dtype=np.int32)
         self._sha256 = np.zeros((count, 32), dtype=np.uint8)
         self.marks = np.zeros((count, 32), dtype=np.uint8)
         self.unreadable: dict[int, str] = {}
         self._remarks: dict[str, tuple[int, int]] = {}
 
-    def add(self, images: list[Any]) -> None:
-        """The entries of a chunk, as `_write_segment` makes them."""
-        rows = slice(self.done, self.done + len(images))
-        self._numbers[rows] = [image[:4] for image in images]
-        digests = bytes.fromhex("".join(image[4] for image in images))
-        self._sha256[rows] = np.frombuffer(digests, dtype=np.uint8).reshape(-1, 32)
-        for row, image in enumerate(images, start=self.done):
-            if image[6]:
-                self.marks[row] = np.frombuffer(bytes.fromhex(image[6]), dtype=np.uint8)
-            if image[7]:
-                self.unreadable[row] = image[7]
-            for remark in image[5]:
+    def add(self, entries: list[_Entry]) -> None:
+        """Add the entries of the next images."""
+        for row, entry in enumerate(entries, start=self.done):
+            self._numbers[row] = entry.numbers
+            self._sha256[row] = np.frombuffer(entry.sha256, dtype=np.uint8)
+            if entry.mark:
+                self.marks[row] = np.frombuffer(entry.mark, dtype=np.uint8)
+            if entry.problem:
+                self.unreadable[row] = entry.problem
+            for remark in entry.remarks:
                 number, first = self._remarks.get(remark, (0, row))
                 self._remarks[remark] = (number + 1, first)
-        self.done = rows.stop
+        self.done += len(entries)
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Manifest columns."""
+        """Return the manifest columns."""
         length, height, width, channels = self._numbers.T
         ends = np.cumsum(length, dtype=np.int64)
         columns = {"sha256": self._sha256.view("V32").reshape(-1), "offset": ends - length}
@@ -182,54 +163,20 @@ class _Log:
         return columns
 
     def notes(self, names: np.ndarray) -> list[str]:
-        """Remarks for summary.json."""
-        found = sorted(self._remarks.items())
-        return [f"{number} image(s): {remark} (e.g. {text(names[row])})" for remark, (number, row) in found]
+        """Return the remarks for summary.json."""
+        remarks = sorted(self._remarks.items())
+        return [f"{number} image(s): {remark} (e.g. {text(names[row])})" for remark, (number, row) in remarks]
 
 
-def _resume(folder: Path, key: str, log: _Log) -> None:
-    """Fill `log` with the chunks whose bytes are in images.bin; what is behind them is cut off it and its log file."""
-    images, lines = folder / IMAGES, folder / LOG
-    known = folder / KEY
-    if not known.is_file() or known.read_text(encoding="utf-8") != key:
-        for path in (images, lines):
-            path.unlink(missing_ok=True)
-        write_text(known, key)
-    for path in (images, lines):
-        path.touch()
-    size, log_end, end = images.stat().st_size, 0, 0
-    with lines.open("rb") as file:
-        for line in file:
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                break
-            if entry["bytes"] > size:
-                break
-            log.add(entry["images"])
-            log_end, end = log_end + len(line), entry["bytes"]
-    os.truncate(images, end)
-    os.truncate(lines, log_end)
-
-
-def forget_unreadable(folder: Path) -> None:
-    """Have the images after the last chunk without an unreadable one read again by the next call."""
-    lines = (folder / LOG).read_text(encoding="utf-8").splitlines(keepends=True)
-    sound = itertools.takewhile(lambda line: not any(image[7] for image in json.loads(line)["images"]), lines)
-    write_text(folder / LOG, "".join(sound))
-
-
-def _chunks(
-    folder: Path, read: ImageOf, names: np.ndarray, starts: range, workers: int
-) -> Iterator[tuple[Path, list[Any]]]:
-    """Segments in order, at most 2 per worker ahead of the writer."""
+def _segments(folder: Path, read: ImageOf, names: np.ndarray, workers: int) -> Iterator[tuple[Path, list[_Entry]]]:
+    """Yield segment files in order, with the entries of their images."""
+    starts = range(0, len(names), CHUNK)
     jobs = ((folder / f"segment-{start}.bin", range(start, min(start + CHUNK, len(names)))) for start in starts)
     if workers == 1 or len(starts) < 2:
         for path, rows in jobs:
             yield path, _write_segment(path, read, rows, names[rows.start : rows.stop])
         return
-    context = get_context("spawn")
-    with ProcessPoolExecutor(workers, context) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         submitted = ((path, pool.submit(_write_segment, path, *_portion(read, rows, names))) for path, rows in jobs)
         try:
             queue = collections.deque(itertools.islice(submitted, 2 * workers))
@@ -240,36 +187,34 @@ def _chunks(
         except BrokenProcessPool as error:
             raise DataError(
                 f"a process decoding images for {folder} was killed (out of memory?); free memory, then run the same "
-                "command again: it goes on where it stopped."
+                "command again."
             ) from error
         finally:
             pool.shutdown(cancel_futures=True)
 
 
 def _portion(read: ImageOf, rows: range, names: np.ndarray) -> tuple[ImageOf, range, np.ndarray]:
-    """What a process needs to read `rows`, with the rows' numbers in it: not the paths of all images."""
-    own = names[rows.start : rows.stop]
-    return (read.part(rows), range(len(rows)), own) if isinstance(read, Divisible) else (read, rows, own)
+    """Return what a process needs to read `rows`: not the paths of all images."""
+    part = names[rows.start : rows.stop]
+    return (read.part(rows), range(len(rows)), part) if isinstance(read, Divisible) else (read, rows, part)
 
 
-def _write_segment(path: Path, read: ImageOf, rows: range, names: np.ndarray) -> list[Any]:
-    """Read the images `rows`, called `names`, into a segment file.
-
-    (length, H, W, C, sha256, remarks, mark, what is wrong with it) of each.
-    """
+def _write_segment(path: Path, read: ImageOf, rows: range, names: np.ndarray) -> list[_Entry]:
+    """Read the images `rows`, called `names`, into a segment file; return their entries."""
     entries = []
     with path.open("wb") as file:
         for row, name in zip(rows, names, strict=True):
             try:
-                found = read(row)
+                image = read(row)
             except DataError as error:
-                entries.append([0, 0, 0, 0, NO_DIGEST, (), "", str(error)])
+                entries.append(_Entry(problem=str(error)))
                 continue
-            stored = found if isinstance(found, Stored) else Stored(found, found.shape)
+            stored = image if isinstance(image, Stored) else Stored(image, image.shape)
             if stored.data.dtype != np.uint8 or len(stored.shape) != 3 or not all(stored.shape):
                 raise DataError(f"{text(name)} is {stored.data.dtype} {stored.shape}; expected uint8 (H, W, C).")
             data = np.ascontiguousarray(stored.data).data
             file.write(data)
-            digest, mark = hashlib.sha256(data).hexdigest(), stored.mark.hex()
-            entries.append([data.nbytes, *map(int, stored.shape), digest, stored.remarks, mark, ""])
+            height, width, channels = map(int, stored.shape)
+            digest = hashlib.sha256(data).digest()
+            entries.append(_Entry((data.nbytes, height, width, channels), digest, stored.remarks, stored.mark))
     return entries

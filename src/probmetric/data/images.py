@@ -32,9 +32,8 @@ import torch
 from torch import Tensor
 
 from probmetric.data.decode import Mode
-from probmetric.data.digest import verify_digest
 from probmetric.data.image_file import workers_available
-from probmetric.data.manifest import DataError, load_columns
+from probmetric.data.manifest import DataError, load_columns, verify_digest
 from probmetric.data.store import ImageStore, open_images
 from probmetric.data.views import View, create_view
 from probmetric.data.views._base import Images, RawTensors
@@ -191,7 +190,7 @@ def readable_batches(
     loaded = enumerate(ahead_of(load, range(len(source)), threads, device))
     for _ in range(0, len(source), BATCH):
         part = dict(islice(loaded, BATCH))
-        problems |= {row: found for row, found in part.items() if isinstance(found, DataError)}
+        problems |= {row: error for row, error in part.items() if isinstance(error, DataError)}
         images = [image for image in part.values() if isinstance(image, Tensor)]
         if images:
             yield eye.view.normalise(torch.cat(images).to(device))

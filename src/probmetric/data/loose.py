@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from probmetric.data.decode import Mode, decode, decode_file, decoded
-from probmetric.data.digest import verify_digest
 from probmetric.data.image_folder import ImageFolder, read_image_folder
-from probmetric.data.manifest import DataError, load_columns
+from probmetric.data.manifest import DataError, load_columns, verify_digest
 from probmetric.data.store import open_images
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ class LooseImages:
             DataError: an image that cannot be read, or a tensor of another shape.
         """
         if self.eye is None:
-            raise DataError("these images were given to no encoder yet.")
+            raise DataError("no encoder reads these images yet: they need an `eye`.")
         if self.eye.tensor:
             import torch
 

@@ -14,16 +14,18 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from probmetric.data.digest import read_digest, verify_digest, write_digest
 from probmetric.data.manifest import (
     IMAGES,
     MANIFEST,
     SUMMARY,
     OptionError,
     load_metadata,
+    read_digest,
     read_summary,
     read_table,
     values_of,
+    verify_digest,
+    write_digest,
     write_manifest,
 )
 from probmetric.data.prepare import PREPARED

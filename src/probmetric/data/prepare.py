@@ -1,4 +1,4 @@
-"""From a dataset source to a prepared folder: the folder appears whole or not at all, and interrupted work goes on."""
+"""From a dataset source to a prepared folder, which appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from probmetric.data.digest import write_digest
-from probmetric.data.image_file import TOO_MANY, Placed, build_images, forget_unreadable, workers_available
-from probmetric.data.manifest import IMAGES, MANIFEST, SPLITS, SUMMARY, DataError, text, write_manifest
+from probmetric.data.image_file import TOO_MANY, Placed, workers_available, write_images
+from probmetric.data.manifest import IMAGES, MANIFEST, SPLITS, SUMMARY, DataError, text, write_digest, write_manifest
 from probmetric.data.near import alike
-from probmetric.data.raw import RawFiles
-from probmetric.data.raw_content import raw_content
+from probmetric.data.raw import RawFiles, raw_content
 from probmetric.data.sources import REGISTRY, Table
 from probmetric.data.sources._listing import check_table
 from probmetric.io import write_json
@@ -37,8 +35,8 @@ def prepare_dataset(
 ) -> Path:
     """Prepare dataset `name`: manifest.parquet, images.bin, summary.json and digest in `output_folder`.
 
-    The same arguments give the same bytes. An existing folder is replaced only when the new one is complete.
-    Unpacked archives and finished images of an interrupted call are used by the next one.
+    The same arguments give the same bytes. An existing folder is replaced only when the new one is complete. Archives
+    that an interrupted call has unpacked are used by the next one; images are read again.
 
     Args:
         name: a registered dataset, see `list_datasets()`.
@@ -74,18 +72,17 @@ def prepare_dataset(
         made_from: dict[str, Any] = {"code": code} if (code := plugin_code(name)) else {}
         if digest := raw_content(source, files, target):
             made_from |= {"source": name, "raw_content": digest}
-        content = _stored(work, table, files, request, workers)
-        folder = empty_folder(work / "folder")
+        folder = empty_folder(work / "new")
+        content = _stored(folder, table, files, request, workers)
         write_manifest(folder / MANIFEST, content.columns, {"dataset": name, **content.metadata})
         write_json(folder / SUMMARY, content.summary | made_from)
-        (work / IMAGES).rename(folder / IMAGES)
         write_digest(folder, [MANIFEST, IMAGES], {IMAGES: content.sha256})
         put_folder(folder, target, PREPARED)
     return target
 
 
 def plugin_code(name: str) -> dict[str, str]:
-    """Module -> digest of the code of source `name` where it is a user's own; ours has `data.version.FORMAT`."""
+    """Module -> digest of the code of source `name` where it is a user's own; ours has `data.manifest.FORMAT`."""
     module = REGISTRY.module(name)
     return {} if is_own(module) or source_file(module) is None else module_digests(module)
 
@@ -99,22 +96,15 @@ class _Content(NamedTuple):
     sha256: str
 
 
-def _stored(work: Path, table: Table, files: RawFiles, request: dict[str, Any], workers: int | None) -> _Content:
-    """Store the images of `table`, whose columns move to the result: with a million images each copy counts."""
+def _stored(folder: Path, table: Table, files: RawFiles, request: dict[str, Any], workers: int | None) -> _Content:
+    """Store the images of `table` in `folder`; its columns move to the result: with a million images each counts."""
     names = table.columns["path"]
-    placed = build_images(
-        work,
-        table.image,
-        names,
-        request={"dataset": files.name, **_deciding(request)},
-        workers=_workers(workers, table),
-        title=f"prepare {files.name}",
-        progress=files.progress,
-    )
-    readable, unread = _readable(work, table, placed)
+    title = f"prepare {files.name}" if files.progress else ""
+    placed = write_images(folder / IMAGES, table.image, names, workers=_workers(workers, table), title=title)
+    readable, unread = _readable(table, placed)
     keep, repeats = repeated({**table.columns, **placed.columns}, placed.marks, readable)
     columns = taken([table.columns, placed.columns], keep)
-    metadata: dict[str, Any] = {"protocol": table.protocol, "images": ".", "bytes": (work / IMAGES).stat().st_size}
+    metadata: dict[str, Any] = {"protocol": table.protocol, "images": ".", "bytes": (folder / IMAGES).stat().st_size}
     if unread:
         metadata["left_out"] = len(placed.unreadable)
     if table.pairs:
@@ -145,21 +135,15 @@ def work_folder(target: Path) -> Iterator[Path]:
         place = error.filename or target
         raise DataError(
             f"cannot prepare {target}: {error.strerror or error} ({place}). Free space or change permissions, then run "
-            "the same command again: it goes on where it stopped."
+            "the same command again."
         ) from error
 
 
-def _deciding(request: dict[str, Any]) -> dict[str, Any]:
-    """The request without what does not change the images' bytes: work goes on after `on_error` was changed."""
-    options = {name: value for name, value in request["options"].items() if name != "on_error"}
-    return request | {"options": options}
-
-
-def _readable(work: Path, table: Table, placed: Placed) -> tuple[np.ndarray, list[str]]:
+def _readable(table: Table, placed: Placed) -> tuple[np.ndarray, list[str]]:
     """Mask (N,) of the images that could be read, and a note about the others.
 
     Raises:
-        DataError: there are others and they are not to be skipped; the images are read again next time.
+        DataError: there are others and they are not to be skipped.
     """
     mask = np.ones(len(table.columns["path"]), dtype=bool)
     mask[list(placed.unreadable)] = False
@@ -168,7 +152,6 @@ def _readable(work: Path, table: Table, placed: Placed) -> tuple[np.ndarray, lis
     listed = list(placed.unreadable.values())
     if table.on_error == "skip" and len(listed) <= TOO_MANY and mask.any():
         return mask, [f"{len(listed)} image(s) left out because they cannot be read; see left_out"]
-    forget_unreadable(work)
     if len(listed) == 1:
         raise DataError(listed[0])
     shown = [f"  {reason}" for reason in listed[:UNREADABLE_SHOWN]]

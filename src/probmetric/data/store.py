@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from probmetric.data.decode import Mode, decode, decode_jpeg
-from probmetric.data.manifest import IMAGES, DataError, load_metadata, read_table, rebuild_advice, values_of
+from probmetric.data.manifest import IMAGES, DataError, read_table, rebuild_advice, values_of
 from probmetric.io import check_readable
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class ImageStore:
     Attributes:
         path: the images.bin that holds the pixels (of the owner, for a label-noise variant).
         shape: (H, W, C) if all images share it, else None.
-        encoded: whether the file holds encoded images (JPEG, PNG), decoded when asked for.
+        encoded: whether the file holds encoded images (JPEG, PNG), decoded when they are read.
     """
 
     def __init__(self, folder: str | Path, *, splits: Collection[str] | None = None) -> None:
@@ -142,16 +142,6 @@ def open_images(folder: str | Path, *, splits: Collection[str] | None = None) ->
         splits: only images of these splits may be read; None: all.
     """
     return ImageStore(folder, splits=splits)
-
-
-def stored_bytes(folder: str | Path) -> int:
-    """Return the size images.bin must have: as the manifest's header says, or where its last image ends."""
-    metadata = load_metadata(folder)
-    if "bytes" in metadata:
-        return int(metadata["bytes"])
-    table, _ = read_table(folder, _PLACE)
-    offset, *size = (values_of(table, name).astype(np.int64) for name in _PLACE)
-    return int((offset + np.prod(size, axis=0)).max(initial=0))
 
 
 def _map_file(path: Path) -> np.ndarray:

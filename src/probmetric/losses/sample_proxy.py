@@ -58,7 +58,7 @@ from probmetric.losses import register
 from probmetric.losses._base import Loss, class_means, cosine_similarities, unit
 from probmetric.losses._nivmf import nivmf_log_densities
 from probmetric.losses._released_vmf import quadratic_log_normalizer
-from probmetric.registry import LearningRate, NotNegative, Range
+from probmetric.registry import LearningRate, NotNegative, OpenShare, Range
 
 SMALLEST_RELEASED_CONCENTRATION = 0.1
 START_SPREAD = 1.0
@@ -109,7 +109,7 @@ class SampleProxyLoss(Loss):
         concentration_lr: LearningRate = 0.01,
         temperature_lr: LearningRateOrZero = 0.0,
         embedding_scale: NotNegative = 0.0,
-        resultant: Annotated[float, Range(above=0, below=1)] = 0.7,
+        resultant: OpenShare = 0.7,
         prior_strength: NotNegative = 0.0,
         fidelity: Literal["corrected", "as_published"] = "corrected",
     ) -> None:

@@ -27,7 +27,7 @@ the ratio of both standard deviations, so that a step of Adam turns a class as f
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +37,7 @@ from probmetric.directional.normalizer import log_normalizer_of_square, scaled_r
 from probmetric.losses import register
 from probmetric.losses._base import Loss, unit
 from probmetric.losses._released_vmf import bounds_log_normalizer, bounds_scaled_ratio, released_samples
-from probmetric.registry import Count, LearningRate, NotNegative, Positive, Range
+from probmetric.registry import Count, LearningRate, NotNegative, OpenShare, Positive
 
 
 @register
@@ -55,7 +55,7 @@ class VMF(Loss):
         num_classes: int,
         dim: int,
         samples: Count = 10,
-        resultant: Annotated[float, Range(above=0, below=1)] = 0.4,
+        resultant: OpenShare = 0.4,
         scale: Positive = 16.0,
         learn_scale: bool = True,
         scale_lr: LearningRate = 0.001,

@@ -15,6 +15,23 @@ import numpy as np
 
 from probmetric.metrics import arrays
 from probmetric.metrics.calibration import calibration_error, classwise_calibration_error
+from probmetric.metrics.record import Metric, measured
+
+METRICS = measured(
+    ("classification",),
+    __name__,
+    Metric("accuracy", "Accuracy", "higher", "share of images whose most probable class is right"),
+    Metric("nll", "NLL", "lower", "mean −log p(label)"),
+    Metric("brier", "Brier score", "lower", "mean Σ (p − onehot)² in [0, 2]"),
+    Metric(
+        "error_auroc",
+        "AUROC",
+        "higher",
+        "AUROC of the uncertainty for wrongly against rightly classified images",
+        "paper 002, table 1",
+        "error",
+    ),
+)
 
 
 def classification_metrics(probabilities: Any, labels: Any, *, bins: int = 15) -> dict[str, float]:

@@ -16,9 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.record import Metric, measured
 
 Ints = NDArray[np.int64]
 Doubles = NDArray[np.float64]
+
+METRICS = measured(
+    ("clustering",),
+    __name__,
+    Metric("nmi", "NMI", "higher", "normalised mutual information, by the arithmetic mean"),
+    Metric("ami", "AMI", "higher", "mutual information adjusted for chance"),
+    Metric("f1", "F1", "higher", "over pairs of images"),
+)
 
 
 def clustering_metrics(

@@ -1,13 +1,29 @@
-"""Rank correlation of an uncertainty with something known."""
+"""Rank correlation of an uncertainty with something known, and the ranks of tied values that rank statistics share."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
-from probmetric.metrics._ordering import average_ranks
+from probmetric.metrics.record import Metric, measured
+
+Doubles = NDArray[np.float64]
+
+METRICS = measured(
+    ("distortion",),
+    __name__,
+    Metric(
+        "spearman",
+        "Spearman",
+        "higher",
+        "rank correlation of the uncertainty with the strength of the images' distortion (`glyphs`), which is not "
+        "their ambiguity; `pixel_noise` is its floor",
+        variant="distortion strength",
+    ),
+)
 
 
 def spearman(first: Any, second: Any) -> float:
@@ -26,3 +42,19 @@ def spearman(first: Any, second: Any) -> float:
     b -= b.mean()
     scale = np.sqrt((a @ a) * (b @ b))
     return float(a @ b / scale) if scale > 0 else float("nan")
+
+
+def average_ranks(values: Doubles) -> Doubles:
+    """Return ranks 1..N of `values` (N,), ascending; tied values share the mean of their ranks."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return (last - (counts - 1) / 2.0)[inverse]
+
+
+def group_means(keys: Doubles, values: Doubles) -> Doubles:
+    """Return `values` (N,) with each replaced by the mean over all entries that share its key.
+
+    What depends on the order of tied keys becomes its expected value over all orders.
+    """
+    _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    return (np.bincount(inverse, weights=values) / counts)[inverse]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
-from probmetric.metrics._ordering import average_ranks
+from probmetric.metrics.correlation import average_ranks
 
 Doubles = NDArray[np.float64]
 

@@ -30,12 +30,85 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
-from probmetric.metrics._ordering import group_means
+from probmetric.metrics.correlation import group_means
 from probmetric.metrics.ood import auroc
+from probmetric.metrics.record import Metric, measured
 
 Doubles = NDArray[np.float64]
 STEPS = 99
 COVERAGES = (50, 80, 90)
+
+METRICS = measured(
+    ("sparsification", "val/sparsification"),
+    __name__,
+    Metric(
+        "ausc",
+        "AUSC",
+        "higher",
+        "area under accuracy against share removed (0..98 %, most uncertain first), divided by its width",
+    ),
+    Metric(
+        "ausc_as_published",
+        "AUSC",
+        "higher",
+        "the same with dx = 1/99, at most 98/99; the evaluator uses the mean of the query's and the neighbour's "
+        "uncertainty here",
+        "paper 003",
+        variant="as published",
+    ),
+    Metric(
+        "ausc_as_published_empty_as_zero",
+        "AUSC",
+        "higher",
+        "the same with queries without positives counted as errors; others are left out above",
+        "paper 003 as released",
+        variant="as published empty as zero",
+    ),
+    Metric("ausc_query_and_neighbour", "AUSC", "higher", "`ausc` with that mean", variant="query and neighbour"),
+    Metric("ausc_gap_to_oracle", "AUSC gap to oracle", "lower", "area when the wrong answers go first, minus `ausc`"),
+    Metric("aurc", "AURC", "lower", "mean error rate over coverages 1/N, ..., 1"),
+    Metric(
+        "error_auroc",
+        "AUROC",
+        "higher",
+        "P(a wrong answer is less certain than a right one)",
+        "paper 002's AUROC of the norm, with uncertainty = −norm",
+        variant="error",
+    ),
+    Metric(
+        "error_auroc_{score}",
+        "AUROC",
+        "higher",
+        "the same for a score of the answer (`probmetric list scores`) in place of the own uncertainty",
+        variant="error",
+    ),
+    Metric(
+        "augrc",
+        "AUGRC",
+        "lower",
+        "area under the share of all images that are answered and wrong, against coverage",
+        "Traub et al. 2024",
+    ),
+    Metric("e_aurc", "E-AURC", "lower", "`aurc` minus that of the best order", "Geifman et al. 2019"),
+    Metric("risk_at_coverage_80", "Risk", "lower", "error rate of the surest 80 %", variant="at coverage 80"),
+    Metric(
+        "coverage_at_risk_5",
+        "Coverage",
+        "higher",
+        "largest share of the surest of whom at most 5 % are wrong",
+        variant="at risk 5",
+    ),
+    *(
+        Metric(
+            f"accuracy_at_coverage_{share}",
+            "Accuracy",
+            "higher",
+            "accuracy of the surest so many %",
+            variant=f"at coverage {share}",
+        )
+        for share in (50, 80, 90)
+    ),
+)
 
 
 class SparsificationCurve(NamedTuple):
@@ -103,19 +176,6 @@ def coverage_at(accuracy: Doubles, risk: float) -> float:
     """
     kept = np.flatnonzero(1.0 - accuracy <= risk + 1e-12)
     return float((kept[-1] + 1) / len(accuracy)) if len(kept) else 0.0
-
-
-def risk_coverage(uncertainty: Any, correct: Any) -> tuple[Doubles, Doubles]:
-    """Coverage (N,) = 1/N, ..., 1 and error rate (N,) of that share of the surest images.
-
-    Examples:
-        >>> coverage, risk = risk_coverage([0.1, 0.2, 0.3, 0.4], [1, 1, 1, 0])
-        >>> coverage.tolist(), risk.tolist()
-        ([0.25, 0.5, 0.75, 1.0], [0.0, 0.0, 0.0, 0.25])
-    """
-    doubt = arrays.vector(uncertainty, "uncertainty")
-    right = arrays.booleans(correct, "correct", count=len(doubt))
-    return np.arange(1, len(doubt) + 1) / len(doubt), 1.0 - accuracy_by_coverage(doubt, right)
 
 
 def selective_metrics(uncertainty: Any, correct: Any, *, coverages: tuple[int, ...] = COVERAGES) -> dict[str, float]:

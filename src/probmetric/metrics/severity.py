@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
-from probmetric.metrics._ordering import average_ranks
+from probmetric.metrics.correlation import average_ranks
 
 BINS = 8
 

@@ -15,6 +15,12 @@ are left out of class averages.
     cluster_diversity       mean over c of the variance of d within c; 000 T5 (no code released: relative changes only)
 
 Papers 000 and 001 compute these on training embeddings. Which way is better depends on the claim; none is a score.
+
+How well do proxies stand for their classes (paper 004, table 3 and supplement 2)?
+
+Per class, its m proxies are assigned to m distinct embeddings of the class at least total distance (Hungarian method),
+and the distances are averaged; then over classes. The formula printed as W2 is the mean of the plain distance
+(`w1`); `w2` is the root of the mean squared distance under the assignment that minimises that. Lower is better.
 """
 
 from __future__ import annotations
@@ -25,11 +31,72 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.record import Metric, measured
 
 Doubles = NDArray[np.float64]
 Floats = NDArray[np.float32]
 ROWS = 4096
 RESOLUTION = 1e-7
+
+_STRUCTURE = (
+    Metric(
+        "richness_kl",
+        "Spectrum KL",
+        "none",
+        "KL(U ‖ singular values / sum) of the uncentred matrix; lower = more directions in use",
+        "000 T5, 001 T3 (ρ)",
+    ),
+    Metric(
+        "richness_kl_without_first",
+        "Spectrum KL",
+        "none",
+        "the same without the largest singular value",
+        'their mode "@2"',
+        variant="without first",
+    ),
+    Metric("density", "", "none", "mean distance within classes / between class means, cosine distance", "001 T3 (π)"),
+    Metric(
+        "uniformity",
+        "Uniformity",
+        "none",
+        "mean over pairs of exp(−2 ‖u − v‖²), no logarithm, self pairs left out",
+        "001 T3 (G₂)",
+    ),
+    *(
+        Metric(
+            f"concentration_{kind}",
+            "",
+            "none",
+            "spread over classes of the mean distance to the class mean / between means",
+            "001 T3 (σ²κ): compare changes, its printed scale is unclear",
+        )
+        for kind in ("variance", "std")
+    ),
+    Metric(
+        "cluster_diversity",
+        "Cluster diversity",
+        "none",
+        "mean variance of distances within a class",
+        "000 T5: relative changes",
+    ),
+)
+_PROXIES = tuple(
+    Metric(
+        f"proxy_{kind}",
+        kind.upper(),
+        "lower",
+        "least-cost assignment of proxies to distinct embeddings of their class (`proxy_transport`), with "
+        "`evaluation.proxies: true`",
+        "004 T3 prints `proxy_w1` under the name W2",
+        variant="proxy",
+    )
+    for kind in ("w1", "w2")
+)
+
+METRICS = (
+    *measured(("structure", "train/structure"), __name__, *_STRUCTURE),
+    *measured(("structure",), __name__, *_PROXIES),
+)
 
 
 def structure_metrics(embeddings: Any, labels: Any, *, normalize: bool = False) -> dict[str, float]:
@@ -136,3 +203,38 @@ def _mean_distance(centres: Doubles) -> float:
         return float("nan")
     total = centres.sum(axis=0)
     return float(1.0 - (total @ total - np.sum(centres**2)) / (count * (count - 1)))
+
+
+def proxy_transport(embeddings: Any, labels: Any, proxies: Any, proxy_labels: Any) -> dict[str, float]:
+    """`w1` and `w2` between `proxies` (P,M) with `proxy_labels` (P,) and `embeddings` (N,M) with `labels` (N,).
+
+    Classes without embeddings are left out; one with fewer embeddings than proxies uses its nearest proxies. Both sides
+    are compared as given: normalise them first if the method does (paper 004 does).
+
+    Examples:
+        >>> found = proxy_transport([[1.0, 0.0], [0.0, 1.0]], [0, 0], [[1.0, 0.5]], [0])
+        >>> found["w1"], found["w2"]
+        (0.5, 0.5)
+    """
+    rows = arrays.matrix(embeddings, "embeddings")
+    classes = arrays.labels_of(labels, len(rows), "labels", "embeddings")
+    stand_ins = arrays.matrix(proxies, "proxies")
+    owners = arrays.labels_of(proxy_labels, len(stand_ins), "proxy_labels", "proxies")
+    if rows.shape[1] != stand_ins.shape[1]:
+        raise ValueError(f"embeddings have {rows.shape[1]} dimensions, proxies {stand_ins.shape[1]}.")
+    shared = np.intersect1d(classes, owners)
+    if not len(shared):
+        raise ValueError("no class has both embeddings and proxies; check that both use the same label numbers.")
+    costs = [_class_costs(rows[classes == c], stand_ins[owners == c]) for c in shared]
+    return {"w1": float(np.mean([c[0] for c in costs])), "w2": float(np.mean([c[1] for c in costs]))}
+
+
+def _class_costs(rows: NDArray[np.float32], proxies: NDArray[np.float32]) -> tuple[float, float]:
+    from scipy.optimize import linear_sum_assignment
+
+    difference = proxies[:, None].astype(np.float64) - rows[None]
+    squared = np.einsum("pnm,pnm->pn", difference, difference)
+    distance = np.sqrt(squared)
+    first = distance[linear_sum_assignment(distance)].mean()
+    second = squared[linear_sum_assignment(squared)].mean() ** 0.5
+    return float(first), float(second)

@@ -23,7 +23,7 @@ from probmetric.models import register
 from probmetric.models._base import Encoder, read_state
 from probmetric.models._heads import GeM, create_pooling
 from probmetric.models._weights import published_weights, renamed_by_position
-from probmetric.registry import Flag, Positive, Share, UnknownNameError
+from probmetric.registry import Flag, OptionValueError, Positive, Share, UnknownNameError
 
 
 @register
@@ -122,9 +122,20 @@ def _create(tag: str, in_channels: int, image_size: int, **weights: Any) -> Any:
     timm = _library(tag)
     options: dict[str, Any] = {"pretrained": False, "num_classes": 0, "in_chans": in_channels, **weights}
     try:
-        return timm.create_model(tag, img_size=image_size, **options)
+        model = timm.create_model(tag, img_size=image_size, **options)
     except TypeError:
         return timm.create_model(tag, **options)
+    patch = getattr(getattr(model, "patch_embed", None), "patch_size", (1,))[0]
+    if image_size % patch == 0:
+        return model
+    whole = image_size + patch - image_size % patch
+    try:  # images are padded to whole patches
+        return timm.create_model(tag, img_size=whole, dynamic_img_size=True, dynamic_img_pad=True, **options)
+    except TypeError as error:
+        raise OptionValueError(
+            f"backbone timm: {tag} takes images whose side is a multiple of {patch}; choose view.size {whole} in place "
+            f"of {image_size}."
+        ) from error
 
 
 def _library(tag: str) -> Any:

@@ -6,13 +6,13 @@
     capabilities   what components must be able to do for a run to end
     composition    a method's definition -> plain settings
     runs           experiments -> runs, each with its folder and resolved settings
-    plans          what a job is told: plan files
-    staleness      which steps are finished, and whether they are what is planned
-    bundles        many runs in one job
+    plans          plan files of reports and of datasets
     workflow       all of it together, for the Snakefile
-    jobs           the same inside a job on another machine
     summaries      what a workflow says when it ends
-    overview       every experiment at a glance
+    console        what it says while it runs
+    overview       every experiment, and the state of its runs
+    own_data       `probmetric init`: data of one's own becomes a dataset and an experiment
+    template       `probmetric init` in an empty folder
 
 Configuration is read and checked here without importing PyTorch.
 """

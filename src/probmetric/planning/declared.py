@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probmetric.io import FileError, digest_of
+from probmetric.io import FileError, alone, digest_of, write_text
+from probmetric.process import call
 from probmetric.registry import nearest
 from probmetric.runs.names import LabelNoise, RunKey, data_name, split_data_name
 from probmetric.runs.source import is_own
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 ON_REQUEST = "data/dvc.yaml"
 PARAMS = Path("params.yaml")
+DIGESTS = Path("state/digests")
 
 
 def dataset_names(params: Params) -> list[str]:
@@ -90,16 +92,37 @@ def ensure(params: Params, name: str) -> None:
 
     DVC reads params.yaml; what `--config` changed about data it cannot know, nor where a plugin's source is defined.
     A project without stages for it (`planning.template`) does not use DVC.
-    Whoever else asks for data goes first.
 
     Inside a DVC stage what is in `datasets` is up to date already (DVC locks it meanwhile): only its digest is
     written again. What is prepared on request is no dependency of that stage, so DVC can be asked for it.
 
+    Snakemake removes the digest, its job's output, before the job: that of data that are as they were is restored.
+
     Raises:
         FileError: DVC could not prepare it; its own message is on standard error.
     """
-    from probmetric.data.digest import write_digest
-    from probmetric.data.handover import repro
+    digest, copy = Path(params.data.prepared) / name / "digest", DIGESTS / name
+    _restore(digest, copy)
+    _bring_up_to_date(params, name)
+    write_text(copy, digest.read_text(encoding="utf-8"))
+
+
+def _restore(digest: Path, copy: Path) -> None:
+    """Write a lost digest again from its copy, if it is that of the files that lie beside it."""
+    from probmetric.data import verify_digest
+    from probmetric.data.manifest import MANIFEST
+
+    if digest.exists() or not copy.exists() or not digest.with_name(MANIFEST).exists():
+        return
+    write_text(digest, copy.read_text(encoding="utf-8"))
+    try:
+        verify_digest(digest.parent)
+    except FileError:
+        digest.unlink()
+
+
+def _bring_up_to_date(params: Params, name: str) -> None:
+    from probmetric.data.manifest import write_digest
 
     if not Path(ON_REQUEST).exists() or not _as_in_file(params) or _is_a_plugins(params, name):
         _make(params, name)
@@ -112,7 +135,22 @@ def ensure(params: Params, name: str) -> None:
     again = [(stage(params, clean), True)] if outdated(params, clean) else []
     for address, force in [*again, (stage(params, name), False)]:
         if repro(address, force=force):
-            raise FileError(f"`dvc repro {address}` failed; its message is above.")
+            raise FileError(
+                f"`dvc repro {address}` failed; its message is above. If it names a lock to be deleted, a process was "
+                "killed: delete it and run the same command again."
+            )
+
+
+def repro(address: str, *, force: bool = False) -> int:
+    """Run `dvc repro address` in the working folder, one process at a time; return its exit status.
+
+    Args:
+        address: a stage, such as `data/dvc.yaml:prepare@cub`.
+        force: make it again where DVC takes it for up to date.
+    """
+    with alone(Path(".dvc/tmp/probmetric"), "prepares data here"):
+        options = ["--force", "--single-item"] if force else []
+        return call(["dvc", "repro", *options, address])
 
 
 def _is_a_plugins(params: Params, name: str) -> bool:
@@ -168,12 +206,67 @@ def outdated(params: Params, name: str) -> str:
     return _differing(params, clean, folder.with_name(clean), summary)
 
 
+def made_of(params: Params, name: str, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what dataset `name` would be made of now: another value has it prepared again.
+
+    Args:
+        params: params.yaml.
+        name: the prepared dataset, label noise included.
+        before: what was returned the last time; its `raw_content` stays where the raw files are not here.
+    """
+    from probmetric.data.prepare import plugin_code
+    from probmetric.data.version import FORMAT
+
+    clean, noise = split_data_name(name)
+    declared = data_source(params, clean)
+    return {
+        "source": declared.source,
+        "options": _of_ones_own(declared),
+        "raw": declared.raw or params.data.raw,
+        "prepared": params.data.prepared,
+        "seed": params.data.seed,
+        "noise": noise,
+        "format": FORMAT,
+        "code": plugin_code(declared.source),
+        "raw_content": _raw_content(params, clean) or before.get("raw_content", ""),
+    }
+
+
+def _of_ones_own(declared: DataSource) -> dict[str, Any]:
+    """Return the options that differ from their defaults."""
+    from probmetric.data.sources import REGISTRY
+
+    defaults = {name: option.default for name, option in REGISTRY.options(declared.source).items()}
+    return {
+        name: value
+        for name, value in sorted(declared.options.items())
+        if name not in defaults or digest_of(value) != digest_of(defaults[name])
+    }
+
+
+def _raw_content(params: Params, name: str) -> str:
+    """Return the digest of the user's own raw files; empty where they are not here, or there are none."""
+    from probmetric.data.manifest import DataError
+    from probmetric.data.raw import RawFiles
+    from probmetric.data.raw_content import raw_content
+    from probmetric.data.sources import REGISTRY
+
+    declared, folder = data_source(params, name), Path(params.data.prepared) / name
+    raw = Path(declared.raw or params.data.raw)
+    if not raw.exists():
+        return ""
+    try:
+        source = REGISTRY.create(declared.source, **declared.options)
+        return raw_content(source, RawFiles(declared.source, raw, folder, homes=source.homes), folder)
+    except DataError:
+        return ""  # the job that prepares the data says what is wrong
+
+
 def _differing(params: Params, name: str, folder: Path, made: dict[str, Any]) -> str:
     """What of the dataset's declaration or of its raw files is other than when it was prepared, as `made` says."""
     from probmetric.data.manifest import DataError
     from probmetric.data.prepare import plugin_code
-    from probmetric.data.raw import RawFiles
-    from probmetric.data.raw_content import raw_content
+    from probmetric.data.raw import RawFiles, raw_content
     from probmetric.data.sources import REGISTRY
 
     found = data_source(params, name)

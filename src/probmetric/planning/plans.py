@@ -1,72 +1,31 @@
-"""Plan files: what a job is told. Planning writes them, jobs read them and nothing else.
+"""Plan files of reports and of datasets, beside those of runs (`probmetric.runs.plan`).
 
-    state/plan/<run>/<digest>.json                    one run: settings, encoder, where its curves are shown
-    state/plan/experiments/<experiment>/<digest>.json one experiment: its runs and what its report shows
-    state/plan/data/<digest>.json                     where data lies and how it is made
-    state/plan/current.json                           what the workflow follows that runs now, for jobs elsewhere
+    state/plans/experiments/<experiment>.json   one experiment: its runs and what its report shows
+    state/plans/data.json                       where data lies and how it is made
+    state/plans/data/<dataset>.json             what one prepared dataset is made of
 
-A file is named by its content and never changes: a job that waits in a queue does what was planned, whatever
-params.yaml says by then.
+A file is rewritten only where the plan has changed: Snakemake compares its time with the results'.
 """
 
 from __future__ import annotations
 
-import json
-import os
+import functools
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from probmetric.config import Params, RunSettings, StalePolicy, parse
-from probmetric.io import FileError, digest_of, present, read_json, write_json
-from probmetric.planning.runs import Run
-from probmetric.planning.staleness import Judge
+from probmetric import reporting
+from probmetric.config import Params, parse
+from probmetric.io import FileError, digest_of, present, read_json
+from probmetric.planning.declared import made_of
 from probmetric.registry import load_plugins
-from probmetric.runs.folder import RunFolder
-from probmetric.runs.names import RESULTS
+from probmetric.runs.made import Judge
+from probmetric.runs.plan import PLANS, RunPlan, write_if_changed
 
-PLANS = Path("state/plan")
-CURRENT = PLANS / "current.json"
+DATA = PLANS / "data.json"
 _AGAIN = "plan again: run `snakemake`, or the command without --plan"
-
-
-@dataclass(frozen=True)
-class RunPlan:
-    """One run, the MLflow store its curves are shown in while it trains, and where components of its own come from."""
-
-    run: Run
-    store: str = ""
-    plugins: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, run: Run, params: Params) -> RunPlan:
-        """The plan of a run that `params` resolves."""
-        return cls(run, params.tracking.store, params.plugins)
-
-    def write(self) -> Path:
-        """Write the plan, unless it is there; returns its path."""
-        run = self.run
-        values = {
-            "run": run.name,
-            "encoder": run.encoder,
-            "settings": run.settings.model_dump(mode="json"),
-            "store": self.store,
-            "plugins": list(self.plugins),
-        }
-        return write_plan(PLANS / run.name, values)
-
-    @classmethod
-    def read(cls, path: str | Path) -> RunPlan:
-        """Read a plan.
-
-        Raises:
-            FileError: it is missing, damaged or was edited.
-        """
-        values = read_plan(path)
-        load_plugins(values["plugins"])
-        settings = parse(RunSettings, values["settings"], str(path), checked=True)
-        return cls(Run(values["run"], values["encoder"], settings), values["store"], tuple(values["plugins"]))
 
 
 @dataclass(frozen=True)
@@ -79,8 +38,8 @@ class ReportPlan:
         runs: plan file of each, and of every run whose encoder one of them borrows.
         report: what its tables, figures and page show.
         tracking: where MLflow keeps it.
-        stale: what is done about results of other code.
         plugins: where components of the user's own come from.
+        code: digest of the code that reports.
     """
 
     experiment: str
@@ -88,27 +47,43 @@ class ReportPlan:
     runs: Mapping[str, str]
     report: Mapping[str, Any]
     tracking: Mapping[str, str]
-    stale: StalePolicy = "auto"
     plugins: Sequence[str] = ()
+    code: str = ""
 
-    def plain(self) -> dict[str, Any]:
-        """Plain values, as they are written."""
-        return self.__dict__ | {"shown": list(self.shown), "plugins": list(self.plugins)}
+    @property
+    def path(self) -> Path:
+        """Where the plan lies."""
+        return PLANS / "experiments" / f"{self.experiment}.json"
 
     def write(self) -> Path:
-        """Write the plan, unless it is there; returns its path."""
-        return write_plan(PLANS / "experiments" / self.experiment, self.plain())
+        """Write the plan, unless it stands there already; returns its path."""
+        return write_if_changed(self.path, asdict(self))
 
     @classmethod
     def read(cls, path: str | Path) -> ReportPlan:
-        """Read a plan; errors as of `RunPlan.read`."""
-        values = read_plan(path)
-        load_plugins(values["plugins"])
-        return cls(**values)
+        """Read a plan.
+
+        Raises:
+            FileError: it is missing or damaged.
+        """
+        values = read_json(path, _AGAIN, dict[str, Any])
+        try:
+            load_plugins(values["plugins"])
+            return cls(**values)
+        except (KeyError, TypeError) as error:
+            raise FileError(f"{path} is damaged or was edited ({error!r}); delete it and {_AGAIN}.") from error
 
     def judge(self) -> Judge:
-        """Judges the experiment's runs as they were planned."""
-        return Judge({name: RunPlan.read(path).run for name, path in self.runs.items()}, self.stale)
+        """Return the judge of the experiment's runs as they were planned."""
+        return Judge({name: RunPlan.read(path).run for name, path in self.runs.items()})
+
+
+@functools.cache
+def reporting_code() -> str:
+    """Return the digest of the reporting room's files: code, templates, claims and published numbers."""
+    folder = Path(reporting.__file__).parent
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix != ".pyc"]
+    return digest_of({str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files})
 
 
 @dataclass(frozen=True)
@@ -119,73 +94,25 @@ class DataPlan:
 
     @classmethod
     def of(cls, params: Params) -> DataPlan:
-        """The plan of a configuration; everything that is not about data has its default."""
+        """Return the plan of a configuration; everything that is not about data has its default."""
         return cls(Params(data=params.data, datasets=params.datasets, noise=params.noise, plugins=params.plugins))
 
     def write(self) -> Path:
-        """Write the plan, unless it is there; returns its path."""
-        return write_plan(PLANS / "data", self.params.model_dump(mode="json"))
+        """Write the plan, unless it stands there already; returns its path."""
+        return write_if_changed(DATA, self.params.model_dump(mode="json"))
+
+    def write_dataset(self, name: str) -> Path:
+        """Write what prepared dataset `name` is made of now, unless it stands there already; returns the path."""
+        path = dataset_plan(name)
+        before = read_json(path, _AGAIN, dict[str, Any]) if present(path) else {}
+        return write_if_changed(path, made_of(self.params, name, before))
 
     @classmethod
     def read(cls, path: str | Path) -> DataPlan:
-        """Read a plan; errors as of `RunPlan.read`."""
-        return cls(parse(Params, read_plan(path), str(path)))
+        """Read a plan; errors as of `ReportPlan.read`."""
+        return cls(parse(Params, read_json(path, _AGAIN, dict[str, Any]), str(path)))
 
 
-def recorded_run(name: str, results: Path = RESULTS) -> Run:
-    """A finished run below `results` with the settings it was made with (`run.yaml`), whatever params.yaml says now.
-
-    Raises:
-        FileError: it is not finished, or its record was changed.
-    """
-    folder = RunFolder.named(name, results)
-    if not folder.finished:
-        raise FileError(f"{name} is not finished; make it: `snakemake {folder.metrics_file}`.")
-    values, path = folder.record, folder.record_file
-    load_plugins(values.get("plugins", ()))
-    try:
-        return Run(name, values["encoder"], parse(RunSettings, values["settings"], str(path), checked=True))
-    except (KeyError, TypeError) as error:
-        raise FileError(f"{path} was changed ({error!r}); delete it and run the workflow again.") from error
-
-
-def write_current(runs: Mapping[str, str], experiments: Mapping[str, str], data: str) -> None:
-    """Say which plans the workflow that starts now follows."""
-    write_json(CURRENT, {"runs": dict(runs), "experiments": dict(experiments), "data": data})
-
-
-def read_current() -> dict[str, Any]:
-    """Plans of the workflow that runs now: {"runs": name -> path, "experiments": ..., "data": path}."""
-    if not present(CURRENT):
-        return {"runs": {}, "experiments": {}}
-    found: dict[str, Any] = read_json(CURRENT, _AGAIN, dict[str, dict[str, str] | str])
-    return found
-
-
-def write_plan(folder: Path, values: Mapping[str, Any]) -> Path:
-    """Write `values` under their digest, unless they are there; returns the path.
-
-    Many are written at once, so they are renamed but not flushed to the disk: one that a power cut damaged no longer
-    fits its name, and `read_plan` says so.
-    """
-    path = folder / f"{digest_of(values)[:16]}.json"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / f".{path.name}.{os.getpid()}"
-        # A line per entry: to be read by people, and ten times faster than json's own indentation.
-        lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in values.items())
-        temporary.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
-        temporary.replace(path)
-    return path
-
-
-def read_plan(path: str | Path) -> dict[str, Any]:
-    """Values of a plan file.
-
-    Raises:
-        FileError: it is missing, damaged or was edited.
-    """
-    values = read_json(path, fix=_AGAIN)
-    if not isinstance(values, dict) or digest_of(values)[:16] != Path(path).stem:
-        raise FileError(f"{path} is damaged or was edited: it does not fit its name; delete it and {_AGAIN}.")
-    return values
+def dataset_plan(name: str) -> Path:
+    """Return where it stands what prepared dataset `name` is made of."""
+    return PLANS / "data" / f"{name}.json"

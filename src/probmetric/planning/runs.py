@@ -11,12 +11,9 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from probmetric import uncertainty
 from probmetric.config import (
-    Component,
     ConfigError,
     Experiment,
     Grid,
@@ -40,55 +37,10 @@ from probmetric.planning.experiments import (
     with_selections,
 )
 from probmetric.registry import nearest
-from probmetric.runs.folder import RunFolder
-from probmetric.runs.names import RESULTS, RunKey, override_items, split_data_name, table_of
+from probmetric.runs.names import RunKey, override_items, split_data_name, table_of
+from probmetric.runs.plan import Run
 
 _POSTERIOR_KEYS = ("uncertainty", "evaluation")
-
-
-@dataclass(frozen=True)
-class Run:
-    """One run: its name (folder below `results/`), resolved settings, and whose encoder it uses."""
-
-    name: str
-    encoder: str
-    settings: RunSettings
-
-    @property
-    def trains(self) -> bool:
-        """Whether the encoder is the run's own (no `base`)."""
-        return self.name == self.encoder
-
-    @property
-    def encoders(self) -> tuple[str, ...]:
-        """Runs whose encoders it uses: `encoder` and, for an ensemble, those of the seeds that follow."""
-        return encoder_runs(self.encoder, self.settings.uncertainty)
-
-    @property
-    def origin(self) -> str | None:
-        """Run whose weights its training starts from, where `pretrained` is the weight file of a run."""
-        return origin_run(self.settings.pretrained)
-
-    @property
-    def fits_posterior(self) -> bool:
-        """Whether the uncertainty has parameters fitted after training."""
-        return bool(uncertainty.REGISTRY.constant(self.settings.uncertainty.name, "fits", False))
-
-    @property
-    def data(self) -> tuple[str, ...]:
-        """Prepared datasets the run reads: its own, then its OOD sets."""
-        return (self.settings.data, *self.settings.ood)
-
-
-def origin_run(pretrained: str | bool | None) -> str | None:
-    """Run that writes the weight file `pretrained`; None where it is no run's, or none is named."""
-    path = Path(str(pretrained))
-    if not path.is_relative_to(RESULTS) or path != RunFolder(path.parent).weights_file():
-        return None
-    try:
-        return RunKey.parse(str(path.parent.relative_to(RESULTS))).run
-    except FileError:
-        return None
 
 
 def origins(runs: Iterable[Run], find: Callable[[str], Run]) -> dict[str, Run]:
@@ -108,23 +60,6 @@ def origins(runs: Iterable[Run], find: Callable[[str], Run]) -> dict[str, Run]:
             found[origin] = found.get(origin) or find(origin)
             line.append(origin)
     return found
-
-
-def encoder_runs(encoder: str, chosen: Component) -> tuple[str, ...]:
-    """Runs that train the K encoders uncertainty `chosen` combines, `encoder` first.
-
-    K is the uncertainty's option `members`; without such an option it is 1. With `over: seeds` they are seeds k, k+d,
-    ..., k+(K-1)d, d its option `apart`; with `over: folds` the datasets numbered 1 to K (cub-mlrc1 to cub-mlrc4).
-    """
-    options = uncertainty.REGISTRY.options(chosen.name)
-    if "members" not in options:
-        return (encoder,)
-    count, apart = (int(chosen.options.get(name, options[name].default)) for name in ("members", "apart"))
-    key = RunKey.parse(encoder)
-    if chosen.options.get("over") == "folds":
-        stem = key.dataset.rstrip("0123456789")
-        return tuple(replace(key, dataset=f"{stem}{member + 1}").run for member in range(count))
-    return tuple(replace(key, seed=key.seed + apart * member).run for member in range(count))
 
 
 @dataclass(frozen=True)

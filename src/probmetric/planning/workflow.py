@@ -1,6 +1,7 @@
-"""What the Snakefile knows: experiments, runs, the plan file of each, and which steps are to be made again.
+"""What the Snakefile knows: experiments, runs, and their plan files.
 
-Kept out of the Snakefile so that it can be tested, and light: reading a configuration imports no PyTorch.
+The main process of a workflow validates the configuration, expands it and writes plan files (`WorkflowPlan`). The rules
+read them, also in jobs on other machines (`run_inputs`, `report_inputs`). None of this imports PyTorch.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,35 +18,18 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, parse
-from probmetric.io import read_yaml, write_json
-from probmetric.planning.bundles import BundlePlan, bundled
+from probmetric.io import read_json, read_yaml, write_json
 from probmetric.planning.declared import absent, outdated, strangers
 from probmetric.planning.metric_names import check_metrics
-from probmetric.planning.needs import Need, Needs
-from probmetric.planning.plans import PLANS, DataPlan, ReportPlan, RunPlan, write_current
-from probmetric.planning.runs import PlannedExperiment, Run, find_run, origins, plan_experiment
-from probmetric.planning.staleness import Judge, report_state, steps_of
-from probmetric.privacy import switch_telemetry_off
+from probmetric.planning.plans import DataPlan, ReportPlan, reporting_code
+from probmetric.planning.runs import PlannedExperiment, find_run, origins, plan_experiment
+from probmetric.process import switch_telemetry_off
 from probmetric.reporting.figures import REGISTRY as FIGURES
-from probmetric.reporting.record import signature
-from probmetric.runs.folder import RunFolder, Step
-from probmetric.runs.identity import step_code
-from probmetric.runs.names import RESULTS
+from probmetric.runs.folder import RunFolder
+from probmetric.runs.identity import planned_steps
+from probmetric.runs.made import Judge
+from probmetric.runs.plan import PLANS, Run, RunPlan
 from probmetric.runs.source import remember
-
-_SMALL = 200
-_STEPS_PRIORITY = 3  # of the last step of a run (workflow/rules/runs.smk)
-AGAIN = PLANS / "again"
-
-
-def receipt(bundle: str) -> str:
-    """The file that says a bundle is made."""
-    return f"state/bundles/{bundle}.json"
-
-
-def weights_of(runs: Iterable[str | None]) -> list[str]:
-    """Weight files of runs, of which some may be None."""
-    return sorted(str(RunFolder.named(run).weights_file()) for run in runs if run)
 
 
 @dataclass(frozen=True)
@@ -62,8 +45,7 @@ class WorkflowPlan:
         """Validate Snakemake's `config` (params.yaml and `--config` values) and expand its experiments.
 
         Raises:
-            ConfigError: where, the value, what is allowed and the nearest match; or results are stale and `stale` is
-                `error`.
+            ConfigError: where, the value, what is allowed and the nearest match.
         """
         params: Params = parse(Params, dict(config), "params.yaml")
         _check_stage_names(Path("params.yaml"))
@@ -79,7 +61,6 @@ class WorkflowPlan:
         _check_archives(params, {name for run in runs.values() for name in run.data})
         plan = cls(params, planned, runs)
         plan._check_weights()
-        plan._check_stale()
         return plan
 
     @property
@@ -88,119 +69,32 @@ class WorkflowPlan:
         return list(self.planned)
 
     def run_names(self, experiment: str) -> tuple[str, ...]:
-        """Runs of an experiment, in its order."""
+        """Return the runs of an experiment, in its order."""
         return tuple(run.name for run in self.planned[experiment].runs)
-
-    def run(self, name: str) -> Run:
-        """A run of the plan.
-
-        Raises:
-            ConfigError: no planned experiment has it.
-        """
-        if name not in self.runs:
-            raise ConfigError(
-                f"run {name} is in none of the experiments planned ({', '.join(self.planned) or 'none'}). "
-                f"Add it to one, name its experiment, or ask for it alone: --config 'runs=[{name}]'"
-            )
-        return self.runs[name]
-
-    @functools.cached_property
-    def needs(self) -> Needs:
-        """Knows how much time and memory a step takes."""
-        return Needs()
-
-    def need(self, run: str, step: Step, attempt: int) -> Need:
-        """Time and memory that a job of `step` asks for at its attempt 1, 2, ..."""
-        return self.needs.of(self.runs[run], step, attempt)
-
-    def bundle_need(self, bundle: str, attempt: int) -> Need:
-        """Time and memory that the job of a bundle asks for."""
-        return self.needs.of_all([self.runs[run] for run in self._bundles[bundle].runs], attempt)
 
     @functools.cached_property
     def judge(self) -> Judge:
-        """Knows of every step whether it is finished and up to date."""
-        return Judge(self.runs, self.params.stale, self.outdated_data)
+        """Judge of every step: whether it is finished and up to date."""
+        return Judge(self.runs)
 
-    @functools.cached_property
-    def outdated_data(self) -> dict[str, str]:
-        """Prepared datasets of the plan that are to be prepared again, and why."""
-        found = {name: outdated(self.params, name) for name in self._data}
-        return {name: why for name, why in found.items() if why}
+    def write(self) -> None:
+        """Write the plan file of every dataset, run and report that is planned, where it has changed."""
+        data = DataPlan.of(self.params)
+        data.write()
+        for name in dict.fromkeys(name for run in self.runs.values() for name in run.data):
+            data.write_dataset(name)
+        for run in self.runs.values():
+            self.run_plan(run).write(planned_steps(run))
+        for name in self.planned:
+            self.report_plan(name).write()
+        remember()
 
-    def repeats(self, run: str, step: Step) -> bool:
-        """Whether a step is not finished, or its files are of other settings, data or code."""
-        return not self.judge.verdict(run, step).usable
-
-    def outdated(self, run: str, step: Step) -> bool:
-        """Whether a step's files are there, but of other settings, data or code."""
-        return self.judge.verdict(run, step).state == "stale"
-
-    def reports_again(self, experiment: str) -> bool:
-        """Whether an experiment's report has to be made, or made again."""
-        if any(not self.judge.run_verdict(name).usable for name in self.run_names(experiment)):
-            return True
-        return signature(experiment) != report_state(self.report_plan(experiment), self.judge)
-
-    @functools.cached_property
-    def _bundles(self) -> dict[str, BundlePlan]:
-        """By name, the bundles the unfinished runs are made in; empty where every step has a job of its own."""
-        started_from = {run.origin for run in self.runs.values()}
-        unfinished = [
-            name for name in self.runs if not self.judge.run_verdict(name).usable and name not in started_from
-        ]
-        plans = [self._bundle(names) for names in bundled(self.runs, unfinished, self.params.runs_per_job)]
-        return {plan.path.stem: plan for plan in plans}
-
-    def _bundle(self, names: Iterable[str]) -> BundlePlan:
-        needed = dict.fromkeys(run for name in names for run in (*self.runs[name].encoders, name))
-        encoders_first = sorted(needed, key=lambda name: not self.runs[name].trains)
-        return BundlePlan({name: self.plan_file(name) for name in encoders_first}, self.params.stale)
-
-    @functools.cached_property
-    def _bundle_of(self) -> dict[str, str]:
-        return {run: name for name, bundle in self._bundles.items() for run in bundle.runs}
-
-    def bundle_file(self, bundle: str) -> str:
-        """The file that tells the job of a bundle everything."""
-        return str(self._bundles[bundle].path)
-
-    def bundle_digests(self, bundle: str) -> list[str]:
-        """Digest files of the prepared datasets the runs of a bundle read."""
-        return sorted({path for run in self._bundles[bundle].runs for path in self.digests(run)})
-
-    def bundle_origins(self, bundle: str) -> list[str]:
-        """Weight files that runs of a bundle start from; a job of its own makes each."""
-        return weights_of({self.runs[name].origin for name in self._bundles[bundle].runs})
-
-    def awaited(self, experiment: str, name: str, *, every: bool) -> list[str]:
-        """Files a report waits for: `name` of its runs, or the receipts of the bundles they are made in.
-
-        In a large experiment finished runs are not waited for, unless `every` run is to be looked at.
-        """
-        runs = self.run_names(experiment)
-        if self._bundle_of:
-            return sorted({receipt(self._bundle_of[run]) for run in runs if run in self._bundle_of})
-        small = every or len(runs) <= _SMALL
-        return [f"{RESULTS}/{run}/{name}" for run in runs if small or not self.judge.run_verdict(run).usable]
-
-    @functools.cached_property
-    def _plan_files(self) -> dict[str, str]:
-        return {name: str(RunPlan.of(run, self.params).write()) for name, run in self.runs.items()}
-
-    def plan_file(self, run: str) -> str:
-        """The file that tells a job of `run` everything."""
-        return self._plan_files[run]
-
-    @functools.cached_property
-    def _reports(self) -> dict[str, ReportPlan]:
-        return {name: self._report_plan(name) for name in self.planned}
+    def run_plan(self, run: Run) -> RunPlan:
+        """Return what the job of a run is told."""
+        return RunPlan(run, self.params.tracking.store, self.params.plugins)
 
     def report_plan(self, experiment: str) -> ReportPlan:
-        """What an experiment's tables, figures, page and MLflow runs depend on besides the results."""
-        return self._reports[experiment]
-
-    def _report_plan(self, experiment: str) -> ReportPlan:
+        """Return what an experiment's tables, figures, page and MLflow runs depend on besides the results."""
         planned = self.planned[experiment]
         shown = self.run_names(experiment)
         needed = dict.fromkeys([*shown, *(name for run in planned.runs for name in run.encoders), *planned.encoders])
@@ -217,50 +111,20 @@ class WorkflowPlan:
         return ReportPlan(
             experiment=experiment,
             shown=shown,
-            runs={name: self.plan_file(name) for name in needed},
+            runs={name: str(self.run_plan(self.runs[name]).path) for name in needed},
             report=report,
             tracking=self.params.tracking.model_dump(mode="json"),
-            stale=self.params.stale,
             plugins=self.params.plugins,
+            code=reporting_code(),
         )
 
-    def report_file(self, experiment: str) -> str:
-        """The file that tells the reporting jobs of an experiment everything."""
-        return str(self.report_plan(experiment).write())
-
-    @functools.cached_property
-    def data_file(self) -> str:
-        """The file that tells the data jobs where data lies and how it is made."""
-        return str(DataPlan.of(self.params).write())
-
-    def start(self) -> None:
-        """Say to jobs on other machines which plans they follow."""
-        runs = {name: self.plan_file(name) for name in self.runs}
-        write_current(runs, {name: self.report_file(name) for name in self.experiments}, self.data_file)
-
-    @functools.cached_property
-    def _data(self) -> list[str]:
-        return list(dict.fromkeys(data for run in self.runs.values() for data in run.data))
-
-    def urgency(self, data: str) -> int:
-        """How early prepared data is needed: above any step of a run, and highest for that of the first run."""
-        return _STEPS_PRIORITY + len(self._data) - self._data.index(data) if data in self._data else 0
-
-    def digests(self, run: str) -> list[str]:
-        """Digest files of the prepared datasets a run reads, its own first."""
-        return [f"{self.params.data.prepared}/{name}/digest" for name in self.run(run).data]
-
-    @functools.cached_property
-    def again(self) -> str:
-        """A file newer than every result: input of the steps that are made again, so that Snakemake does."""
-        AGAIN.parent.mkdir(parents=True, exist_ok=True)
-        AGAIN.write_text(f"{time.time_ns()}\n", encoding="utf-8")
-        return str(AGAIN)
-
-    def stale(self) -> dict[str, str]:
-        """Run -> why, of the runs with results that no longer are what is planned."""
-        verdicts = {name: self.judge.run_verdict(name) for name in self.runs}
-        return {name: verdict.why for name, verdict in verdicts.items() if verdict.state == "stale"}
+    def check_planned(self, run: str) -> None:
+        """Raise `ConfigError` for a run that was not planned: its plan file may be of another day."""
+        if run not in self.runs:
+            raise ConfigError(
+                f"run {run} is in none of the experiments planned ({', '.join(self.planned) or 'none'}). "
+                f"Add it to one, name its experiment, or ask for it alone: --config 'runs=[{run}]'"
+            )
 
     def _check_weights(self) -> None:
         """Stop if a run that is still to be trained starts from a weight file that is not there."""
@@ -276,31 +140,40 @@ class WorkflowPlan:
                     f"run {name}: pretrained: there is no weight file {path}; correct it or put it there."
                 )
 
-    def _check_stale(self) -> None:
-        if self.params.stale == "error" and (stale := self.stale()):
-            shown = "\n".join(f"  {name}: {why}" for name, why in list(stale.items())[:10])
-            raise ConfigError(
-                f"{len(stale)} run(s) are stale, and `stale` is `error`:\n{shown}\n"
-                "Set `stale: rerun` to make them again, `keep` to use them marked; `probmetric status` lists all."
-            )
-
-    def _read_sources(self) -> None:
-        """Read the code of every step once, here: each of the jobs would parse all of it."""
-        for run in {run.settings.method: run for run in self.runs.values()}.values():
-            for step in steps_of(run):
-                step_code(run.settings, step)
-        remember()
+    @functools.cached_property
+    def outdated_data(self) -> dict[str, str]:
+        """Prepared datasets of the plan that are to be prepared again, and why."""
+        names = dict.fromkeys(name for run in self.runs.values() for name in run.data)
+        reasons = {name: outdated(self.params, name) for name in names}
+        return {name: why for name, why in reasons.items() if why}
 
     def notice(self) -> str:
-        """One line on what is stale or kept, for the start of a workflow; empty where all is as planned."""
+        """Return one line on what is stale, for the start of a workflow; empty where all is as planned."""
         states = Counter(self.judge.run_verdict(name).state for name in self.runs)
-        self._read_sources()
-        said = []
-        if states["stale"]:
-            said.append(f"{states['stale']} run(s) are stale and are made again")
-        if states["kept"]:
-            said.append(f"{states['kept']} run(s) of an earlier release are kept, marked in every table")
-        return f"{'; '.join(said)} (`probmetric status` says why)." if said else ""
+        if not states["stale"]:
+            return ""
+        return f"{states['stale']} run(s) are stale and are made again (`probmetric status` says why)."
+
+
+def run_inputs(run: str, result_of: str) -> list[str]:
+    """Return the files that the job of a run waits for, as its plan says.
+
+    Args:
+        run: its name.
+        result_of: the file that says that another run is made, with `{run}` for its name.
+    """
+    plan = RunPlan.read(PLANS / f"{run}.json").run
+    others = dict.fromkeys([*plan.encoders, *([plan.origin] if plan.trains and plan.origin else [])])
+    digests = [f"{plan.settings.prepared}/{name}/digest" for name in plan.data]
+    weights = plan.settings.pretrained
+    files = [weights] if isinstance(weights, str) and not plan.origin and Path(weights).is_file() else []
+    return [*digests, *(result_of.format(run=name) for name in others if name != run), *files]
+
+
+def report_inputs(experiment: str) -> list[str]:
+    """Return the results that an experiment's report waits for, as its plan says."""
+    values = read_json(PLANS / "experiments" / f"{experiment}.json", "plan again", dict[str, Any])
+    return [str(RunFolder.named(run).metrics_file) for run in values["shown"]]
 
 
 def _check_stage_names(path: Path) -> None:

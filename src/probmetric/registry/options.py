@@ -29,7 +29,7 @@ Flag = bool | Mapping[str, Any]
 REQUIRED = object()
 LARGEST = 10**6
 """Largest count: of draws, proxies, images, pixels, epochs."""
-_FARTHEST = 1e15
+_FARTHEST, _LONGEST = 1e15, 200
 _CHECKED: dict[str, tuple[type, ...]] = {
     "float": (int, float),
     "int": (int,),
@@ -104,6 +104,7 @@ class When:
 Positive = Annotated[float, Range(above=0)]
 NotNegative = Annotated[float, Range(low=0)]
 Share = Annotated[float, Range(low=0, below=1)]
+OpenShare = Annotated[float, Range(above=0, below=1)]
 Fraction = Annotated[float, Range(above=0, high=1)]
 LearningRate = Annotated[float, Range(above=0, high=1e4)]
 Count = Annotated[int, Range(low=1, high=LARGEST)]
@@ -155,18 +156,19 @@ class Option:
             OptionValueError: the option does not take this value.
         """
         if self.choices and value not in self.choices:
-            raise OptionValueError(f"{where} is {value!r}; allowed: {self.allowed}.")
+            raise OptionValueError(f"{where} is {_text(value)}; allowed: {self.allowed}.")
         if self.types and not any(_is(value, name) for name in self.types):
-            raise OptionValueError(f"{where} is {value!r} ({type(value).__name__}); expected {self.allowed}.")
-        bounds = self.range.resolved(others or {})
+            raise OptionValueError(f"{where} is {_text(value)} ({type(value).__name__}); expected {self.allowed}.")
+        others = others or {}
+        bounds = self.range.resolved(others)
         if not all(number in bounds for number in _numbers(value)):
-            bounding = "".join(f" ({name} is {(others or {})[name]!r})" for name in self.range.options)
-            raise OptionValueError(f"{where} is {value!r}; allowed: a number {self.range}{bounding}.")
+            bounding = "".join(f" ({name} is {_text(others[name])})" for name in self.range.options)
+            raise OptionValueError(f"{where} is {_text(value)}; allowed: a number {self.range}{bounding}.")
         for name, values in self.when.items() if value != self.default else ():
-            if (others or {})[name] not in values:
-                shown = " or ".join(map(repr, values))
+            if others[name] not in values:
+                shown, other = " or ".join(map(repr, values)), _text(others[name])
                 raise OptionValueError(
-                    f"{where} is {value!r}, which counts with {name}={shown} only; {name} is {(others or {})[name]!r}."
+                    f"{where} is {_text(value)}, which counts with {name}={shown} only; {name} is {other}."
                 )
         return float(value) if "float" in self.types and "int" not in self.types and _is(value, "int") else value
 
@@ -227,6 +229,15 @@ def _numbers(value: Any) -> list[float]:
     if isinstance(value, list | tuple):
         return [number for part in value for number in _numbers(part)]
     return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
+
+
+def _text(value: Any) -> str:
+    """Return `value` for a message, which a long one does not fill."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no integers of more than 4,300 digits
+        return "an integer of thousands of digits"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _is(value: Any, name: str) -> bool:

@@ -33,6 +33,7 @@ from probmetric.registry.options import Entry, Option, check_options, entry_of
 T = TypeVar("T", bound=Callable[..., Any])
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+_NAMED = re.compile(r'^@register\("([a-z0-9_]+)"\)', re.MULTILINE)
 
 
 class Registry:
@@ -40,10 +41,19 @@ class Registry:
 
     `context` names the arguments the caller supplies when it creates a component (for a loss: `num_classes`, `dim`);
     they are not options a user sets. `constants` names the class constants that can be asked for without importing.
+    With `several`, a module of the package holds the components that its lines `@register("name")` name.
     """
 
-    def __init__(self, kind: str, package: str, context: tuple[str, ...] = (), constants: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        kind: str,
+        package: str,
+        context: tuple[str, ...] = (),
+        constants: tuple[str, ...] = (),
+        several: bool = False,
+    ) -> None:
         self.kind, self.package, self.context, self.constants = kind, package, context, constants
+        self.several = several
         self._objects: dict[str, Callable[..., Any]] = {}
         self._entries: dict[str, Entry] = {}
         self._foreign: set[str] = set()
@@ -66,7 +76,8 @@ class Registry:
 
     def _register(self, name: str, component: T) -> T:
         if component.__module__.startswith(f"{self.package}."):
-            name = component.__module__.removeprefix(f"{self.package}.").split(".")[0]
+            if not self.several:
+                name = component.__module__.removeprefix(f"{self.package}.").split(".")[0]
             self._objects[name] = self._alone(name, component)
             return component
         if not _NAME.fullmatch(name):
@@ -114,7 +125,10 @@ class Registry:
     def _sources(self) -> dict[str, Path]:
         files = {path.stem: path for path in self._folder.glob("*.py")}
         folders = {path.parent.name: path.parent for path in self._folder.glob("*/__init__.py")}
-        return {name: path for name, path in sorted((files | folders).items()) if not name.startswith("_")}
+        public = {name: path for name, path in (files | folders).items() if not name.startswith("_")}
+        if self.several:
+            public = {name: path for path in public.values() for name in _NAMED.findall(path.read_text("utf-8"))}
+        return dict(sorted(public.items()))
 
     @functools.cached_property
     def shared_digest(self) -> str:
@@ -146,7 +160,8 @@ class Registry:
 
     def module(self, name: str) -> str:
         """Return the dotted name of the module or package that defines component `name`; imports nothing."""
-        return self._entries[name].module if self.check(name) in self._foreign else f"{self.package}.{name}"
+        foreign = self.check(name) in self._foreign
+        return self._entries[name].module if foreign else f"{self.package}.{self._sources[name].stem}"
 
     def entry(self, name: str) -> Entry:
         """Return what is known of component `name`: from the catalogue, or by importing it where that is older."""
@@ -239,7 +254,6 @@ KINDS = {
     "metric": "probmetric.metrics",
     "score": "probmetric.trust.scores",
     "figure": "probmetric.reporting.figures",
-    "theory figure": "probmetric.reporting.theory",
 }
 GROUP = "probmetric.components"
 _LOADED: set[str] = set()

@@ -1,11 +1,13 @@
-"""Results on disk -> tidy files, statistics, tables, figures and one HTML page per experiment.
+"""Results on disk -> one long table, and from it statistics, tables, claims, figures and one HTML page per experiment.
 
 Nothing here trains or evaluates: every function reads run folders or the files of `reports/<experiment>/` and
 writes files. What is missing on disk is shown as "not run"; nothing is filled in.
 
-    results/**/metrics.json -> aggregate -> runs.csv, metrics.json
-    runs.csv                -> tables    -> table.{md,csv,tex}
-    results, runs.csv       -> figures   -> figures/<name>.{png,pdf,json}
-    all of them             -> html      -> index.html
-    every index.html        -> site      -> one folder for all experiments
+    run folders     -> results    the long table: runs.parquet, metrics.json
+    the long table  -> tables, claims, published: table.{md,csv,tex}, claims.csv, published.csv
+    run folders     -> figures    figures/<name>.{png,pdf,json}
+    all of them     -> page       index.html
+    every page      -> site       one folder for all experiments
+
+`report` makes all of it in one process.
 """

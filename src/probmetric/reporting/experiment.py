@@ -1,20 +1,20 @@
-"""What a report is about: the runs an experiment asks for, the metrics and figures it shows, and where files lie."""
+"""What a report is about: the runs an experiment asks for, what they measured, and where files lie."""
 
 from __future__ import annotations
 
 import functools
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING
 
-from probmetric.reporting._words import override_words
-from probmetric.reporting.aggregate import Record, found_run, read_records
-from probmetric.reporting.record import REPORTS, read_report_record
+import pandas as pd
+
+from probmetric.reporting.record import REPORTS, read_record
+from probmetric.reporting.results import Measured, Series, by_method, read_results
+from probmetric.reporting.words import override_words
 from probmetric.runs.folder import RunFolder
-from probmetric.runs.names import MADE, RESULTS, RunKey, override_items
+from probmetric.runs.names import RESULTS, RunKey, override_items
 
 if TYPE_CHECKING:
     from probmetric.planning.plans import ReportPlan
@@ -40,7 +40,6 @@ class ReportContext:
         tuned_on: method with settings a search chose -> the dataset it chose them on.
         substituted: the experiment whose datasets this one replaces; empty where nothing is replaced.
         left_out: method of that experiment -> why it cannot run on the substitute.
-        kept: run -> why, of the runs that code of an earlier release made and that are shown marked.
         stale: run -> why, of the runs whose results are not what is planned and that are not shown.
     """
 
@@ -59,25 +58,19 @@ class ReportContext:
     tuned_on: Mapping[str, str] = field(default_factory=dict)
     substituted: str = ""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    kept: Mapping[str, str] = field(default_factory=dict)
     stale: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, plan: ReportPlan) -> ReportContext:
-        """The context of a planned experiment; runs that earlier code made are marked as `aggregate` found them."""
-        record = read_report_record(plan.experiment)
-        found = record.get("runs", {})
-        runs = [found_run(name, found.get(name, {}).get("made", "")).key for name in plan.shown]
+    def of(cls, plan: ReportPlan, stale: Mapping[str, str] | None = None) -> ReportContext:
+        """Return the context of a planned experiment, without its `stale` runs: by default, those its record names."""
         rest = dict(plan.report)
-        columns, prepared = tuple(rest.pop("metrics")), Path(rest.pop("prepared"))
         return cls(
             plan.experiment,
-            tuple(runs),
-            columns,
+            tuple(map(RunKey.parse, plan.shown)),
+            tuple(rest.pop("metrics")),
             REPORTS / plan.experiment,
-            prepared=prepared,
-            kept={name: entry["why"] for name, entry in found.items() if entry["made"]},
-            stale=record.get("left_out", {}),
+            prepared=Path(rest.pop("prepared")),
+            stale=read_record(plan.experiment)["stale"] if stale is None else stale,
             **(rest | {"figures": tuple(rest.get("figures", ()))}),
         )
 
@@ -96,24 +89,41 @@ class ReportContext:
         return cls(name, expected, columns, Path(folder), **rest)  # type: ignore[arg-type]
 
     @functools.cached_property
-    def records(self) -> list[Record]:
-        """Rows of runs.csv that belong to this experiment, and the means over OOD sets its metrics ask for."""
-        wanted = set(self.expected)
-        records = [record for record in read_records(self.folder / "runs.csv") if record.key in wanted]
-        return records + ood_means(records, self.metrics)
+    def table(self) -> pd.DataFrame:
+        """Rows of the long table (`results`) that belong to this experiment."""
+        table = read_results(self.folder)
+        return table[table["run"].isin([key.run for key in self.expected])]
+
+    @functools.cached_property
+    def measured(self) -> Measured:
+        """Dataset (noise included) -> method -> metric -> series, in the experiment's order."""
+        return by_method(self.table, self.expected)
+
+    def series(self, data: str, metric: str) -> list[Series]:
+        """Return one metric of every method on a dataset; methods without values are left out."""
+        return [series[metric] for series in self.measured.get(data, {}).values() if metric in series]
+
+    def values(self, metric: str) -> dict[str, dict[str, dict[int, float]]]:
+        """Return dataset -> method -> seed -> value of `metric`; what was not measured is left out."""
+        values = {data: {each.variant: each.values for each in self.series(data, metric)} for data in self.data}
+        return {data: methods for data, methods in values.items() if methods}
 
     @functools.cached_property
     def runs(self) -> list[RunFolder]:
-        """Runs of this experiment that its report shows, in the experiment's order."""
-        shown = [key for key in self.expected if key.run not in self.stale]
-        runs = [RunFolder(self.results / key.run, made=key.made) for key in shown]
-        return [run for run in runs if run.finished]
+        """Finished runs of this experiment that its report shows, in the experiment's order."""
+        shown = [key.run for key in self.expected if key.run not in self.stale]
+        return [run for name in shown if (run := RunFolder(self.results / name)).finished]
+
+    def trained_by(self, run: RunFolder) -> RunFolder:
+        """Return the run that trained the encoder of `run`: itself, or the one whose encoder it uses."""
+        encoder = run.find("encoder")
+        return run if run.history or not isinstance(encoder, str) else RunFolder.named(encoder, self.results)
 
     @functools.cached_property
     def missing(self) -> list[RunKey]:
-        """Runs the experiment asks for that are not in runs.csv."""
-        present = {record.key for record in self.records}
-        return [key for key in self.expected if key not in present]
+        """Runs the experiment asks for that measured nothing."""
+        finished = set(self.table["run"])
+        return [key for key in self.expected if key.run not in finished]
 
     @property
     def data(self) -> list[str]:
@@ -134,26 +144,10 @@ class ReportContext:
     def label(self, variant: str) -> str:
         """What a reader sees for a method: its label or its name, then in words what tells it from others."""
         method, _, overrides = variant.partition("+")
-        own = [item for item in override_items(overrides) if item not in self.shared_overrides]
-        own = [
-            f"kept from {item.removeprefix(MADE)}" if item.startswith(MADE) else override_words(item) for item in own
-        ]
-        return ", ".join([self.labels.get(method) or method, *own])
+        apart = [item for item in override_items(overrides) if item not in self.shared_overrides]
+        return ", ".join([self.labels.get(method) or method, *map(override_words, apart)])
 
-
-def ood_means(records: Iterable[Record], metrics: Iterable[str]) -> list[Record]:
-    """Rows `ood/<metric>`: a run's mean of `ood/<set>/<metric>` over its out-of-distribution sets.
-
-    Datasets have different sets, and a table has one column for them. Only what `metrics` asks for and nobody measured
-    under that name is computed.
-    """
-    records = list(records)
-    measured = {record.metric for record in records}
-    asked = {name for name in metrics if name.startswith("ood/") and name.count("/") == 1} - measured
-    values: dict[tuple[RunKey, str, str], list[float]] = defaultdict(list)
-    for record in records:
-        group, _, rest = record.metric.partition("/")
-        name = f"ood/{rest.rpartition('/')[2]}"
-        if group == "ood" and name in asked and record.value is not None:
-            values[record.key, record.fidelity, name].append(record.value)
-    return [Record(key, fidelity, name, fmean(found)) for (key, fidelity, name), found in values.items()]
+    def ordered(self, variants: Iterable[str]) -> list[str]:
+        """Return methods in the experiment's order, each once."""
+        wanted = set(variants)
+        return [variant for variant in self.variants if variant in wanted]

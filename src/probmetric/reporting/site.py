@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from probmetric.io import FileError, read_json, read_text, write_text
 from probmetric.io.folders import check_replaceable, new_folder
-from probmetric.reporting.html import environment
+from probmetric.reporting.page import environment
 from probmetric.reporting.record import PAGE, REPORT, check_signed
 
 GENERATOR = "probmetric publish"
@@ -27,7 +27,7 @@ SITE = "site of reports"
 LOCAL = "data-local"  # marks links that lead out of the reports, to files of this machine
 _LOCAL = re.compile(rf' {LOCAL} href="[^"]*"')
 _SUFFIX = " – ProbMetric"
-_DRAW = "draw the theory figures again (`probmetric theory`)"
+_DRAW = "draw the theory figures again (`python examples/theory/draw.py`)"
 
 
 @dataclass
@@ -83,7 +83,7 @@ def write_site(reports: Path, site: Path) -> Path:
             something else.
     """
     pages = sorted(reports.rglob("index.html"))
-    figures = sorted(path for path in (reports / "theory").glob("*.json") if path.name != PAGE)
+    figures = sorted(path for path in (reports / "theory").glob("[!.]*.json") if path.name != PAGE)
     if not pages and not figures:
         raise FileError(f"{reports} holds no page yet; `snakemake` makes those of the experiments in params.yaml.")
     check_replaceable(site, SITE, [reports])

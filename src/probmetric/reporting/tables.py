@@ -1,179 +1,231 @@
-"""runs.csv -> the experiment's table: one structure, rendered as Markdown, CSV and LaTeX.
+"""An experiment's table: one row per dataset, method and metric, as a DataFrame, and that shown as Markdown and LaTeX.
 
-Rows are methods, grouped by dataset and noise rate; columns are the experiment's metrics. A cell is the mean over
-seeds ± the half-width of the 95 % interval. The best method of a group is bold; methods that are not significantly
+Methods are grouped by dataset and noise rate; columns of a shown table are the experiment's metrics. A cell is the mean
+over seeds ± the half-width of the 95 % interval. The best method of a group is bold; methods that are not significantly
 worse than it carry an asterisk, those that could not be tested against it a dagger. A method without any finished run
 is shown as "not run".
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
-from probmetric.io import write_text
+import pandas as pd
+
 from probmetric.metrics import direction, heading
-from probmetric.reporting._comparison import Cell, compare
-from probmetric.reporting._overrides import other_lengths
-from probmetric.reporting._per_image import image_errors, image_values
-from probmetric.reporting._words import group_title
-from probmetric.runs.names import data_name
+from probmetric.reporting.comparison import Cell, compare, other_lengths
+from probmetric.reporting.words import group_title
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from probmetric.reporting.claims.testing import Finding
     from probmetric.reporting.experiment import ReportContext
-    from probmetric.reporting.published.comparing import PublishedComparison
+
+NOT_RUN, NOT_MEASURED = "not run", "–"
+LEGEND = (
+    "Mean ± half-width of the 95 % interval over seeds and, where single images were kept, test images. Bold: best "
+    "mean of its group. *: not significantly worse than the best; no mark: significantly worse (paired t-test over "
+    "shared seeds, Holm-corrected over all pairs of methods, 5 % level). †: not tested against the best, fewer than "
+    "three shared seeds. ‡: of another length of training, so not compared. "
+    "↑ higher is better, ↓ lower is better. –: not defined for this method."
+)
+CSV_COLUMNS = (
+    *("dataset", "noise", "method", "label", "fidelity", "tuning_runs", "metric", "direction", "mean"),
+    *("ci95_half_width", "seeds", "seeds_expected", "against_best", "p_holm", "status"),
+)
 
 
-@dataclass(frozen=True)
-class Column:
-    """One metric: its name, what the reader sees, `higher`, `lower` or `none`, and the digits its size calls for."""
+def result_table(context: ReportContext) -> pd.DataFrame:
+    """Return the experiment's table, a row per dataset, method and metric, in the experiment's order.
 
-    metric: str
-    heading: str
-    direction: str
-    digits: int = 3
-
-
-@dataclass(frozen=True)
-class Row:
-    """One method of a group; `cells` holds None where a metric was not measured, `budget` the runs spent on tuning."""
-
-    method: str
-    label: str
-    fidelity: str
-    seeds: int
-    expected_seeds: int
-    cells: tuple[Cell | None, ...]
-    budget: int = 0
-
-    @property
-    def not_run(self) -> bool:
-        """No run of this method is finished."""
-        return self.seeds == 0
+    Its columns are those of table.csv (`CSV_COLUMNS`), and for readers: `data`, `title` of the group, `heading` of the
+    metric, `digits` that its size calls for, `finished` seeds of the method, and `difference` to the best.
+    """
+    rows = [row for data in context.data for row in _group(context, data)]
+    table = pd.DataFrame(rows)
+    largest = table.groupby("metric")["mean"].transform(lambda means: means.abs().max()).fillna(1.0)
+    table["digits"] = [1 if size >= 100 else 2 if size >= 10 else 3 if size >= 0.1 else 4 for size in largest]
+    return table
 
 
-@dataclass(frozen=True)
-class Group:
-    """The methods on one dataset at one noise rate."""
-
-    dataset: str
-    noise: float
-    rows: tuple[Row, ...]
-
-    @property
-    def title(self) -> str:
-        """`glyphs`, or `glyphs, 20 % label noise`."""
-        return group_title(data_name(self.dataset, self.noise))
-
-
-@dataclass(frozen=True)
-class ResultTable:
-    """The table of an experiment, ready for any renderer."""
-
-    title: str
-    columns: tuple[Column, ...]
-    groups: tuple[Group, ...]
-
-    @property
-    def show_fidelity(self) -> bool:
-        """Whether any method ran as published, so that the reader must be told."""
-        return any(row.fidelity not in ("", "corrected") for group in self.groups for row in group.rows)
-
-    @property
-    def show_budget(self) -> bool:
-        """Whether any method was tuned, so that the reader must see that all were, and equally."""
-        return any(row.budget for group in self.groups for row in group.rows)
-
-
-def build_table(context: ReportContext) -> ResultTable:
-    """The experiment's table from its runs.csv."""
-    groups = tuple(_group(context, data) for data in context.data)
-    rows = [row for group in groups for row in group.rows]
-    columns = tuple(
-        _column(metric, [cell.mean for row in rows if (cell := row.cells[place])])
-        for place, metric in enumerate(context.metrics)
-    )
-    return ResultTable(context.title or context.name, columns, groups)
-
-
-def _column(metric: str, means: list[float]) -> Column:
-    largest = max(map(abs, means), default=1.0)
-    digits = 1 if largest >= 100 else 2 if largest >= 10 else 3 if largest >= 0.1 else 4
-    return Column(metric, heading(metric), direction(metric), digits)
-
-
-def _group(context: ReportContext, data: str) -> Group:
+def _group(context: ReportContext, data: str) -> Iterator[dict[str, Any]]:
     expected = [key for key in context.expected if key.data == data]
-    variants = list(dict.fromkeys(key.variant for key in expected))
+    measured = context.table[context.table["data"] == data]
     unranked = other_lengths(expected)
-    values: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
-    fidelity: dict[str, str] = {}
-    seeds: dict[str, set[int]] = defaultdict(set)
-    for record in context.records:
-        if record.key.data != data:
-            continue
-        seeds[record.key.variant].add(record.key.seed)
-        fidelity[record.key.variant] = record.fidelity
-        if record.value is not None:
-            values[record.metric][record.key.variant][record.key.seed] = record.value
-    compared = {
-        metric: compare(
+    cells = {}
+    for metric in context.metrics:
+        series = {each.variant: each for each in context.series(data, metric)}
+        cells[metric] = compare(
             metric,
-            {name: values[metric][name] for name in variants if name in values[metric]},
-            images=image_values(context, data, metric),
-            image_errors=image_errors(context, data, metric),
+            {variant: each.values for variant, each in series.items()},
+            images={variant: each.images for variant, each in series.items()},
+            image_errors={variant: each.errors for variant, each in series.items()},
             unranked=unranked,
         )
-        for metric in context.metrics
-    }
-    rows = tuple(
-        Row(
-            method=name,
-            label=context.label(name),
-            fidelity=fidelity.get(name, ""),
-            seeds=len(seeds[name]),
-            expected_seeds=sum(key.variant == name for key in expected),
-            cells=tuple(compared[metric].get(name) for metric in context.metrics),
-            budget=context.budgets.get(name.partition("+")[0], 0),
+    for variant in dict.fromkeys(key.variant for key in expected):
+        runs = measured[measured["variant"] == variant].drop_duplicates("run")
+        method = {
+            "data": data,
+            "title": group_title(data),
+            "dataset": expected[0].dataset,
+            "noise": f"{expected[0].noise:g}",
+            "method": variant,
+            "label": context.label(variant),
+            "fidelity": runs["fidelity"].iloc[-1] if len(runs) else "",
+            "tuning_runs": context.budgets.get(variant.partition("+")[0], 0),
+            "finished": len(runs),
+            "seeds_expected": sum(key.variant == variant for key in expected),
+        }
+        for metric in context.metrics:
+            yield method | _measurement(metric, cells[metric].get(variant), finished=len(runs) > 0)
+
+
+def _measurement(metric: str, cell: Cell | None, *, finished: bool) -> dict[str, Any]:
+    """The columns of one metric of one method."""
+    status = "measured" if cell else "not defined" if finished else NOT_RUN
+    known = asdict(cell or Cell(float("nan"), None, 0))
+    names = {"half_width": "ci95_half_width", "n": "seeds", "state": "against_best", "p_value": "p_holm"}
+    row = {names.get(name, name): value for name, value in known.items()}
+    return row | {"metric": metric, "heading": heading(metric), "direction": direction(metric), "status": status}
+
+
+def csv_text(table: pd.DataFrame) -> str:
+    """Return one line per method and metric, full precision, readable by a spreadsheet or pandas."""
+    shown = table.assign(label=table["label"].map(plain_text))
+    return shown.to_csv(columns=list(CSV_COLUMNS), index=False, lineterminator="\n")
+
+
+def plain_text(text: str) -> str:
+    """Return `text` for a CSV file, with a quote in front if a spreadsheet would take it for a formula."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+
+
+def groups(table: pd.DataFrame) -> Iterator[tuple[str, list[list[Any]]]]:
+    """Yield the title of each dataset and its methods: a list of cells each, rows of the table in order of metrics."""
+    for title, group in table.groupby("title", sort=False):
+        yield str(title), [list(cells.itertuples()) for _, cells in group.groupby("method", sort=False)]
+
+
+def number(cell: Any) -> str:
+    """Return `0.712 ± 0.004`, with the digits of the metric; no half-width with a single seed."""
+    half_width = "" if pd.isna(cell.ci95_half_width) else f" ± {cell.ci95_half_width:.{cell.digits}f}"
+    return f"{cell.mean:.{cell.digits}f}{half_width}"
+
+
+def seeds_text(cell: Any) -> str:
+    """Return `3`, or `2 of 3` where runs are missing."""
+    return str(cell.finished) if cell.finished == cell.seeds_expected else f"{cell.finished} of {cell.seeds_expected}"
+
+
+def optional_columns(table: pd.DataFrame) -> list[str]:
+    """Return which of `Fidelity` and `Tuning runs` a reader must see: something ran as published, or was tuned."""
+    published = bool((~table["fidelity"].isin(["", "corrected"])).any())
+    return [*(["Fidelity"] if published else []), *(["Tuning runs"] if table["tuning_runs"].any() else [])]
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a format writes text and cells: escapes, the best cell, marks of other states, what is not defined."""
+
+    escape: Callable[[str], str]
+    best: Callable[[str], str]
+    other: Callable[[str], str]
+    marks: dict[str, str]
+    undefined: str = NOT_MEASURED
+
+    def cell(self, cell: Any) -> str:
+        """Return the text of a cell with its mark."""
+        if cell.status != "measured":
+            return NOT_RUN if cell.status == NOT_RUN else self.undefined
+        text = number(cell)
+        return (
+            self.best(text) if cell.against_best == "best" else self.other(text + self.marks.get(cell.against_best, ""))
         )
-        for name in variants
-    )
-    return Group(expected[0].dataset, expected[0].noise, rows)
+
+    def head(self, table: pd.DataFrame) -> list[str]:
+        """Return the names of the columns."""
+        return ["Method", *optional_columns(table), *map(self.escape, table["heading"].unique()), "Seeds"]
+
+    def row(self, cells: Sequence[Any], optional: Sequence[str]) -> list[str]:
+        """Return the texts of a method's row."""
+        first = cells[0]
+        shown = {"Fidelity": first.fidelity.replace("_", " ") or NOT_MEASURED, "Tuning runs": str(first.tuning_runs)}
+        extra = [self.escape(shown[name]) for name in optional]
+        return [self.escape(first.label), *extra, *map(self.cell, cells), seeds_text(first)]
 
 
-def texts(
-    context: ReportContext, table: ResultTable, findings: Sequence[Finding], published: Sequence[PublishedComparison]
-) -> dict[str, str]:
-    """File name -> text of the table in three formats, of claims.csv and of published.csv."""
-    from probmetric.reporting import _render
-    from probmetric.reporting.claims import layout as claims_layout
-    from probmetric.reporting.published import layout
-
-    board = claims_layout.board(context, findings)
-    return {
-        "table.md": _render.markdown(table, board, published, context.label),
-        "table.csv": _render.csv_text(table),
-        "table.tex": _render.latex(table),
-        "claims.csv": claims_layout.csv_text(findings),
-        "published.csv": layout.csv_text(published),
-    }
+def one_line(text: str) -> str:
+    """Return `text` with every kind of line break as a space."""
+    return " ".join(text.splitlines())
 
 
-def write_tables(context: ReportContext) -> list[Path]:
-    """Write table.md, .csv and .tex, claims.csv, published.csv and the CSV files `dvc plots` reads."""
-    from probmetric.reporting.claims import load_claims
-    from probmetric.reporting.claims.testing import evaluate_claims
-    from probmetric.reporting.plots import write_plots
-    from probmetric.reporting.published import load_published
-    from probmetric.reporting.published.comparing import compare_published
+def escape_markdown(text: str) -> str:
+    """Return `text` on one line, with what Markdown takes for markup escaped."""
+    return re.sub(r"([\\`*_{}\[\]<>|#])", r"\\\1", one_line(text))
 
-    published = compare_published(context, load_published())
-    found = texts(context, build_table(context), evaluate_claims(context, load_claims()), published)
-    for name, text in found.items():
-        write_text(context.folder / name, text)
-    return [context.folder / name for name in found] + write_plots(context)
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
+    """Return a table of GitHub-flavoured Markdown; the first `left` columns stand on the left."""
+    rule = ["---"] * left + ["---:"] * (len(head) - left)
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))
+
+
+_MARKDOWN = Format(escape_markdown, "**{}**".format, str, {"not worse": " \\*", "untested": " †", "other length": " ‡"})
+
+
+def markdown(table: pd.DataFrame) -> list[str]:
+    """Return blocks of Markdown: a table per dataset and noise rate, and the legend."""
+    head, optional = _MARKDOWN.head(table), optional_columns(table)
+    blocks = []
+    for title, methods in groups(table):
+        rows = [_MARKDOWN.row(cells, optional) for cells in methods]
+        blocks += [f"## {escape_markdown(title)}", markdown_table(head, rows, left=1)]
+    return [*blocks, LEGEND]
+
+
+_TEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "–": "--",
+    "×": r"$\times$",
+    "†": r"$\dagger$",
+    "‡": r"$\ddagger$",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+} | {character: f"\\{character}" for character in "&%$#_{}"}
+
+
+def escape_latex(text: str) -> str:
+    """Return `text` on one line, with what LaTeX takes for commands escaped."""
+    return "".join(_TEX.get(character, character) for character in one_line(text))
+
+
+def _math(text: str, *, bold: bool = False) -> str:
+    text = text.replace("±", r"\pm")
+    return rf"$\mathbf{{{text}}}$" if bold else f"${text}$"
+
+
+_LATEX = Format(
+    escape_latex,
+    lambda text: _math(text, bold=True),
+    _math,
+    {"not worse": "^{*}", "untested": r"^{\dagger}", "other length": r"^{\ddagger}"},
+    undefined="--",
+)
+
+
+def latex(table: pd.DataFrame, title: str) -> str:
+    r"""Return a `tabular` in the booktabs style (`\usepackage{booktabs}`), a block per dataset and noise rate."""
+    head, optional = _LATEX.head(table), optional_columns(table)
+    left = 1 + ("Fidelity" in optional)
+    lines = [f"% {one_line(title)}", rf"\begin{{tabular}}{{{'l' * left}{'r' * (len(head) - left)}}}", r"\toprule"]
+    lines.append(" & ".join(head) + r" \\")
+    for name, methods in groups(table):
+        lines += [r"\midrule", rf"\multicolumn{{{len(head)}}}{{l}}{{\textit{{{escape_latex(name)}}}}} \\"]
+        lines += [" & ".join(_LATEX.row(cells, optional)) + r" \\" for cells in methods]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", f"% {LEGEND}"]) + "\n"

@@ -1,45 +1,28 @@
-"""The one exact search: ranks, neighbours, match record. Importing this package loads NumPy only."""
+"""The one exact search: nearest rows, ranks of right answers, match record, retrieval metrics.
+
+Importing this package loads NumPy only. Large problems are searched by compiled code (numba), CUDA tensors on their
+device; all engines give the same order, equal keys by row number.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from probmetric.lazy import exported
-
-if TYPE_CHECKING:
-    from probmetric.retrieval.gallery import Gallery, GalleryIndex
-    from probmetric.retrieval.match import match_scores
-    from probmetric.retrieval.measures import retrieval_metrics, retrieval_per_query, summarize
-    from probmetric.retrieval.neighbours import Neighbours, nearest_neighbours
-    from probmetric.retrieval.sampled import neighbour_votes, retrieval_calibration, sampled_retrieval_metrics
+from probmetric.retrieval.match import Match, find_match, match_among, match_record
+from probmetric.retrieval.measures import retrieval_metrics, retrieval_per_query, summarize
+from probmetric.retrieval.neighbours import Nearest, search
+from probmetric.retrieval.rank_counts import ranks
+from probmetric.retrieval.votes import neighbour_votes, sampled_retrieval_metrics
 
 __all__ = [
-    "Gallery",
-    "GalleryIndex",
-    "Neighbours",
-    "match_scores",
-    "nearest_neighbours",
+    "Match",
+    "Nearest",
+    "find_match",
+    "match_among",
+    "match_record",
     "neighbour_votes",
-    "retrieval_calibration",
+    "ranks",
     "retrieval_metrics",
     "retrieval_per_query",
     "sampled_retrieval_metrics",
+    "search",
     "summarize",
 ]
-
-__getattr__ = exported(
-    __name__,
-    {
-        "Gallery": "gallery",
-        "GalleryIndex": "gallery",
-        "match_scores": "match",
-        "Neighbours": "neighbours",
-        "nearest_neighbours": "neighbours",
-        "retrieval_metrics": "measures",
-        "retrieval_per_query": "measures",
-        "summarize": "measures",
-        "neighbour_votes": "sampled",
-        "retrieval_calibration": "sampled",
-        "sampled_retrieval_metrics": "sampled",
-    },
-)

@@ -1,171 +1,238 @@
-"""Nearest-neighbour lists, for figures, search and votes.
+"""Nearest neighbours by cosine, exact: for search, votes, figures and the match record.
 
-The exact path multiplies blocks of exact keys (see `_keys`) and keeps the k largest; equal keys are listed by
-ascending gallery row. Large problems are searched by faiss in float32, on a GPU when there is one, with some candidates
-to spare; the candidates are put in order by their exact keys, and a query whose spare candidates do not prove its list
-right (a key within float32 error of the last place) is searched again by the exact path. Both give the same lists.
+Blocks of the gallery are multiplied in float32, as they lie in memory or are mapped from disk. Of each query the
+k best and some to spare are kept and put in order by their exact keys (see `keys`), equal ones by ascending row.
+What is not listed is at most float32's error above the last of the list; a query whose list this does not prove right
+is searched again by the exact keys of all rows. Tensors on a GPU are multiplied there, and large sets asked among
+themselves by the compiled engine: both give the same lists.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
-from probmetric.retrieval._keys import float32_error, keys, on_grid, steps_of
-from probmetric.retrieval._streamed import streamed_neighbours
-from probmetric.retrieval.gallery import Gallery, GalleryIndex
+from probmetric.retrieval.keys import float32_error, keys, on_grid, steps_of
+from probmetric.retrieval.problem import checked_self_index, numpy_rows
+from probmetric.retrieval.rank_counts import COMPILED_FROM, has_kernels
 
-SPARE = 2
-SPARE_SHARE = 4
-GPU_LONGEST_LIST = 2048
-FAISS_FROM = 4096
-EXACT_BYTES = 32 << 20
-
-
-class Neighbours(NamedTuple):
-    """`similarity` (Q,k) cosines, descending, and `indices` (Q,k) gallery rows."""
-
-    similarity: NDArray[np.float64]
-    indices: NDArray[np.int64]
+Ints = NDArray[np.int64]
+Doubles = NDArray[np.float64]
+Floats = NDArray[np.float32]
+SPARE = 4
+BLOCK_ROWS = 16_384
+CELLS = 1 << 23
+LONGEST_LIST = 64
 
 
-def nearest_neighbours(
-    embeddings: Any,
-    gallery: Any = None,
-    *,
-    k: int = 1,
-    method: Literal["auto", "exact", "faiss"] = "auto",
-    normalize: bool = False,
-) -> Neighbours:
-    """The k nearest gallery rows of each of `embeddings` (Q,M) by cosine; without gallery, self is left out by index.
+class Nearest(NamedTuple):
+    """Gallery `rows` (Q,k) and their `cosines` (Q,k), nearest first, equal ones by ascending row."""
 
-    The gallery may be an array (N,M), a `Gallery` (streamed, as exact), or a `GalleryIndex` (approximate: a query whose
-    lists hold fewer than k rows gets index -1 and similarity -inf in the places left).
+    rows: Ints
+    cosines: Doubles
+
+
+def search(
+    queries: Any, gallery: Any = None, k: int = 1, *, self_index: Any = None, normalize: bool = False
+) -> Nearest:
+    """Return the k nearest gallery rows of each query by cosine.
+
+    Args:
+        queries: (Q,M) unit rows.
+        gallery: (N,M) unit rows: an array, which may be mapped from disk, a tensor on a GPU, or a list of arrays
+            (n,M) that are numbered through; None asks the queries among themselves, each of the others.
+        k: length of the lists.
+        self_index: (Q,) gallery row that is the query itself and is not to be found, -1 for none.
+        normalize: divide rows by their norms first.
+
+    Raises:
+        ValueError: k that is not 1 to N, rows that are not finite or no unit vectors, dimensions that differ.
 
     Examples:
         >>> points = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
-        >>> nearest_neighbours(points, k=1).indices.ravel().tolist()
-        [1, 0, 1]
+        >>> rows, cosines = search(points, k=1)
+        >>> rows.ravel().tolist(), cosines.ravel().round(6).tolist()
+        ([1, 0, 1], [0.8, 0.8, 0.6])
     """
-    queries = _rows(embeddings, "embeddings", normalize)
-    if isinstance(gallery, Gallery):
-        _check_k(k, len(gallery))
-        return Neighbours(*streamed_neighbours(queries, gallery, k, _method(method)))
-    if isinstance(gallery, GalleryIndex):
-        _check_k(k, len(gallery.gallery))
-        return _by_index(queries, gallery, k)
-    own = gallery is None
-    searched = queries if own else _rows(gallery, "gallery", normalize)
-    _check_k(k, len(searched) - own)
-    if method not in ("auto", "exact", "faiss"):
-        raise ValueError(f"method is {method!r}; allowed: 'auto', 'exact', 'faiss'.")
-    if method == "exact" or (method == "auto" and len(searched) < FAISS_FROM):
-        return by_all_keys(queries, searched, np.arange(len(queries)), k, own)
-    return _by_faiss(queries, searched, k, own)
+    asked = numpy_rows(queries, "queries", normalize=normalize)
+    if gallery is None:
+        parts, own = [asked], np.arange(len(asked))
+        check_k(k, len(asked) - 1)
+    else:
+        parts = _parts(gallery, asked.shape[1], normalize)
+        index = checked_self_index(self_index, len(asked), sum(map(len, parts)))
+        check_k(k, sum(map(len, parts)) - (index is not None))
+        own = np.full(len(asked), -1) if index is None else index
+    if arrays.is_cuda(queries):
+        from probmetric.retrieval.torch_engine import torch_nearest
+
+        return Nearest(*torch_nearest(asked, np.concatenate(parts), own, k))
+    if gallery is None and len(asked) ** 2 >= COMPILED_FROM and k <= LONGEST_LIST and has_kernels():
+        from probmetric.retrieval.compiled import searched_lists
+
+        return settled(asked, searched_lists(asked, None, k).nearest())
+    return Search(asked, parts, own).nearest(k)
 
 
-def _check_k(k: int, available: int) -> None:
+def nearest_of_others(queries: Floats, gallery: Any, own: Ints, classes: Ints, labels: Ints) -> Doubles:
+    """Return the cosine (Q,) of the nearest gallery row but row `own` (Q,) of another class than `classes` (Q,).
+
+    `labels` (N,) are the classes of the gallery; -inf where all are of that one.
+    """
+    parts = _parts(gallery, queries.shape[1], False)
+    return Search(queries, parts, own, classes, labels).nearest(1).cosines[:, 0]
+
+
+def check_k(k: int, available: int) -> None:
+    """Raise a ValueError where not so many rows can be found."""
     if not 1 <= k <= available:
         raise ValueError(f"k is {k}; expected 1 to {available}, the number of rows that can be found.")
 
 
-def _method(method: Literal["auto", "exact", "faiss"]) -> Callable[..., Neighbours]:
-    return lambda queries, rows, k: nearest_neighbours(queries, rows, k=k, method=method)
+def settled(asked: Floats, lists: Any) -> Nearest:
+    """Return what compiled `lists` (see `compiled.Listed`) hold, each query that they do not prove searched again."""
+    rows, cosines = lists.rows, lists.cosines
+    Search(asked, [asked], np.arange(len(asked))).search_again(np.flatnonzero(~lists.sure), rows, cosines)
+    return Nearest(rows, cosines)
 
 
-def _by_index(queries: NDArray[np.float32], index: GalleryIndex, k: int) -> Neighbours:
-    """The k best of SPARE_SHARE k candidates, by exact keys."""
-    columns = index.candidates(queries, min(SPARE_SHARE * k, len(index.gallery)))
-    named, place = np.unique(columns, return_inverse=True)
-    rows = index.gallery.rows(named.clip(min=0))
-    similarity = _candidate_keys(queries, rows, place.reshape(columns.shape))
-    similarity[columns < 0] = -np.inf
-    order = np.lexsort((columns, -similarity), axis=1)[:, :k]
-    return Neighbours(np.take_along_axis(similarity, order, axis=1), np.take_along_axis(columns, order, axis=1))
+def in_parts(gallery: Any) -> bool:
+    """Whether a gallery is a list of arrays (n,M), whose rows are numbered through."""
+    return isinstance(gallery, list | tuple) and len(gallery) > 0 and getattr(gallery[0], "ndim", 0) == 2
 
 
-def _rows(values: Any, name: str, normalize: bool) -> NDArray[np.float32]:
-    rows = arrays.matrix(values, name)
-    if normalize:
-        return arrays.normalized(rows, name)
-    arrays.check_unit_rows(rows, name)
-    return rows
+def _parts(gallery: Any, dim: int, normalize: bool) -> list[NDArray[Any]]:
+    """Return the gallery as arrays (n,M); rows on disk stay there and are checked where they are found."""
+    parts = list(gallery) if in_parts(gallery) else [numpy_rows(gallery, "gallery", normalize=normalize)]
+    widths = {part.shape[1] for part in parts}
+    if widths != {dim}:
+        raise ValueError(f"queries have {dim} dimensions, rows {sorted(widths)}; use one model for both.")
+    return parts
 
 
-def by_all_keys(
-    queries: NDArray[np.float32], gallery: NDArray[np.float32], which: NDArray[np.int64], k: int, own: bool
-) -> Neighbours:
-    """Neighbours of the queries numbered `which` from the exact keys of all pairs; with `own` but themselves."""
-    grid = on_grid(gallery, steps_of(gallery, "cosine"))
-    similarity, index = np.empty((len(which), k)), np.empty((len(which), k), dtype=np.int64)
-    step = max(1, EXACT_BYTES // (8 * len(gallery)))
-    for start in range(0, len(which), step):
-        rows = which[start : start + step]
-        asked = queries[rows]
-        found = keys(on_grid(asked, steps_of(asked, "cosine")), grid, "cosine")
-        if own:
-            found[np.arange(len(rows)), rows] = -np.inf
-        similarity[start : start + step], index[start : start + step] = _largest(found, k)
-    return Neighbours(similarity, index)
+@dataclass(frozen=True)
+class Search:
+    """One search: unit queries `asked` (Q,M), the gallery's `parts` (n,M), what a query is not to find.
+
+    That is row `own` (Q,), -1 for none, and, where `classes` (Q,) are given, rows of this class by their `labels` (N,).
+    """
+
+    asked: Floats
+    parts: list[NDArray[Any]]
+    own: Ints
+    classes: Ints | None = None
+    labels: Ints | None = None
+
+    def nearest(self, k: int) -> Nearest:
+        """Return the k nearest: candidates in order of their exact keys, searched again where these may lack one."""
+        rows, rough = self._candidates(k + SPARE)
+        cosines, ordered = np.empty((len(rows), k)), np.empty((len(rows), k), dtype=np.int64)
+        step = max(1, CELLS // (self.asked.shape[1] * rows.shape[1]))
+        for start in range(0, len(rows), step):
+            part = slice(start, start + step)
+            exact = self._exact(part, rows[part])
+            order = np.lexsort((rows[part], -exact), axis=1)[:, :k]
+            cosines[part] = np.take_along_axis(exact, order, axis=1)
+            ordered[part] = np.take_along_axis(rows[part], order, axis=1)
+        unsure = cosines[:, -1] <= rough[:, -1] + float32_error(self.asked.shape[1], "cosine")
+        self.search_again(np.flatnonzero(unsure), ordered, cosines)
+        return Nearest(ordered, cosines)
+
+    def search_again(self, which: Ints, rows: Ints, cosines: Doubles) -> None:
+        """Replace the lists `rows` and `cosines` (Q,k) of the queries numbered `which` by those of all exact keys."""
+        for start in range(0, len(which), CELLS // BLOCK_ROWS):
+            again = which[start : start + CELLS // BLOCK_ROWS]
+            queries = on_grid(self.asked[again], steps_of(self.asked[again], "cosine"))
+            best, index = np.empty((len(again), 0)), np.empty((len(again), 0), dtype=np.int64)
+            for first, block in self._blocks():
+                exact = keys(queries, on_grid(block, steps_of(block, "cosine")), "cosine")
+                self._strike(exact, again, first)
+                best, index = _merged(best, index, exact, first, rows.shape[1])
+            rows[again], cosines[again] = index, best
+
+    def _blocks(self) -> Iterator[tuple[int, Floats]]:
+        """Yield the number of the first row and the rows (B,M) of every block, in order."""
+        first = 0
+        for part in self.parts:
+            for start in range(0, len(part), BLOCK_ROWS):
+                yield first + start, np.asarray(part[start : start + BLOCK_ROWS], dtype=np.float32)
+            first += len(part)
+
+    def _strike(self, products: NDArray[Any], which: Ints, first: int) -> None:
+        """Take what the queries `which` (B,) are not to find out of their `products` (B,G), columns from `first` on."""
+        own = self.own[which]
+        here = np.flatnonzero((own >= first) & (own < first + products.shape[1]))
+        products[here, own[here] - first] = -np.inf
+        if self.classes is not None and self.labels is not None:
+            products[self.classes[which, None] == self.labels[first : first + products.shape[1]]] = -np.inf
+
+    def _candidates(self, width: int) -> tuple[Ints, Floats]:
+        """Return rows (Q,W) that may be among the nearest and their float32 products, descending; -1, -inf for none."""
+        rows = np.full((len(self.asked), width), -1)
+        rough = np.full((len(self.asked), width), -np.inf, dtype=np.float32)
+        for first, block in self._blocks():
+            for start in range(0, len(self.asked), CELLS // BLOCK_ROWS):
+                part = slice(start, start + CELLS // BLOCK_ROWS)
+                products = self.asked[part] @ block.T
+                if not np.isfinite(products[0]).all():
+                    raise ValueError("a row is not finite")
+                self._strike(products, np.arange(len(rows))[part], first)
+                _enter(products, first, rows[part], rough[part])
+        return rows, rough
+
+    def _exact(self, part: slice, rows: Ints) -> Doubles:
+        """Return the exact keys (B,W) of the queries `part` with the gallery `rows` (B,W); -inf where a row is -1."""
+        asked, listed = self.asked[part], rows >= 0
+        searched = gathered(self.parts, np.where(listed, rows, max(0, rows.max())).ravel())
+        searched = on_grid(searched, steps_of(searched, "cosine")).reshape(*rows.shape, -1)
+        products = np.einsum("bm,bwm->bw", on_grid(asked, steps_of(asked, "cosine")), searched)
+        return np.where(listed, products, -np.inf)
 
 
-def _largest(found: NDArray[np.float64], k: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The k largest of each row of `found` (B,N), descending, equal ones by ascending column."""
-    if k == 1:
-        nearest = found.argmax(axis=1)[:, None]
-        return np.take_along_axis(found, nearest, axis=1), nearest
-    last = -np.partition(-found, k - 1, axis=1)[:, k - 1 : k]
-    similarity, index = np.empty((len(found), k)), np.empty((len(found), k), dtype=np.int64)
-    for row, values in enumerate(found):
-        columns = np.flatnonzero(values >= last[row])
-        columns = columns[np.argsort(-values[columns], kind="stable")[:k]]
-        similarity[row], index[row] = values[columns], columns
-    return similarity, index
+def gathered(parts: Sequence[NDArray[Any]], rows: Ints) -> Floats:
+    """Return the rows (K,M) with these numbers, through all parts.
+
+    Raises:
+        ValueError: one of them is no unit vector.
+    """
+    listed = np.empty((len(rows), parts[0].shape[1]), dtype=np.float32)
+    first = 0
+    for part in parts:
+        here = np.flatnonzero((rows >= first) & (rows < first + len(part)))
+        listed[here] = part[rows[here] - first]
+        first += len(part)
+    arrays.check_unit_rows(listed, "gallery rows")
+    return listed
 
 
-def devices() -> int:
-    """Number of GPUs that faiss can search on."""
-    import faiss
-
-    return int(getattr(faiss, "get_num_gpus", int)())
-
-
-def _by_faiss(queries: NDArray[np.float32], gallery: NDArray[np.float32], k: int, own: bool) -> Neighbours:
-    import faiss
-
-    wide = min(len(gallery), k + own + SPARE)
-    index: Any = faiss.IndexFlatIP(gallery.shape[1])
-    if devices() > 0 and wide <= GPU_LONGEST_LIST:
-        index = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
-    index.add(gallery)
-    rough, columns = index.search(queries, wide)
-    similarity, found = np.empty((len(queries), k)), np.empty((len(queries), k), dtype=np.int64)
-    error = float32_error(gallery.shape[1], "cosine")
-    unsure = []
-    step = max(1, EXACT_BYTES // (8 * gallery.shape[1] * wide))
-    for start in range(0, len(queries), step):
-        part = slice(start, min(start + step, len(queries)))
-        exact = _candidate_keys(queries[part], gallery, columns[part])
-        if own:
-            exact[columns[part] == np.arange(part.start, part.stop)[:, None]] = -np.inf
-        order = np.lexsort((columns[part], -exact), axis=1)[:, :k]
-        similarity[part] = np.take_along_axis(exact, order, axis=1)
-        found[part] = np.take_along_axis(columns[part], order, axis=1)
-        unsure.append(part.start + np.flatnonzero(similarity[part][:, -1] <= rough[part][:, -1] + error))
-    again = np.concatenate(unsure) if wide < len(gallery) else np.array([], dtype=np.int64)
-    if again.size:
-        similarity[again], found[again] = by_all_keys(queries, gallery, again, k, own)
-    return Neighbours(similarity, found)
+def _enter(products: Floats, first: int, rows: Ints, rough: Floats) -> None:
+    """Enter products (B,G) with the gallery rows from `first` on in the lists `rows` and `rough` (B,W)."""
+    width = rough.shape[1]
+    for query in np.flatnonzero(products.max(axis=1) > rough[:, -1]):
+        columns = np.flatnonzero(products[query] > rough[query, -1])
+        values = products[query, columns]
+        if len(columns) > width:
+            best = np.argpartition(values, len(values) - width)[-width:]
+            columns, values = columns[best], values[best]
+        values = np.concatenate([rough[query], values])
+        order = np.argsort(-values, kind="stable")[:width]
+        rows[query], rough[query] = np.concatenate([rows[query], columns + first])[order], values[order]
 
 
-def _candidate_keys(
-    queries: NDArray[np.float32], gallery: NDArray[np.float32], columns: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    own = on_grid(queries, steps_of(queries, "cosine"))
-    listed = gallery[columns.ravel()]
-    found = on_grid(listed, steps_of(listed, "cosine")).reshape(*columns.shape, -1)
-    return np.einsum("bm,bkm->bk", own, found)
+def _merged(best: Doubles, index: Ints, exact: Doubles, first: int, k: int) -> tuple[Doubles, Ints]:
+    """Return the k largest of each row of `best` (B,W), columns `index`, and `exact` (B,G), columns from `first` on."""
+    width = min(k, exact.shape[1])
+    last = -np.partition(-exact, width - 1, axis=1)[:, width - 1]
+    chosen = np.empty((len(exact), width), dtype=np.int64)
+    for query, line in enumerate(exact):
+        reaching = np.flatnonzero(line >= last[query])
+        chosen[query] = reaching[np.argsort(-line[reaching], kind="stable")[:width]]
+    best = np.concatenate([best, np.take_along_axis(exact, chosen, axis=1)], axis=1)
+    index = np.concatenate([index, chosen + first], axis=1)
+    order = np.argsort(-best, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(best, order, axis=1), np.take_along_axis(index, order, axis=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import time
@@ -10,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from probmetric.config import EncoderSettings, RunSettings
-from probmetric.planning.runs import encoder_runs
 from probmetric.runs.folder import RunFolder, Split, Which
 from probmetric.runs.names import RESULTS
+from probmetric.runs.plan import encoder_runs
 
 if TYPE_CHECKING:
     import torch
@@ -117,10 +118,9 @@ class Embedder:
         import torch
 
         from probmetric.training.forward import represented
-        from probmetric.uncertainty._unclassified import unclassified
 
         # probabilities of classes that no image has, once per draw, would take longer than all the rest
-        predictor = self.predictor if classified else unclassified(self.predictor)
+        predictor = dataclasses.replace(self.predictor, classifies=classified)
         parts = represented(predictor, functools.partial(self.batches, images), self.processes)
         if not self.processes.first:
             return {}

@@ -16,32 +16,38 @@ Metric names are legal in MLflow and DVC. Nothing is written.
 
 Curves hold what a report needs to take the test images for a sample: `images/<metric>`, the values of single images,
 and `image_errors`, the standard error of a metric over the images; and `severity/<distortion>`, what stronger
-distortions do to the answers (`evaluation.severity`).
+distortions do to the answers (`metrics.severity`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from probmetric.config import Evaluation
 from probmetric.io import present
 from probmetric.metrics import find, own_metrics
 from probmetric.metrics.correlation import spearman
 from probmetric.metrics.severity import by_severity
 from probmetric.metrics.verification import Pairs, error_versus_discard, verification_metrics
 from probmetric.retrieval.measures import summarize
-from probmetric.runs.evaluate_found import Curves, Found
+from probmetric.runs.evaluate_answers import run_answers
 from probmetric.runs.evaluate_places import Places, place_metrics, place_retrieval
-from probmetric.runs.evaluate_settings import EvaluationSettings
-from probmetric.runs.evaluate_strangers import evaluate_ood
-from probmetric.runs.evaluate_test import evaluate_test, per_query, selective
+from probmetric.runs.evaluate_splits import (
+    Curves,
+    Found,
+    evaluate_ood,
+    evaluate_test,
+    per_query,
+    selective,
+)
 from probmetric.runs.folder import Embeddings, RunFolder, Split
-from probmetric.trust.answers import Answers, run_answers, trust_metrics
+from probmetric.trust.answers import Answers, trust_metrics
 from probmetric.trust.p_right import diagram
 from probmetric.trust.truth import Truth, truth_metrics
 
@@ -50,59 +56,68 @@ PosteriorOf = Callable[[NDArray[np.int64]], tuple[NDArray[np.float64], NDArray[n
 Distortions = Mapping[str, NDArray[np.float64]]
 
 
-def evaluate_run(
-    folder: Path | str,
-    settings: EvaluationSettings | Mapping[str, Any] | None = None,
-    *,
-    distortions: Distortions | None = None,
-    pairs: Pairs | None = None,
-    places: Places | None = None,
-    answers: Mapping[str, Answers] | None = None,
-    posterior: PosteriorOf | None = None,
-) -> tuple[Metrics, Curves]:
-    """Metrics (flat, NaN as None) and curves of the run in `folder`; as `RunFolder` keeps them.
+@dataclass(frozen=True)
+class Known:
+    """What is known of the images of a dataset beside their classes.
 
-    Args:
-        folder: run folder with embeddings of `test` and, optionally, `val`, `last` and `ood`.
-        settings: `EvaluationSettings`, a mapping of its fields, or None.
+    Attributes:
         distortions: name -> (rows of the manifest,) strength of a distortion, looked up by each image's `index`; NaN =
             not known. `distortion` is that of all together.
         pairs: pairs of test images to verify, `verification/...`.
         places: where the images were taken, for street scenes: retrieval and sparsification are then as in `places`.
-        answers: `run_answers` of the run, where they are at hand; with the same `ks` their retrieval metrics serve too.
         posterior: manifest rows (n,) of one split -> exact P(class | image) (n, C) and labels (C,), where it is known.
+    """
+
+    distortions: Distortions = field(default_factory=dict)
+    pairs: Pairs | None = None
+    places: Places | None = None
+    posterior: PosteriorOf | None = None
+
+
+def evaluate_run(
+    folder: Path | str,
+    settings: Evaluation | None = None,
+    known: Known | None = None,
+    *,
+    answers: Mapping[str, Answers] | None = None,
+) -> tuple[Metrics, Curves]:
+    """Return metrics (flat, NaN as None) and curves of the run in `folder`; as `RunFolder` keeps them.
+
+    Args:
+        folder: run folder with embeddings of `test` and, optionally, `val`, `last` and `ood`.
+        settings: what to measure.
+        known: what is known of the images.
+        answers: `run_answers` of the run, where they are at hand; with the same `ks` their retrieval metrics serve too.
 
     Raises:
         UnknownNameError: a metric without a record in `probmetric.metrics`, which would have no direction.
         MetricError: a metric of the user's failed.
     """
-    chosen = EvaluationSettings.of(settings)
+    settings, known = settings or Evaluation(), known or Known()
     run = RunFolder(folder)
-    test = run.embeddings("test")
+    test, places = run.embeddings("test"), known.places
     if places is not None:
-        answered: Mapping[str, Answers] = {}
-        found = Found(*place_metrics(test["mean"], test["uncertainty"], places.of(test["index"]), ks=chosen.ks))
+        answers = {}
+        found = Found(*place_metrics(test["mean"], test["uncertainty"], places.of(test["index"]), ks=settings.ks))
     else:
-        answered = run_answers(run, chosen.ks) if answers is None else answers
-        found = _trusted(test, chosen, answered, distortions or {})
-    if pairs is not None:
-        found.add("verification", _verification(test, pairs))
-    if distortions is not None and "distortion" in distortions:
-        found.metrics |= _distortion(test, distortions["distortion"])
-    _other_splits(found, run, places, chosen, answered.get("val"))
+        answers = run_answers(run, settings.ks) if answers is None else answers
+        found = _trusted(test, settings, answers, known.distortions)
+    if known.pairs is not None:
+        found.add("verification", _verification(test, known.pairs))
+    if "distortion" in known.distortions:
+        found.metrics |= _distortion(test, known.distortions["distortion"])
+    _other_splits(found, run, places, settings, answers.get("val"))
     if present(run.embeddings_file("ood")):
-        found.merge(evaluate_ood(test, run.embeddings("ood"), chosen, answered))
-    if posterior is not None and "test" in answered:
-        found.metrics |= truth_metrics(answered["test"], Truth(*posterior(test["index"])))
+        found.merge(evaluate_ood(test, run.embeddings("ood"), answers))
+    if known.posterior is not None and "test" in answers:
+        found.metrics |= truth_metrics(answers["test"], Truth(*known.posterior(test["index"])))
     found.metrics |= own_metrics(test.tensors)
     for name in found.metrics:
         find(name)
     return {name: _json_number(value) for name, value in found.metrics.items()}, found.all_curves()
 
 
-def _trusted(
-    test: Embeddings, settings: EvaluationSettings, answers: Mapping[str, Answers], distortions: Distortions
-) -> Found:
+def _trusted(test: Embeddings, settings: Evaluation, answers: Mapping[str, Answers], distortions: Distortions) -> Found:
     """The test split, and how far its answers can be trusted."""
     found = evaluate_test(test, settings, answers.get("test"))
     trust, stated = trust_metrics(answers)
@@ -121,9 +136,9 @@ def _verification(test: Embeddings, pairs: Pairs) -> dict[str, float]:
 
 
 def _distortion(test: Embeddings, strength: NDArray[np.float64]) -> dict[str, float]:
-    known = strength[test["index"]]
-    given = np.isfinite(known)
-    return {"distortion/spearman": spearman(test["uncertainty"][given], known[given])} if given.any() else {}
+    strengths = strength[test["index"]]
+    finite = np.isfinite(strengths)
+    return {"distortion/spearman": spearman(test["uncertainty"][finite], strengths[finite])} if finite.any() else {}
 
 
 def _severities(
@@ -141,20 +156,20 @@ def _severities(
 
 
 def _other_splits(
-    found: Found, run: RunFolder, places: Places | None, settings: EvaluationSettings, answers: Answers | None
+    found: Found, run: RunFolder, places: Places | None, settings: Evaluation, answers: Answers | None
 ) -> None:
     """Retrieval of the validation split and with the last weights; sparsification of the validation split."""
     others: tuple[Split, ...] = ("val", "last")
     for split in others:
         if present(run.embeddings_file(split)):
-            other, known = run.embeddings(split), answers if split == "val" else None
-            found.add(f"{split}/retrieval", _retrieval(other, places, settings, known))
+            other, answered = run.embeddings(split), answers if split == "val" else None
+            found.add(f"{split}/retrieval", _retrieval(other, places, settings, answered))
             if split == "val":
-                found.add("val/sparsification", _selection(other, places, settings, known))
+                found.add("val/sparsification", _selection(other, places, settings, answered))
 
 
 def _retrieval(
-    split: Embeddings, places: Places | None, settings: EvaluationSettings, answers: Answers | None
+    split: Embeddings, places: Places | None, settings: Evaluation, answers: Answers | None
 ) -> dict[str, float]:
     """Retrieval metrics of a split other than test."""
     if places is None:
@@ -164,7 +179,7 @@ def _retrieval(
 
 
 def _selection(
-    val: Embeddings, places: Places | None, settings: EvaluationSettings, answers: Answers | None
+    val: Embeddings, places: Places | None, settings: Evaluation, answers: Answers | None
 ) -> dict[str, float]:
     """Selective metrics of the validation split."""
     if places is not None:

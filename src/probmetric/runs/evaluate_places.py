@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from probmetric.data.places import RADIUS, Subtask, positives, subtask
 from probmetric.metrics.image_errors import image_curves, known_errors
 from probmetric.metrics.selective import selective_metrics, sparsification
-from probmetric.retrieval.measures import retrieval_per_query, summarize
-from probmetric.retrieval.neighbours import nearest_neighbours
+from probmetric.retrieval import retrieval_per_query, search, summarize
 
 Doubles = NDArray[np.float64]
 SUBTASKS: tuple[Subtask, ...] = ("day_to_night", "night_to_day")
@@ -80,7 +79,7 @@ def place_metrics(
     if values and np.any(values["positives"] > 0):
         asked = values["positives"] > 0
         correct, doubt = values["recall_at_1"][asked], uncertainty.astype(np.float64)
-        nearest = database[nearest_neighbours(mean[queries], mean[database], k=1).indices[:, 0]]
+        nearest = database[search(mean[queries], mean[database], k=1).rows[:, 0]]
         both = ((doubt[queries] + doubt[nearest]) / 2)[asked]
         curve, _ = sparsification(doubt[queries][asked], correct)
         found = selective_metrics(doubt[queries][asked], correct)

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-Step = Literal["train", "fit_posterior", "embed", "evaluate"]
-STEPS: tuple[Step, ...] = ("train", "fit_posterior", "embed", "evaluate")
+Step = Literal["train", "fit", "embed", "evaluate"]
+STEPS: tuple[Step, ...] = ("train", "fit", "embed", "evaluate")
 Which = Literal["selected", "last"]
 Split = Literal["val", "test", "ood", "last"]
 RERUN = "delete the run folder and run the workflow again"
@@ -144,7 +144,7 @@ class RunFiles:
         splits: tuple[Split, ...] = ("val", "test", "ood", "last")
         files: dict[Step, tuple[Path, ...]] = {
             "train": (self.weights_file("selected"), self.weights_file("last"), self.history_file, self.encoder_file),
-            "fit_posterior": (self.posterior_file,),
+            "fit": (self.posterior_file,),
             "embed": (*map(self.embeddings_file, splits), self.timing_file),
             "evaluate": (self.metrics_file, self.curves_file, self.matches_file, self.record_file),
         }
@@ -310,9 +310,13 @@ class RunFolder(RunFiles):
     @functools.cached_property
     def metrics(self) -> dict[str, float | None]:
         """Metric name -> value; None where the metric is not defined for this run."""
-        found: dict[str, float | None]
-        found = read_json(self._unchanged(self.metrics_file), RERUN, dict[str, float | int | None])
-        return found
+        self._unchanged(self.metrics_file)
+        return self.read_metrics()
+
+    def read_metrics(self) -> dict[str, float | None]:
+        """Read metrics.json as it is, before a record says what it was."""
+        metrics: dict[str, float | None] = read_json(self.metrics_file, RERUN, dict[str, float | int | None])
+        return metrics
 
     @functools.cached_property
     def curves(self) -> dict[str, Any]:

@@ -1,32 +1,34 @@
-"""What the steps of a run are made from, so far as settings and code say it: the same for planning and for the jobs.
+"""What the steps of a run are made from, so far as settings, data and code say it: the same for planning and for jobs.
 
-    train           loss, objective, backbone and training settings
-    fit_posterior   the uncertainty and the seed
-    embed           the same, and the sets out of distribution
-    evaluate        the evaluation settings and the code of all metrics
+    train      loss, objective, backbone and training settings
+    fit        the uncertainty and the seed
+    embed      the same, and the sets out of distribution
+    evaluate   the evaluation settings and the code of all metrics
 
-Data and what the steps before wrote are added where they are known (`ingredients`). Raise a version in `VERSIONS` when
-a step itself, and not one of its components, computes something else.
+The identity of a step is the digest of its settings that differ from their defaults, its data, the version of the step,
+the code of its components and what the steps before it wrote. Times of files mean nothing. Raise a version in
+`VERSIONS` when a step itself, and not one of its components, computes something else.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from probmetric import losses, metrics, models, uncertainty
 from probmetric.config import Component, EncoderSettings, RunSettings
 from probmetric.data import views
-from probmetric.io import content_digest, sha256_file
+from probmetric.io import content_digest, digest_of, sha256_file
 from probmetric.registry import Registry
 from probmetric.runs.folder import Step
-from probmetric.runs.made import Ingredients, Made
+from probmetric.runs.plan import Run
 from probmetric.runs.source import module_digests
 from probmetric.trust import scores
 
-VERSIONS: dict[Step, int] = {"train": 1, "fit_posterior": 1, "embed": 3, "evaluate": 3}
+VERSIONS: dict[Step, int] = {"train": 1, "fit": 1, "embed": 3, "evaluate": 3}
 PRETRAINED = "pretrained"
 EVALUATION = "probmetric.runs.evaluate"
 
@@ -39,118 +41,160 @@ REGISTRIES: dict[str, Registry] = {
 }
 # Names and places, and what changes no result.
 _ASIDE = frozenset({"method", "label", "base", "prepared", "training.checkpoint_every"})
-_OF_POSTERIOR = ("uncertainty", "seed")
+# Settings fields that a step reads; of `evaluate` and `embed` what the steps before read counts through their output.
+_FIELDS: dict[Step, frozenset[str]] = {
+    "train": frozenset(EncoderSettings.model_fields),
+    "fit": frozenset({"uncertainty", "seed"}),
+    "embed": frozenset({"uncertainty", "seed", "ood"}),
+    "evaluate": frozenset({"evaluation"}),
+}
+_COMPONENTS: dict[Step, tuple[str, ...]] = {
+    "train": ("loss", "objective", "backbone", "view"),
+    "fit": ("uncertainty",),
+    "embed": ("loss", "backbone", "uncertainty"),
+    "evaluate": (),
+}
 # Without a view of the run's or the source's, the images' shape decides between these.
 _UNDECLARED = {"view": ("small", "photos")}
 
 
-def ingredients(
-    settings: RunSettings | EncoderSettings,
-    step: Step,
-    *,
-    data: Mapping[str, str],
-    upstream: Mapping[str, Made] | None = None,
-) -> Ingredients:
-    """What `step` of a run with `settings` is made from.
+@dataclass(frozen=True)
+class Ingredients:
+    """Everything a step's results depend on.
+
+    Attributes:
+        step: the step.
+        version: version of the step; raised when what it does changes in a way no component's code shows.
+        settings: dotted settings that differ from their defaults.
+        data: prepared dataset -> digest.
+        code: module -> digest of its syntax tree.
+        upstream: what a step before wrote, by a name for it -> digest of its content.
+    """
+
+    step: Step
+    version: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, str] = field(default_factory=dict)
+    code: Mapping[str, str] = field(default_factory=dict)
+    upstream: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def identity(self) -> str:
+        """Digest that two runs of the step share only if they compute the same."""
+        # Code counts by content: a module that was moved or renamed does what it did.
+        return digest_of(
+            {
+                "step": self.step,
+                "version": self.version,
+                "settings": dict(self.settings),
+                "data": dict(sorted(self.data.items())),
+                "code": sorted(set(self.code.values())),
+                "upstream": dict(self.upstream),
+            }
+        )
+
+
+def ingredients(run: Run, step: Step, upstream: Mapping[str, str] | None = None) -> Ingredients:
+    """Return what `step` of `run` would be made from now.
 
     Args:
-        settings: the run's settings.
+        run: the planned run.
         step: the step.
-        data: prepared dataset -> digest (`data_digests`).
-        upstream: the finished steps before it, by name.
+        upstream: name of a step before (`steps_before`) -> digest of what it wrote.
     """
-    before = dict(upstream or {})
-    written = {name: made.output for name, made in before.items()}
+    settings = run.settings
+    written = dict(upstream or {})
     if step == "train" and isinstance(settings.pretrained, str) and Path(settings.pretrained).is_file():
         written[PRETRAINED] = content_digest(settings.pretrained)
+    names = run.data if step in ("embed", "evaluate") else run.data[:1]
     return Ingredients(
         step=step,
         version=VERSIONS[step],
-        settings=_STEP_SETTINGS[step](settings),
-        data=dict(data),
+        settings=step_settings(settings, step),
+        data=data_digests(settings.prepared, names),
         code=step_code(settings, step),
         upstream=written,
-        cohorts=tuple(sorted({made.ingredients.cohort for made in before.values()})),
     )
 
 
+def steps_before(run: Run, step: Step) -> dict[str, tuple[str, Step]]:
+    """Return the steps whose files `step` reads: name -> (run, step); of several encoders one each."""
+    if step == "train":
+        return {PRETRAINED: (run.origin, "train")} if run.origin else {}
+    if step == "evaluate":
+        return {"embed": (run.name, "embed")}
+    encoders: dict[str, tuple[str, Step]] = {
+        f"encoder {number}": (name, "train") for number, name in enumerate(run.encoders)
+    }
+    if step == "embed" and run.fits_posterior:
+        encoders["posterior"] = (run.name, "fit")
+    return encoders
+
+
+def planned_steps(run: Run) -> dict[str, str]:
+    """Return step -> identity by settings and code alone: what a plan can say before anything is made.
+
+    The training of a borrowed encoder counts too.
+    """
+    steps: tuple[Step, ...] = ("train", *(step for step in run.steps if step != "train"))
+    return {
+        step: Ingredients(
+            step, VERSIONS[step], step_settings(run.settings, step), code=step_code(run.settings, step)
+        ).identity
+        for step in steps
+    }
+
+
 def data_digests(prepared: str | Path, names: Iterable[str]) -> dict[str, str]:
-    """Prepared dataset -> first digits of its digest file's SHA-256; those that are not prepared are left out."""
+    """Return prepared dataset -> first digits of its digest file's SHA-256, leaving out those that are not prepared."""
     paths = {name: Path(prepared) / name / "digest" for name in names}
     return {name: _file_digest(path, path.stat().st_mtime_ns) for name, path in paths.items() if path.exists()}
 
 
 @functools.lru_cache(maxsize=4096)
 def _file_digest(path: Path, changed: int) -> str:
-    """Digest of a file last changed at time `changed`: read once, however many runs use the dataset."""
+    """Return the digest of a file last changed at time `changed`, read once however many runs use the dataset."""
     return sha256_file(path)[:16]
 
 
 def step_code(settings: RunSettings | EncoderSettings, step: Step) -> dict[str, str]:
-    """Module -> digest of the code the step's components are made of."""
-    parts = {"train": ("loss", "objective", "backbone", "view"), "fit_posterior": ("uncertainty",), "evaluate": ()}
-    found: dict[str, str] = {}
-    for part in parts.get(step, ("loss", "backbone", "uncertainty")):
+    """Return module -> digest of the code that the step's components are made of."""
+    code: dict[str, str] = {}
+    for part in _COMPONENTS[step]:
         component = getattr(settings, part)
         names = _with_guides(part, component) if component else _UNDECLARED.get(part, ())
         for name in names:
-            found |= component_code(part, name)
-    return found | (_evaluation_code() if step == "evaluate" else {})
+            code |= component_code(part, name)
+    return code | (_evaluation_code() if step == "evaluate" else {})
 
 
 def _evaluation_code() -> dict[str, str]:
-    """Module -> digest of the evaluation, of all scores and of the metrics users registered."""
-    found = module_digests(EVALUATION)
+    """Return module -> digest of the evaluation, of all scores and of the metrics users registered."""
+    code = module_digests(EVALUATION)
     for entry in metrics.REGISTRY.foreign_entries().values():
-        found |= module_digests(entry.module)
+        code |= module_digests(entry.module)
     for name in scores.REGISTRY.names():
-        found |= module_digests(scores.REGISTRY.module(name))
-    return found
+        code |= module_digests(scores.REGISTRY.module(name))
+    return code
 
 
 @functools.cache
 def component_code(part: str, name: str) -> dict[str, str]:
-    """Module -> digest of a component: the loss, objective, uncertainty or backbone `name`."""
+    """Return module -> digest of a component: the loss, objective, uncertainty or backbone `name`."""
     return module_digests(REGISTRIES[part].module(name))
 
 
 def _with_guides(part: str, component: Component) -> list[str]:
-    """The component's name, and those of others it is told to use (`guidance: proxy_anchor`)."""
-    known = REGISTRIES[part].names()
-    return [component.name, *(value for value in component.options.values() if value in known)]
+    """Return the component's name, and those of others it is told to use (`guidance: proxy_anchor`)."""
+    names = REGISTRIES[part].names()
+    return [component.name, *(value for value in component.options.values() if value in names)]
 
 
-def _of_training(settings: RunSettings | EncoderSettings) -> dict[str, Any]:
-    fields = set(EncoderSettings.model_fields)
-    return _flat(settings.model_dump(mode="json", exclude_defaults=True, include=fields), tuple(REGISTRIES))
-
-
-def _of_posterior(settings: RunSettings | EncoderSettings) -> dict[str, Any]:
-    return _flat(settings.model_dump(mode="json", exclude_defaults=True, include=set(_OF_POSTERIOR)), ("uncertainty",))
-
-
-def _of_embedding(settings: RunSettings | EncoderSettings) -> dict[str, Any]:
-    include = {*_OF_POSTERIOR, "ood"}
-    return _flat(settings.model_dump(mode="json", exclude_defaults=True, include=include), ("uncertainty",))
-
-
-def _of_evaluation(settings: RunSettings | EncoderSettings) -> dict[str, Any]:
-    return _flat(settings.model_dump(mode="json", exclude_defaults=True, include={"evaluation"}), ())
-
-
-_STEP_SETTINGS = {
-    "train": _of_training,
-    "fit_posterior": _of_posterior,
-    "embed": _of_embedding,
-    "evaluate": _of_evaluation,
-}
-
-
-def _flat(values: Mapping[str, Any], parts: Iterable[str]) -> dict[str, Any]:
-    """Dotted settings; of a component its name and the options that differ from those it declares."""
+def step_settings(settings: RunSettings | EncoderSettings, step: Step) -> dict[str, Any]:
+    """Return the dotted settings a step reads that differ from their defaults; of a component its name and options."""
     flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if key in parts and value is not None:
+    for key, value in settings.model_dump(mode="json", exclude_defaults=True, include=set(_FIELDS[step])).items():
+        if key in REGISTRIES and value is not None:
             flat |= _component(key, value)
         elif isinstance(value, Mapping):
             flat |= {f"{key}.{name}": item for name, item in value.items()}

@@ -1,71 +1,22 @@
-"""What made the files of a run folder: one record per step, and the files of earlier settings kept beside.
+"""The record of a finished step, `results/<run>/made/<step>.json`, and whether it fits what is planned.
 
-    results/<run>/made/<step>.json                  what the present files of the step were made from
-    state/kept/<run>/<step>/<identity>/...          hard links to the files of every identity made so far
-    state/kept/<run>/<step>/latest                  the identity made or brought back last
-
-The identity of a step is the digest of its settings that differ from their defaults, its data, the version of the step,
-the code of its components and what the steps before it wrote. Times of files mean nothing: a copy, a clone or an rsync
-is as good as the original. Going back to earlier settings brings the kept files back instead of computing them again;
-`probmetric clean` removes those that no longer belong to a run as it is.
+A step is made again where its record does not fit: other settings, data, code or files of the steps before. Times of
+files mean nothing: a copy, a clone or an rsync is as good as the original.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from probmetric.io import atomic_path, content_digest, digest_of, remembered_json, remove, write_json, write_text
-from probmetric.io.folders import mark_folder, remove_folder
-from probmetric.runs.folder import STEPS, RunFolder, Step
+from probmetric.io import content_digest, digest_of, remembered_json, remove, write_json
+from probmetric.runs.folder import RunFolder, Step
+from probmetric.runs.identity import PRETRAINED, Ingredients, ingredients, steps_before
+from probmetric.runs.plan import Run
 
-KEPT, KEPT_RESULTS = Path("state/kept"), "kept results"
-_COMPLETE, _LATEST = "complete", "latest"
-_SHORT = 16
-
-
-@dataclass(frozen=True)
-class Ingredients:
-    """Everything a step's results depend on.
-
-    Attributes:
-        step: the step.
-        version: version of the step; raised when what it does changes in a way no component's code shows.
-        settings: dotted settings that differ from their defaults.
-        data: prepared dataset -> digest.
-        code: module -> digest of its syntax tree.
-        upstream: file written by a step before -> digest of its content.
-        cohorts: cohorts of the steps before.
-    """
-
-    step: Step
-    version: int
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    data: Mapping[str, str] = field(default_factory=dict)
-    code: Mapping[str, str] = field(default_factory=dict)
-    upstream: Mapping[str, str] = field(default_factory=dict)
-    cohorts: tuple[str, ...] = ()
-
-    @property
-    def identity(self) -> str:
-        """Digest that two runs of the step share only if they compute the same."""
-        return digest_of(self._decisive(dict(self.settings)) | {"upstream": dict(self.upstream)})
-
-    @property
-    def cohort(self) -> str:
-        """Digest shared by the seeds of one setting made by the same code: what a table's cell may average."""
-        settings = {name: value for name, value in self.settings.items() if name != "seed"}
-        return digest_of(self._decisive(settings) | {"cohorts": sorted(set(self.cohorts))})
-
-    def _decisive(self, settings: dict[str, Any]) -> dict[str, Any]:
-        # Code counts by content: a module that was moved or renamed does what it did.
-        code = sorted(set(self.code.values()))
-        data = dict(sorted(self.data.items()))
-        return {"step": self.step, "version": self.version, "settings": settings, "data": data, "code": code}
+State = Literal["fresh", "stale", "missing"]
+_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -91,19 +42,13 @@ class Made:
 
 
 def read_made(run: str, step: Step) -> Made | None:
-    """The record of a step; None where it was never finished, or its record is damaged."""
+    """Return the record of a step; None where it was never finished, or its record is damaged."""
     try:
         values = remembered_json(RunFolder.named(run).made_file(step))
         known = {name: values["ingredients"][name] for name in Ingredients.__dataclass_fields__}
-        known["cohorts"] = tuple(known["cohorts"])
-        return Made(Ingredients(**known), values["release"], values["output"], values.get("files", {}))
+        return Made(Ingredients(**known), values["release"], values["output"], values["files"])
     except (KeyError, TypeError):
         return None
-
-
-def files_there(run: str, step: Step) -> bool:
-    """Whether every file of the step is there."""
-    return all(file.exists() for file in RunFolder.named(run).step_files(step))
 
 
 def forget(run: str, step: Step) -> None:
@@ -111,70 +56,131 @@ def forget(run: str, step: Step) -> None:
     remove(RunFolder.named(run).made_file(step))
 
 
-def record(run: str, ingredients: Ingredients, *, release: str) -> Made:
-    """Say what made the files of a step, last of all, and keep them beside under their identity."""
-    folder, step = RunFolder.named(run), ingredients.step
+def record(run: str, made_of: Ingredients, *, release: str) -> Made:
+    """Write what made the files of a step, last of all.
+
+    `made/evaluate.json` holds the metrics too, so that a lost metrics.json (Snakemake removes it before a job) is
+    written again instead of measured again (`restore_metrics`).
+    """
+    folder, step = RunFolder.named(run), made_of.step
     output = digest_of({file.name: content_digest(file) for file in folder.step_results(step)})
-    made = Made(ingredients, release, output, {file.name: content_digest(file) for file in folder.step_files(step)})
-    write_json(folder.made_file(step), asdict(made) | {"identity": made.identity, "cohort": ingredients.cohort})
-    _keep(folder, made)
+    made = Made(made_of, release, output, {file.name: content_digest(file) for file in folder.step_files(step)})
+    metrics = {"metrics": folder.read_metrics()} if step == "evaluate" else {}
+    write_json(folder.made_file(step), asdict(made) | {"identity": made.identity} | metrics)
     return made
 
 
-def restore(run: str, ingredients: Ingredients) -> bool:
-    """Bring back the files this step made of the same ingredients before it made others; False if there are none.
-
-    Files of the latest identity are not brought back: who deletes them, or forces the step, wants them computed.
-    """
-    folder, step = RunFolder.named(run), ingredients.step
-    kept = _kept_folder(folder, step, ingredients.identity)
-    latest = kept.with_name(_LATEST)
-    if not (kept / _COMPLETE).exists() or not latest.exists() or latest.read_text() == ingredients.identity:
+def restore_metrics(run: str) -> bool:
+    """Write metrics.json again from the record of a finished evaluation; False where the record has none."""
+    folder = RunFolder.named(run)
+    values = remembered_json(folder.made_file("evaluate"))
+    metrics = values.get("metrics") if isinstance(values, dict) else None
+    if not isinstance(metrics, dict):
         return False
-    forget(run, step)
-    for file in _all_files(folder, step):
-        _link(kept / file.relative_to(folder.path), file)
-    write_text(latest, ingredients.identity)
+    write_json(folder.metrics_file, metrics)
     return True
 
 
-def superseded() -> list[Path]:
-    """Kept folders whose files are not those of the run as it is."""
-    found = []
-    for folder in sorted(path.parent for path in KEPT.glob(f"*/*/*/*/*/{_COMPLETE}")):
-        run, step = str(folder.parents[1].relative_to(KEPT)), folder.parent.name
-        made = read_made(run, step) if step in STEPS else None
-        if made is None or made.identity[:_SHORT] != folder.name:
-            found.append(folder)
-    return found
+@dataclass(frozen=True)
+class Verdict:
+    """State of a step or of a run, and why where it is not fresh."""
+
+    state: State
+    why: str = ""
+
+    @property
+    def usable(self) -> bool:
+        """Whether the files are those of the plan."""
+        return self.state == "fresh"
 
 
-def _keep(folder: RunFolder, made: Made) -> None:
-    """Link the files into `state/kept`; a folder without the mark of completeness is no copy."""
-    step = made.ingredients.step
-    kept = _kept_folder(folder, step, made.identity)
-    remove_folder(kept, KEPT_RESULTS)
-    names = [file.relative_to(folder.path).as_posix() for file in _all_files(folder, step)]
-    mark_folder(kept, KEPT_RESULTS, [*names, _COMPLETE])
-    for file in _all_files(folder, step):
-        _link(file, kept / file.relative_to(folder.path))
-    (kept / _COMPLETE).touch()
-    write_text(kept.with_name(_LATEST), made.identity)
+FRESH, MISSING = Verdict("fresh"), Verdict("missing")
 
 
-def _all_files(folder: RunFolder, step: Step) -> tuple[Path, ...]:
-    return (*folder.step_files(step), folder.made_file(step))
+class Judge:
+    """Judge of the steps of many runs; every record is read once."""
+
+    def __init__(self, runs: Mapping[str, Run]) -> None:
+        """Judge `runs`; a run they take an encoder or weights from is judged too if it is among them."""
+        self.runs = runs
+        self._made: dict[tuple[str, Step], Made | None] = {}
+        self._verdicts: dict[tuple[str, Step], Verdict] = {}
+
+    def made(self, run: str, step: Step) -> Made | None:
+        """Return the record of a step."""
+        key = run, step
+        if key not in self._made:
+            self._made[key] = read_made(run, step)
+        return self._made[key]
+
+    def verdict(self, run: str, step: Step) -> Verdict:
+        """Return the state of a step."""
+        key = run, step
+        if key not in self._verdicts:
+            self._verdicts[key] = self._judge(self.runs[run], step)
+        return self._verdicts[key]
+
+    def run_verdict(self, run: str) -> Verdict:
+        """Return the state of a whole run: of its first step, or of a step before, that is not fresh."""
+        planned = self.runs[run]
+        borrowed = [self.verdict(name, "train") for name in planned.encoders if name != run and name in self.runs]
+        stale = [verdict for verdict in borrowed if verdict.state == "stale"]
+        own = [self.verdict(run, step) for step in planned.steps]
+        return next((verdict for verdict in [*stale, *own] if not verdict.usable), FRESH)
+
+    def _judge(self, run: Run, step: Step) -> Verdict:
+        made = self.made(run.name, step)
+        if made is None:
+            there = all(file.exists() for file in RunFolder.named(run.name).step_files(step))
+            return Verdict("stale", "no record says what made it") if there else MISSING
+        before = steps_before(run, step)
+        stale = [key for key in before.values() if key[0] in self.runs and self.verdict(*key).state == "stale"]
+        if stale:
+            return Verdict("stale", f"{stale[0][1]} of {stale[0][0]} is stale")
+        wanted = ingredients(run, step, self.upstream(run, step))
+        return _compared(made.ingredients, wanted, ignored={name for name in before if name not in wanted.upstream})
+
+    def upstream(self, run: Run, step: Step) -> dict[str, str]:
+        """Return what the finished steps before `step` wrote: name -> digest."""
+        made = {name: self.made(*key) for name, key in steps_before(run, step).items()}
+        return {name: found.output for name, found in made.items() if found}
 
 
-def _kept_folder(folder: RunFolder, step: Step, identity: str) -> Path:
-    return KEPT / folder.key.run / step / identity[:_SHORT]
+def _compared(had: Ingredients, wanted: Ingredients, ignored: Set[str]) -> Verdict:
+    """Return the verdict on a record; of `ignored` steps before nothing is there to compare."""
+    absent = {PRETRAINED} - wanted.upstream.keys()  # a weight file that is gone is not held against the results
+    anew = [name for name in _differing(had.upstream, wanted.upstream) if name not in absent | ignored]
+    version = f"step {wanted.step} version {had.version} -> {wanted.version}" if had.version != wanted.version else ""
+    data = [name for name in sorted(wanted.data) if had.data.get(name) != wanted.data[name]]
+    reasons = [
+        *filter(None, [version]),
+        *_settings(had.settings, wanted.settings),
+        *(f"dataset {name} has other content" for name in data),
+        *(f"{name} was made anew" for name in anew),
+        *(f"{name} changed" for name in _changed_modules(had, wanted)),
+    ]
+    return Verdict("stale", _shortened(reasons)) if reasons else FRESH
 
 
-def _link(source: Path, target: Path) -> None:
-    """A hard link, or a copy where the file system has none; `target` is replaced whole."""
-    with atomic_path(target) as temporary:
-        temporary.unlink()
-        try:
-            os.link(source, temporary)
-        except OSError:
-            shutil.copyfile(source, temporary)
+def _differing(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    return sorted(name for name in had.keys() | wanted.keys() if had.get(name) != wanted.get(name))
+
+
+def _settings(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Return the settings that differ, as `loss.scale 16 -> 32`; what is not named has its default."""
+    names = _differing(had, wanted)
+    return [f"{name} {had.get(name, 'default')} -> {wanted.get(name, 'default')}" for name in names]
+
+
+def _changed_modules(had: Ingredients, wanted: Ingredients) -> list[str]:
+    """Return the modules whose code differs, by content: a module may move."""
+    if sorted(set(had.code.values())) == sorted(set(wanted.code.values())):
+        return []
+    digests = set(had.code.values())
+    changed = [name for name, digest in wanted.code.items() if digest not in digests]
+    return changed or _differing(had.code, wanted.code)
+
+
+def _shortened(reasons: list[str]) -> str:
+    more = f" and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
+    return ", ".join(reasons[:_SHOWN]) + more

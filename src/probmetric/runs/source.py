@@ -25,8 +25,8 @@ MEMORY = Path("state/source.json")
 INFRASTRUCTURE = tuple(
     f"probmetric.{name}"
     for name in (
-        *("config", "errors", "io", "launch", "lazy", "planning", "privacy", "registry", "reporting"),
-        *("metrics._docs", "metrics._headlines", "metrics._records", "tracking"),
+        *("config", "errors", "io", "launch", "lazy", "planning", "process", "registry", "reporting"),
+        *("metrics.names", "metrics.tables", "tracking"),
         *("runs.folder", "runs.made", "runs.names", "runs.source"),
     )
 )

@@ -1,6 +1,7 @@
-"""The steps of one run, on folders: each reads what the step before it wrote and writes its own files whole.
+"""The steps of one run in one process: train -> fit -> embed -> evaluate, each skipped where its record fits.
 
-Which files these are: `probmetric.runs.folder`.
+Each step reads what the step before it wrote and writes its own files whole (`probmetric.runs.folder`), its record last
+(`probmetric.runs.made`). After a kill the same call goes on with the step it was in, training from its checkpoint.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import contextlib
 import functools
 import json
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,13 +19,11 @@ from typing import TYPE_CHECKING, Any
 from probmetric import __version__
 from probmetric.config import ConfigError, RunSettings
 from probmetric.launch import ALONE, Place
-from probmetric.planning.plans import RunPlan
-from probmetric.planning.runs import Run
-from probmetric.planning.staleness import step_ingredients, steps_before
-from probmetric.runs.embed import Embedder, fit_uncertainty, load_trained, prepared_folder
-from probmetric.runs.folder import RunFolder, Step
-from probmetric.runs.made import Ingredients, forget, read_made, record, restore
+from probmetric.runs.folder import STEPS, RunFolder, Step
+from probmetric.runs.identity import Ingredients, ingredients
+from probmetric.runs.made import Judge, forget, record, restore_metrics
 from probmetric.runs.names import RESULTS, STATE
+from probmetric.runs.plan import Run, RunPlan
 
 if TYPE_CHECKING:
     from probmetric.trust.deployed import Unit
@@ -32,30 +32,59 @@ log = logging.getLogger(__name__)
 DISTORTIONS = ("warp", "noise", "blur", "occlusion", "distortion")  # columns of a manifest: strengths, 0 for none
 
 
-def already_made(plan: RunPlan, step: Step) -> bool:
-    """Bring back the step's files if they were made before of just this; says so, and whether it did."""
-    found = _ingredients(plan, step)
-    restored = restore(plan.run.name, found)
-    if restored:
-        log.info("%s of %s was made before: brought back from state/kept.", step, plan.run.name)
-    return restored
+def unfinished(run: Run, until: Step = "evaluate") -> tuple[Step, ...]:
+    """Return the steps of `run` that are to be made: the first whose record does not fit, and all that follow it.
+
+    A lost metrics.json alone is written again from the record of the evaluation.
+    """
+    judge, folder = Judge({run.name: run}), RunFolder.named(run.name)
+    steps = [step for step in run.steps if STEPS.index(step) <= STEPS.index(until)]
+
+    def lacks(step: Step) -> bool:
+        return not all(file.exists() for file in folder.step_files(step))
+
+    first = next((n for n, step in enumerate(steps) if not judge.verdict(run.name, step).usable), len(steps))
+    if first == len(steps) and steps and steps[-1] == "evaluate" and not folder.finished:
+        restore_metrics(run.name)
+    if first == len(steps) and steps and lacks(steps[-1]):
+        first -= 1
+    while 0 < first < len(steps) and lacks(steps[first - 1]):
+        first -= 1
+    return tuple(steps[first:])
 
 
-def _ingredients(plan: RunPlan, step: Step) -> Ingredients:
-    """What the step is made from now: the plan, the data, the code and the files of the steps before."""
-    before = {name: read_made(*key) for name, key in steps_before(plan.run, step).items()}
-    return step_ingredients(plan.run, step, {name: made for name, made in before.items() if made})
+def make(plan: RunPlan, steps: Sequence[Step], *, threads: int = 1, place: Place = ALONE) -> None:
+    """Make `steps` of a run, one after the other.
+
+    Args:
+        plan: the run.
+        steps: those to be made (`unfinished`).
+        threads: CPU threads of this process.
+        place: which of the processes that train and embed together this one is; the first one does all else.
+    """
+    for step in steps:
+        started = time.perf_counter()
+        if step == "train":
+            train(plan, threads=threads, place=place)
+        elif step == "embed":
+            embed(plan, threads=threads, place=place)
+        elif place.rank == 0:
+            if step == "fit":
+                fit(plan, threads=threads)
+            else:
+                evaluate(plan)
+        log.info("%s of %s: %.1f s", step, plan.run.name, time.perf_counter() - started)
 
 
 @contextlib.contextmanager
 def _recorded(plan: RunPlan, step: Step, *, first: bool = True) -> Iterator[Ingredients]:
-    """Around a step: its old record goes before its files change, the new one comes when they are whole."""
-    found = _ingredients(plan, step)
+    """Wrap a step: its old record goes before its files change, the new one comes when they are whole."""
+    made_of = ingredients(plan.run, step, Judge({plan.run.name: plan.run}).upstream(plan.run, step))
     if first:
         forget(plan.run.name, step)
-    yield found
+    yield made_of
     if first:
-        record(plan.run.name, found, release=__version__)
+        record(plan.run.name, made_of, release=__version__)
 
 
 def train(plan: RunPlan, *, threads: int = 1, place: Place = ALONE) -> None:
@@ -64,13 +93,14 @@ def train(plan: RunPlan, *, threads: int = 1, place: Place = ALONE) -> None:
     If the plan's store is the address of an MLflow server, the curves appear there while the run trains. `place` says
     which of several processes that train it together this one is.
     """
+    from probmetric.runs.embed import prepared_folder
     from probmetric.tracking import live_curves
     from probmetric.training import train_run
     from probmetric.training.processes import joined
 
     run, settings = plan.run.name, plan.run.settings.encoder()
     with (
-        _recorded(plan, "train", first=place.rank == 0) as made,
+        _recorded(plan, "train", first=place.rank == 0) as made_of,
         joined(place) as processes,
         live_curves(plan.store if processes.first else "", run) as on_epoch,
     ):
@@ -82,19 +112,20 @@ def train(plan: RunPlan, *, threads: int = 1, place: Place = ALONE) -> None:
             threads=threads,
             on_epoch=on_epoch,
             processes=processes,
-            code=made.code,
+            code=made_of.code,
         )
 
 
-def fit_posterior(plan: RunPlan, *, threads: int = 1) -> None:
+def fit(plan: RunPlan, *, threads: int = 1) -> None:
     """Fit the run's uncertainty on the training images and write its posterior."""
     import torch
 
+    from probmetric.runs.embed import fit_uncertainty, load_trained
     from probmetric.training import claim_device
 
     run, settings = plan.run, plan.run.settings
     torch.set_num_threads(threads)
-    with _recorded(plan, "fit_posterior"):
+    with _recorded(plan, "fit"):
         with claim_device("auto") as device:
             posterior = fit_uncertainty(settings, load_trained(run.encoder, settings, device, "selected"), device)
         RunFolder.named(run.name).write_posterior(posterior, settings.uncertainty.name)
@@ -114,6 +145,7 @@ def embed(plan: RunPlan, *, threads: int = 1, place: Place = ALONE) -> None:
 
 
 def _embed_splits(planned: Run, place: Place) -> None:
+    from probmetric.runs.embed import Embedder, prepared_folder
     from probmetric.training import claim_device
     from probmetric.training.processes import joined
 
@@ -138,19 +170,16 @@ def evaluate(plan: RunPlan) -> None:
 
 
 def _evaluate(planned: Run, plugins: Sequence[str]) -> None:
-    from probmetric.runs.evaluate import evaluate_run
-    from probmetric.trust.answers import p_right_of, run_answers
+    from probmetric.runs.embed import prepared_folder
+    from probmetric.runs.evaluate import Known, evaluate_run
+    from probmetric.runs.evaluate_answers import run_answers
+    from probmetric.trust.answers import p_right_of
 
     run, encoder_run, settings = planned.name, planned.encoder, planned.settings
     folder, chosen = RunFolder.named(run), settings.evaluation
     known = _known(prepared_folder(settings))
     answers = {} if "places" in known else run_answers(folder, chosen.ks)
-    metrics, curves = evaluate_run(
-        folder.path,
-        {"ks": chosen.ks, "clustering": chosen.clustering, "seed": chosen.seed, "bins": chosen.calibration_bins},
-        answers=answers,
-        **known,
-    )
+    metrics, curves = evaluate_run(folder.path, chosen, Known(**known), answers=answers)
     if chosen.proxies or chosen.training_images:
         found, spectrum = _training_metrics(run, encoder_run, settings)
         metrics |= found
@@ -215,8 +244,9 @@ def _training_metrics(
     """
     import torch
 
+    from probmetric.metrics import proxy_transport
     from probmetric.metrics.structure import singular_values, structure_metrics
-    from probmetric.metrics.transport import proxy_transport
+    from probmetric.runs.embed import Embedder, prepared_folder
     from probmetric.training import claim_device
     from probmetric.training.processes import ALONE
 

@@ -94,28 +94,24 @@ def fit(
         ServingError: no dataset, a network that gives no embeddings, or an uncertainty that cannot be fitted to it.
     """
     network = encoder if isinstance(encoder, nn.Module) else None
-    values: dict[str, Any] = {
-        "loss": loss,
-        "objective": objective,
-        "view": view,
-        "dim": dim,
-        "seed": seed,
-        "training": training,
-    }
-    values |= {"dataset": "yours", "method": "fit"} | ({"backbone": encoder} if network is None else {})
-    settings = parse(EncoderSettings, {name: value for name, value in values.items() if value is not None}, "fit")
+    choices = {"loss": loss, "objective": objective, "view": view, "dim": dim}
+    choices |= {} if isinstance(encoder, nn.Module) else {"backbone": encoder}
+    values: dict[str, Any] = {"dataset": "yours", "method": "fit", "seed": seed, "training": training}
+    settings = parse(
+        EncoderSettings, values | {name: each for name, each in choices.items() if each is not None}, "fit"
+    )
     chosen = parse(Component, {"name": uncertainty} if isinstance(uncertainty, str) else uncertainty, "fit")
     _check(settings, chosen)
     with _workplace(device, settings) as (place, scratch):
         images = _images(dataset, validation, settings, by_name=network is None)
         settings = _in_batches(settings, len(images.sources["train"]))
         data = TrainingData(images, settings.training, seed=seed, device=place)
-        own = None if network is None else _measured(network, dim, data)
         _check_validation(chosen, data)
-        made = _assembled(settings, chosen, data, network, own)
+        wrapping = None if network is None else _measured(network, dim, data)
+        made = _assembled(settings, chosen, data, network, wrapping)
         if settings.training.epochs:
             _train(made, data, chosen, Checkpoints(state or scratch), progress)
-        return _model(made, data, chosen, own)
+        return _model(made, data, chosen, wrapping)
 
 
 @contextlib.contextmanager
@@ -154,16 +150,6 @@ def _check_validation(uncertainty: Component, data: TrainingData) -> None:
         raise ServingError(
             f"uncertainty {uncertainty.name!r} is fitted on validation images of the training classes; give "
             "them as `validation`."
-        )
-
-
-def _check_head(settings: EncoderSettings, uncertainty: Component, *, has_head: bool) -> None:
-    """Refuse before training an objective or uncertainty that looks at a last linear layer, where there is none."""
-    wanting = settings.objective or (uncertainty if _needs(uncertainty, "needs_head") else None)
-    if wanting is not None and not has_head:
-        raise ServingError(
-            f"{wanting.name!r} needs a last linear layer, which this network does not show. Give `dim`: such a "
-            "layer is added and trained; or pass an nn.Sequential that ends in an nn.Linear."
         )
 
 
@@ -235,17 +221,21 @@ def _assembled(
     uncertainty: Component,
     data: TrainingData,
     network: nn.Module | None,
-    own: Wrapped | None,
+    wrapping: Wrapped | None,
 ) -> Assembly:
-    """Put encoder and loss together."""
-    if network is None or own is None:
-        name, options = settings.backbone.name, settings.backbone.options
-        _check_head(settings, uncertainty, has_head=BACKBONES.holds(name, "has_head", options))
-        return assemble(settings, data.sizes, data.device)
-    torch.manual_seed(derive_seed(settings.seed, "weights"))
-    encoder = wrapped(network, own.width, settings.dim if own.head else None)
-    _check_head(settings, uncertainty, has_head=isinstance(encoder.head, nn.Linear))
-    return assemble(settings.model_copy(update={"dim": encoder.dim}), data.sizes, data.device, encoder=encoder)
+    """Put encoder and loss together, unless they or the uncertainty need a last linear layer that is not there."""
+    encoder, has_head = None, BACKBONES.holds(settings.backbone.name, "has_head", settings.backbone.options)
+    if network is not None and wrapping is not None:
+        torch.manual_seed(derive_seed(settings.seed, "weights"))
+        encoder = wrapped(network, wrapping.width, settings.dim if wrapping.head else None)
+        settings, has_head = settings.model_copy(update={"dim": encoder.dim}), isinstance(encoder.head, nn.Linear)
+    wanting = settings.objective or (uncertainty if _needs(uncertainty, "needs_head") else None)
+    if wanting is not None and not has_head:
+        raise ServingError(
+            f"{wanting.name!r} needs a last linear layer, which this network does not show. Give `dim`: such a "
+            "layer is added and trained; or pass an nn.Sequential that ends in an nn.Linear."
+        )
+    return assemble(settings, data.sizes, data.device, encoder=encoder)
 
 
 def _measured(network: nn.Module, dim: int | None, data: TrainingData) -> Wrapped:
@@ -286,16 +276,15 @@ def _train(
     encoder, loss, settings = made
     if loss is None:
         return
-    initial = tensors_digest(weights_of(encoder, loss))
-    about = [initial, settings.training.model_dump(mode="json"), uncertainty.model_dump(mode="json"), settings.seed]
-    conduct = Conduct(checkpoints, digest_of([*about, data.digest]), progress_bar=bar)
-    trainer = Trainer(encoder, loss, data, conduct)
+    about = [settings.training.model_dump(mode="json"), uncertainty.model_dump(mode="json"), settings.seed, data.digest]
+    identity = digest_of([tensors_digest(weights_of(encoder, loss)), *about])
+    trainer = Trainer(encoder, loss, data, Conduct(checkpoints, identity, progress_bar=bar))
     trainer.fit()
     made.load(trainer.best)
     checkpoints.remove()
 
 
-def _model(made: Assembly, data: TrainingData, uncertainty: Component, own: Wrapped | None) -> Model:
+def _model(made: Assembly, data: TrainingData, uncertainty: Component, wrapping: Wrapped | None) -> Model:
     """Fit the uncertainty, and make the record of it all."""
     made.encoder.eval()
     if made.loss is not None:
@@ -311,9 +300,10 @@ def _model(made: Assembly, data: TrainingData, uncertainty: Component, own: Wrap
     train = data.sources["train"]
     classes = train.classes if isinstance(train, LooseImages) else ()
     facts = Facts(dim=made.encoder.dim, **vars(data.sizes), pretrained_sha256=made.encoder.pretrained_digest)
+    member = Member(settings=made.settings.model_copy(update={"pretrained": None}), facts=facts, network=wrapping)
     record = ModelRecord(
         name=f"{made.settings.loss.name if made.settings.loss else 'untrained'} with {uncertainty.name}",
-        members=(Member(settings=made.settings.model_copy(update={"pretrained": None}), facts=facts, network=own),),
+        members=(member,),
         transform=Transform.of(data.eye.view),
         uncertainty=uncertainty,
         seed=seed,

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
+from probmetric.data.loose import loose_images
 from probmetric.errors import ServingError
 from probmetric.io import alone, present
 from probmetric.io.folders import claim_folder
 from probmetric.serving import gallery_files, gallery_trust
 from probmetric.serving.gallery_files import GALLERY, INDEX, Content
-from probmetric.serving.look import World, some
+from probmetric.serving.looks import World, some
 
 if TYPE_CHECKING:
     from probmetric.retrieval.match import Match
@@ -235,8 +236,6 @@ class Gallery:
             ServingError: another model's gallery, or names that do not fit.
             DataError: images that cannot be read; all of them are named.
         """
-        from probmetric.data.loose import loose_images
-
         if len(self) or self.model:
             self.check_model(model)
         items = loose_images(images, paths, class_names)
@@ -268,7 +267,7 @@ class Gallery:
             uncertainty: of each image (n,).
             paths: names (n).
             class_names: classes (n), "" where none is known.
-            looks: pixel statistics (n, L), see `look`; None where nobody saw the pixels.
+            looks: pixel statistics (n, L), see `looks`; None where nobody saw the pixels.
 
         Raises:
             ServingError: numbers of images or dimensions that differ, or a name twice.
@@ -331,16 +330,14 @@ class Gallery:
             queries: unit rows `mean` (Q, M) and `uncertainty` (Q,).
             k: nearest images to be shown.
         """
-        from probmetric.retrieval.match import Match, find_match
-        from probmetric.retrieval.neighbours import nearest_neighbours
+        from probmetric.retrieval import Match, find_match, search
 
-        record, count = self.record, max(k, VOTES)
+        tensors, count = self.record, max(k, VOTES)
+        record = {**tensors, "mean": [tensors["mean"]]}  # in parts: rows are checked where they are found
         if self.labelled:
-            return find_match(
-                queries["mean"], record["mean"], self.labels, k=count, query=queries, gallery_record=record
-            )
-        nearest = nearest_neighbours(queries["mean"], record["mean"], k=min(count, len(self)))
-        return Match(nearest.similarity, nearest.indices, self.labels[nearest.indices], None, dict(queries))
+            return find_match(queries, record, self.labels, k=count)
+        rows, cosines = search(queries["mean"], record["mean"], min(count, len(self)))
+        return Match(cosines, rows, self.labels[rows], None, dict(queries))
 
     def unlike(self, looks: np.ndarray) -> list[str]:
         """Why each image with these `looks` (Q, L) is a stranger to the gallery, "" where it is not; [] if unknown."""
@@ -405,7 +402,6 @@ class Gallery:
         self, model: Embedder | None, images: Any, class_names: Sequence[str] | None
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Embeddings and classes (Q,) of calibration images, numbered as the gallery's; -1 for a class of none."""
-        from probmetric.data.loose import loose_images
         from probmetric.trust.certificates import CertificateError
 
         if model is None:

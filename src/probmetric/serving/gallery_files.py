@@ -51,7 +51,7 @@ class Content:
         model: digest of the model that embedded the images; "" where the vectors came without one.
         mean: unit embeddings (N, M).
         uncertainty: of every image (N,), higher = less sure.
-        looks: pixel statistics of every image (N, L), see `look`; NaN where nobody saw its pixels.
+        looks: pixel statistics of every image (N, L), see `looks`; NaN where nobody saw its pixels.
         paths: name of every image (N).
         class_names: class of every image (N), "" where none is known.
     """

@@ -86,15 +86,12 @@ def learn(record: Mapping[str, np.ndarray], labels: np.ndarray) -> Trust:
 
 def _distances_apart(mean: np.ndarray) -> np.ndarray:
     """1 - cosine to the nearest other row, sorted, for a sample of the unit rows (N, M)."""
-    from probmetric.retrieval.neighbours import nearest_neighbours
+    from probmetric.retrieval import search
 
     if len(mean) < 2:
         return np.empty(0)
     rows = np.sort(np.random.default_rng(0).permutation(len(mean))[:SAMPLE])
-    nearest = nearest_neighbours(mean[rows], mean, k=2)
-    itself = nearest.indices == rows[:, None]
-    itself[~itself.any(axis=1), 0] = True
-    return np.sort(1.0 - nearest.similarity[~itself])
+    return np.sort(1.0 - search(mean[rows], mean, self_index=rows).cosines[:, 0])
 
 
 def fitting_certificate(

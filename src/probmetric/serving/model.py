@@ -24,7 +24,7 @@ from probmetric.runs.folder import Embeddings
 from probmetric.serving.card import card
 from probmetric.serving.export import Graph, exported, write_onnx
 from probmetric.serving.gallery import Gallery, OnError
-from probmetric.serving.look import looks
+from probmetric.serving.looks import looks
 from probmetric.serving.model_folder import BROKEN, MEMBER, POSTERIOR, REFERENCE, Parts, check_sizes, parts_of
 from probmetric.serving.record import Member
 from probmetric.serving.search import Answer, Queries, Rules, answers, certificate_of
@@ -57,7 +57,7 @@ class Embedded(NamedTuple):
         batch: their distributions (N, ...).
         kept: their numbers among those asked about (N,).
         problems: (name, reason) of the others.
-        looks: what the images look like (N, L), see `look`.
+        looks: what the images look like (N, L), see `looks`.
     """
 
     batch: DirectionalBatch
@@ -144,7 +144,7 @@ class Model:
         return Embedded(predictor.describe(parts), kept, problems, np.concatenate(seen))
 
     def looks(self, images: Sequence[Any]) -> np.ndarray:
-        """What images look like (N, L), see `look`; those that cannot be read are left out."""
+        """What images look like (N, L), see `looks`; those that cannot be read are left out."""
         seen: list[np.ndarray] = []
         for _ in self._batches(images, {}, seen):
             pass
@@ -228,9 +228,9 @@ class Model:
             ServingError: images without a class.
             DataError: images that cannot be read; all of them are named.
         """
-        from probmetric.runs.evaluate_settings import EvaluationSettings
-        from probmetric.runs.evaluate_test import evaluate_test
-        from probmetric.trust.answers import answers_among_others
+        from probmetric.config import Evaluation
+        from probmetric.runs.evaluate_answers import answers_among_others
+        from probmetric.runs.evaluate_splits import answer_metrics
 
         items = loose_images(images, None, class_names)
         if "" in items.class_names:
@@ -240,8 +240,7 @@ class Model:
         tensors["label"] = labels[len(self.classes) :]
         classes = json.dumps(labels[: len(self.classes)].tolist())
         test = Embeddings(tensors, {"uncertainty": self.record.uncertainty.name, "classes": classes})
-        settings = EvaluationSettings(ks=tuple(ks), clustering=False, structure=False)
-        return evaluate_test(test, settings, answers_among_others(test, tuple(ks))).metrics
+        return answer_metrics(test, Evaluation(ks=tuple(ks)), answers_among_others(test, tuple(ks))).metrics
 
     def save(self, folder: str | Path, *, license: str = "") -> Path:
         """Write the model folder: self-contained, loadable anywhere, without code of its own.

@@ -41,7 +41,7 @@ from probmetric.serving.record import CARD, POSTERIOR, RECORD, REFERENCE, ModelR
 from probmetric.training.data import training_view
 
 if TYPE_CHECKING:
-    from probmetric.planning.runs import Run
+    from probmetric.runs.plan import Run
 
 Tensors = Mapping[str, "torch.Tensor"]
 BROKEN = "export the model again"
@@ -249,7 +249,7 @@ def _is_run(path: Path) -> bool:
 
 
 def _of_run(path: Path, results: Path) -> Parts:
-    from probmetric.planning.plans import recorded_run
+    from probmetric.runs.plan import recorded_run
 
     name = path.relative_to(results).as_posix()
     return Parts.of_run(recorded_run(name, results), results.parent, results)

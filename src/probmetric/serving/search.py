@@ -69,7 +69,7 @@ class Rules:
         withhold: none for images less sure than this share of the validation images.
         strangers: none for images farther from the gallery than all but this share of its images are from each other,
             such as 0.01.
-        any_image: also for images that do not look like any of the gallery's (`look`).
+        any_image: also for images that do not look like any of the gallery's (`looks`).
     """
 
     risk: float | None = None
@@ -95,7 +95,7 @@ class Queries:
     Attributes:
         names: what they are called (Q).
         record: unit embeddings `mean` (Q, M) and `uncertainty` (Q,).
-        looks: pixel statistics (Q, L), see `look`.
+        looks: pixel statistics (Q, L), see `looks`.
         doubt: share of the run's validation images that were surer (Q,); None without a reference.
     """
 

@@ -1,15 +1,10 @@
-"""The answers of a run: match record, scores and truth of every query, and what they say about trust.
-
-    test         each test image asked among the others
-    val          each validation image asked among the others: a smaller gallery, of other classes
-    ood/<name>   strangers, asked among the test images; every answer is wrong
+"""Answers of a gallery: match record, scores and truth of every query, and what they say about trust.
 
 Queries without a positive in the gallery cannot be answered: they are recorded (`asked` 0) and left out of all numbers.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,9 +16,7 @@ from numpy.typing import NDArray
 from probmetric.metrics import arrays
 from probmetric.metrics.ood import auroc
 from probmetric.metrics.selective import selective_metrics
-from probmetric.retrieval.among import asked_among
-from probmetric.retrieval.match import Match, find_match
-from probmetric.runs.folder import Embeddings, RunFolder
+from probmetric.retrieval import Match, find_match, match_among
 from probmetric.trust import scores
 from probmetric.trust.p_right import PRight, added_auroc, cross_fitted, fit_p_right, p_right_metrics
 
@@ -90,17 +83,12 @@ class Answers:
         return {name: np.ascontiguousarray(values) for name, values in found.items()}
 
 
-def answers_among_others(split: Embeddings, ks: Sequence[int] = ()) -> Answers | None:
-    """Every image of a split asked among the others, `ks` as in `among_others`; None where there are not two."""
-    return among_others(split.tensors, split["label"], ks) if len(split["mean"]) >= LEAST else None
-
-
 def among_others(record: Mapping[str, Any], labels: Any, ks: Sequence[int] = ()) -> Answers:
     """Every image of a `record`, name -> (N, ...), asked among the others; `labels` (N,).
 
     The retrieval metrics come from the same pass, with recall and precision at 1 and at the cutoffs `ks`.
     """
-    match, found = asked_among(_kept(record, slice(None)), labels, ks=(1, *ks))
+    match, found = match_among(_kept(record, slice(None)), labels, ks=(1, *ks))
     answers = _answers(match, arrays.to_numpy(labels), found["recall_at_1"] == 1, found["positives"] > 0)
     return replace(answers, retrieval=found)
 
@@ -112,19 +100,10 @@ def asked_in(record: Mapping[str, Any], labels: Any, gallery: Mapping[str, Any],
     wrong whatever it is answered.
     """
     kept = _kept(record, slice(None))
-    match = find_match(
-        kept["mean"], gallery["mean"], gallery_labels, query=kept, gallery_record=_kept(gallery, slice(None))
-    )
+    match = find_match(kept, _kept(gallery, slice(None)), gallery_labels)
     truth = arrays.to_numpy(labels).astype(np.int64)
     right = match.classes[:, 0] == truth
     return _answers(match, truth, right, np.isin(truth, arrays.to_numpy(gallery_labels)))
-
-
-def strangers_among(split: Embeddings, gallery: Embeddings, rows: NDArray[np.bool_]) -> Answers | None:
-    """The images `rows` (N,) of `split` asked in `gallery`, where no answer is right; None where there are none."""
-    if not rows.any() or len(gallery["mean"]) < LEAST:
-        return None
-    return asked_in(_kept(split.tensors, rows), np.full(rows.sum(), -1), gallery.tensors, gallery["label"])
 
 
 def _kept(record: Mapping[str, Any], rows: Any) -> dict[str, NDArray[Any]]:
@@ -133,32 +112,6 @@ def _kept(record: Mapping[str, Any], rows: Any) -> dict[str, NDArray[Any]]:
 
 def _answers(match: Match, label: NDArray[np.int64], right: Bools, asked: Bools) -> Answers:
     return Answers(match, scores.doubts(match), match.query["uncertainty"].astype(np.float64), label, right, asked)
-
-
-def run_answers(run: RunFolder, ks: Sequence[int] = ()) -> dict[str, Answers]:
-    """The answers of a run by where they were asked: `test`, `val`, `ood/<name>`; a set without images is left out.
-
-    `ks` are the cutoffs of the retrieval metrics that come along (see `among_others`).
-    """
-    test = run.embeddings("test")
-    found: dict[str, Answers | None] = {"test": answers_among_others(test, ks)}
-    if run.holds("val", "mean"):
-        found["val"] = answers_among_others(run.embeddings("val"), ks)
-    if run.holds("ood", "mean"):
-        strangers = run.embeddings("ood")
-        for number, name in enumerate(ood_sets(strangers)):
-            found[f"ood/{name}"] = strangers_among(strangers, test, ood_source(strangers) == number)
-    return {name: answers for name, answers in found.items() if answers is not None}
-
-
-def ood_sets(strangers: Embeddings) -> list[str]:
-    """Names of the out-of-distribution sets of an embeddings file."""
-    return list(json.loads(strangers.metadata.get("sources", '["ood"]')))
-
-
-def ood_source(strangers: Embeddings) -> NDArray[np.int64]:
-    """Number (N,) of the set that each image is of."""
-    return strangers.tensors.get("source", np.zeros(len(strangers["uncertainty"]), dtype=np.int64))
 
 
 def p_right_of(answers: Mapping[str, Answers]) -> PRight | None:

@@ -8,7 +8,6 @@ it stopped.
     _space    ranges -> settings
     search    the loop: ask, train, tell
     report    trials.csv, the history figure, the methods file with the chosen settings, and the experiment of both
-    cost      processor time a search and its study will take, from times recorded here
 """
 
 from __future__ import annotations

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 from probmetric.config import ConfigError, Method, Params, SearchRange, Tuning
 from probmetric.errors import ProbMetricError
 from probmetric.planning.experiments import PRESET
-from probmetric.planning.runs import Run, resolve
+from probmetric.planning.runs import resolve
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.names import RESULTS
+from probmetric.runs.plan import Run
 from probmetric.tuning._space import present_values, suggest
 
 if TYPE_CHECKING:
@@ -121,12 +122,6 @@ class Search:
             default=None,
         )
 
-    def planned(self, method: str) -> list[Run]:
-        """The runs of a method's search, as if every trial had the method's own settings."""
-        full, halving = self._runs(method, {}), self.spec.halving
-        brief = self._runs(method, self._brief) * self.spec.trials
-        return brief + full * halving.keep if halving else brief
-
     def _ranges_of(self, name: str) -> dict[str, SearchRange]:
         settings = self._resolve(name, {}, self.spec.seeds[0]).settings
         method = self.methods[name]
@@ -220,7 +215,7 @@ class Search:
     def _require_some_success(self, count: int) -> None:
         if all(trial.objective is None for found in self.trials.values() for trial in found):
             run = next(iter(self.trials.values()))[0].runs[0]
-            raise TuningError(f"none of the first {count} trial(s) could be trained; see logs/train/{run}.log.")
+            raise TuningError(f"none of the first {count} trial(s) could be trained; see logs/run/{run}.log.")
 
 
 def _distinct(found: Iterable[Sequence[Run]]) -> list[Run]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
-from probmetric.config import StalePolicy
-from probmetric.interruptions import call
-from probmetric.planning.runs import Run
-from probmetric.planning.staleness import Judge
+from probmetric.process import call
 from probmetric.runs.folder import RunFolder
+from probmetric.runs.made import Judge
+from probmetric.runs.plan import Run
 from probmetric.tuning.search import TuningError
 
 
@@ -31,27 +29,24 @@ def build_studies(names: Sequence[str], options: Sequence[str] = ()) -> None:
         )
 
 
-def train_runs(runs: Sequence[Run], stale: StalePolicy = "auto", options: Sequence[str] = ()) -> None:
-    """Have Snakemake make `history.csv` of every run; runs that cannot be trained are left out, the others finish.
+def train_runs(runs: Sequence[Run], options: Sequence[str] = ()) -> None:
+    """Have Snakemake train every run; runs that cannot be trained are left out, the others finish.
 
     Args:
         runs: planned runs; those trained already, as planned, are left alone.
-        stale: what counts as trained after a change of code (`stale:` of params.yaml).
         options: further options of `snakemake`, such as `--profile slurm`.
 
     Raises:
         TuningError: Snakemake itself failed or was stopped.
     """
-    judge = Judge({run.name: run for run in runs}, stale)
+    judge = Judge({run.name: run for run in runs})
     waiting = [run.name for run in runs if not judge.verdict(run.name, "train").usable]
-    missing = [str(RunFolder.named(name).history_file) for name in waiting]
-    if not missing:
+    if not waiting:
         return
-    config = ["--config", "experiments=[]", f"runs={json.dumps(waiting, separators=(',', ':'))}"]
-    command = ["snakemake", *missing, "--keep-going", *options, *config]
-    status = call(command)
+    chosen = ["until=train", "experiments=[]", f"runs={json.dumps(waiting, separators=(',', ':'))}"]
+    status = call(["snakemake", "--keep-going", *options, "--config", *chosen])
     _check_not_stopped(status)
-    if status and not any(Path(target).exists() for target in missing):
+    if status and not any(RunFolder.named(name).history_file.exists() for name in waiting):
         raise TuningError("no run of this batch could be trained; Snakemake's message is above. Run the command again.")
 
 

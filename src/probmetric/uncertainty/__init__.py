@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Batches,
         DirectionalBatch,
         Fitting,
+        Objective,
         Part,
         Posterior,
         Predictor,
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
         class_probabilities,
         device_of,
         evaluating,
+        linear_head,
         seed_from,
     )
-    from probmetric.uncertainty._objective import Objective
     from probmetric.uncertainty._summary import DirectionalSummary
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "create_uncertainty",
     "device_of",
     "evaluating",
+    "linear_head",
     "list_uncertainties",
     "register",
     "seed_from",
@@ -61,12 +63,22 @@ REGISTRY = Registry(
 register = REGISTRY.register
 
 _BASE = (
-    *("Batches", "DirectionalBatch", "Fitting", "Part", "Posterior", "Predictor", "Uncertainty", "class_probabilities"),
-    *("device_of", "evaluating", "seed_from"),
+    *(
+        "Batches",
+        "DirectionalBatch",
+        "Fitting",
+        "Objective",
+        "Part",
+        "Posterior",
+        "Predictor",
+        "Uncertainty",
+        "class_probabilities",
+    ),
+    *("device_of", "evaluating", "linear_head", "seed_from"),
 )
 __getattr__ = exported(
     __name__,
-    dict.fromkeys(_BASE, "_base") | {"Objective": "_objective", "DirectionalSummary": "_summary"},
+    dict.fromkeys(_BASE, "_base") | {"DirectionalSummary": "_summary"},
 )
 
 

@@ -5,6 +5,11 @@ unit sphere, a scalar that grows with doubt and, where the method has them, a co
 probabilities. Fitting (`fit`) and embedding (`embed`) are separate so that a posterior is fitted once, stored,
 and reused. Randomness enters through `generator` (fitting) and `seed` (embedding) only: all batches of a pass
 that share a seed share their draws, whatever the batch size.
+
+An `Objective` is how an uncertainty shapes training: it wraps the run's loss and receives the features h (B, D) and the
+head (z = Wh + b) instead of z, so that it can perturb the last layer or attach its own heads to h. It is a `Loss`: the
+trainer optimises, checkpoints and restores it like one, and evaluation asks it for class probabilities. The only thing
+the trainer does differently is to call `from_features` where `wants_features` is set.
 """
 
 from __future__ import annotations
@@ -12,17 +17,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
 
+from probmetric.losses import Loss
 from probmetric.registry import Flag
 
 if TYPE_CHECKING:
-    from probmetric.losses import Loss
     from probmetric.models import Encoder
-    from probmetric.uncertainty._objective import Objective
 
 Tensor = torch.Tensor
 Batches = Iterable[tuple[Tensor, Tensor]]
@@ -96,6 +100,7 @@ class Predictor:
     loss: Loss | None
     posterior: Posterior
     seed: int
+    classifies: bool = True
 
     def __call__(self, images: Tensor | Iterable[Tensor]) -> DirectionalBatch:
         """Directional distributions, on the CPU, of images (B, ...) or of a pass of batches of them.
@@ -123,8 +128,12 @@ class Predictor:
     def probabilities(self, embeddings: Tensor) -> Tensor | None:
         """Class probabilities (N, C) of embeddings (N, M) where the loss trained a classifier, else None.
 
-        Of an uncertainty that draws, these are one draw's: hand them to `Predictive`.
+        Of an uncertainty that draws, these are one draw's: hand them to `Predictive`. None as well of a predictor that
+        does not classify, for images of none of the training classes; an uncertainty that is made of class
+        probabilities reads the loss itself and has them.
         """
+        if not self.classifies:
+            return None
         return class_probabilities(self.loss, embeddings, self.seed)
 
     def _part(self, images: Tensor) -> Part:
@@ -189,23 +198,78 @@ class Uncertainty:
         missing = [key for key in self.needs if key not in (posterior or {})]
         if missing:
             have = "none was given" if posterior is None else f"the one given has {sorted(posterior)}"
-            raise ValueError(
-                f"{type(self).__name__} needs a posterior with {missing}; {have}. Run fit (step fit_posterior) first."
-            )
+            raise ValueError(f"{type(self).__name__} needs a posterior with {missing}; {have}. Run fit first.")
         return Predictor(self, encoder, loss, posterior or {}, seed)
 
-    def fitted(self, given: Fitting) -> Posterior:
+    def fitted(self, fitting: Fitting) -> Posterior:
         """The posterior's tensors: what a subclass that `fits` defines."""
         raise TypeError(f"{type(self).__name__} fits nothing (fits = False); call bind directly.")
 
-    def represent(self, images: Tensor, given: Predictor) -> Part:
+    def represent(self, images: Tensor, predictor: Predictor) -> Part:
         """What is kept of images (B, ...) until the pass is complete: rows (B, ...), or their finished record."""
-        embeddings: Tensor = given.encoder(images)
+        embeddings: Tensor = predictor.encoder(images)
         return embeddings
 
-    def describe(self, rows: Tensor, given: Predictor) -> DirectionalBatch:
+    def describe(self, rows: Tensor, predictor: Predictor) -> DirectionalBatch:
         """Directional distributions of the rows (N, ...) that `represent` made of a whole pass."""
         raise NotImplementedError
+
+
+class Objective(Loss):
+    """A loss on features and head, around the run's own loss `inner`."""
+
+    wants_features = True
+
+    def __init__(self, inner: Loss) -> None:
+        super().__init__(num_classes=inner.num_classes, dim=inner.dim)
+        self.inner = inner
+        self.wants_groups = inner.wants_groups
+        self.wants_warm_start = inner.wants_warm_start
+
+    def from_features(
+        self,
+        features: Tensor,  # (B, D) input of the head
+        head: nn.Linear,
+        labels: Tensor,  # (B,) int64 in 0..C-1
+        *,
+        generator: torch.Generator,
+    ) -> Tensor:  # ()
+        """Training loss of one batch; may update buffers in training mode."""
+        raise NotImplementedError
+
+    def forward(self, embeddings: Tensor, labels: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """The inner loss of embeddings (B, M): what is reported where no features are at hand."""
+        return self.inner(embeddings, labels, generator=generator)
+
+    def logits(self, embeddings: Tensor) -> Tensor | None:
+        """Class logits (B, C) of the inner loss."""
+        return self.inner.logits(embeddings)
+
+    def probabilities(self, embeddings: Tensor, *, generator: torch.Generator | None = None) -> Tensor | None:
+        """Class probabilities (B, C) of the inner loss."""
+        return self.inner.probabilities(embeddings, generator=generator)
+
+    def optimizer_groups(self) -> list[dict[str, Any]]:
+        """The inner loss's groups and one for the objective's own parameters."""
+        own = [parameter for name, parameter in self.named_parameters() if not name.startswith("inner.")]
+        extra = [{"params": own, "lr_multiplier": 1.0, "weight_decay": 0.0}] if own else []
+        return self.inner.optimizer_groups() + extra
+
+    def warm_start(self, embeddings: Tensor, labels: Tensor) -> float | None:
+        """Warm start of the inner loss."""
+        return self.inner.warm_start(embeddings, labels)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the inner loss which epoch begins."""
+        self.inner.set_epoch(epoch)
+
+    def diagnostics(self) -> dict[str, float]:
+        """Numbers of the inner loss for the training history."""
+        return self.inner.diagnostics()
+
+    def posterior(self) -> dict[str, Tensor]:
+        """The tensors `embed` needs, as learnt during training."""
+        raise TypeError(f"{type(self).__name__} learns no posterior.")
 
 
 @contextlib.contextmanager
@@ -226,6 +290,17 @@ def device_of(encoder: nn.Module, images: Tensor) -> torch.device:
     """Where the encoder computes; the images' own device for an encoder without parameters."""
     parameter = next(encoder.parameters(), None)
     return images.device if parameter is None else parameter.device
+
+
+def linear_head(encoder: Encoder) -> nn.Linear:
+    """The encoder's final linear layer, or an error for an encoder without one."""
+    head = getattr(encoder, "head", None)
+    if not isinstance(head, nn.Linear):
+        raise ValueError(
+            f"{type(encoder).__name__}.head is {type(head).__name__}; "
+            "the last-layer Laplace approximation needs a torch.nn.Linear."
+        )
+    return head
 
 
 def seed_from(generator: torch.Generator) -> int:

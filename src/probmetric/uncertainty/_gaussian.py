@@ -69,16 +69,16 @@ class GaussianHead(Uncertainty):
     score: Score
     keep_samples: bool
 
-    def represent(self, images: Tensor, given: Predictor) -> DirectionalBatch:
+    def represent(self, images: Tensor, predictor: Predictor) -> DirectionalBatch:
         """Directional distributions of `images` (B, ...)."""
-        encoder = given.encoder
+        encoder = predictor.encoder
         features = encoder.features(images)
         raw = features if encoder.head is None else encoder.head(features)
         embeddings = self.locate(raw)
-        std = (0.5 * stored_head(given.posterior, features)(features)).exp()
-        noise = image_noise(images, (self.samples, embeddings.shape[1]), given.seed).to(embeddings)
+        std = (0.5 * stored_head(predictor.posterior, features)(features)).exp()
+        noise = image_noise(images, (self.samples, embeddings.shape[1]), predictor.seed).to(embeddings)
         summary = DirectionalSummary(F.normalize(embeddings, dim=1), score=self.score, keep_samples=self.keep_samples)
-        predictive, length = Predictive(given.probabilities), raw.norm(dim=1, keepdim=True)
+        predictive, length = Predictive(predictor.probabilities), raw.norm(dim=1, keepdim=True)
         for draw in range(self.samples):
             step = std * noise[:, draw]
             summary.add(unit_deviation(embeddings, step))

@@ -78,13 +78,13 @@ class Ensemble(Uncertainty):
         self.score, self.keep_samples = score, keep_samples
         self.needs = () if combine == "average" else ("rotations",)
 
-    def fitted(self, given: Fitting) -> Posterior:
+    def fitted(self, fitting: Fitting) -> Posterior:
         """Rotations (K, M, M) of the members onto the first on the training set."""
-        ensemble = _as_ensemble(given.encoder)
+        ensemble = _as_ensemble(fitting.encoder)
         cross: Tensor | None = None
         with evaluating(ensemble):
-            for images, _ in given.batches:
-                units = ensemble(images.to(given.device)).double().cpu()
+            for images, _ in fitting.batches:
+                units = ensemble(images.to(fitting.device)).double().cpu()
                 product = units.transpose(1, 2) @ units[0]
                 cross = product if cross is None else cross + product
         if cross is None:
@@ -92,12 +92,12 @@ class Ensemble(Uncertainty):
         left, _, right = torch.linalg.svd(cross)
         return {"rotations": (left @ right).float().contiguous()}
 
-    def represent(self, images: Tensor, given: Predictor) -> DirectionalBatch:
+    def represent(self, images: Tensor, predictor: Predictor) -> DirectionalBatch:
         """Directional distributions of `images` (B, ...); members are the samples, so `seed` is not used."""
-        units = _as_ensemble(given.encoder)(images)
+        units = _as_ensemble(predictor.encoder)(images)
         if self.combine == "average":
             return self._averaged(units)
-        found = self._averaged(units @ given.posterior["rotations"].to(units))
+        found = self._averaged(units @ predictor.posterior["rotations"].to(units))
         if self.combine == "concatenate":
             found.mean = units.transpose(0, 1).flatten(1) / units.shape[0] ** 0.5
         return found

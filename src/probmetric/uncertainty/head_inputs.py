@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from probmetric.uncertainty import register
-from probmetric.uncertainty._base import DirectionalBatch, Predictor, Uncertainty
-from probmetric.uncertainty.laplace._posterior import linear_head
+from probmetric.uncertainty._base import DirectionalBatch, Predictor, Uncertainty, linear_head
 
 
 @register
@@ -20,12 +19,12 @@ class HeadInputs(Uncertainty):
 
     needs_head = True
 
-    def represent(self, images: Tensor, given: Predictor) -> Tensor:
+    def represent(self, images: Tensor, predictor: Predictor) -> Tensor:
         """Inputs (B, D) of the last layer."""
-        linear_head(given.encoder)
-        return given.encoder.features(images)
+        linear_head(predictor.encoder)
+        return predictor.encoder.features(images)
 
-    def describe(self, rows: Tensor, given: Predictor) -> DirectionalBatch:
+    def describe(self, rows: Tensor, predictor: Predictor) -> DirectionalBatch:
         """Directional distributions of features (N, D)."""
         kappa = rows.norm(dim=-1).clamp_min(torch.finfo(rows.dtype).eps)
         return DirectionalBatch(mean=rows / kappa[:, None], uncertainty=kappa.reciprocal(), concentration=kappa)

@@ -32,10 +32,8 @@ from torch import Tensor, nn
 
 from probmetric.registry import Count, Draws, NotNegative
 from probmetric.uncertainty import register
-from probmetric.uncertainty._base import Fitting, Posterior
+from probmetric.uncertainty._base import Fitting, Objective, Posterior, linear_head
 from probmetric.uncertainty._gaussian import GaussianHead, LogVarianceHead
-from probmetric.uncertainty._objective import Objective
-from probmetric.uncertainty.laplace._posterior import linear_head
 
 if TYPE_CHECKING:
     from probmetric.losses import Loss
@@ -162,12 +160,12 @@ class HIB(GaussianHead):
             as_published=self.fidelity == "as_published",
         )
 
-    def fitted(self, given: Fitting) -> Posterior:
+    def fitted(self, fitting: Fitting) -> Posterior:
         """The variance head that training learnt; reads no image."""
-        if not isinstance(given.loss, HIBObjective):
+        if not isinstance(fitting.loss, HIBObjective):
             raise ValueError(
                 "hib needs an encoder trained with its objective; "
-                f"this one was trained with {type(given.loss).__name__}. Set `objective: hib` for the method, "
+                f"this one was trained with {type(fitting.loss).__name__}. Set `objective: hib` for the method, "
                 "or use `pfe` on a trained encoder."
             )
-        return given.loss.posterior()
+        return fitting.loss.posterior()

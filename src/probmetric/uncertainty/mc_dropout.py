@@ -23,12 +23,7 @@ from torch import Tensor, nn
 
 from probmetric.registry import Draws, Share
 from probmetric.uncertainty import register
-from probmetric.uncertainty._base import (
-    DirectionalBatch,
-    Predictor,
-    Uncertainty,
-)
-from probmetric.uncertainty._objective import Objective
+from probmetric.uncertainty._base import DirectionalBatch, Objective, Predictor, Uncertainty
 from probmetric.uncertainty._summary import DirectionalSummary, Predictive
 
 if TYPE_CHECKING:
@@ -75,9 +70,9 @@ class MCDropout(Uncertainty):
         """The run's loss with dropout on the features."""
         return DropoutObjective(loss, self.rate)
 
-    def represent(self, images: Tensor, given: Predictor) -> DirectionalBatch:
+    def represent(self, images: Tensor, predictor: Predictor) -> DirectionalBatch:
         """Directional distributions of `images` (B, ...)."""
-        encoder = given.encoder
+        encoder = predictor.encoder
         modules = [module for module in encoder.modules() if isinstance(module, _DROPOUT) and module.p > 0]
         if not modules and self.rate == 0:
             raise ValueError(
@@ -86,9 +81,9 @@ class MCDropout(Uncertainty):
         features = encoder.features(images)
         embeddings = features if encoder.head is None else encoder.head(features)
         summary = DirectionalSummary(F.normalize(embeddings, dim=1), score=self.score, keep_samples=self.keep_samples)
-        predictive = Predictive(given.probabilities)
+        predictive = Predictive(predictor.probabilities)
         for draw in range(self.samples):
-            generator = torch.Generator().manual_seed(_mix(given.seed, draw))
+            generator = torch.Generator().manual_seed(_mix(predictor.seed, draw))
             if modules:
                 with _thinned(modules, generator):
                     features = encoder.features(images)

@@ -19,12 +19,12 @@ from probmetric.uncertainty._base import DirectionalBatch, Predictor, Uncertaint
 class Norm(Uncertainty):
     """Concentration = embedding norm; class probabilities where the loss is a classifier."""
 
-    def describe(self, rows: Tensor, given: Predictor) -> DirectionalBatch:
+    def describe(self, rows: Tensor, predictor: Predictor) -> DirectionalBatch:
         """Directional distributions of raw embeddings (N, M)."""
         kappa = rows.norm(dim=-1).clamp_min(torch.finfo(rows.dtype).eps)
         return DirectionalBatch(
             mean=rows / kappa[:, None],
             uncertainty=kappa.reciprocal(),
             concentration=kappa,
-            probabilities=given.probabilities(rows),
+            probabilities=predictor.probabilities(rows),
         )

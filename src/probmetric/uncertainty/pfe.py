@@ -25,7 +25,7 @@ from probmetric.registry import Count, Draws, LearningRate, Positive
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import Fitting, Posterior, evaluating, seed_from
 from probmetric.uncertainty._gaussian import GaussianHead, LogVarianceHead
-from probmetric.uncertainty.laplace._pairs import mined_pairs
+from probmetric.uncertainty.laplace.curvature import mined_pairs
 
 
 @register
@@ -54,13 +54,13 @@ class PFE(GaussianHead):
         """μ is the normalised embedding."""
         return F.normalize(embeddings, dim=1)
 
-    def fitted(self, given: Fitting) -> Posterior:
+    def fitted(self, fitting: Fitting) -> Posterior:
         """Train the variance head on the features of the training batches; returns its tensors."""
-        cached = self._features_and_means(given)
-        shuffle = torch.Generator().manual_seed(seed_from(given.generator))
+        cached = self._features_and_means(fitting)
+        shuffle = torch.Generator().manual_seed(seed_from(fitting.generator))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(shuffle.initial_seed())
-            head = LogVarianceHead(cached[0][0].shape[1], cached[0][1].shape[1]).to(given.device)
+            head = LogVarianceHead(cached[0][0].shape[1], cached[0][1].shape[1]).to(fitting.device)
         with torch.no_grad():
             head.shift.copy_(constant_log_variance([batch[1:] for batch in cached]))
         optimizer = torch.optim.Adam(head.parameters(), lr=self.learning_rate)
@@ -72,11 +72,11 @@ class PFE(GaussianHead):
                 optimizer.step()
         return head.tensors()
 
-    def _features_and_means(self, given: Fitting) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    def _features_and_means(self, fitting: Fitting) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """Per batch: features (B, D), means (B, M), positive pairs (P, 2) and how often each was mined (P,)."""
-        encoder, device, cached = given.encoder, given.device, []
+        encoder, device, cached = fitting.encoder, fitting.device, []
         with evaluating(encoder):
-            for images, labels in given.batches:
+            for images, labels in fitting.batches:
                 features = encoder.features(images.to(device))
                 means = self.locate(features if encoder.head is None else encoder.head(features))
                 pairs, counts, _ = mined_pairs(means, labels.to(device), margin=self.margin, triplets=self.triplets)

@@ -31,12 +31,12 @@ class PixelStatistic(Uncertainty):
     def __init__(self, *, statistic: Literal["noise", "contrast", "low_contrast"] = "noise") -> None:
         self.statistic = statistic
 
-    def represent(self, images: Tensor, given: Predictor) -> DirectionalBatch:
+    def represent(self, images: Tensor, predictor: Predictor) -> DirectionalBatch:
         """Directions of `images` (B, C, H, W) with the statistic as doubt."""
         grey = images.mean(dim=1, keepdim=True)
         doubt = self._noise(grey) if self.statistic == "noise" else grey.flatten(1).std(dim=1)
         return DirectionalBatch(
-            mean=F.normalize(given.encoder(images), dim=1),
+            mean=F.normalize(predictor.encoder(images), dim=1),
             uncertainty=-doubt if self.statistic == "low_contrast" else doubt,
         )
 

@@ -39,9 +39,9 @@ class Softmax(Uncertainty):
         self.score: Doubt = score
         self.temperature = temperature
 
-    def describe(self, rows: Tensor, given: Predictor) -> DirectionalBatch:
+    def describe(self, rows: Tensor, predictor: Predictor) -> DirectionalBatch:
         """Directional means and class probabilities of raw embeddings (N, M)."""
-        return classified(rows, given.loss, self.temperature, self.score, given.seed)
+        return classified(rows, predictor.loss, self.temperature, self.score, predictor.seed)
 
 
 def classified(embeddings: Tensor, loss: Loss | None, temperature: float, score: Doubt, seed: int) -> DirectionalBatch:

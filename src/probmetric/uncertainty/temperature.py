@@ -38,15 +38,15 @@ class Temperature(Uncertainty):
     def __init__(self, *, score: Literal["confidence", "entropy"] = "confidence") -> None:
         self.score: Literal["confidence", "entropy"] = score
 
-    def fitted(self, given: Fitting) -> Posterior:
+    def fitted(self, fitting: Fitting) -> Posterior:
         """The temperature, from validation batches of (images (B, ...), labels (B,)); training batches are not read."""
-        if given.validation is None:
+        if fitting.validation is None:
             raise ValueError("temperature is fitted on validation images, but fit got none; pass validation=.")
-        seed, loss = seed_from(given.generator), given.loss
-        with evaluating(given.encoder, loss):
+        seed, loss = seed_from(fitting.generator), fitting.loss
+        with evaluating(fitting.encoder, loss):
             rows, targets = [], []
-            for images, labels in given.validation:
-                embeddings = given.encoder(images.to(given.device))
+            for images, labels in fitting.validation:
+                embeddings = fitting.encoder(images.to(fitting.device))
                 rows.append(class_log_probabilities(loss, embeddings, seed).double().cpu())
                 targets.append(labels.cpu())
         log_probabilities, target = torch.cat(rows), torch.cat(targets)
@@ -59,6 +59,6 @@ class Temperature(Uncertainty):
             )
         return {"temperature": torch.tensor(fit_temperature(log_probabilities.numpy(), target.numpy()))}
 
-    def describe(self, rows: Tensor, given: Predictor) -> DirectionalBatch:
+    def describe(self, rows: Tensor, predictor: Predictor) -> DirectionalBatch:
         """Directional means and class probabilities of raw embeddings (N, M)."""
-        return classified(rows, given.loss, float(given.posterior["temperature"]), self.score, given.seed)
+        return classified(rows, predictor.loss, float(predictor.posterior["temperature"]), self.score, predictor.seed)

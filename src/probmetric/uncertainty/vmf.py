@@ -12,26 +12,22 @@ The sampler is exact for every κ and M (see `probmetric.directional`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from probmetric.directional import VonMisesFisher
+from probmetric.losses import Loss
 from probmetric.registry import Count
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import DirectionalBatch, Predictor, Uncertainty
-
-if TYPE_CHECKING:
-    from probmetric.losses import Loss
 
 _ROWS = 1024
 
 
 def draws_its_own(loss: Loss | None) -> bool:
     """Whether `loss` reports class probabilities of its own making, means over draws, and not a softmax of logits."""
-    from probmetric.losses import Loss
-
     inner = getattr(loss, "inner", loss)
     return inner is not None and type(inner).probabilities is not Loss.probabilities
 
@@ -49,21 +45,23 @@ class VMF(Uncertainty):
     ) -> None:
         self.samples, self.chosen, self.keep_samples = samples, probabilities, keep_samples
 
-    def describe(self, rows: Tensor, given: Predictor) -> DirectionalBatch:
+    def describe(self, rows: Tensor, predictor: Predictor) -> DirectionalBatch:
         """Directional distributions of raw embeddings (N, M), a bounded number of rows at a time."""
-        generator = torch.Generator(device=rows.device).manual_seed(given.seed)
-        return DirectionalBatch.concatenate([self._describe_rows(part, given, generator) for part in rows.split(_ROWS)])
+        generator = torch.Generator(device=rows.device).manual_seed(predictor.seed)
+        return DirectionalBatch.concatenate(
+            [self._describe_rows(part, predictor, generator) for part in rows.split(_ROWS)]
+        )
 
-    def _describe_rows(self, embeddings: Tensor, given: Predictor, generator: torch.Generator) -> DirectionalBatch:
+    def _describe_rows(self, embeddings: Tensor, predictor: Predictor, generator: torch.Generator) -> DirectionalBatch:
         kappa = embeddings.norm(dim=-1).clamp_min(torch.finfo(embeddings.dtype).eps)
         mean = embeddings / kappa[:, None]
         distribution = VonMisesFisher(mean, kappa, validate_args=False)
         samples = distribution.sample((self.samples,), generator=generator)
-        if self.chosen == "sampled" or (self.chosen == "auto" and not draws_its_own(given.loss)):
-            drawn = given.probabilities((kappa[:, None] * samples).flatten(0, 1))
+        if self.chosen == "sampled" or (self.chosen == "auto" and not draws_its_own(predictor.loss)):
+            drawn = predictor.probabilities((kappa[:, None] * samples).flatten(0, 1))
             probabilities = None if drawn is None else drawn.unflatten(0, samples.shape[:2]).mean(0)
         else:
-            probabilities = given.probabilities(embeddings)
+            probabilities = predictor.probabilities(embeddings)
         return DirectionalBatch(
             mean=mean,
             uncertainty=kappa.reciprocal(),

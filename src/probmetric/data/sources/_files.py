@@ -10,6 +10,10 @@ Protocols of the open-set datasets with C1 training and C2 test classes:
                (released code of the vMF paper: 15 of 98 or 100, 1,698 of 11,318)
     lam        training classes as in the released code of the Laplacian metric learner (CARS196 without the last one),
                15 % of them validate as in `standard`; the paper itself validates on its test classes
+
+Views: `standard` crops 8-100 % of the area to 224 and flips, and evaluates 256 -> central 224; `vmf` crops 16-100 %,
+with colour jitter on birds and cars and square resizing on cars and products; `lam` is standard at 227 pixels (the
+code; the text says 224), street scenes resized to 224 x 224 without crop or flip.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import itertools
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -34,6 +38,8 @@ Store = Literal["pixels", "files"]
 FOLDS = 4
 Fold = Annotated[int, Range(low=0, high=FOLDS - 1)]
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
+VMF_SCALE = (0.16, 1.0)
+LAM_VIEW: dict[str, Any] = {"name": "photos", "size": 227, "resize": 256}
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from probmetric.data.manifest import SPLITS, DataError, OptionError
+from probmetric.data.manifest import SPLITS, DataError
 from probmetric.data.sources._files import strings
 from probmetric.data.splits import hold_out_classes, hold_out_images
 
@@ -61,14 +61,6 @@ class Sharing:
     test_fraction: float
     val_fraction: float
     min_images: int
-
-    def __post_init__(self) -> None:
-        for name in ("test_fraction", "val_fraction"):
-            value = getattr(self, name)
-            if not 0 < value < 1:
-                raise OptionError(f"{self.source}: {name} is {value}; allowed: above 0 and below 1.")
-        if self.min_images < 1:
-            raise OptionError(f"{self.source}: min_images is {self.min_images}; allowed: at least 1.")
 
     @property
     def protocol(self) -> Literal["open_set", "closed_set"]:

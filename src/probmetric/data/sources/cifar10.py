@@ -9,14 +9,12 @@ from typing import Any, ClassVar
 
 from probmetric.data.raw import RawFile, RawFiles
 from probmetric.data.sources import register
-from probmetric.data.sources._base import Source, Table
-from probmetric.data.sources._cifar import read_cifar
-from probmetric.data.sources._small import FixedProtocol, fixed_table
-from probmetric.data.sources._views import CIFAR_VIEW, IMAGENET_VIEW
+from probmetric.data.sources._base import Table
+from probmetric.data.sources._small import CIFAR_VIEW, IMAGENET_VIEW, FixedProtocol, SmallImages, read_cifar
 
 
 @register
-class Cifar10(Source):
+class Cifar10(SmallImages):
     """Tiny photographs of 10 classes."""
 
     view: ClassVar[dict[str, Any]] = CIFAR_VIEW | {
@@ -36,6 +34,4 @@ class Cifar10(Source):
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Read the batches with torchvision."""
         parts, names = read_cifar(files, self.files[0], hundred=False)
-        return fixed_table(
-            files, parts, names, protocol=self.protocol, seed=seed, counts=dict(self.counts), description="CIFAR-10"
-        )
+        return self.table(files, parts, names, "CIFAR-10", seed)

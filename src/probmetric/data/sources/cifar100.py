@@ -9,14 +9,12 @@ from typing import Any, ClassVar
 
 from probmetric.data.raw import RawFile, RawFiles
 from probmetric.data.sources import register
-from probmetric.data.sources._base import Source, Table
-from probmetric.data.sources._cifar import read_cifar
-from probmetric.data.sources._small import FixedProtocol, fixed_table
-from probmetric.data.sources._views import CIFAR_VIEW
+from probmetric.data.sources._base import Table
+from probmetric.data.sources._small import CIFAR_VIEW, FixedProtocol, SmallImages, read_cifar
 
 
 @register
-class Cifar100(Source):
+class Cifar100(SmallImages):
     """Tiny photographs of 100 classes."""
 
     view: ClassVar[dict[str, Any]] = CIFAR_VIEW | {
@@ -35,6 +33,4 @@ class Cifar100(Source):
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Read the batches with torchvision."""
         parts, names = read_cifar(files, self.files[0], hundred=True)
-        return fixed_table(
-            files, parts, names, protocol=self.protocol, seed=seed, counts=dict(self.counts), description="CIFAR-100"
-        )
+        return self.table(files, parts, names, "CIFAR-100", seed)

@@ -16,9 +16,17 @@ from probmetric.data.manifest import DataError
 from probmetric.data.raw import RawFile, RawFiles
 from probmetric.data.sources import register
 from probmetric.data.sources._base import Source, Table, check_counts
-from probmetric.data.sources._files import Fold, Photographs, existing, image_files, open_set_counts, strings
+from probmetric.data.sources._files import (
+    LAM_VIEW,
+    VMF_SCALE,
+    Fold,
+    Photographs,
+    existing,
+    image_files,
+    open_set_counts,
+    strings,
+)
 from probmetric.data.sources._listing import once, rows
-from probmetric.data.sources._views import LAM_VIEW, VMF_SCALE
 from probmetric.registry import CountOrZero
 
 CLASSES, TRAIN = 200, 100

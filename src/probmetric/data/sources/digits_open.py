@@ -1,4 +1,4 @@
-"""Handwritten digits, open-set: digits 0-4 train and validate, 5-9 test (see `_digits` for the images).
+"""Handwritten digits, open-set: digits 0-4 train and validate, 5-9 test (see `digits` for the images).
 
 Two of the five training digits validate: 15 % would be one class, among whose images every retrieval is right.
 """
@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from probmetric.data.raw import RawFiles
-from probmetric.data.sources import _digits, register
+from probmetric.data.sources import register
 from probmetric.data.sources._base import Source, Table
+from probmetric.data.sources.digits import DESCRIPTION, columns, load
 from probmetric.data.splits import hold_out_classes
 from probmetric.registry import Share
 
@@ -27,8 +28,8 @@ class DigitsOpen(Source):
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Images from scikit-learn; no files are needed."""
-        images, labels = _digits.load()
+        images, labels = load()
         known = np.arange(5)
         val = hold_out_classes(known, self.val_fraction, np.random.default_rng(seed))
         split = np.where(np.isin(labels, val), "val", np.where(np.isin(labels, known), "train", "test"))
-        return Table(_digits.columns(labels, split), images.__getitem__, "open_set", _digits.DESCRIPTION)
+        return Table(columns(labels, split), images.__getitem__, "open_set", DESCRIPTION)

@@ -29,7 +29,7 @@ from probmetric.data.sources._base import Source, Table
 from probmetric.data.sources._files import strings
 from probmetric.data.sources._own import CLOSED_SETS, Listed, Sharing, Split
 from probmetric.data.sources.table import check_once, columns_of, listed_in
-from probmetric.registry import Count, Flag, Share
+from probmetric.registry import Count, Flag, OpenShare
 
 FILES = (".parquet", ".npz", ".npy", ".safetensors")
 VECTORS = ("vector", "vectors", "mean", "embedding")
@@ -60,8 +60,8 @@ class Embeddings(Source):
         self,
         *,
         split: Split = "by_class",
-        test_fraction: Share = 0.5,
-        val_fraction: Share = 0.15,
+        test_fraction: OpenShare = 0.5,
+        val_fraction: OpenShare = 0.15,
         min_images: Count = 2,
         path_column: str = "path",
         label_column: str = "label",

@@ -10,15 +10,14 @@ from typing import Any, ClassVar
 
 from probmetric.data.raw import RawFiles
 from probmetric.data.sources import register
-from probmetric.data.sources._base import Source, Table
-from probmetric.data.sources._idx import idx_names, read_idx
-from probmetric.data.sources._small import FixedProtocol, fixed_table
+from probmetric.data.sources._base import Table
+from probmetric.data.sources._small import FixedProtocol, SmallImages, idx_names, read_idx
 
 CLASSES = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 
 
 @register
-class FashionMnist(Source):
+class FashionMnist(SmallImages):
     """Clothing."""
 
     view: ClassVar[dict[str, Any]] = {"name": "small"}
@@ -39,12 +38,4 @@ class FashionMnist(Source):
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Read the four files with torchvision."""
         parts = read_idx(files, self.files)
-        return fixed_table(
-            files,
-            parts,
-            CLASSES,
-            protocol=self.protocol,
-            seed=seed,
-            counts=dict(self.counts),
-            description="FashionMNIST",
-        )
+        return self.table(files, parts, CLASSES, "FashionMNIST", seed)

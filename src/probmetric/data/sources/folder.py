@@ -27,7 +27,7 @@ from probmetric.data.sources import register
 from probmetric.data.sources._base import Source, Table
 from probmetric.data.sources._files import ImageFiles, Store, strings
 from probmetric.data.sources._own import CLOSED_SETS, Listed, OnError, Sharing, Split
-from probmetric.registry import Count, CountOrZero, Flag, Share
+from probmetric.registry import Count, CountOrZero, Flag, OpenShare
 
 
 @register
@@ -43,8 +43,8 @@ class Folder(Source):
         self,
         *,
         split: Split = "by_class",
-        test_fraction: Share = 0.5,
-        val_fraction: Share = 0.15,
+        test_fraction: OpenShare = 0.5,
+        val_fraction: OpenShare = 0.15,
         min_images: Count = 2,
         group: Literal["none", "folder"] = "none",
         shorter_side: CountOrZero = 256,

@@ -1,7 +1,7 @@
 """Letters of five scripts rendered from the fonts that ship inside matplotlib; zero-shot like CUB.
 
 Latin, Greek, Cyrillic, Armenian and Georgian letters without accents, every letter in all DejaVu and STIX faces that
-have it (8 to 21 faces), distorted as `_distort` says. Letters that look the same (across scripts, or upper and lower
+have it (8 to 21 faces), distorted as `_drawing` says. Letters that look the same (across scripts, or upper and lower
 case once size is normalised) are one class, named by the first code point; see `_faces`. The classes are dealt
 alternately to the two halves within each script, so both halves hold every script: the first half of the labels
 trains (15 % of those classes validate), the second half is the test set.
@@ -16,7 +16,7 @@ import numpy as np
 from probmetric.data.raw import RawFiles
 from probmetric.data.sources import _faces, register
 from probmetric.data.sources._base import Source, Table
-from probmetric.data.sources._glyph_images import draw_images
+from probmetric.data.sources._drawing import draw_images
 from probmetric.data.splits import hold_out_classes
 from probmetric.registry import Draws, Fraction, Share
 

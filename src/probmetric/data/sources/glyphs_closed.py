@@ -13,7 +13,7 @@ import numpy as np
 from probmetric.data.raw import RawFiles
 from probmetric.data.sources import register
 from probmetric.data.sources._base import Source, Table
-from probmetric.data.sources._glyph_images import draw_images
+from probmetric.data.sources._drawing import draw_images
 from probmetric.data.sources.glyphs import DESCRIPTION, distinct_letters
 from probmetric.data.splits import stratified_splits
 from probmetric.registry import Draws, Fraction, Share

@@ -21,9 +21,8 @@ from probmetric.data.manifest import DataError
 from probmetric.data.raw import RawFile, RawFiles
 from probmetric.data.sources import register
 from probmetric.data.sources._base import Source, Table, check_counts
-from probmetric.data.sources._files import Photographs, existing, open_set_counts, strings
+from probmetric.data.sources._files import LAM_VIEW, Photographs, existing, open_set_counts, strings
 from probmetric.data.sources._listing import Row, once, rows
-from probmetric.data.sources._views import LAM_VIEW
 from probmetric.registry import CountOrZero
 
 

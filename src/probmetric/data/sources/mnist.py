@@ -9,13 +9,12 @@ from typing import Any, ClassVar
 
 from probmetric.data.raw import RawFiles
 from probmetric.data.sources import register
-from probmetric.data.sources._base import Source, Table
-from probmetric.data.sources._idx import idx_names, read_idx
-from probmetric.data.sources._small import FixedProtocol, fixed_table
+from probmetric.data.sources._base import Table
+from probmetric.data.sources._small import FixedProtocol, SmallImages, idx_names, read_idx
 
 
 @register
-class Mnist(Source):
+class Mnist(SmallImages):
     """Handwritten digits."""
 
     view: ClassVar[dict[str, Any]] = {"name": "small"}
@@ -37,6 +36,4 @@ class Mnist(Source):
         """Read the four files with torchvision."""
         parts = read_idx(files, self.files)
         names = [f"digit {i}" for i in range(10)]
-        return fixed_table(
-            files, parts, names, protocol=self.protocol, seed=seed, counts=dict(self.counts), description="MNIST"
-        )
+        return self.table(files, parts, names, "MNIST", seed)

@@ -15,7 +15,7 @@ import numpy as np
 from probmetric.data.raw import RawFiles
 from probmetric.data.sources import _faces, register
 from probmetric.data.sources._base import Source, Table
-from probmetric.data.sources._glyph_images import draw_images
+from probmetric.data.sources._drawing import draw_images
 from probmetric.data.sources.glyphs import letter_glyphs
 from probmetric.data.sources.symbols import symbol_glyphs
 from probmetric.data.splits import stratified_splits

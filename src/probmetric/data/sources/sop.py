@@ -16,9 +16,8 @@ from probmetric.data.manifest import DataError
 from probmetric.data.raw import RawFile, RawFiles
 from probmetric.data.sources import register
 from probmetric.data.sources._base import Source, Table, check_counts
-from probmetric.data.sources._files import Fold, Photographs, existing, open_set_counts, strings
+from probmetric.data.sources._files import VMF_SCALE, Fold, Photographs, existing, open_set_counts, strings
 from probmetric.data.sources._listing import once, rows
-from probmetric.data.sources._views import VMF_SCALE
 from probmetric.registry import CountOrZero
 
 HEADER = ["image_id", "class_id", "super_class_id", "path"]

@@ -11,13 +11,12 @@ import numpy as np
 
 from probmetric.data.raw import RawFile, RawFiles
 from probmetric.data.sources import register
-from probmetric.data.sources._base import Source, Table
-from probmetric.data.sources._small import FixedProtocol, Part, fixed_table, read_offline
-from probmetric.data.sources._views import IMAGENET_VIEW
+from probmetric.data.sources._base import Table
+from probmetric.data.sources._small import IMAGENET_VIEW, FixedProtocol, Part, SmallImages, read_offline
 
 
 @register
-class Svhn(Source):
+class Svhn(SmallImages):
     """Street View House Numbers, cropped digits."""
 
     view: ClassVar[dict[str, Any]] = {"name": "small"}
@@ -37,9 +36,7 @@ class Svhn(Source):
         """Read both files with torchvision."""
         parts = (_part(files, "train", self.files[0]), _part(files, "test", self.files[1]))
         names = [f"digit {i}" for i in range(10)]
-        return fixed_table(
-            files, parts, names, protocol=self.protocol, seed=seed, counts=dict(self.counts), description="SVHN"
-        )
+        return self.table(files, parts, names, "SVHN", seed)
 
 
 def _part(files: RawFiles, split: str, known: RawFile) -> Part:

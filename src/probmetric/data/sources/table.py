@@ -25,7 +25,7 @@ from probmetric.data.sources import _listing, register
 from probmetric.data.sources._base import Source, Table
 from probmetric.data.sources._files import ImageFiles, Store, strings
 from probmetric.data.sources._own import CLOSED_SETS, Listed, OnError, Sharing, Split
-from probmetric.registry import Count, CountOrZero, Flag, Share
+from probmetric.registry import Count, CountOrZero, Flag, OpenShare
 
 FILES = (".csv", ".tsv", ".parquet")
 LENGTH = "length"  # a column of manifests whose images are stored as files
@@ -44,8 +44,8 @@ class TableOfImages(Source):
         self,
         *,
         split: Split = "by_class",
-        test_fraction: Share = 0.5,
-        val_fraction: Share = 0.15,
+        test_fraction: OpenShare = 0.5,
+        val_fraction: OpenShare = 0.15,
         min_images: Count = 2,
         path_column: str = "path",
         label_column: str = "label",

@@ -20,9 +20,10 @@ from probmetric.data.draws import uniforms
 from probmetric.data.manifest import OptionError
 from probmetric.data.views import register
 from probmetric.data.views._base import View
-from probmetric.registry import CountOrZero, Range, Share
+from probmetric.registry import CountOrZero, Range, Share, When
 
 Padding = Literal["edge", "reflect", "zero"]
+_OF_AFFINE_MAPS = ("edge", "zero")
 _DRAWS = 8
 
 
@@ -44,8 +45,8 @@ class Small(View):
 
     shift: CountOrZero = 0
     padding: Padding = "edge"
-    rotation: Annotated[float, Range(low=0, high=180)] = 0.0
-    scale: Share = 0.0
+    rotation: Annotated[float, Range(low=0, high=180), When(padding=_OF_AFFINE_MAPS)] = 0.0
+    scale: Annotated[Share, When(padding=_OF_AFFINE_MAPS)] = 0.0
     flip: bool = False
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
@@ -53,8 +54,6 @@ class Small(View):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.padding == "reflect" and (self.rotation or self.scale):
-            raise OptionError("padding 'reflect' needs rotation = 0 and scale = 0; allowed with them: edge, zero.")
         if len(self.mean) != len(self.std):
             raise OptionError(f"mean has {len(self.mean)} values, std {len(self.std)}; give one of each per channel.")
 

@@ -1,1 +1,118 @@
-"""Where the registry looks for metrics of the package: none, its own are records."""
+"""Metrics of users.
+
+A user's own is a function of a run's test
+embeddings, in a plugin:
+
+    from probmetric.metrics import metric
+
+    @metric(direction="higher", needs=("samples",))
+    def spread(test):
+        '''Mean distance between an image's samples.'''
+        return float(test["samples"].std(axis=1).mean())
+
+`test` maps mean (N, M), uncertainty (N,), label (N,), index (N,) and, where the run has them, concentration (N,),
+samples (N, S, M), probabilities (N, C) to NumPy arrays. The step `evaluate` computes it for every run that has what it
+needs, under `<group>/<its name>`; experiments name it like any other metric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from probmetric.errors import ProbMetricError
+from probmetric.metrics.catalogue import recorded
+from probmetric.metrics.record import DIRECTIONS, Direction, Metric
+from probmetric.registry import Entry, RegistrationError, Registry
+
+F = TypeVar("F", bound=Callable[..., float])
+
+REGISTRY = Registry(
+    "metric",
+    "probmetric.metrics.own",
+    context=("test",),
+    constants=("direction", "group", "label", "unit", "needs"),
+)
+
+
+class MetricError(ProbMetricError, RuntimeError):
+    """A user's metric failed; the message names it."""
+
+
+def metric(
+    *,
+    direction: Direction | None = None,
+    group: str = "own",
+    label: str = "",
+    unit: str = "",
+    needs: tuple[str, ...] = (),
+) -> Callable[[F], F]:
+    """Register a function of a run's test embeddings as metric `<group>/<its name>`.
+
+    Args:
+        direction: "higher" or "lower" where that is better, "none" for a descriptive quantity.
+        group: first part of its name.
+        label: what tables call it; made from its name by default.
+        unit: of its value.
+        needs: tensors without which a run does not have it, such as ("samples",).
+
+    Raises:
+        RegistrationError: no direction, or the library has a metric of that name.
+    """
+
+    def register(function: F) -> F:
+        name = f"{group}/{function.__name__}"
+        if direction not in DIRECTIONS:
+            raise RegistrationError(
+                f"{function.__module__}: metric {name!r} has direction {direction!r}; write @metric(direction=...): "
+                f"{', '.join(map(repr, DIRECTIONS))}."
+            )
+        if recorded(group, function.__name__):
+            raise RegistrationError(f"{function.__module__}: the library has a metric {name!r}; choose another name.")
+        for attribute, value in {"direction": direction, "group": group, "label": label, "unit": unit}.items():
+            setattr(function, attribute, value)
+        function.needs = tuple(needs)  # type: ignore[attr-defined]
+        return REGISTRY.register(function.__name__)(function)
+
+    return register
+
+
+def own_records() -> dict[str, Metric]:
+    """Return the records of the users' metrics by full name."""
+    REGISTRY.names()
+    records = (_own_record(name, entry) for name, entry in REGISTRY.foreign_entries().items())
+    return {f"{record.groups[0]}/{record.name}": record for record in records}
+
+
+def _own_record(name: str, entry: Entry) -> Metric:
+    told = entry.constants
+    return Metric(
+        name,
+        told["label"],
+        told["direction"],
+        entry.doc,
+        unit=told["unit"],
+        groups=(told["group"],),
+        computed=entry.module,
+    )
+
+
+def own_metrics(test: Mapping[str, Any]) -> dict[str, float]:
+    """Return the users' metrics of a run's test embeddings, by full name, but those that need what the run lacks.
+
+    Args:
+        test: tensor name -> array, as in the module docstring.
+    """
+    values = {}
+    for name, record in own_records().items():
+        needs = REGISTRY.constant(record.name, "needs", ())
+        if all(tensor in test for tensor in needs):
+            values[name] = _value(name, REGISTRY.get(record.name), test)
+    return values
+
+
+def _value(name: str, function: Callable[..., Any], test: Mapping[str, Any]) -> float:
+    try:
+        return float(function(test))
+    except Exception as error:
+        raise MetricError(f"metric {name!r} ({function.__module__}): {type(error).__name__}: {error}") from error

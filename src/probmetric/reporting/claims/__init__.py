@@ -64,7 +64,7 @@ class Claim:
         source: paper and table, `pfml, table 2`.
         statement: what is claimed, in one sentence.
         metric: what is compared.
-        method: alternative parts (`probmetric.reporting._measured`); the first that was run counts.
+        method: alternative parts (`probmetric.reporting.results.plays`); the first that was run counts.
         against: the opponents, each a list of alternatives.
         against_metric: the opponents' metric, where it is another one.
         kind: how it is tested, see above.

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 from probmetric.data.manifest import SUMMARY, read_summary
 from probmetric.io import present
-from probmetric.reporting._overrides import Overrides, but_for_length, overrides_of
-from probmetric.reporting._selection import TINY, late_gain, trained_by, validations
+from probmetric.reporting.comparison import Overrides, but_for_length, overrides_of
+from probmetric.reporting.results import TINY, late_gain, validations
 from probmetric.runs.names import LabelNoise, split_data_name
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _clean_labels(context: ReportContext, data: str, variants: Sequence[str]) ->
 
 def _converged(context: ReportContext, data: str, variants: Sequence[str]) -> str:
     for variant in variants:
-        gains = [late_gain(trained_by(context, run).history) for run in _runs(context, data, [variant])]
+        gains = [late_gain(context.trained_by(run).history) for run in _runs(context, data, [variant])]
         known = [gain for gain in gains if gain is not None]
         if len(known) < len(gains) or (known and fmean(known) > GAIN):
             return f"{context.label(variant)} had not converged"
@@ -75,7 +75,7 @@ def _gain_of_longer(context: ReportContext, data: str, variant: str) -> str:
     for other in (other for other in trained if trained[other] == trained.get(variant)):
         later, more = _best_validation(context, data, other)
         if more > epochs and (seeds := best.keys() & later.keys()):
-            before, after = (fmean(found[seed] for seed in seeds) for found in (best, later))
+            before, after = (fmean(values[seed] for seed in seeds) for values in (best, later))
             if (gain := (after - before) / max(abs(before), TINY)) > GAIN:
                 return f"{gain:.0%} better after {more} epochs instead of {epochs}"
     return ""
@@ -83,14 +83,14 @@ def _gain_of_longer(context: ReportContext, data: str, variant: str) -> str:
 
 def _best_validation(context: ReportContext, data: str, variant: str) -> tuple[dict[int, float], int]:
     """Seed -> best validation metric of the runs of `variant`, and how many epochs each has at least."""
-    histories = {run.key.seed: trained_by(context, run).history for run in _runs(context, data, [variant])}
+    histories = {run.key.seed: context.trained_by(run).history for run in _runs(context, data, [variant])}
     measured = {seed: validations(history) for seed, history in histories.items()}
     best = {seed: max(values) for seed, values in measured.items() if values}
     return best, min(map(len, histories.values()), default=0)
 
 
-def _but_for_length(key: RunKey) -> tuple[str, str, Overrides]:
-    return key.method, key.made, but_for_length(overrides_of(key))
+def _but_for_length(key: RunKey) -> tuple[str, Overrides]:
+    return key.method, but_for_length(overrides_of(key))
 
 
 def _tuned_or_published(context: ReportContext, data: str, variants: Sequence[str]) -> str:

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from probmetric.reporting._comparison import LEVEL
-from probmetric.reporting._measured import AS_PUBLISHED, Series, plays, series
-from probmetric.reporting._overrides import Overrides, overrides_of, usual
-from probmetric.reporting._per_image import image_errors, image_values
+from probmetric.metrics.statistics import (
+    LEAST_SEEDS,
+    holm,
+    mean_interval,
+    paired_test,
+    seeds_needed,
+    shared_image_variance,
+)
 from probmetric.reporting.claims import Claim, Finding, Names, Verdict
 from probmetric.reporting.claims.preconditions import tuned_elsewhere, unmet
+from probmetric.reporting.comparison import LEVEL, Overrides, overrides_of, usual
+from probmetric.reporting.results import AS_PUBLISHED, Series, plays
 from probmetric.runs.names import split_data_name
 
 if TYPE_CHECKING:
-    from probmetric.metrics.statistics import Doubles
     from probmetric.reporting.experiment import ReportContext
 
 NORMAL = 1.96
 POWERFUL = 2.8
-_Values = Mapping[int, float]
-_Images = Mapping[int, "Doubles"]
-_Errors = Mapping[int, float]
-_Found = Mapping[tuple[str, str], Sequence[Series]]
 
 
 def evaluate_claims(context: ReportContext, claims: Iterable[Claim]) -> list[Finding]:
@@ -35,8 +36,6 @@ def evaluate_claims(context: ReportContext, claims: Iterable[Claim]) -> list[Fin
     dataset stands for it (the longest training of several), or the one without; where a version with settings chosen by
     a search was run, that one.
     """
-    claims = list(claims)
-    found = series(context, {metric for claim in claims for metric in claim.metrics})
     common = {data: usual(key for key in context.expected if key.data == data) for data in context.data}
     findings: list[Finding] = []
     for claim in claims:
@@ -44,7 +43,7 @@ def evaluate_claims(context: ReportContext, claims: Iterable[Claim]) -> list[Fin
             finding
             for data in context.data
             for fidelity in ("corrected", AS_PUBLISHED)
-            if (finding := _Case(context, claim, data, fidelity, found, common[data]).finding())
+            if (finding := _Case(context, claim, data, fidelity, common[data]).finding())
         ]
         findings += tested or [Finding(claim, "", "not run")]
     return findings
@@ -58,7 +57,6 @@ class _Case:
     claim: Claim
     data: str
     fidelity: str
-    found: _Found
     usual: Overrides
 
     @property
@@ -81,24 +79,26 @@ class _Case:
         missing = tuple(name for name, item in opponents.items() if item is None)
         variants = [method.variant, *present]
         reasons = unmet(self.context, claim, self.data, variants)
-        found = _finding(claim, self.data, self.fidelity, tests, missing, reasons)
-        return replace(found, tuned_on=tuned_elsewhere(self.context, self.data, variants))
+        finding = _finding(claim, self.data, tests, missing, reasons)
+        tuned_on = tuned_elsewhere(self.context, self.data, variants)
+        return replace(finding, fidelity=self.fidelity, tuned_on=tuned_on)
 
     def _tests(self, method: Series, opponents: Mapping[str, Series]) -> dict[str, _Test]:
         claim = self.claim
         if claim.kind == "exceeds":
-            exact = _Sample(dict.fromkeys(method.values, claim.threshold), {}, dict.fromkeys(method.values, 0.0))
-            return {"": _test(claim, self._sample(method, claim.metric), exact)}
+            at = dict.fromkeys(method.values, claim.threshold)
+            exact = replace(method, values=at, images={}, errors=dict.fromkeys(at, 0.0))
+            return {"": _test(claim, method, exact)}
         other_metric = claim.against_metric or claim.metric
-        mine = self._sample(method, claim.metric)
-        return {name: _test(claim, mine, self._sample(item, other_metric)) for name, item in opponents.items()}
+        sample = self._sample(method, claim.metric)
+        return {name: _test(claim, sample, self._sample(item, other_metric)) for name, item in opponents.items()}
 
     def _opponent(self, names: Names) -> Series | None:
         return self._series(self.claim.against_metric or self.claim.metric, names, (self.fidelity, "corrected"))
 
     def _series(self, metric: str, names: Names, fidelities: Names) -> Series | None:
         """The first of `names` that was run, tuned if any was, in the first of `fidelities` it was run in."""
-        here = self.found.get((self.data, metric), ())
+        here = self.context.series(self.data, metric)
         tuned = self.context.tuned
         versions = [(item, tuned[item.key.method]) for item in here if item.key.method in tuned]
         for among in (versions, [(item, item.key.method) for item in here]):
@@ -110,36 +110,24 @@ class _Case:
                     return chosen[0]
         return None
 
-    def _sample(self, item: Series, metric: str) -> _Sample:
+    def _sample(self, after: Series, metric: str) -> Series:
         """What was measured; for `robust`, what the noise changed."""
-        after = self._measured(item, self.data, metric)
         if self.claim.kind != "robust":
             return after
-        clean = [other for other in self.found.get((self.clean, metric), ()) if other.variant == item.variant]
-        return after.minus(self._measured(clean[0], self.clean, metric)) if clean else _Sample({}, {}, {})
-
-    def _measured(self, item: Series, data: str, metric: str) -> _Sample:
-        images = image_values(self.context, data, metric).get(item.variant, {})
-        return _Sample(item.values, images, image_errors(self.context, data, metric).get(item.variant, {}))
+        clean = [each for each in self.context.series(self.clean, metric) if each.variant == after.variant]
+        return _change(after, clean[0]) if clean else replace(after, values={}, images={}, errors={})
 
 
-@dataclass(frozen=True)
-class _Sample:
-    """Seed -> a metric's value, the values of single test images and the standard error over them, where known."""
-
-    values: _Values
-    images: _Images
-    errors: _Errors
-
-    def minus(self, other: _Sample) -> _Sample:
-        """Differences seed by seed and image by image; of the standard errors none is known."""
-        both = self.values.keys() & other.values.keys()
-        images = {
-            seed: self.images[seed] - other.images[seed]
-            for seed in both & self.images.keys() & other.images.keys()
-            if len(self.images[seed]) == len(other.images[seed])
-        }
-        return _Sample({seed: self.values[seed] - other.values[seed] for seed in both}, images, {})
+def _change(after: Series, before: Series) -> Series:
+    """Differences seed by seed and image by image; of the standard errors none is known."""
+    both = after.values.keys() & before.values.keys()
+    images = {
+        seed: after.images[seed] - before.images[seed]
+        for seed in both & after.images.keys() & before.images.keys()
+        if len(after.images[seed]) == len(before.images[seed])
+    }
+    values = {seed: after.values[seed] - before.values[seed] for seed in both}
+    return replace(after, values=values, images=images, errors={})
 
 
 @dataclass(frozen=True)
@@ -160,10 +148,8 @@ class _Test:
         return self.shifted >= 0
 
 
-def _test(claim: Claim, method: _Sample, opponent: _Sample) -> _Test:
+def _test(claim: Claim, method: Series, opponent: Series) -> _Test:
     """Paired test of the differences in favour of the claim, shifted by its margin."""
-    from probmetric.metrics.statistics import LEAST_SEEDS, mean_interval, paired_test, shared_image_variance
-
     shared = sorted(set(method.values) & set(opponent.values))
     if not shared:
         return _Test(math.nan, None, None, math.nan, math.nan, 0.0, False, 0)
@@ -185,7 +171,7 @@ def _test(claim: Claim, method: _Sample, opponent: _Sample) -> _Test:
         shifted=shifted.difference,
         image_variance=of_images,
         images_counted=all(
-            seed in mine.images or seed in mine.errors for mine in (method, opponent) for seed in shared
+            seed in sample.images or seed in sample.errors for sample in (method, opponent) for seed in shared
         ),
         n=len(shared),
     )
@@ -197,12 +183,8 @@ def _margin(claim: Claim, value: float) -> float:
     return claim.margin * abs(value) if claim.margin_is == "share" else claim.margin
 
 
-def _finding(
-    claim: Claim, data: str, fidelity: str, tests: Mapping[str, _Test], missing: Names, reasons: Names
-) -> Finding:
+def _finding(claim: Claim, data: str, tests: Mapping[str, _Test], missing: Names, reasons: Names) -> Finding:
     """The verdict, with Holm over the opponents, and the test that decides it: of those, the least favourable."""
-    from probmetric.metrics.statistics import holm
-
     adjusted = dict(zip(tests, holm([test.p_value for test in tests.values()]).tolist(), strict=True))
     verdict, deciding = _verdict(tests, adjusted, missing)
     worst = min(deciding, key=lambda name: tests[name].difference)
@@ -213,7 +195,6 @@ def _finding(
         claim=claim,
         data=data,
         verdict="not testable here" if reasons else verdict,
-        fidelity=fidelity,
         opponent=worst,
         difference=test.difference,
         half_width=test.half_width,
@@ -243,8 +224,6 @@ def _needed(test: _Test, opponents: int) -> tuple[int | None, bool]:
 
     Both take the difference found for the true one, the strictest level of Holm's and a power of 80 %.
     """
-    from probmetric.metrics.statistics import LEAST_SEEDS, seeds_needed
-
     if test.n < LEAST_SEEDS:
         return LEAST_SEEDS, False
     if test.effect_size is None:

@@ -1,7 +1,8 @@
-"""Figures of a report: one file per figure, found by its name.
+"""Figures of a report: one file per kind of figure, each figure found by the name it is registered with.
 
-A figure is a function `draw(context) -> Drawing`; `draw(name, context)` writes figures/<name>.png, .pdf and .json
-(title, caption and text alternative) into the experiment's report folder. The same results give the same bytes.
+A figure is a function `@register("name")` of a context, which returns a `Drawing`; `draw(name, context)` writes
+figures/<name>.png, .pdf and .json (title, caption and text alternative) into the experiment's report folder. The same
+results give the same bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
     from probmetric.reporting.figures._style import Drawing
 
-REGISTRY = Registry("figure", "probmetric.reporting.figures", context=("context",))
+REGISTRY = Registry("figure", "probmetric.reporting.figures", context=("context",), several=True)
 register, list_figures = REGISTRY.register, REGISTRY.names
 
 _METADATA = {

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from probmetric.metrics import better
-from probmetric.reporting._comparison import summarise
-from probmetric.reporting._words import group_title
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
     from probmetric.runs.folder import RunFolder
 
 Curve = tuple[np.ndarray, np.ndarray]
+Line = TypeVar("Line")
 
 
 def by_group(context: ReportContext) -> dict[str, dict[str, list[RunFolder]]]:
@@ -24,15 +24,6 @@ def by_group(context: ReportContext) -> dict[str, dict[str, list[RunFolder]]]:
     found: dict[str, dict[str, list[RunFolder]]] = defaultdict(lambda: defaultdict(list))
     for run in context.runs:
         found[run.key.data][run.key.variant].append(run)
-    return {data: dict(methods) for data, methods in found.items()}
-
-
-def values(context: ReportContext, metric: str) -> dict[str, dict[str, list[float]]]:
-    """Dataset -> method -> values of `metric` over seeds."""
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for record in sorted(context.records, key=lambda record: record.key):
-        if record.metric == metric and record.value is not None:
-            found[record.key.data][record.key.variant].append(record.value)
     return {data: dict(methods) for data, methods in found.items()}
 
 
@@ -49,21 +40,14 @@ def first_runs(context: ReportContext, *names: str) -> dict[tuple[str, str], Run
 def best_runs(context: ReportContext, *names: str) -> dict[str, RunFolder]:
     """Dataset -> first seed of the method with the best mean of the first metric, of those in `first_runs`."""
     metric = context.metrics[0]
-    measured = values(context, metric)
+    measured = context.values(metric)
     best: dict[str, tuple[float, RunFolder]] = {}
     for (data, variant), run in first_runs(context, *names).items():
-        if found := measured.get(data, {}).get(variant):
-            mean = summarise(found).mean
+        if seeds := measured.get(data, {}).get(variant):
+            mean = fmean(seeds.values())
             if data not in best or better(metric, mean, best[data][0]):
                 best[data] = (mean, run)
     return {data: run for data, (_, run) in best.items()}
-
-
-def is_right(mean: np.ndarray, label: np.ndarray) -> np.ndarray:
-    """Whether the nearest neighbour of each of the unit rows `mean` (N, M) has its `label` (N,)."""
-    from probmetric.retrieval.neighbours import nearest_neighbours
-
-    return label[nearest_neighbours(mean, k=1).indices[:, 0]] == label  # type: ignore[no-any-return]
 
 
 def mean_curve(curves: Iterable[Any], x: str, y: str, points: int = 101) -> Curve | None:
@@ -94,42 +78,16 @@ def _arrays(curve: Any, x: str, y: str) -> Curve | None:
     return (first[order], second[order]) if len(first) > 1 else None
 
 
-def methods_drawn(context: ReportContext, drawn: Iterable[str]) -> list[str]:
-    """The drawn methods in the experiment's order."""
-    known = set(drawn)
-    return [variant for variant in context.variants if variant in known]
-
-
-def collect(
-    context: ReportContext, build: Callable[[Sequence[RunFolder]], Curve | None]
-) -> dict[str, dict[str, Curve]]:
-    """Dataset -> method -> curve built from that method's runs; what has no curve is left out."""
-    found: dict[str, dict[str, Curve]] = {}
+def collect(context: ReportContext, build: Callable[[Sequence[RunFolder]], Line | None]) -> dict[str, dict[str, Line]]:
+    """Dataset -> method -> what `build` makes of that method's runs; what is None is left out."""
+    lines: dict[str, dict[str, Line]] = {}
     for data, methods in by_group(context).items():
-        curves = {variant: curve for variant, runs in methods.items() if (curve := build(runs)) is not None}
-        if curves:
-            found[data] = curves
-    return found
+        built = {variant: line for variant, runs in methods.items() if (line := build(runs)) is not None}
+        if built:
+            lines[data] = built
+    return lines
 
 
-def reliability_curves(context: ReportContext, name: str) -> dict[str, dict[str, Curve]]:
-    """Dataset -> method -> mean reliability curve `name`, (confidence (P,), accuracy (P,))."""
-    return collect(
-        context, lambda runs: mean_curve([r.curves.get(name) for r in runs], "confidence", "accuracy", points=41)
-    )
-
-
-def reliability_words(context: ReportContext, found: dict[str, dict[str, Curve]]) -> str:
-    """Text alternative of reliability curves: how far each lies from the diagonal."""
-    parts = []
-    for data, curves in found.items():
-        for variant, (confidence, accuracy) in curves.items():
-            gap = float(np.mean(accuracy - confidence))
-            word = "above" if gap > 0 else "below"
-            parts.append(f"{group_title(data)}, {context.label(variant)}: on average {abs(gap):.2f} {word}")
-    return f"Accuracy against confidence, relative to the diagonal. {'; '.join(parts)}."
-
-
-def listed(names: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+def mean_curves(context: ReportContext, name: str, x: str, y: str, *, points: int = 101) -> dict[str, dict[str, Curve]]:
+    """Dataset -> method -> mean over seeds of the curve `name` of its runs (`mean_curve`)."""
+    return collect(context, lambda runs: mean_curve([run.curves.get(name) for run in runs], x, y, points))

@@ -1,25 +1,41 @@
-"""Panels of lines, one line per method, or a panel per method where they are many: the common part of curve figures."""
+"""Panels of lines, one line per method, or of many methods a panel each with all the others behind it in grey."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
 
 from probmetric.reporting.figures import _data, _style
-from probmetric.reporting.figures._multiples import FEW, small_multiples
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from probmetric.reporting.experiment import ReportContext
+
+FEW = 6  # methods that are told apart by colour and dash in one panel
+_COLUMNS = 6
+_LEFT, _GAP, _PANEL, _HEAD, _LINE, _FOOT = 0.5, 0.2, 0.75, 0.28, 0.11, 0.48  # inches
+_TYPE, _LETTERS = 6.5, 20  # points; letters that fit above a panel
+_GREY = "#C9CED4"
+_LEADER = {"arrowstyle": "-", "linewidth": 0.5, "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 2}
+
+
+def diagonal(axis: Axes) -> None:
+    """Draw the dotted diagonal from (0, 0) to (1, 1)."""
+    axis.plot([0, 1], [0, 1], ":", color="#888888", linewidth=1, zorder=1)
 
 
 def line_panels(
     context: ReportContext,
     panels: Mapping[str, Mapping[str, _data.Curve]],
-    finish: Callable[[Axes], None],
+    finish: Callable[[Axes], Any],
     *,
     columns: int = 3,
     panel_height: float = 2.3,
@@ -33,31 +49,144 @@ def line_panels(
         columns: most panels in a row.
         panel_height: inches.
     """
-    variants = _data.methods_drawn(context, {variant for curves in panels.values() for variant in curves})
+    variants = context.ordered(variant for curves in panels.values() for variant in curves)
     if len(variants) > FEW:
         return small_multiples(context, panels, finish)
-    known = _style.looks(context.variants)
+    looks = _style.looks(context.variants)
     columns = min(columns, len(panels))
     labels = [context.label(variant) for variant in variants]
     figure, axes = _style.grid(math.ceil(len(panels) / columns), columns, panel_height=panel_height, named=labels)
     for axis, (title, curves) in zip(_style.trim(axes, len(panels)), panels.items(), strict=True):
         for variant in variants:
             if variant in curves:
-                look = known[variant]
+                look = looks[variant]
                 axis.plot(*curves[variant], color=look.colour, linestyle=look.dash)
         axis.set_title(title)
         finish(axis)
-    _style.method_legend(figure, context, variants, known)
+    _style.method_legend(figure, context, variants, looks)
     return figure
 
 
-def reliability_panels(context: ReportContext, found: Mapping[str, Mapping[str, _data.Curve]]) -> Figure:
-    """Dataset -> method -> (confidence (P,), accuracy (P,)), one panel per dataset, with the diagonal."""
-    panels = {_data.group_title(data): curves for data, curves in found.items()}
-    return line_panels(context, panels, _reliability_axes, panel_height=2.6)
+def small_multiples(
+    context: ReportContext,
+    blocks: Mapping[str, Mapping[str, Sequence[np.ndarray]]],
+    finish: Callable[[Axes], Any],
+) -> Figure:
+    """Draw title -> method -> (x (P,), y (P,)[, low (P,), high (P,)]): a block of panels per title, on common axes.
+
+    Args:
+        context: the experiment, for labels and the order of methods.
+        blocks: what is drawn; a block's panels share their axes.
+        finish: sets the limits and the axis labels of a panel.
+    """
+    looks = _style.looks(context.variants)
+    plans = {title: _Block.of(context, curves) for title, curves in blocks.items()}
+    total = sum(plan.height for plan in plans.values())
+    figure = Figure(figsize=(_style.WIDTH, total))
+    top = total
+    for title, plan in plans.items():
+        figure.text(0.01, (top - 0.05) / total, title, va="top", fontsize=9, fontweight="bold")
+        axes = plan.axes(figure, top - _HEAD)
+        for axis, (variant, words) in zip(axes, plan.labels.items(), strict=True):
+            _panel(axis, blocks[title], variant, looks[variant])
+            axis.set_title("\n".join(words), fontsize=_TYPE, fontweight="normal", pad=2)
+            finish(axis)
+        top -= plan.height
+        _outer_labels(figure, axes, top / total, (top + plan.height / 2) / total)
+    return figure
 
 
-def _reliability_axes(axis: Axes) -> None:
-    axis.plot([0, 1], [0, 1], ":", color="#888888", linewidth=1, zorder=1)
-    axis.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel="confidence", ylabel="accuracy")
-    axis.set_box_aspect(1)
+@dataclass(frozen=True)
+class _Block:
+    """Where the panels of one title stand: method -> its label in lines, in the order of the panels."""
+
+    labels: dict[str, list[str]]
+
+    @classmethod
+    def of(cls, context: ReportContext, curves: Mapping[str, Sequence[np.ndarray]]) -> _Block:
+        variants = context.ordered(curves)
+        return cls({variant: textwrap.wrap(context.label(variant), _LETTERS) for variant in variants})
+
+    @property
+    def above(self) -> list[float]:
+        """Room for the labels of every row, in inches."""
+        lines = [len(words) for words in self.labels.values()]
+        return [_LINE * max(lines[start : start + _COLUMNS]) + 0.08 for start in range(0, len(lines), _COLUMNS)]
+
+    @property
+    def height(self) -> float:
+        """Inches of the whole block."""
+        return _HEAD + sum(self.above) + _PANEL * len(self.above) + _FOOT
+
+    def axes(self, figure: Figure, top: float) -> list[Axes]:
+        """Panels row by row below `top` (inches), on common axes."""
+        width, height = figure.get_size_inches()
+        side = (width - _LEFT - _GAP * _COLUMNS) / _COLUMNS
+        axes: list[Axes] = []
+        for place in range(len(self.labels)):
+            row, column = divmod(place, _COLUMNS)
+            left, bottom = _LEFT + column * (side + _GAP), top - sum(self.above[: row + 1]) - (row + 1) * _PANEL
+            shared: dict[str, Any] = {"sharex": axes[0], "sharey": axes[0]} if axes else {}
+            rectangle = (left / width, bottom / height, side / width, _PANEL / height)
+            axes.append(figure.add_axes(rectangle, **shared))
+        return axes
+
+
+def _panel(axis: Axes, curves: Mapping[str, Sequence[np.ndarray]], variant: str, look: _style.Look) -> None:
+    others = [np.column_stack(curve[:2]) for name, curve in curves.items() if name != variant]
+    axis.add_collection(LineCollection(others, colors=_GREY, linewidths=0.5, zorder=1), autolim=False)
+    x, y, *band = curves[variant]
+    if band:
+        axis.fill_between(x, band[0], band[1], color=look.colour, alpha=0.2, linewidth=0)
+    axis.plot(x, y, color=look.colour, linewidth=1.6, marker="o" if len(x) == 1 else None)
+    axis.tick_params(labelsize=_TYPE, length=2)
+    axis.locator_params(nbins=3)
+
+
+def _outer_labels(figure: Figure, axes: Sequence[Axes], low: float, middle: float) -> None:
+    """Numbers left of every row and below every column; what they are, once for the block."""
+    figure.text(0.5, low + 0.08 / figure.get_figheight(), axes[0].get_xlabel(), ha="center", fontsize=_TYPE + 0.5)
+    figure.text(0.01, middle, axes[0].get_ylabel(), va="center", rotation=90, fontsize=_TYPE + 0.5)
+    for place, axis in enumerate(axes):
+        lowest, first = place + _COLUMNS >= len(axes), place % _COLUMNS == 0
+        axis.tick_params(labelbottom=lowest, labelleft=first, which="both")
+        axis.set(xlabel="", ylabel="")
+
+
+def label_ends(axis: Axes, ends: Mapping[str, tuple[float, float, str]], *, least: float) -> None:
+    """Write every line's name right of the panel at the height of its end, moved apart where names would touch.
+
+    Args:
+        axis: a panel whose limits are set.
+        ends: name -> (x, y, colour) of the line's last point.
+        least: least distance of two names, as a share of the panel's height.
+    """
+    low, high = axis.get_ylim()
+    ordered = sorted(ends.items(), key=lambda item: item[1][1])
+    wanted = [(y - low) / (high - low) for _, (_, y, _) in ordered]
+    for (name, (x, y, colour)), place in zip(ordered, spread(wanted, least), strict=True):
+        axis.annotate(
+            name,
+            (x, y),
+            (1.04, place),
+            textcoords="axes fraction",
+            va="center",
+            fontsize=7,
+            color=colour,
+            arrowprops=_LEADER | {"color": colour},
+        )
+
+
+def spread(places: Sequence[float], least: float) -> list[float]:
+    """Ascending places (K,) moved so that neighbours are `least` apart, within 0 and 1; a group stays centred."""
+    groups: list[list[float]] = []
+    for place in places:
+        groups.append([place])
+        while len(groups) > 1 and _start(groups[-1], least) < _start(groups[-2], least) + len(groups[-2]) * least:
+            groups[-2:] = [groups[-2] + groups[-1]]
+    return [_start(group, least) + least * index for group in groups for index in range(len(group))]
+
+
+def _start(group: Sequence[float], least: float) -> float:
+    length = least * (len(group) - 1)
+    return max(0.0, min(sum(group) / len(group) - length / 2, 1.0 - length))

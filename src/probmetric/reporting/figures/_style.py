@@ -9,14 +9,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from probmetric.reporting.experiment import ReportContext
 
 WIDTH = 7.2
 DPI = 170
+BLUE, ORANGE = "#0072B2", "#D55E00"
 # The first seven are those of Okabe and Ito without yellow and black: apart for colour-blind readers and in print.
 _PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6A3D9A", "#8C2D04")
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.2, 1.2, 1.2)))
@@ -36,6 +40,26 @@ class Drawing:
 
 
 @dataclass(frozen=True)
+class Words:
+    """What is said about a figure: its title, its caption, and why there is none where runs hold nothing for it."""
+
+    title: str
+    caption: str
+    empty: str
+
+    def drawing(self, figure: Figure, alt: str) -> Drawing:
+        """Return the finished `figure` with these words and its text alternative."""
+        return Drawing(figure, self.title, self.caption, alt)
+
+    def nothing(self) -> Drawing:
+        """Return a panel that states in words why there is no figure."""
+        figure = Figure(figsize=(WIDTH, 0.9))
+        figure.text(0.5, 0.5, f"{self.title}: {self.empty}", ha="center", va="center", color="#555555", wrap=True)
+        alt = f"{self.title}: nothing to draw, {self.empty}"
+        return Drawing(figure, self.title, self.empty, alt, empty=self.empty)
+
+
+@dataclass(frozen=True)
 class Look:
     """How one method is drawn in every figure."""
 
@@ -46,7 +70,6 @@ class Look:
 @contextlib.contextmanager
 def style() -> Iterator[None]:
     """Seaborn's theme at the report's type size, undone afterwards."""
-    import matplotlib as mpl
     import seaborn as sns
 
     rc = sns.axes_style("whitegrid") | sns.plotting_context("paper") | _RC
@@ -103,8 +126,6 @@ def grid(
     rows: int, columns: int, *, panel_height: float = 2.1, named: Sequence[str] = (), **options: Any
 ) -> tuple[Figure, list[list[Axes]]]:
     """A figure of report width with `rows` x `columns` panels and room for a legend of `named` below."""
-    from matplotlib.figure import Figure
-
     below = 0.12 + 0.19 * math.ceil(len(named) / legend_columns(named)) if named else 0.02
     height = rows * panel_height + below
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
@@ -127,11 +148,9 @@ def legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> Non
         )
 
 
-def method_legend(figure: Figure, context: ReportContext, variants: Sequence[str], known: Mapping[str, Look]) -> None:
+def method_legend(figure: Figure, context: ReportContext, variants: Sequence[str], looks: Mapping[str, Look]) -> None:
     """Legend of lines, one per method, in the experiment's order."""
-    from matplotlib.lines import Line2D
-
-    handles = [Line2D([], [], color=known[v].colour, linestyle=known[v].dash, linewidth=1.8) for v in variants]
+    handles = [Line2D([], [], color=looks[v].colour, linestyle=looks[v].dash, linewidth=1.8) for v in variants]
     legend(figure, handles, [context.label(v) for v in variants])
 
 
@@ -146,12 +165,3 @@ def trim(axes: list[list[Axes]], used: int) -> list[Axes]:
     for axis in flat[used:]:
         axis.remove()
     return flat[:used]
-
-
-def nothing(title: str, reason: str) -> Drawing:
-    """A panel that states in words why there is no figure."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH, 0.9))
-    figure.text(0.5, 0.5, f"{title}: {reason}", ha="center", va="center", color="#555555", wrap=True)
-    return Drawing(figure, title, reason, f"{title}: nothing to draw, {reason}", empty=reason)

@@ -1,8 +1,4 @@
-"""Published numbers, transcribed from the papers into `<paper>.csv` beside this file (README.md says how).
-
-comparing   the numbers beside ours
-layout      both as tables
-"""
+"""Published numbers, transcribed from the papers into `<paper>.csv` beside this file (README.md says how)."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from pathlib import Path
 
 from probmetric.io import FileError
 from probmetric.metrics import heading
-from probmetric.reporting._words import group_title
+from probmetric.reporting.words import group_title
 from probmetric.runs.names import data_name
 
 FOLDER = Path(__file__).parent
@@ -51,7 +47,7 @@ class PublishedNumber:
     Attributes:
         table: the experiment that repeats the paper's table, `pfml/table2`.
         row: row as printed.
-        method: the part a method of ours has to play (`_measured`); empty for what is not implemented.
+        method: the part a method of ours has to play (`results.plays`); empty for what is not implemented.
         relative_to: the part whose value the printed change refers to; empty for plain values.
         datasets: the prepared dataset, without its noise; several (folds) stand for the mean over them.
         noise: rate of wrong training labels.

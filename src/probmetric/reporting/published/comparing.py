@@ -1,5 +1,7 @@
 """Published numbers beside ours: difference, whether the printed ± and our interval explain it, and the protocols.
 
+For readers they are one table per dataset, a line per published row, metrics side by side.
+
 A row of a paper's table is compared with a run of ours on the same dataset, at the same noise rate, with the same
 metric. Nothing else is: an experiment with its dataset substituted (`pfml/table2@glyphs`) and a dataset prepared from a
 subset of its images have nothing to do with published numbers.
@@ -8,22 +10,31 @@ subset of its images have nothing to do with published numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
+import pandas as pd
+
 from probmetric.data.manifest import SUMMARY, read_summary
 from probmetric.io import of_kind, present
-from probmetric.reporting._comparison import Cell, summarise
-from probmetric.reporting._measured import Series, plays, series
+from probmetric.reporting.comparison import Cell, summarise
 from probmetric.reporting.published import PublishedNumber
+from probmetric.reporting.results import plays
+from probmetric.reporting.tables import escape_markdown, markdown_table
 from probmetric.runs.names import split_data_name, table_of
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
 
+LEGEND = (
+    "First number: as the paper prints it, with its ±. Measured: our mean ± half-width of the 95 % t-interval over "
+    "seeds, then measured - published. Inside: our interval and that of the printed mean (its ± over five runs, or "
+    "rounding) together explain the difference. Only runs on the same dataset, whole, at the same noise rate stand "
+    "beside a published number; where the protocols differ, both are stated."
+)
 _Values = Mapping[int, float]
 Verdict = Literal["not run", "not measured", "one seed", "inside", "outside"]
 
@@ -61,14 +72,11 @@ def compare_published(context: ReportContext, numbers: Iterable[PublishedNumber]
 
     `pfml/table2@glyphs` repeats `pfml/table2` too, with nothing to compare: all its rows are "not run".
     """
-    substitute = "@" in context.name
-    asked = [number for number in numbers if number.table == table_of(context.name)]
-    found = {} if substitute or not asked else series(context, {number.metric for number in asked})
-    subsets = {data for data, _ in found if _is_subset(context, data)}
-    found = {place: items for place, items in found.items() if place[0] not in subsets}
-    present = set() if substitute else {(record.key.data, record.key.variant) for record in context.records}
-    present = {place for place in present if place[0] not in subsets}
-    compared = [item for number in asked for item in _compare(number, found, present)]
+    wanted = [number for number in numbers if number.table == table_of(context.name)]
+    if "@" in context.name:
+        return [PublishedComparison(number) for number in wanted]
+    whole = {data for data in context.data if not _is_subset(context, data)} if wanted else set()
+    compared = [item for number in wanted for item in _compare(context, number, whole)]
     return [replace(item, protocol=_protocol(context, item)) if item.ours else item for item in compared]
 
 
@@ -111,33 +119,34 @@ def _options(folder: Path) -> dict[str, Any]:
     return of_kind(found, dict[str, Any], folder / SUMMARY, "prepare it again")  # type: ignore[no-any-return]
 
 
-def _compare(
-    number: PublishedNumber, found: Mapping[tuple[str, str], Sequence[Series]], present: Collection[tuple[str, str]]
-) -> list[PublishedComparison]:
-    mine = _played(found, number, number.method)
-    bases = _played(found, number, number.relative_to)
+def _compare(context: ReportContext, number: PublishedNumber, whole: set[str]) -> list[PublishedComparison]:
+    """Compare with every method that plays the number's part on the `whole` datasets."""
+    bases = _played(context, number, number.relative_to, whole)
     compared = []
-    for variant, (fidelity, values) in mine.items():
+    for variant, (fidelity, values) in _played(context, number, number.method, whole).items():
         if number.relative_to:
             values = _change(values, bases, fidelity, number.unit.change)
         if values:
             compared.append(PublishedComparison(number, variant, summarise(list(values.values()))))
     if compared:
         return compared
-    here = {variant for data, variant in present if data in number.data}
-    lacking = [variant for variant in here if number.method and plays(variant.partition("+")[0], number.method)]
-    return [PublishedComparison(number, min(lacking, default=""))]
+    finished = context.table[context.table["data"].isin(whole.intersection(number.data))]
+    lacking = [variant for variant in finished["variant"].unique() if plays(variant.partition("+")[0], number.method)]
+    return [PublishedComparison(number, min(lacking, default="") if number.method else "")]
 
 
 def _played(
-    found: Mapping[tuple[str, str], Sequence[Series]], number: PublishedNumber, part: str
+    context: ReportContext, number: PublishedNumber, part: str, whole: set[str]
 ) -> dict[str, tuple[str, _Values]]:
     """Method -> fidelity and values by seed; with folds, means over them, for seeds that were run on every fold."""
     by_fold = [
-        {item.variant: item for item in found.get((data, number.metric), ()) if part and plays(item.key.method, part)}
+        {each.variant: each for each in context.series(data, number.metric) if part and plays(each.key.method, part)}
         for data in number.data
+        if data in whole
     ]
     played: dict[str, tuple[str, _Values]] = {}
+    if len(by_fold) < len(number.data):
+        return played
     for variant, first in by_fold[0].items():
         if all(variant in fold for fold in by_fold):
             folds = [fold[variant].values for fold in by_fold]
@@ -154,3 +163,113 @@ def _change(values: _Values, bases: Mapping[str, tuple[str, _Values]], fidelity:
     base = order[0][1]
     quotients = {seed: value / base[seed] for seed, value in values.items() if base.get(seed)}
     return {seed: change * (quotient - 1) if change else quotient for seed, quotient in quotients.items()}
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of the paper's table, and the method of ours beside it; `cells` holds None where nothing is printed."""
+
+    row: str
+    method: str
+    cells: tuple[PublishedComparison | None, ...]
+
+
+@dataclass(frozen=True)
+class Block:
+    """The published numbers on one dataset: a table with two columns per metric."""
+
+    title: str
+    headings: tuple[str, ...]
+    lines: tuple[Line, ...]
+
+    @property
+    def measured(self) -> bool:
+        """Whether any of it was measured here."""
+        return any(item is not None and item.ours is not None for line in self.lines for item in line.cells)
+
+
+def blocks(comparisons: Sequence[PublishedComparison]) -> list[Block]:
+    """One block per dataset and noise rate, in the paper's order."""
+    titles = dict.fromkeys(item.published.title for item in comparisons)
+    return [_block(title, [item for item in comparisons if item.published.title == title]) for title in titles]
+
+
+def _block(title: str, comparisons: Sequence[PublishedComparison]) -> Block:
+    headings = tuple(dict.fromkeys(item.published.heading for item in comparisons))
+    cells = {(item.published.row, item.method, item.published.heading): item for item in comparisons}
+    rows = list(dict.fromkeys(item.published.row for item in comparisons))
+    methods = dict.fromkeys((item.published.row, item.method) for item in comparisons)
+    lines = [
+        Line(row, method, tuple(cells.get((row, method, heading)) for heading in headings))
+        for row, method in sorted(methods, key=lambda line: rows.index(line[0]))
+    ]
+    return Block(title, headings, tuple(lines))
+
+
+def printed(number: PublishedNumber) -> str:
+    """`66.7 ± 0.6`, as in print."""
+    return number.text(number.value) + ("" if number.spread is None else f" ± {number.text(number.spread)}")
+
+
+def ours(item: PublishedComparison) -> str:
+    """`65.1 ± 1.2`, `not run` or `not measured`."""
+    if item.ours is None:
+        return item.verdict
+    number, half_width = item.published, item.ours.half_width
+    return number.text(item.ours.mean) + ("" if half_width is None else f" ± {number.text(half_width)}")
+
+
+def judged(item: PublishedComparison) -> str:
+    """`-1.6, inside`, with the protocols where they differ; empty without a run."""
+    if item.difference is None:
+        return ""
+    text = f"{item.published.text(item.difference, signed=True)}, {item.verdict}"
+    return f"{text}; {item.protocol}" if item.protocol else text
+
+
+def markdown(comparisons: Sequence[PublishedComparison], label: Callable[[str], str]) -> list[str]:
+    """Return blocks of Markdown text, without the heading."""
+    return [_markdown(block, label) for block in blocks(comparisons)] + [LEGEND]
+
+
+def _markdown(block: Block, label: Callable[[str], str]) -> str:
+    heads = [text for heading in block.headings for text in (escape_markdown(heading), "Measured")]
+    rows = [
+        [
+            escape_markdown(line.row),
+            escape_markdown(label(line.method)) if line.method else "–",
+            *(text for item in line.cells for text in _pair(item)),
+        ]
+        for line in block.lines
+    ]
+    table = markdown_table(["Published row", "Method run", *heads], rows, left=2)
+    return f"### {escape_markdown(block.title)}\n\n{table}"
+
+
+def _pair(item: PublishedComparison | None) -> tuple[str, str]:
+    if item is None:
+        return "–", "–"
+    judgement = judged(item)
+    return printed(item.published), f"{ours(item)} ({judgement})" if judgement else ours(item)
+
+
+_IN_INTERVAL: Mapping[str, str] = {"inside": "yes", "outside": "no"}
+_CSV_COLUMNS = (
+    *("table", "row", "dataset", "noise", "metric", "published", "published_spread", "method", "ours"),
+    *("ci95_half_width", "seeds", "difference", "published_in_interval", "protocol"),
+)
+
+
+def csv_text(comparisons: Sequence[PublishedComparison]) -> str:
+    """Return one line per published number and method of ours, full precision, in the unit of our metrics."""
+    rows = []
+    for item in comparisons:
+        number, cell = item.published, item.ours
+        spread = "" if number.spread is None else f"{number.spread:.6g}"
+        place = (number.table, number.row, " ".join(number.datasets), f"{number.noise:g}", number.metric)
+        measured = (cell.mean, cell.half_width, cell.n) if cell else (None, None, 0)
+        verdict = _IN_INTERVAL.get(item.verdict, item.verdict)
+        rows.append(
+            (*place, f"{number.value:.6g}", spread, item.method, *measured, item.difference, verdict, item.protocol)
+        )
+    return pd.DataFrame(rows, columns=list(_CSV_COLUMNS)).to_csv(index=False, lineterminator="\n")

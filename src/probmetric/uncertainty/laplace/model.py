@@ -14,19 +14,25 @@ What was fitted says it: `prior_share` is the share of weights whose prior is ab
 `mean_resultant_length` that of the draws. `noise="isotropic"` is the control: weight noise of the same mean variance
 without any curvature.
 
+`prior="marginal_likelihood"` maximises the Laplace evidence −½δ|θ|² + ½P log δ − ½Σ log(h + δ) over δ. Its stationarity
+condition, γ(δ) = Σ h/(h + δ) = δ|θ|², has a decreasing left and an increasing right side, hence one root, found by
+bisection in log δ. The released code takes one Adam step instead.
+
 Differences to the authors' code: no cap on pairs, batches without a mined triplet are skipped instead of
-yielding 0/0, the evidence is maximised instead of followed for one step, and the default score is the 1/κ̂ of the
+yielding 0/0, and the default score is the 1/κ̂ of the
 text instead of the sum of standard deviations (`score="std_sum"`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Literal
+import math
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import nn
 
+from probmetric.metrics.selective import accuracy_by_coverage
 from probmetric.registry import Draws, Positive, Range, When
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import (
@@ -36,28 +42,30 @@ from probmetric.uncertainty._base import (
     Predictor,
     Uncertainty,
     evaluating,
+    linear_head,
     seed_from,
 )
 from probmetric.uncertainty._summary import Classifier
-from probmetric.uncertainty.laplace._curvature import CurvatureRule
-from probmetric.uncertainty.laplace._posterior import linear_head, stored_sampler
-from probmetric.uncertainty.laplace._prior import best_precision, evidence_precision, sparsification_area
-from probmetric.uncertainty.laplace._record import flattened, record
-from probmetric.uncertainty.laplace._sampling import summarise
+from probmetric.uncertainty.laplace.curvature import CurvatureRule
+from probmetric.uncertainty.laplace.posterior import Drawing, flattened, record, stored_sampler, summarise
 
 Tensor = torch.Tensor
 
+LOWEST, HIGHEST = 1e-8, 1e12
 _CANDIDATES = tuple(10.0**power for power in range(-3, 9))
 RECORDED = 512
 
 
-@register
-class Laplace(Uncertainty):
-    """Gaussian posterior over the last layer, sampled into directional distributions."""
+class LastLayerPosterior(Uncertainty):
+    """Gaussian posterior over the last layer, sampled into directional distributions; subclasses say how it is fitted.
+
+    `prior` is an option of theirs.
+    """
 
     fits = True
     needs_head = True
     needs = ("weight_curvature", "prior_precision")
+    prior: Literal["fixed", "marginal_likelihood", "validation"]
 
     def __init__(
         self,
@@ -65,13 +73,10 @@ class Laplace(Uncertainty):
         geometry: Literal["euclidean", "arccos"] = "arccos",
         approximation: Literal["fixed", "positive", "full"] = "fixed",
         fidelity: Literal["corrected", "as_published"] = "corrected",
-        structure: Literal["diagonal", "kronecker"] = "diagonal",
         pairs: Literal["mined", "dataset"] = "mined",
         triplets: Literal["all", "hard", "semihard", "easy"] = "all",
         margin: Positive = 0.7,
         negative_weight: Annotated[float, Range(low=0, high=1)] = 0.5,
-        scale: Annotated[float, Range(low=-1)] = 1.0,
-        prior: Literal["fixed", "marginal_likelihood", "validation"] = "fixed",
         prior_precision: Annotated[Positive, When(prior="fixed")] = 1.0,
         noise: Literal["posterior", "isotropic"] = "posterior",
         samples: Draws = 100,
@@ -79,48 +84,32 @@ class Laplace(Uncertainty):
         keep_samples: bool = False,
     ) -> None:
         self.rule = CurvatureRule(geometry, approximation, fidelity, pairs, triplets, margin, negative_weight)
-        self.structure, self.scale = structure, scale
-        self.prior, self.prior_precision, self.noise = prior, prior_precision, noise
+        self.prior_precision, self.noise = prior_precision, noise
         self.samples, self.score, self.keep_samples = samples, score, keep_samples
 
-    def fitted(self, given: Fitting) -> Posterior:
-        """Curvature of the training batches, the prior precision and the record, as a posterior's tensors.
-
-        `validation` batches are needed for `prior="validation"` only.
-        """
-        self._require_validation(given)
-        head, kept = linear_head(given.encoder), list[Tensor]()
-        with evaluating(given.encoder):
-            seen = self._seen(given, kept)
-            if self.structure == "kronecker":
-                posterior = self.rule.kronecker(head, seen, self.scale)
-            else:
-                posterior = self.rule.diagonal(head.weight, head.bias, seen, self.scale)
-            return self._finished(given, head, posterior, kept)
-
-    def _require_validation(self, given: Fitting) -> None:
-        if self.prior == "validation" and given.validation is None:
+    def _require_validation(self, fitting: Fitting) -> None:
+        if self.prior == "validation" and fitting.validation is None:
             raise ValueError("prior is 'validation' but fit got no validation batches; pass validation=.")
 
-    def _seen(self, given: Fitting, kept: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    def _seen(self, fitting: Fitting, kept: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         """Features (B, D) and labels (B,) of the batches; the first features go to `kept`, for the record."""
-        for images, labels in given.batches:
-            features = given.encoder.features(images.to(given.device))
+        for images, labels in fitting.batches:
+            features = fitting.encoder.features(images.to(fitting.device))
             if sum(map(len, kept)) < RECORDED:
                 kept.append(features)
-            yield features, labels.to(given.device)
+            yield features, labels.to(fitting.device)
 
-    def _finished(self, given: Fitting, head: nn.Linear, posterior: Posterior, kept: list[Tensor]) -> Posterior:
+    def _finished(self, fitting: Fitting, head: nn.Linear, posterior: Posterior, kept: list[Tensor]) -> Posterior:
         """The posterior, or its isotropic control, with its prior precision and its record."""
-        seed = seed_from(given.generator)
-        self._set_prior(given, head, posterior, seed)
+        seed = seed_from(fitting.generator)
+        self._set_prior(fitting, head, posterior, seed)
         if self.noise == "isotropic":
             posterior = flattened(posterior)
         features = torch.cat(kept)[:RECORDED] if kept else None
         return posterior | record(head, posterior, features, samples=self.samples, seed=seed)
 
-    def _set_prior(self, given: Fitting, head: nn.Linear, posterior: Posterior, seed: int) -> None:
-        """Add the prior precision: given, of the highest evidence, or the best on validation images."""
+    def _set_prior(self, fitting: Fitting, head: nn.Linear, posterior: Posterior, seed: int) -> None:
+        """Add the prior precision: the option, that of the highest evidence, or the best on validation images."""
         posterior["prior_precision"] = torch.tensor(self.prior_precision, dtype=torch.float64)
         if self.prior == "marginal_likelihood":
             curvature = [
@@ -129,12 +118,12 @@ class Laplace(Uncertainty):
             chosen = evidence_precision(curvature, [part.detach().cpu() for part in head.parameters()])
             posterior["prior_precision"].fill_(chosen)
         elif self.prior == "validation":
-            self._choose_on_validation(given, head, posterior, seed)
+            self._choose_on_validation(fitting, head, posterior, seed)
 
-    def _choose_on_validation(self, given: Fitting, head: nn.Linear, posterior: Posterior, seed: int) -> None:
+    def _choose_on_validation(self, fitting: Fitting, head: nn.Linear, posterior: Posterior, seed: int) -> None:
         """Set the prior precision that gives the largest area under the validation sparsification curve."""
-        encoder, device = given.encoder, given.device
-        seen = given.validation or ()
+        encoder, device = fitting.encoder, fitting.device
+        seen = fitting.validation or ()
         parts = [(encoder.features(images.to(device)), labels.to(device)) for images, labels in seen]
         features, labels = (torch.cat(column) for column in zip(*parts, strict=True))
 
@@ -143,28 +132,78 @@ class Laplace(Uncertainty):
             batch = self._summarise(head, features, posterior, seed)
             return sparsification_area(batch.mean, labels, batch.uncertainty)
 
-        posterior["prior_precision"].fill_(best_precision(_CANDIDATES, area))
+        posterior["prior_precision"].fill_(max(_CANDIDATES, key=area))
 
     def _summarise(
         self, head: nn.Linear, features: Tensor, posterior: Posterior, seed: int, classify: Classifier | None = None
     ) -> DirectionalBatch:
-        return summarise(
-            head,
-            features,
-            stored_sampler(head, posterior),
-            samples=self.samples,
-            seed=seed,
-            score=self.score,
-            keep_samples=self.keep_samples,
-            classify=classify,
-        )
+        draws = Drawing(self.samples, seed, self.score, self.keep_samples)
+        return summarise(head, features, stored_sampler(head, posterior), draws, classify)
 
-    def represent(self, images: Tensor, given: Predictor) -> Tensor:
+    def represent(self, images: Tensor, predictor: Predictor) -> Tensor:
         """Inputs (B, D) of the last layer."""
-        linear_head(given.encoder)
-        return given.encoder.features(images)
+        linear_head(predictor.encoder)
+        return predictor.encoder.features(images)
 
-    def describe(self, rows: Tensor, given: Predictor) -> DirectionalBatch:
+    def describe(self, rows: Tensor, predictor: Predictor) -> DirectionalBatch:
         """Directional distributions of features (N, D): every weight draw is generated once and applied to all."""
-        head = linear_head(given.encoder)
-        return self._summarise(head, rows, given.posterior, given.seed, given.probabilities)
+        head = linear_head(predictor.encoder)
+        return self._summarise(head, rows, predictor.posterior, predictor.seed, predictor.probabilities)
+
+
+@register
+class Laplace(LastLayerPosterior):
+    """Posterior over the last layer of a trained encoder."""
+
+    def __init__(
+        self,
+        *,
+        structure: Literal["diagonal", "kronecker"] = "diagonal",
+        scale: Annotated[float, Range(low=-1)] = 1.0,
+        prior: Literal["fixed", "marginal_likelihood", "validation"] = "fixed",
+        **shared: Any,
+    ) -> None:
+        super().__init__(**shared)
+        self.structure, self.scale, self.prior = structure, scale, prior
+
+    def fitted(self, fitting: Fitting) -> Posterior:
+        """Curvature of the training batches, the prior precision and the record, as a posterior's tensors.
+
+        `validation` batches are needed for `prior="validation"` only.
+        """
+        self._require_validation(fitting)
+        head, kept = linear_head(fitting.encoder), list[Tensor]()
+        with evaluating(fitting.encoder):
+            seen = self._seen(fitting, kept)
+            if self.structure == "kronecker":
+                posterior = self.rule.kronecker(head, seen, self.scale)
+            else:
+                posterior = self.rule.diagonal(head.weight, head.bias, seen, self.scale)
+            return self._finished(fitting, head, posterior, kept)
+
+
+def evidence_precision(curvature: Sequence[Tensor], parameters: Sequence[Tensor]) -> float:
+    """δ that maximises the evidence, for diagonal curvature h ≥ 0 and the mean parameters θ (same shapes)."""
+    squared_norm = sum(float(part.double().square().sum()) for part in parameters)
+
+    def surplus(log_precision: float) -> float:
+        precision = math.exp(log_precision)
+        effective = sum(float((part.double() / (part.double() + precision)).sum()) for part in curvature)
+        return effective - precision * squared_norm
+
+    low, high = math.log(LOWEST), math.log(HIGHEST)
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if surplus(middle) > 0 else (low, middle)
+    return math.exp(0.5 * (low + high))
+
+
+def sparsification_area(mean: Tensor, labels: Tensor, uncertainty: Tensor) -> float:
+    """Mean accuracy of the nearest neighbour over all fractions kept, most certain first.
+
+    mean (N, M) unit rows, labels (N,), uncertainty (N,).
+    """
+    similarity = mean @ mean.T
+    similarity.fill_diagonal_(-math.inf)
+    correct = (labels[similarity.argmax(1)] == labels).double()
+    return float(accuracy_by_coverage(uncertainty.double().cpu().numpy(), correct.cpu().numpy()).mean())

@@ -1,0 +1,326 @@
+"""Retrieval metrics from the ranks of each query's positives.
+
+Notation: a query has n positives (right answers in the gallery, itself left out by index); r_1 < ... < r_n are
+their ranks; h(k) = #{j : r_j <= k}; AP(k) = sum over r_j <= k of j / r_j. All metrics lie in [0, 1], higher is
+better, and are means over queries.
+
+    recall_at_k        1[r_1 <= k], the "recall@k" of metric learning (Jegou et al. 2011)
+    precision_at_k     h(k) / k
+    r_precision        h(n) / n                                       Musgrave et al. 2020 (MLRC); paper 004
+    map_at_r           AP(n) / n                                      Musgrave et al. 2020 (MLRC); papers 002, 004
+    map_at_k           AP(k) / min(n, k) for k = 5, 10, 20, 1000      paper 003 (5, 10, 20); 1000 with an attainable 1
+    map_at_k_empty_as_one   the same for 5, 10, 20 with AP := 1 for a query without positives: paper 003 as released
+    map_at_1000_over_class_size   AP(1000) / (n + 1)                  papers 000, 001 as released; maximum n / (n + 1)
+    map_at_class_size  AP(n + 1) / (n + 1)                            papers 000, 001 as released ("mAP@C")
+    recall_at_1_empty_as_zero       queries without a positive are misses: the "mAP@1" of paper 003 as released
+    mrr                1 / r_1
+    queries_without_positives     number of queries with n = 0 (a count, not a mean)
+
+Papers 000 and 001 divide by the class size *with* the query, hence n + 1.
+
+Their expected value over all orders of tied answers is McSherry and Najork's (2008, "Computing information retrieval
+performance measures efficiently in the presence of tied scores"). Answers are cut into groups of equal key; a group
+starts after `before` answers, of which `hits` are right, and holds p right and n wrong ones. The place of each right
+answer inside its group is uniform:
+    E h(k)            += p * q / (p + n),  q = answers of the group among the first k
+    E AP(k)           += sum over places t <= q of  p/(p+n) * (hits + 1 + (p-1)(t-1)/(p+n-1)) / (before + t)
+    P(no hit by k)     = C(n, q) / C(p + n, q), in the first group that holds a right answer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probmetric.metrics.record import Metric, measured
+
+Doubles = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Ties = Literal["pessimistic", "expected", "optimistic"]
+MAP_CUTOFFS = (5, 10, 20, 1000)
+PAIRS = 1 << 15
+EMPTY_AS_ONE = (5, 10, 20)
+
+METRICS = measured(
+    (
+        *("retrieval", "val/retrieval", "last/retrieval", "retrieval_euclidean", "retrieval_poincare"),
+        *("retrieval_day_to_night", "retrieval_night_to_day", "retrieval_sampled"),
+    ),
+    __name__,
+    Metric(
+        "recall_at_{k}",
+        "Recall@{k}",
+        "higher",
+        "1 if r₁ ≤ k",
+        'all papers; paper 003 prints recall@1 as "mAP@1", with `empty="zero"`. It is not the recall of information '
+        "retrieval",
+    ),
+    Metric(
+        "recall_at_1_empty_as_zero",
+        "Recall@1",
+        "higher",
+        "recall@1 with 0 for a query without positives",
+        "paper 003 as released",
+        variant="empty as zero",
+    ),
+    Metric("precision_at_{k}", "Precision@{k}", "higher", "h(k) / k", "MLRC (k = 1)"),
+    Metric("r_precision", "R-precision", "higher", "h(n) / n", "MLRC, paper 004"),
+    Metric("map_at_r", "MAP@R", "higher", "AP(n) / n", "papers 002, 004, MLRC"),
+    *(Metric(f"map_at_{k}", f"MAP@{k}", "higher", "AP(k) / min(n, k)", "paper 003") for k in (5, 10, 20)),
+    *(
+        Metric(
+            f"map_at_{k}_empty_as_one",
+            f"MAP@{k}",
+            "higher",
+            "the same, with 1 for a query without positives",
+            "paper 003 as released; inflates LFW, where most people have one image",
+            variant="empty as one",
+        )
+        for k in (5, 10, 20)
+    ),
+    Metric(
+        "map_at_1000",
+        "MAP@1000",
+        "higher",
+        "AP(1000) / min(n, 1000)",
+        "the attainable version of papers 000, 001",
+    ),
+    Metric(
+        "map_at_1000_over_class_size",
+        "MAP@1000",
+        "higher",
+        "AP(1000) / (n + 1)",
+        "papers 000, 001 as released; at most n / (n + 1)",
+        variant="over class size",
+    ),
+    Metric(
+        "map_at_class_size",
+        "MAP@class size",
+        "higher",
+        "AP(n + 1) / (n + 1)",
+        'papers 000, 001 as released ("mAP@C")',
+    ),
+    Metric("mrr", "MRR", "higher", "1 / r₁"),
+    Metric("queries_without_positives", "", "none", "their number; they are left out of the means"),
+)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Counts of queries start..stop-1: `offsets` (stop-start+1,) into flat `above` and `tied`, nearest first."""
+
+    start: int
+    stop: int
+    offsets: Ints
+    above: Ints
+    tied: Ints
+
+
+def query_spans(positives: Ints, pairs: int) -> Iterator[tuple[int, int]]:
+    """Yield runs of queries, of `positives` (Q,) each, with at most so many `pairs` together (one query at least)."""
+    total, start = np.cumsum(positives), 0
+    while start < len(positives):
+        before = total[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(total, before + pairs, side="right")))
+        yield start, stop
+        start = stop
+
+
+def collect(
+    blocks: Iterable[Counts], positives: NDArray[np.int64], ks: tuple[int, ...], ties: Ties = "pessimistic"
+) -> dict[str, Doubles]:
+    """Return every metric for every query (Q,) from the `blocks` of counts, and `positives` (Q,), their number."""
+    names = metric_names(ks)
+    result = {name: np.zeros(len(positives)) for name in names}
+    for counts in (part for block in blocks for part in _in_parts(block)):
+        values = _metrics_of_block(counts, ks, ties)
+        for name in names:
+            result[name][counts.start : counts.stop] = values[name]
+    result["positives"] = positives.astype(np.float64)
+    return result
+
+
+def summarize(values: dict[str, Doubles], *, empty: Literal["skip", "zero"] = "skip") -> dict[str, float]:
+    """Return the means of per-query `values` from `retrieval_per_query`, and `queries_without_positives`.
+
+    Queries without positives are left out of the means (`empty` "skip") or count as 0 ("zero").
+
+    Examples:
+        >>> counts = Counts(0, 2, np.array([0, 1, 1]), np.array([1]), np.array([0]))  # one positive at rank 2; none
+        >>> values = collect([counts], np.array([1, 0]), ks=(1,))
+        >>> summarize(values)["mrr"], summarize(values, empty="zero")["mrr"]
+        (0.5, 0.25)
+    """
+    if empty not in ("skip", "zero"):
+        raise ValueError(f"empty is {empty!r}; allowed: 'skip', 'zero'.")
+    asked = values["positives"] > 0
+    kept = asked if empty == "skip" else np.ones_like(asked)
+    result = {
+        name: float(column[kept].mean()) if kept.any() else float("nan")
+        for name, column in values.items()
+        if name != "positives"
+    }
+    for k in EMPTY_AS_ONE:
+        result[f"map_at_{k}_empty_as_one"] = float(np.where(asked, values[f"map_at_{k}"], 1.0).mean())
+    if "recall_at_1" in values:
+        result["recall_at_1_empty_as_zero"] = float(values["recall_at_1"].mean())
+    result["queries_without_positives"] = float(np.count_nonzero(~asked))
+    return result
+
+
+def _in_parts(counts: Counts) -> Iterator[Counts]:
+    """Yield counts of some queries at a time, whose arrays stay in a cache: new memory costs more than the sums."""
+    offsets = counts.offsets
+    for first, last in query_spans(np.diff(offsets), PAIRS):
+        pairs = slice(offsets[first], offsets[last])
+        local = offsets[first : last + 1] - offsets[first]
+        yield Counts(counts.start + first, counts.start + last, local, counts.above[pairs], counts.tied[pairs])
+
+
+def metric_names(ks: tuple[int, ...]) -> list[str]:
+    """Return the names of the metrics, with recall and precision at the cutoffs `ks`."""
+    names = [f"{kind}_at_{k}" for kind in ("recall", "precision") for k in ks]
+    names += ["r_precision", "map_at_r", *(f"map_at_{k}" for k in MAP_CUTOFFS)]
+    return [*names, "map_at_1000_over_class_size", "map_at_class_size", "mrr"]
+
+
+def _metrics_of_block(counts: Counts, ks: tuple[int, ...], ties: Ties) -> dict[str, Doubles]:
+    """Return the metrics of each query of a block, (stop-start,)."""
+    within = np.arange(1, len(counts.above) + 1)
+    within -= np.repeat(counts.offsets[:-1], np.diff(counts.offsets))
+    ranks = counts.above + within
+    if ties == "pessimistic":
+        ranks += counts.tied
+    sums = RankSums(counts.offsets, within, ranks)
+    result = metrics_from_sums(sums, ks)
+    if ties == "expected":
+        _replace_tied(result, counts, ks)
+    return result
+
+
+class RankSums:
+    """Sums over the ranks of each query's positives, nearest first; `number` (B,) is how many positives a query has."""
+
+    def __init__(self, offsets: NDArray[np.int64], within: NDArray[np.int64], ranks: NDArray[np.int64]) -> None:
+        self.number = np.diff(offsets)
+        self._some = self.number > 0
+        self._starts = offsets[:-1][self._some]
+        self._ranks = ranks
+        self._precision = within / ranks
+        self._kept = np.empty_like(self._precision)
+        self._first = np.full(len(self.number), np.inf)
+        self._first[self._some] = ranks[self._starts]
+
+    def hits(self, k: Any) -> Doubles:
+        """h(k) for a cutoff or one cutoff per query (B,)."""
+        return self._sum(self._among(k))
+
+    def average_precision(self, k: Any) -> Doubles:
+        """AP(k), not divided, for a cutoff or one cutoff per query (B,)."""
+        return self._sum(np.multiply(self._among(k), self._precision, out=self._kept))
+
+    def any_hit(self, k: int) -> Doubles:
+        """1 where the nearest positive is among the first k."""
+        return (self._first <= k).astype(np.float64)
+
+    def reciprocal_rank(self) -> Doubles:
+        """1 / r_1, 0 without positives."""
+        return 1.0 / self._first
+
+    def _among(self, k: Any) -> NDArray[np.bool_]:
+        return self._ranks <= (k if np.ndim(k) == 0 else np.repeat(k, self.number))
+
+    def _sum(self, values: NDArray[Any]) -> Doubles:
+        sums = np.zeros(len(self.number))
+        if len(self._starts):
+            sums[self._some] = np.add.reduceat(values, self._starts, dtype=np.float64)
+        return sums
+
+
+def metrics_from_sums(sums: Any, ks: Iterable[int]) -> dict[str, Doubles]:
+    """Return the metrics of the module docstring from `RankSums` or its expectation over ties."""
+    number = sums.number
+    divisor = np.maximum(number, 1)
+    result = {f"recall_at_{k}": sums.any_hit(k) for k in ks}
+    result |= {f"precision_at_{k}": sums.hits(k) / k for k in ks}
+    result["r_precision"] = sums.hits(number) / divisor
+    result["map_at_r"] = sums.average_precision(number) / divisor
+    for k in MAP_CUTOFFS:
+        result[f"map_at_{k}"] = sums.average_precision(k) / np.minimum(divisor, k)
+    result["map_at_1000_over_class_size"] = sums.average_precision(1000) / (number + 1)
+    result["map_at_class_size"] = sums.average_precision(number + 1) / (number + 1)
+    result["mrr"] = sums.reciprocal_rank()
+    return result
+
+
+def _replace_tied(result: dict[str, Doubles], counts: Counts, ks: Iterable[int]) -> None:
+    """Overwrite the entries of `result` (B,) of those queries that have a tie between right and wrong answers."""
+    owner = np.repeat(np.arange(counts.stop - counts.start), np.diff(counts.offsets))
+    for query in np.unique(owner[counts.tied > 0]):
+        part = slice(counts.offsets[query], counts.offsets[query + 1])
+        expected = metrics_from_sums(ExpectedSums(counts.above[part], counts.tied[part]), ks)
+        for name, value in expected.items():
+            result[name][query] = value[0]
+
+
+class ExpectedSums:
+    """Expected `RankSums` of one query from the counts (n,) of its positives, nearest first."""
+
+    def __init__(self, above: NDArray[np.int64], tied: NDArray[np.int64]) -> None:
+        self.number = np.array([len(above)])
+        fresh = (np.diff(above) > 0) | (np.diff(tied) != 0) | (tied[1:] == 0)
+        starts = np.flatnonzero(np.r_[True, fresh])
+        sizes = np.diff(np.r_[starts, len(above)])
+        groups = [
+            _Group(int(above[s] + s), int(s), int(size), int(tied[s])) for s, size in zip(starts, sizes, strict=True)
+        ]
+        self._groups = groups
+
+    def hits(self, k: Any) -> Doubles:
+        """E h(k), shape (1,)."""
+        cutoff = int(np.max(k))
+        return np.array([sum(g.right * g.within(cutoff) / g.size for g in self._groups)])
+
+    def average_precision(self, k: Any) -> Doubles:
+        """E AP(k), shape (1,)."""
+        cutoff = int(np.max(k))
+        return np.array([sum(g.average_precision(cutoff) for g in self._groups)])
+
+    def any_hit(self, k: int) -> Doubles:
+        """P(at least one hit among the first k), shape (1,)."""
+        return np.array([1.0 - self._groups[0].no_hit(self._groups[0].within(k))])
+
+    def reciprocal_rank(self) -> Doubles:
+        """E 1/r_1, shape (1,)."""
+        group = self._groups[0]
+        survival = np.cumprod(np.r_[1.0, group.miss_ratios()])
+        places = group.before + np.arange(1, group.wrong + 2)
+        return np.array([np.sum((survival - np.r_[survival[1:], 0.0]) / places)])
+
+
+class _Group:
+    """Answers of equal key: `right` and `wrong` ones after `before` others, `hits` of those right."""
+
+    def __init__(self, before: int, hits: int, right: int, wrong: int) -> None:
+        self.before, self.hits, self.right, self.wrong = before, hits, right, wrong
+        self.size = right + wrong
+
+    def within(self, cutoff: int) -> int:
+        return min(max(cutoff - self.before, 0), self.size)
+
+    def miss_ratios(self) -> Doubles:
+        """Chance that place t is wrong given that all earlier places are, t = 1..wrong."""
+        place = np.arange(self.wrong)
+        return (self.wrong - place) / (self.size - place)
+
+    def no_hit(self, places: int) -> float:
+        return 0.0 if places > self.wrong else float(np.prod(self.miss_ratios()[:places]))
+
+    def average_precision(self, cutoff: int) -> float:
+        place = np.arange(1, self.within(cutoff) + 1)
+        later = (self.right - 1) * (place - 1) / max(self.size - 1, 1)
+        return float(np.sum(self.right / self.size * (self.hits + 1 + later) / (self.before + place)))

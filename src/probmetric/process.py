@@ -1,0 +1,90 @@
+"""What holds for every process of ours.
+
+Ctrl-C and SIGTERM end a command in one line: temporary files are removed, programs it has started end first. Nothing is
+sent anywhere: the settings by which the tools used here report home are set to "off". Snakemake and Optuna send
+nothing by themselves; DVC is also told so in `.dvc/config` (`core.analytics`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+INTERRUPTED = "interrupted; run the same command again to go on."
+TELEMETRY_OFF = {
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DVC_NO_ANALYTICS": "true",
+    "HF_HUB_DISABLE_TELEMETRY": "1",  # timm's model files
+}
+_USUAL: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM has arrived: of a scheduler, or of `kill`."""
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise `KeyboardInterrupt` or `Terminated` in the block when a signal asks for its end; the second ends at once.
+
+    An import is not interrupted but ended with the process: extension modules take any exception for a module that is
+    not there and go on without it. Signals that something else listens to are left to it.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    heard = [number for number, usual in _USUAL.items() if in_main and signal.getsignal(number) == usual]
+    for number in heard:
+        signal.signal(number, _end)
+    try:
+        yield
+    finally:
+        for number in heard:
+            signal.signal(number, _USUAL[number])
+
+
+def exit_status(error: KeyboardInterrupt) -> int:
+    """What a shell calls the end by the signal behind `error`: 130 or 143."""
+    return 128 + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    error = Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
+    if _imports(frame):
+        os.write(2, f"{INTERRUPTED}\n".encode())
+        os._exit(exit_status(error))
+    raise error
+
+
+def _imports(frame: FrameType | None) -> bool:
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    return frame is not None
+
+
+def call(command: Sequence[str]) -> int:
+    """Exit status of a program; an interruption waits until it has put its own things in order.
+
+    A terminal sends Ctrl-C to the program too. Of SIGTERM only this process knows: the program is sent Ctrl-C's
+    signal, upon which Snakemake and DVC give their locks back.
+    """
+    with subprocess.Popen(command) as program:
+        try:
+            return program.wait()
+        except KeyboardInterrupt as error:
+            if isinstance(error, Terminated):
+                program.send_signal(signal.SIGINT)
+            program.wait()
+            raise
+
+
+def switch_telemetry_off() -> None:
+    """Set what is not set yet, for this process and the ones it starts; before the tools are imported."""
+    for name, value in TELEMETRY_OFF.items():
+        os.environ.setdefault(name, value)

@@ -1,0 +1,221 @@
+"""Findings about the papers' claims for readers: a line per claim, a column per dataset; and the claims in the docs.
+
+A table of claims in docs/claims.md stands between `<!-- claims: <paper> -->` and `<!-- end of claims -->`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from probmetric.io import write_text
+from probmetric.reporting.claims import Claim, Finding, load_claims
+from probmetric.reporting.tables import escape_markdown, markdown_table
+from probmetric.reporting.words import group_title
+
+if TYPE_CHECKING:
+    from probmetric.reporting.experiment import ReportContext
+
+LEGEND = (
+    "Tested seed by seed: paired t-test, 5 % level, Holm-corrected over the opponents of a claim, not over claims; "
+    "at least three seeds. Number: mean difference ± half-width of its 95 % interval (over seeds, and test images "
+    "unless it says that they are not counted) to the opponent that decides (the least favourable); positive speaks "
+    "for the claim. d: mean difference / standard deviation of the differences. Undecided: not significant either "
+    "way, or an opponent was not run. Seeds that would decide: with 80 % probability, if the difference is as large "
+    "as it looks. Not testable here: what the claim presupposes is not given, so the number speaks neither for nor "
+    "against the paper."
+)
+_SENTENCE = {
+    "holds": "{} hold{s} on every dataset tested",
+    "holds on some": "{} hold{s} on some datasets and {are} undecided on others",
+    "does not hold": "{} do{es} not hold",
+    "differs": "{} depend{s} on the dataset",
+    "undecided": "{} {are} undecided",
+    "not testable here": "{} {are} not testable here (see why in the table)",
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One claim: its verdict over all datasets, and the findings per dataset (two where both fidelities were run)."""
+
+    claim: Claim
+    overall: str
+    cells: tuple[tuple[Finding, ...], ...]
+
+
+@dataclass(frozen=True)
+class Board:
+    """The claims that were tested, by dataset, and those that were not."""
+
+    titles: tuple[str, ...]
+    lines: tuple[Line, ...]
+    not_run: tuple[Claim, ...]
+
+    @property
+    def summary(self) -> str:
+        """One sentence: how many claims hold, and how many could not be tested."""
+        papers = [line for line in self.lines if not line.claim.ours]
+        count = Counter(line.overall for line in papers)
+        parts = [_counted(text, count[name]) for name, text in _SENTENCE.items() if count[name]]
+        total = len(papers) + sum(not claim.ours for claim in self.not_run)
+        asked = len(self.lines) - len(papers)
+        more = f" Besides, {asked} question{'' if asked == 1 else 's'} of our own." if asked else ""
+        if not parts:
+            return f"None of {total} claims of the papers was run here.{more}"
+        return f"{len(papers)} of {total} claims of the papers were run here: {', '.join(parts)}.{more}"
+
+
+def _counted(text: str, number: int) -> str:
+    one = number == 1
+    return text.format(number, s="s" if one else "", es="es" if one else "", are="is" if one else "are")
+
+
+def board(context: ReportContext, findings: Sequence[Finding]) -> Board:
+    """The findings arranged; a dataset on which nothing was tested has no column, the experiment's paper is first."""
+    tested = [data for data in context.data if any(finding.data == data for finding in findings)]
+    claims = list(dict.fromkeys(finding.claim for finding in findings))
+    claims.sort(key=lambda claim: claim.paper != context.name.partition("/")[0])
+    lines, not_run = [], []
+    for claim in claims:
+        mine = [finding for finding in findings if finding.claim == claim and finding.data]
+        if mine:
+            cells = tuple(tuple(finding for finding in mine if finding.data == data) for data in tested)
+            lines.append(Line(claim, overall(mine), cells))
+        else:
+            not_run.append(claim)
+    return Board(tuple(map(group_title, tested)), tuple(lines), tuple(not_run))
+
+
+def overall(findings: Sequence[Finding]) -> str:
+    """One verdict over datasets; refuted on one, a claim "does not hold" unless another dataset confirms it.
+
+    Datasets on which the claim is not testable count only where it is testable on none.
+    """
+    verdicts = {finding.verdict for finding in findings}
+    if verdicts == {"not testable here"}:
+        return "not testable here"
+    verdicts.discard("not testable here")
+    if verdicts == {"holds"}:
+        return "holds"
+    if "does not hold" in verdicts:
+        return "differs" if "holds" in verdicts else "does not hold"
+    return "holds on some" if "holds" in verdicts else "undecided"
+
+
+def numbers(finding: Finding) -> str:
+    """`+0.021 ± 0.008`."""
+    if finding.difference is None:
+        return ""
+    size = abs(finding.difference)
+    digits = 1 if size >= 10 else 2 if size >= 1 else 3
+    half_width = "" if finding.half_width is None else f" ± {finding.half_width:.{digits}f}"
+    return f"{finding.difference:+.{digits}f}{half_width}"
+
+
+def details(finding: Finding, label: Callable[[str], str]) -> str:
+    """`to ProxyNCA++, d +1.2, 5 seeds, as published; not run: arcface`."""
+    claim = finding.claim
+    against = f"from {claim.threshold:g}" if claim.kind == "exceeds" else f"to {label(finding.opponent)}"
+    effect = "" if finding.effect_size is None else f"d {finding.effect_size:+.1f}"
+    seeds = f"{finding.seeds} seed{'s' if finding.seeds != 1 else ''}"
+    sample = "" if finding.images_counted else "test images not counted"
+    fidelity = "" if finding.fidelity == "corrected" else finding.fidelity.replace("_", " ")
+    text = ", ".join(filter(None, (against, effect, seeds, sample, fidelity)))
+    opponents = f"opponent{'s' if len(finding.missing) > 1 else ''} not run: {', '.join(finding.missing)}"
+    tuned = f"settings tuned on {' and '.join(finding.tuned_on)}" if finding.tuned_on else ""
+    return "; ".join(filter(None, (text, tuned, opponents if finding.missing else "", needed(finding), *finding.unmet)))
+
+
+def needed(finding: Finding) -> str:
+    """`about 12 seeds would decide`, for what more seeds could decide; empty for the rest."""
+    if finding.verdict != "undecided" or finding.missing:
+        return ""
+    if finding.images_decide:
+        return "too few test images for any number of seeds to decide"
+    if finding.seeds_needed is None:
+        return "more than 1,000 seeds would be needed"
+    return f"about {finding.seeds_needed} seeds would decide"
+
+
+def markdown(board: Board, label: Callable[[str], str]) -> list[str]:
+    """Return blocks of Markdown text: the sentence, a table, the legend."""
+    if not board.lines:
+        return [board.summary]
+    head = ["Claim", *map(escape_markdown, board.titles)]
+    rows = [
+        [escape_markdown(f"{line.claim.statement} ({basis(line.claim)})"), *(_cell(cell, label) for cell in line.cells)]
+        for line in board.lines
+    ]
+    return [board.summary, markdown_table(head, rows, left=len(head)), LEGEND]
+
+
+def basis(claim: Claim) -> str:
+    """Where a claim comes from and what it rests on there."""
+    return f"{claim.source}: {claim.rests_on}" if claim.rests_on else claim.source
+
+
+def _cell(findings: Sequence[Finding], label: Callable[[str], str]) -> str:
+    texts = [f"**{each.verdict}** {numbers(each)} ({escape_markdown(details(each, label))})" for each in findings]
+    return "<br>".join(texts) or "–"
+
+
+def csv_text(findings: Sequence[Finding]) -> str:
+    """Return one line per claim and dataset, full precision."""
+    rows = [
+        {
+            "claim": finding.claim.id,
+            "source": finding.claim.source,
+            "statement": finding.claim.statement,
+            "kind": finding.claim.kind,
+            "metric": finding.claim.metric,
+            "dataset": finding.data,
+            "fidelity": finding.fidelity,
+            "verdict": finding.verdict,
+            "opponent": finding.opponent,
+            "difference": finding.difference,
+            "ci95_half_width": finding.half_width,
+            "effect_size": finding.effect_size,
+            "p_holm": finding.p_value,
+            "seeds": finding.seeds,
+            "images_counted": "yes" if finding.images_counted else "no",
+            "opponents_not_run": " ".join(finding.missing),
+            "seeds_needed": needed(finding),
+            "not_testable": "; ".join(finding.unmet),
+            "rests_on": finding.claim.rests_on,
+        }
+        for finding in findings
+    ]
+    return pd.DataFrame(rows).to_csv(index=False, lineterminator="\n")
+
+
+_TABLE = re.compile(r"(<!-- claims: (\w+) -->\n)(.*?)(<!-- end of claims -->)", re.DOTALL)
+_HEAD = "| claim | source and what it rests on | needs | where our test differs |\n|---|---|---|---|\n"
+
+
+def with_tables(text: str) -> str:
+    """`text` with every marked table as the claims have it."""
+    claims = load_claims()
+    return _TABLE.sub(lambda match: f"{match[1]}{_docs_table(match[2], claims)}{match[4]}", text)
+
+
+def write_tables(path: Path) -> Path:
+    """Renew the tables of the document at `path`; returns the path."""
+    write_text(path, with_tables(path.read_text(encoding="utf-8")))
+    return path
+
+
+def _docs_table(paper: str, claims: list[Claim]) -> str:
+    rows = [claim for claim in claims if claim.paper == paper]
+    return _HEAD + "".join(f"| {' | '.join(_docs_cells(claim))} |\n" for claim in rows)
+
+
+def _docs_cells(claim: Claim) -> list[str]:
+    lines = [claim.source, *(f"`{line}`" for line in claim.printed), *([f"“{claim.quoted}”"] if claim.quoted else [])]
+    return [claim.statement, "<br>".join(lines), ", ".join(claim.needs).replace("_", " "), claim.differs]

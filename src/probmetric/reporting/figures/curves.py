@@ -1,0 +1,207 @@
+"""Curves of the evaluation, one line per method: sparsification, detection of strangers, distortions, spectra."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from probmetric.reporting.figures import _data, _lines, _style, register
+from probmetric.reporting.words import group_title
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from probmetric.reporting.experiment import ReportContext
+    from probmetric.runs.folder import RunFolder
+
+DISTORTION = "distortion"
+SEVERITY = {"wrong": "errors", "unstated": "excess errors", "rank": "rank"}
+TRAINING_SPECTRUM = "train/singular_values"
+_SMALLEST = 1e-5
+
+
+@register("sparsification")
+def sparsification(context: ReportContext) -> _style.Drawing:
+    """One panel per dataset, one line per method, averaged over seeds."""
+    words = _style.Words(
+        "Sparsification curves",
+        "Share of correct test images among those kept, as the images with the highest uncertainty are removed first; "
+        "mean over seeds. A line that rises says the uncertainty finds the errors; a flat one says it does not. "
+        "The area below the line is AUSC.",
+        "no run of this experiment has a sparsification curve.",
+    )
+    curves = _data.mean_curves(context, "sparsification", "removed", "accuracy")
+    if not curves:
+        return words.nothing()
+
+    def axes(axis: Axes) -> None:
+        axis.set(xlim=(0, 1), xlabel="share of images removed", ylabel="accuracy of the rest")
+
+    figure = _lines.line_panels(context, {group_title(data): lines for data, lines in curves.items()}, axes)
+    parts = []
+    for data, lines in curves.items():
+        rise = {variant: y[int(0.5 * (len(y) - 1))] - y[0] for variant, (_, y) in lines.items()}
+        most = max(rise, key=rise.__getitem__)
+        parts.append(
+            f"on {group_title(data)}, removing half of the images changes accuracy most for {context.label(most)} "
+            f"({rise[most]:+.3f})"
+        )
+    return words.drawing(figure, f"Line plot of accuracy against the share of removed images: {'; '.join(parts)}.")
+
+
+@register("roc")
+def roc(context: ReportContext) -> _style.Drawing:
+    """One panel per dataset and out-of-distribution set, one line per method, averaged over seeds."""
+    words = _style.Words(
+        "Out-of-distribution detection",
+        "Receiver operating characteristic of the uncertainty, with out-of-distribution images as the positive class "
+        "(a higher uncertainty should mean an image from elsewhere) and the test split as the negative class; mean "
+        "over seeds. The dotted diagonal is chance; a line below it gives strange images the lower uncertainty.",
+        "no run of this experiment was evaluated on out-of-distribution images.",
+    )
+    panels: dict[str, dict[str, _data.Curve]] = {}
+    for name in sorted({name for run in context.runs for name in run.curves if name.startswith("roc/")}):
+        for data, lines in _data.mean_curves(context, name, "fpr", "tpr", points=201).items():
+            from_zero = {variant: (np.append(0.0, x), np.append(0.0, y)) for variant, (x, y) in lines.items()}
+            panels[f"{group_title(data)}\nvs {name.removeprefix('roc/')}"] = from_zero
+    if not panels:
+        return words.nothing()
+
+    def axes(axis: Axes) -> None:
+        _lines.diagonal(axis)
+        axis.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel="false positive rate", ylabel="true positive rate")
+        axis.set_box_aspect(1)
+
+    figure = _lines.line_panels(context, panels, axes, panel_height=2.7)
+    parts = []
+    for title, lines in panels.items():
+        area = {variant: float(np.trapezoid(y, x)) for variant, (x, y) in lines.items()}
+        best = max(area, key=area.__getitem__)
+        parts.append(f"{title.replace(chr(10), ' ')}: {context.label(best)} has the largest area ({area[best]:.2f})")
+    return words.drawing(figure, f"ROC curves. {'; '.join(parts)}.")
+
+
+@register("severity")
+def severity(context: ReportContext) -> _style.Drawing:
+    """A panel per dataset, distortion and question; of many methods all distortions together, if known."""
+    words = _style.Words(
+        "Answers by severity of each distortion",
+        "Test images in bins of equal mass by the strength of a distortion. Errors: the share of wrong answers. Excess "
+        "errors: how much larger that share is than 1 - P(right) stated; above 0 too much was promised. Rank: the mean "
+        "rank of the method's own uncertainty, 0 surest and 1 least sure; it rises if it notices the distortion. Mean "
+        "over seeds.",
+        "no dataset of this experiment says how strongly its images were distorted.",
+    )
+    names = (name for run in context.runs for name in run.curves if name.startswith("severity/"))
+    distortions = [name.removeprefix("severity/") for name in dict.fromkeys(names)]
+    # (distortion, question) -> dataset -> method -> curve
+    curves = {
+        (name, kind): _data.collect(context, partial(_severity_curve, name, kind))
+        for name in distortions
+        for kind in SEVERITY
+    }
+    drawn = {variant for datasets in curves.values() for lines in datasets.values() for variant in lines}
+    if not drawn:
+        return words.nothing()
+    together = {data for (name, _), datasets in curves.items() if name == DISTORTION for data in datasets}
+    together = together if len(drawn) > _lines.FEW else set()
+    panels = {
+        f"{data}, {name}: {question}": lines
+        for kind, question in SEVERITY.items()
+        for name in distortions
+        for data, lines in curves[name, kind].items()
+        if name == DISTORTION or data not in together
+    }
+
+    def axes(axis: Axes) -> None:
+        axis.set(xlabel="strength", ylabel="share")
+
+    figure = _lines.line_panels(context, panels, axes, columns=2)
+    parts = []
+    for name in distortions:
+        for data, lines in curves[name, "rank"].items():
+            rise = {variant: float(y[-1] - y[0]) for variant, (_, y) in lines.items()}
+            most = max(rise, key=rise.__getitem__)
+            parts.append(
+                f"{group_title(data)}, {name}: the uncertainty of {context.label(most)} rises most "
+                f"({rise[most]:+.2f} of all ranks)"
+            )
+    return words.drawing(figure, f"Errors and uncertainty against the strength of distortions. {'; '.join(parts)}.")
+
+
+def _severity_curve(name: str, kind: str, runs: Sequence[RunFolder]) -> _data.Curve | None:
+    return _data.mean_curve([_with_excess(run.curves.get(f"severity/{name}")) for run in runs], "strength", kind, 33)
+
+
+def _with_excess(curve: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Add how much more often an answer was wrong than P(right) stated."""
+    if not curve or "stated" not in curve:
+        return curve
+    return {**curve, "unstated": (np.array(curve["wrong"]) - np.array(curve["stated"])).tolist()}
+
+
+@register("singular_values")
+def singular_values(context: ReportContext) -> _style.Drawing:
+    """One panel per dataset, one line per method, averaged over seeds (paper 001, figure 4).
+
+    Of the training images, as in the paper, where the evaluation of every run measured them
+    (`evaluation.training_images`); else of the test images.
+    """
+    trained = bool(context.runs) and all(TRAINING_SPECTRUM in run.curves for run in context.runs)
+    words = _style.Words(
+        "Singular values of the embeddings",
+        f"Singular values of the (uncentred) matrix of embeddings of the {'training' if trained else 'test'} images in "
+        f"descending order, divided by their sum, mean over seeds; those below {_SMALLEST:g} are drawn there. A flat "
+        "line uses all directions of the space alike; one that falls steeply lives in few of them.",
+        "no finished run has test embeddings.",
+    )
+    spectrum = training_spectrum if trained else test_spectrum
+    curves = _data.collect(context, lambda runs: mean_spectrum(map(spectrum, runs)))
+    if not curves:
+        return words.nothing()
+
+    def axes(axis: Axes) -> None:
+        axis.set(xscale="log", yscale="log", xlabel="rank", ylabel="share of the sum")
+        axis.set_xlim(left=1)
+
+    panels = {group_title(data): lines for data, lines in curves.items()}
+    figure = _lines.line_panels(context, panels, axes, panel_height=2.5)
+    parts = []
+    for data, lines in curves.items():
+        effective = {variant: _effective_number(share) for variant, (_, share) in lines.items()}
+        flattest = max(effective, key=effective.__getitem__)
+        count = effective[flattest]
+        parts.append(f"{group_title(data)}: {context.label(flattest)} is flattest, {count:.0f} effective values")
+    return words.drawing(figure, f"Lines of sorted singular values. {'; '.join(parts)}.")
+
+
+def training_spectrum(run: RunFolder) -> np.ndarray:
+    """Return the singular values (K,) of the training embeddings, as the evaluation left them."""
+    return np.array(run.curves[TRAINING_SPECTRUM]["value"])
+
+
+def test_spectrum(run: RunFolder) -> np.ndarray:
+    """Return the singular values (K,) of the test embeddings; none without such a file."""
+    from probmetric.metrics.structure import singular_values
+
+    rows = run.tensors("test", "mean").get("mean", np.empty((0, 0), dtype=np.float32))
+    return singular_values(rows) if len(rows) else np.empty(0)
+
+
+def mean_spectrum(spectra: Iterable[np.ndarray]) -> _data.Curve | None:
+    """Return rank (K,) and mean share of the sum (K,); None without a spectrum that is not empty."""
+    spectra = [values for values in spectra if len(values)]
+    if not spectra:
+        return None
+    shared = min(map(len, spectra))
+    mean = np.mean([values[:shared] / values.sum() for values in spectra], axis=0)
+    return np.arange(1, shared + 1), np.maximum(mean, _SMALLEST)
+
+
+def _effective_number(values: np.ndarray) -> float:
+    """Return the exponential of the entropy: the number of equal values that would spread as much."""
+    share = values / values.sum()
+    return float(np.exp(-np.sum(share * np.log(share))))

@@ -1,0 +1,147 @@
+"""Histograms that compare one number over two groups of images, blue and orange."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.patches import Patch
+
+from probmetric.reporting.figures import _data, _style, register
+from probmetric.reporting.words import group_title, listed
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from probmetric.reporting.experiment import ReportContext
+    from probmetric.runs.folder import RunFolder
+
+_MOST_BINS = 40
+
+
+@register("uncertainty_histogram")
+def uncertainty(context: ReportContext) -> _style.Drawing:
+    """One panel per dataset and method with out-of-distribution images (its first seed; cf. paper 003, figure 7)."""
+    words = _style.Words(
+        "Uncertainty of test and out-of-distribution images",
+        "Share of images by their uncertainty, for test images and images of other datasets; dashed: medians; in the "
+        "corner: AUROC, the chance that the strange image is the less certain one; first seed. Each method has its own "
+        "scale.",
+        "no run of this experiment was evaluated on out-of-distribution images.",
+    )
+    panels = {}
+    for (data, variant), run in _data.first_runs(context, "uncertainty").items():
+        strange = run.tensors("ood", "uncertainty").get("uncertainty")
+        if strange is not None and len(strange):
+            test = run.tensors("test", "uncertainty")["uncertainty"]
+            title = f"{group_title(data)}\n{context.label(variant)}"
+            panels[title] = Groups(test, strange, chance_larger(strange, test))
+    if not panels:
+        return words.nothing()
+    figure = _histograms(panels, ("test images", "out-of-distribution images"), "uncertainty")
+    return words.drawing(figure, f"Histograms. AUROC: {_chances(panels)}.")
+
+
+@register("norm_histogram")
+def norms(context: ReportContext) -> _style.Drawing:
+    """One panel per dataset and method with concentrations, its first seed (paper 000, figure 9).
+
+    Right and wrong are the judgement of the experiment's first method on that dataset, as the paper takes a baseline's;
+    where a dataset has a single method, its own.
+    """
+    judges: dict[str, RunFolder] = {}
+    for (data, _), run in _data.first_runs(context, "mean", "label", "index").items():
+        judges.setdefault(data, run)
+    verdicts = {data: judgement(judge) for data, judge in judges.items()}
+    panels, judged_by = {}, {}
+    for (data, variant), run in _data.first_runs(context, "concentration", "index").items():
+        test = run.tensors("test", "concentration", "index")
+        verdict = verdicts[data][test["index"]]
+        right, wrong = (test["concentration"][verdict == value] for value in (1, 0))
+        panels[f"{group_title(data)}\n{context.label(variant)}"] = Groups(right, wrong, chance_larger(right, wrong))
+        judged_by[data] = f"{context.label(judges[data].key.variant)} on {group_title(data)}"
+    words = _style.Words(
+        "Norms of right and wrong images",
+        "Share of test images by concentration (the norm of the embedding, mostly), for images whose nearest neighbour "
+        "is of their own class and of another; dashed: medians. In the corner: the chance that a right image has the "
+        "larger one (0.5: it tells nothing). Right and wrong are the judgement of "
+        f"{listed(list(judged_by.values()))}, the experiment's first method, so that all panels compare the same "
+        "images; first seed.",
+        "no finished run has concentrations.",
+    )
+    if not panels:
+        return words.nothing()
+    figure = _histograms(panels, ("nearest neighbour right", "nearest neighbour wrong"), "concentration")
+    alt = f"Histograms. Chance that a right image has the larger concentration: {_chances(panels)}."
+    return words.drawing(figure, alt)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Values (A,) and (B,) of two groups of images, and the chance written in the corner of their panel."""
+
+    blue: np.ndarray
+    orange: np.ndarray
+    chance: float
+
+
+def chance_larger(first: np.ndarray, second: np.ndarray) -> float:
+    """Return the chance that one of the values `first` (A,) exceeds one of `second` (B,); NaN if either is empty."""
+    if not len(first) or not len(second):
+        return math.nan
+    from probmetric.metrics.ood import ood_metrics
+
+    return float(ood_metrics(second, first)["auroc"])
+
+
+def judgement(run: RunFolder) -> np.ndarray:
+    """Return by manifest row: 1 if the image's nearest neighbour has its class, 0 if not, -1 for other images."""
+    from probmetric.retrieval import search
+
+    test = run.tensors("test", "mean", "label", "index")
+    label = test["label"]
+    table = np.full(int(test["index"].max(initial=-1)) + 1, -1)
+    table[test["index"]] = label[search(test["mean"], k=1).rows[:, 0]] == label
+    return table
+
+
+def _chances(panels: Mapping[str, Groups]) -> str:
+    return "; ".join(f"{title.replace(chr(10), ', ')}: {groups.chance:.2f}" for title, groups in panels.items())
+
+
+def _histograms(panels: Mapping[str, Groups], names: tuple[str, str], quantity: str) -> Figure:
+    """One panel per title: shares of both groups with their medians; logarithmic where the values spread widely."""
+    columns = min(3, len(panels))
+    figure, axes = _style.grid(math.ceil(len(panels) / columns), columns, panel_height=1.75, named=names)
+    for axis, (title, groups) in zip(_style.trim(axes, len(panels)), panels.items(), strict=True):
+        _panel(axis, groups)
+        axis.set_title(title, fontsize=7.5)
+        axis.set(xlabel=quantity, yticks=[])
+    colours = (_style.BLUE, _style.ORANGE)
+    _style.legend(figure, [Patch(facecolor=colour, alpha=0.5, edgecolor=colour) for colour in colours], names)
+    return figure
+
+
+def _panel(axis: Axes, groups: Groups) -> None:
+    together = np.concatenate([groups.blue, groups.orange]).astype(np.float64)
+    low, high = np.quantile(together, [0.001, 0.999])
+    wide = low > 0 and high / low > 50
+    bins = int(np.clip(2 * math.sqrt(min(len(groups.blue), len(groups.orange))), 8, _MOST_BINS))
+    edges = np.geomspace(low, high, bins + 1) if wide else np.linspace(low, max(high, low + 1e-12), bins + 1)
+    for values, colour in ((groups.blue, _style.BLUE), (groups.orange, _style.ORANGE)):
+        if len(values):
+            counts, _ = np.histogram(np.clip(values, edges[0], edges[-1]), edges)
+            axis.stairs(counts / len(values), edges, fill=True, color=colour, alpha=0.35)
+            axis.stairs(counts / len(values), edges, color=colour, linewidth=1)
+            axis.axvline(float(np.median(values)), color=colour, linestyle=(0, (4, 2)), linewidth=1)
+    axis.grid(visible=False, axis="y")
+    axis.text(0.97, 0.94, f"{groups.chance:.2f}", transform=axis.transAxes, ha="right", va="top", fontsize=7.5)
+    if wide:
+        axis.set_xscale("log")
+    else:
+        axis.locator_params(axis="x", nbins=4)
+        axis.ticklabel_format(axis="x", scilimits=(-3, 5), useMathText=True)

@@ -1,0 +1,333 @@
+"""Pictures made of test images: most and least certain, by norm, by class, queries with their nearest images."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from PIL import Image, ImageOps
+
+from probmetric.io import present
+from probmetric.metrics import label
+from probmetric.reporting.figures import _data, _style, register
+from probmetric.reporting.words import group_title, listed
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from probmetric.reporting.experiment import ReportContext
+    from probmetric.runs.folder import RunFolder
+
+TILE = 72
+_GAP, _FRAME = 4, 5
+RIGHT, WRONG, QUERY = _style.BLUE, _style.ORANGE, "#333333"
+CERTAIN = 10  # images in a row of the most or least certain ones
+_COLUMNS, _TILES, _MOST_BANDS = 8, 16, 8
+CLASSES, IN_CLASS = 4, 12
+_QUERIES, _NEAREST = 6, 5
+_NO_IMAGES = "no finished run has test embeddings whose prepared dataset is present."
+_NO_CONCENTRATIONS = "no finished run has concentrations and a prepared dataset to show images of."
+Picture = tuple[str, np.ndarray]  # what stands above it, (H, W, 3) bytes
+Bands = dict[tuple[str, str], list[Picture]]  # (dataset, method) -> pictures side by side
+
+
+class Album:
+    """Images of prepared datasets by their manifest row."""
+
+    def __init__(self, prepared: Path) -> None:
+        self.prepared = prepared
+        self._open = functools.cache(self._store)
+
+    def has(self, data: str) -> bool:
+        """Whether dataset `data` is prepared."""
+        return present(self.prepared / data / "manifest.parquet")
+
+    def tile(self, data: str, index: int) -> np.ndarray:
+        """Return the square middle of an image, (TILE, TILE, 3) bytes; small images keep hard pixels."""
+        pixels = np.asarray(self._open(data)[index])
+        if pixels.ndim == 3 and pixels.shape[-1] == 1:
+            pixels = pixels[..., 0]
+        image = Image.fromarray(pixels).convert("RGB")
+        small = max(image.size) < TILE
+        filtering = Image.Resampling.NEAREST if small else Image.Resampling.LANCZOS
+        return np.asarray(ImageOps.fit(image, (TILE, TILE), filtering))
+
+    def tiles(self, data: str, indices: Sequence[int] | np.ndarray) -> list[np.ndarray]:
+        """Return the tiles of several images."""
+        return [self.tile(data, int(index)) for index in indices]
+
+    def _store(self, data: str) -> Any:
+        from probmetric.data import open_images
+
+        return open_images(self.prepared / data)
+
+
+@register("image_grid")
+def certain_and_uncertain(context: ReportContext) -> _style.Drawing:
+    """Two rows of images per dataset, for the method with the best first metric (its first seed)."""
+    album = Album(context.prepared)
+    runs = {data: run for data, run in _data.best_runs(context, "uncertainty", "index").items() if album.has(data)}
+    names = listed([run.key.run for run in runs.values()])
+    words = _style.Words(
+        "Most and least certain test images",
+        f"Test images in the order of their uncertainty (number below each image), lowest first and highest first, of "
+        f"{names}: the method with the best mean {label(context.metrics[0])} on each dataset. "
+        "Images that are hard for a person, too, should stand in the lower row.",
+        _NO_IMAGES,
+    )
+    if not runs:
+        return words.nothing()
+    figure = Figure(figsize=(_style.WIDTH, 1.85 * len(runs)), layout="constrained")
+    parts = figure.subfigures(len(runs), 1, squeeze=False)[:, 0]
+    for part, (data, run) in zip(parts, runs.items(), strict=True):
+        axes = part.subplots(2, CERTAIN)
+        for row, images, name in zip(axes, certain_ends(run, album), ("most", "least"), strict=True):
+            _row(row, images, f"{name}\ncertain")
+        _band_title(part, context, data, run.key.variant)
+    alt = f"Rows of {CERTAIN} test images with the lowest and the highest uncertainty, from {names}."
+    return words.drawing(figure, alt)
+
+
+def certain_ends(run: RunFolder, album: Album) -> tuple[list[Any], list[Any]]:
+    """Return (image, uncertainty) pairs of the most and of the least certain test images."""
+    test = run.tensors("test", "uncertainty", "index")
+    order = np.argsort(test["uncertainty"], kind="stable")
+    certain, uncertain = (
+        [(album.tile(run.key.data, int(test["index"][i])), float(test["uncertainty"][i])) for i in end]
+        for end in (order[:CERTAIN], order[::-1][:CERTAIN])
+    )
+    return certain, uncertain
+
+
+def _row(axes: list[Axes], images: list[Any], name: str) -> None:
+    for axis, (image, uncertainty) in zip(axes, images, strict=False):
+        axis.imshow(image)
+        axis.set_xlabel(f"{uncertainty:.3g}", fontsize=6.5, labelpad=1.5)
+    for axis in axes:
+        axis.set(xticks=[], yticks=[])
+        axis.grid(visible=False)
+        axis.set_visible(bool(axis.images))
+    axes[0].set_ylabel(name, fontsize=7)
+
+
+@register("norm_grid")
+def norms(context: ReportContext) -> _style.Drawing:
+    """Two blocks of images per dataset and method, by concentration: the embedding's norm, mostly (its first seed).
+
+    Paper 002, figures 1, 3 and 6 to 10; paper 000, figures 6 and 10.
+    """
+    album = Album(context.prepared)
+    runs, cut = _first_bands(context, album, "concentration", "index")
+    words = _style.Words(
+        "Images with the smallest and the largest norm",
+        "Test images with the smallest (left) and the largest concentration (right), ascending, first seed of each "
+        "method. The concentration is the norm of the embedding, or is estimated where a method draws samples. Where "
+        f"it tells how sure the method is, images that are hard for a person stand on the left.{cut}",
+        _NO_CONCENTRATIONS,
+    )
+    bands, parts = Bands(), []
+    for (data, variant), run in runs.items():
+        test = run.tensors("test", "concentration", "index")
+        order = np.argsort(test["concentration"], kind="stable")
+        bands[data, variant] = []
+        for name, end in (("smallest", order[:_TILES]), ("largest", order[-_TILES:])):
+            low, high = test["concentration"][end[[0, -1]]]
+            tiles = album.tiles(data, test["index"][end])
+            bands[data, variant].append((f"{name} concentrations: {low:.3g} to {high:.3g}", montage(tiles, _COLUMNS)))
+        middle = float(np.median(test["concentration"]))
+        parts.append(f"{group_title(data)}, {context.label(variant)}: median {middle:.3g}")
+    if not bands:
+        return words.nothing()
+    alt = f"Blocks of {_TILES} test images each. Concentrations: {'; '.join(parts)}."
+    return words.drawing(_bands(context, bands), alt)
+
+
+@register("uncertainty_grid")
+def strangers(context: ReportContext) -> _style.Drawing:
+    """Two blocks of framed images per dataset and method, its first seed (paper 003, figures 8 and 9)."""
+    album = Album(context.prepared)
+    runs, cut = _first_bands(context, album, "uncertainty", "index")
+    words = _style.Words(
+        "Images with the lowest and the highest uncertainty",
+        "Images with the lowest (left) and the highest uncertainty (right) among the test images and those of other "
+        "datasets, ascending, first seed of each method. A trustworthy uncertainty puts orange frames on the right "
+        f"only.{cut}",
+        _NO_IMAGES,
+    )
+    bands, parts = Bands(), []
+    for (data, variant), run in runs.items():
+        doubt, homes, rows = pooled(run, album)
+        order = np.argsort(doubt, kind="stable")
+        blocks: list[Picture] = []
+        for name, end in (("lowest", order[:_TILES]), ("highest", order[-_TILES:])):
+            tiles = [album.tile(homes[place], int(rows[place])) for place in end]
+            frames = [RIGHT if homes[place] == data else WRONG for place in end]
+            text = f"{name} uncertainty: {frames.count(WRONG)} of {len(end)} out of distribution"
+            blocks.append((text, montage(tiles, _COLUMNS, frames)))
+        bands[data, variant] = blocks
+        parts.append(f"{group_title(data)}, {context.label(variant)}: {', '.join(name for name, _ in blocks)}")
+    if not bands:
+        return words.nothing()
+    figure = _bands(context, bands, frames={RIGHT: "test image", WRONG: "out-of-distribution image"})
+    return words.drawing(figure, f"Blocks of images. {'; '.join(parts)}.")
+
+
+def pooled(run: RunFolder, album: Album) -> tuple[np.ndarray, list[str], np.ndarray]:
+    """Return uncertainty (N,), dataset and manifest row (N,) of test images and of OOD images that can be shown."""
+    test = run.tensors("test", "uncertainty", "index")
+    ood = run.tensors("ood", "uncertainty", "index", "source")
+    doubt, rows = [test["uncertainty"]], [test["index"]]
+    homes = [run.key.data] * len(test["index"])
+    for number, name in enumerate(json.loads(run.metadata("ood").get("sources", "[]"))):
+        chosen = ood["source"] == number
+        if album.has(name) and chosen.any():
+            doubt.append(ood["uncertainty"][chosen])
+            rows.append(ood["index"][chosen])
+            homes += [name] * int(chosen.sum())
+    return np.concatenate(doubt), homes, np.concatenate(rows)
+
+
+@register("class_norm_grid")
+def classes(context: ReportContext) -> _style.Drawing:
+    """Four classes per dataset, one row each, for the best method with concentrations (paper 000, figure 11)."""
+    words = _style.Words(
+        "Classes in the order of their norms",
+        f"Each row: {IN_CLASS} test images of one class, evenly spaced in the order of their concentration (norm), "
+        f"lowest on the left; {CLASSES} classes drawn at random. Method with the best first metric of those with "
+        "concentrations, first seed. If the norm measures ambiguity, a row runs from unusual or damaged images to "
+        "typical ones.",
+        _NO_CONCENTRATIONS,
+    )
+    album = Album(context.prepared)
+    bands, parts = Bands(), []
+    for data, run in _data.best_runs(context, "concentration", "index", "label").items():
+        if not album.has(data):
+            continue
+        test = run.tensors("test", "concentration", "index", "label")
+        rows = np.concatenate(rows_of_classes(test["label"], test["concentration"]))
+        low, high = float(test["concentration"].min()), float(test["concentration"].max())
+        picture = montage(album.tiles(data, test["index"][rows]), IN_CLASS)
+        bands[data, run.key.variant] = [(f"concentrations from {low:.3g} to {high:.3g}", picture)]
+        parts.append(f"{group_title(data)}: {context.label(run.key.variant)}")
+    if not bands:
+        return words.nothing()
+    return words.drawing(_bands(context, bands), f"Rows of images. {'; '.join(parts)}.")
+
+
+def rows_of_classes(label: np.ndarray, concentration: np.ndarray) -> list[np.ndarray]:
+    """Return rows (IN_CLASS,) of `label` (N,) by ascending `concentration` (N,), for classes with as many images."""
+    names, counts = np.unique(label, return_counts=True)
+    large = names[counts >= IN_CLASS]
+    candidates = large if len(large) else names[np.argsort(-counts, kind="stable")]
+    picked = np.random.default_rng(0).permutation(candidates)[:CLASSES]
+    rows = []
+    for name in picked:
+        members = np.flatnonzero(label == name)
+        members = members[np.argsort(concentration[members], kind="stable")]
+        rows.append(members[np.linspace(0, len(members) - 1, IN_CLASS).round().astype(int)])
+    return rows
+
+
+@register("retrieval_examples")
+def queries(context: ReportContext) -> _style.Drawing:
+    """Random queries per dataset with their nearest images, for the best method (paper 004, figure 4)."""
+    words = _style.Words(
+        "Queries and their nearest images",
+        f"Test images drawn at random (dark frame) and the {_NEAREST} test images nearest to each, nearest first: blue "
+        "if of the same class, orange if not. Method with the best first metric, first seed; nobody chose the queries.",
+        _NO_IMAGES,
+    )
+    album = Album(context.prepared)
+    bands, parts = Bands(), []
+    for data, run in _data.best_runs(context, "mean", "label", "index").items():
+        if not album.has(data):
+            continue
+        lines = _query_lines(run, album)
+        bands[data, run.key.variant] = []
+        for half in (lines[0::2], lines[1::2]):
+            tiles = [tile for line in half for tile in line[0]]
+            colours = [colour for line in half for colour in line[1]]
+            bands[data, run.key.variant].append(("", montage(tiles, 1 + _NEAREST, colours)))
+        right = sum(colour == RIGHT for line in lines for colour in line[1])
+        where = f"{group_title(data)}, {context.label(run.key.variant)}"
+        parts.append(f"{where}: {right} of {_QUERIES * _NEAREST} images are of the query's class")
+    if not bands:
+        return words.nothing()
+    frames = {QUERY: "query", RIGHT: "of the same class", WRONG: "of another class"}
+    return words.drawing(_bands(context, bands, frames=frames), f"Rows of images. {'; '.join(parts)}.")
+
+
+def _query_lines(run: RunFolder, album: Album) -> list[tuple[list[np.ndarray], list[str]]]:
+    """Return tiles and frame colours of each query and its nearest images."""
+    from probmetric.retrieval import search
+
+    test = run.tensors("test", "mean", "label", "index")
+    labels = test["label"]
+    chosen = np.random.default_rng(0).permutation(len(labels))[:_QUERIES]
+    nearest = search(test["mean"][chosen], test["mean"], k=min(len(labels), _NEAREST + 1)).rows
+    lines = []
+    for query, row in zip(chosen, nearest, strict=True):
+        others = row[row != query][:_NEAREST]
+        same = labels[others] == labels[query]
+        tiles = album.tiles(run.key.data, test["index"][[query, *others]])
+        lines.append((tiles, [QUERY, *(RIGHT if each else WRONG for each in same)]))
+    return lines
+
+
+def _first_bands(context: ReportContext, album: Album, *names: str) -> tuple[dict[tuple[str, str], RunFolder], str]:
+    """Return the first runs whose images can be shown, as many as fit, and a sentence where some are cut off."""
+    runs = {place: run for place, run in _data.first_runs(context, *names).items() if album.has(place[0])}
+    shown = dict(list(runs.items())[:_MOST_BANDS])
+    return shown, f" Shown: {len(shown)} of {len(runs)} combinations." if len(shown) < len(runs) else ""
+
+
+def montage(tiles: Sequence[np.ndarray], columns: int, frames: Sequence[str | None] = ()) -> np.ndarray:
+    """Set tiles (T, T, 3) row by row, `columns` in a row, as one picture (H, W, 3); `frames` are colours or None."""
+    rows = -(-len(tiles) // columns)
+    step = TILE + 2 * _FRAME + _GAP
+    picture = np.full((rows * step - _GAP, columns * step - _GAP, 3), 255, dtype=np.uint8)
+    for place, tile in enumerate(tiles):
+        top, left = place // columns * step, place % columns * step
+        if place < len(frames) and (colour := frames[place]):
+            side = TILE + 2 * _FRAME
+            picture[top : top + side, left : left + side] = [round(255 * part) for part in to_rgb(colour)]
+        picture[top + _FRAME : top + _FRAME + TILE, left + _FRAME : left + _FRAME + TILE] = tile
+    return picture
+
+
+def _bands(context: ReportContext, bands: Bands, *, frames: Mapping[str, str] | None = None) -> Figure:
+    """One band per dataset and method: title, pictures side by side; a legend of `frames`, colour -> meaning."""
+    wide = max(len(pictures) for pictures in bands.values())
+    shapes = [max(picture.shape[0] / picture.shape[1] for _, picture in pictures) for pictures in bands.values()]
+    named = any(name for pictures in bands.values() for name, _ in pictures)
+    heights = [(0.5 if named else 0.34) + (_style.WIDTH - 0.2) / wide * shape for shape in shapes]
+    below = 0.3 if frames else 0.0
+    total = sum(heights) + below
+    figure = Figure(figsize=(_style.WIDTH, total), layout="constrained")
+    figure.get_layout_engine().set(rect=(0, below / total, 1, 1 - below / total), wspace=0.03)  # type: ignore[union-attr,call-arg]
+    parts = figure.subfigures(len(bands), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for part, ((data, variant), pictures) in zip(parts, bands.items(), strict=True):
+        for axis, (name, picture) in zip(part.subplots(1, wide, squeeze=False)[0], pictures, strict=False):
+            axis.imshow(picture, interpolation="antialiased")
+            axis.set(xticks=[], yticks=[])
+            axis.grid(visible=False)
+            axis.set_frame_on(False)
+            if name:
+                axis.set_title(name, fontsize=7.5, fontweight="normal", pad=3)
+        _band_title(part, context, data, variant)
+    if frames:
+        patches = [Patch(facecolor="white", edgecolor=colour, linewidth=2) for colour in frames]
+        _style.legend(figure, patches, list(frames.values()))
+    return figure
+
+
+def _band_title(part: Any, context: ReportContext, data: str, variant: str) -> None:
+    title = f"{group_title(data)}: {context.label(variant)}"
+    part.suptitle(title, x=0.01, ha="left", fontsize=9, fontweight="bold")

@@ -1,0 +1,328 @@
+"""A metric against what an experiment's runs vary: options of methods, and the share of wrong training labels.
+
+Paper 000, figure 4 (weight of the guiding loss); paper 002, figure 5 (temperature); paper 004, figure 3 (proxies per
+class, delta, alpha, reach of the repulsion).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from probmetric.metrics import arrow, direction, label
+from probmetric.reporting.comparison import Cell, summarise
+from probmetric.reporting.figures import _lines, _style, register
+from probmetric.reporting.words import group_title, noise_words, option_words
+from probmetric.runs.names import LabelNoise, override_items, split_data_name
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from probmetric.reporting.experiment import ReportContext
+    from probmetric.runs.folder import RunFolder
+    from probmetric.runs.names import RunKey
+
+_COLUMNS = 4
+_DOTTED = (0, (1.2, 1.2))
+_WIDE = 40  # ratio of values from which an axis is logarithmic
+_NAME, _AROUND = 0.14, 0.7  # inches: a line of text; title and axis label around a panel
+TOGETHER = " = "
+_OPTIONS = _style.Words(
+    "Influence of the options",
+    "against the options that the runs override: mean over seeds with the 95 % t-interval, which with few seeds may "
+    "leave the panel. A method that was run without an override stands at the option's default; what belongs to no "
+    "line is drawn as a horizontal one.",
+    "no option was run at more than one value.",
+)
+_NOISE = _style.Words(
+    "Robustness to label noise",
+    "on clean test data after training with wrong labels: mean over seeds with the 95 % t-interval.",
+    "no method of this experiment was run at more than one noise rate.",
+)
+Points = dict[Any, list[float]]  # value of the option -> the metric over seeds
+Rates = dict[str, dict[str, dict[float, Cell]]]  # panel -> method -> rate of wrong labels -> mean
+
+
+@register("option_sweep")
+def option_sweep(context: ReportContext) -> _style.Drawing:
+    """One panel per dataset and option; a line per method, horizontal for what was run with one value only."""
+    sweeps = {data: sweep for data in context.data if (sweep := collect(context, data)).lines}
+    if not sweeps:
+        return _OPTIONS.nothing()
+    names = list(dict.fromkeys(name for sweep in sweeps.values() for name in _names(sweep)))
+    looks = _looks(list(sweeps.values()))
+    panels = [(data, option) for data, sweep in sweeps.items() for option in sweep.lines]
+    most = max(len(sweep.lines) for sweep in sweeps.values())
+    columns = min(_COLUMNS, most) if most > 1 else min(2, len(panels))
+    height = 2.5 if columns < 3 else 2.1
+    figure, axes = _style.grid(
+        math.ceil(len(panels) / columns), columns, panel_height=height, named=list(map(context.label, names))
+    )
+    metrics = dict.fromkeys(sweep.metric for sweep in sweeps.values())
+    first_column = [row[0] for row in axes]
+    for axis, (data, option) in zip(_style.trim(axes, len(panels)), panels, strict=True):
+        _panel(axis, sweeps[data].lines[option], sweeps[data].aside, looks)
+        axis.set_title(group_title(data), fontsize=8)
+        if axis in first_column or len(metrics) > 1:
+            axis.set_ylabel(f"{label(sweeps[data].metric)} {arrow(sweeps[data].metric)}".strip())
+        axis.set_xlabel("\n= ".join(map(option_words, option.split(TOGETHER))))
+    _style.method_legend(figure, context, names, looks)
+    words = replace(_OPTIONS, caption=f"{' and '.join(map(label, metrics))} {_OPTIONS.caption}")
+    return words.drawing(figure, _alt(context, sweeps))
+
+
+def _names(sweep: Sweep) -> list[str]:
+    return [*(name for group in sweep.lines.values() for name in group), *sweep.aside]
+
+
+def _looks(sweeps: Sequence[Sweep]) -> dict[str, _style.Look]:
+    """A colour per method, dotted for horizontal lines; a colour per line where a method has several."""
+    lines = {name for sweep in sweeps for group in sweep.lines.values() for name in group}
+    aside = {name for sweep in sweeps for name in sweep.aside} - lines
+    methods = {name: name.partition("+")[0] for name in lines | aside}
+    if len({methods[name] for name in lines}) < len(lines) or len({methods[name] for name in aside}) < len(aside):
+        return _style.looks(lines | aside)
+    by_method = _style.looks(methods.values())
+    dotted = {name: _style.Look(by_method[methods[name]].colour, _DOTTED) for name in aside}
+    return {name: by_method[methods[name]] for name in lines} | dotted
+
+
+def _panel(axis: Axes, lines: dict[str, Points], aside: dict[str, list[float]], looks: dict[str, _style.Look]) -> None:
+    values = list(dict.fromkeys(value for points in lines.values() for value in points))
+    numeric = all(isinstance(value, float) for value in values)
+    for name, points in lines.items():
+        places = list(points) if numeric else [values.index(value) for value in points]
+        cells = [summarise(seeds) for seeds in points.values()]
+        axis.errorbar(
+            places,
+            [cell.mean for cell in cells],
+            yerr=[cell.half_width or 0.0 for cell in cells],
+            color=looks[name].colour,
+            linestyle=looks[name].dash,
+            marker="o",
+            markersize=3.5,
+            capsize=2,
+            elinewidth=0.9,
+        )
+    for name, seeds in aside.items():
+        axis.axhline(fmean(seeds), color=looks[name].colour, linestyle=looks[name].dash, linewidth=1.1)
+    seeds_drawn = [value for points in lines.values() for seeds in points.values() for value in seeds]
+    _limits(axis, seeds_drawn, [fmean(seeds) for seeds in aside.values()])
+    if numeric:
+        _scale(axis, values)
+    else:
+        axis.set_xticks(range(len(values)), [f"{value:g}" if isinstance(value, float) else value for value in values])
+
+
+def _limits(axis: Axes, swept: Sequence[float], aside: Sequence[float]) -> None:
+    """Room for every seed and every horizontal line; the intervals of few seeds would dwarf them."""
+    room = 0.3 * (max(swept) - min(swept)) or 0.05
+    low, high = min([*aside, min(swept) - 0.75 * room]), max([*aside, max(swept) + 0.75 * room])
+    axis.set_ylim(low - room / 4, high + room / 4)
+    axis.margins(x=0.08)
+
+
+def _scale(axis: Axes, values: Sequence[float]) -> None:
+    """Logarithmic where the values spread widely; with a linear piece around zero if zero is among them."""
+    positive = [value for value in values if value > 0]
+    if min(values) < 0 or len(positive) < 2 or max(positive) / min(positive) < _WIDE:
+        axis.locator_params(axis="x", nbins=5)
+    elif 0 in values:
+        axis.set_xscale("symlog", linthresh=min(positive))
+    else:
+        axis.set_xscale("log")
+
+
+def _alt(context: ReportContext, sweeps: dict[str, Sweep]) -> str:
+    parts = []
+    for data, sweep in sweeps.items():
+        for option, lines in sweep.lines.items():
+            for name, points in lines.items():
+                sign = -1 if direction(sweep.metric) == "lower" else 1
+                best = max(points, key=lambda value, points=points, sign=sign: sign * fmean(points[value]))  # type: ignore[misc]
+                shown = f"{best:g}" if isinstance(best, float) else best
+                where = f"{group_title(data)}, {context.label(name)}"
+                parts.append(
+                    f"{where}: best {label(sweep.metric)} at {option_words(option)} {shown} ({fmean(points[best]):.3f})"
+                )
+    return f"A metric against options. {'; '.join(parts)}."
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One dataset's lines: option -> method with its other overrides -> value -> mean; and the methods aside."""
+
+    lines: dict[str, dict[str, Points]]
+    aside: dict[str, list[float]]
+    metric: str
+
+
+def collect(context: ReportContext, data: str) -> Sweep:
+    """The sweeps of one dataset: runs that differ in one option only make a line if it takes several values.
+
+    Options that always change together, to the same value, count as one: `a = b`. The metric is the experiment's first
+    that was measured on the dataset: accuracy needs known classes, where others are retrieved.
+    """
+    measured = {metric: context.values(metric).get(data, {}) for metric in context.metrics}
+    metric = next((name for name, methods in measured.items() if methods), context.metrics[0])
+    seeds = {variant: list(values.values()) for variant, values in measured[metric].items()}
+    keys = {key.variant: key for key in context.expected if key.data == data}
+    runs = {run.key.variant: run for run in context.runs if run.key.data == data}
+    options = _joined({variant: _own_options(context, key) for variant, key in keys.items()})
+    lines: dict[str, dict[str, Points]] = {}
+    drawn: set[str] = set()
+    for option in dict.fromkeys(option for chosen in options.values() for option in chosen):
+        grouped: dict[str, dict[str, Any]] = defaultdict(dict)
+        for variant in seeds:
+            others = {name: text for name, text in options[variant].items() if name != option}
+            text = options[variant].get(option) or default_text(runs.get(variant), option)
+            if text is not None:
+                grouped[_variant(keys[variant].method, others)][variant] = _value(text)
+        several = {name: chosen for name, chosen in grouped.items() if len(set(chosen.values())) > 1}
+        if several:
+            lines[option] = {name: _points(chosen, seeds) for name, chosen in several.items()}
+            drawn |= {variant for chosen in several.values() for variant in chosen}
+    return Sweep(lines, {variant: values for variant, values in seeds.items() if variant not in drawn}, metric)
+
+
+def _joined(options: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """Options of every method, those that move together under one name."""
+    names = list(dict.fromkeys(name for chosen in options.values() for name in chosen))
+    for first, second in itertools.combinations(names, 2):
+        both = [chosen for chosen in options.values() if first in chosen and second in chosen]
+        values = {(chosen[first], chosen[second]) for chosen in both}
+        if len(values) > 1 and all(one == other for one, other in values):
+            for chosen in both:
+                chosen[f"{first}{TOGETHER}{second}"] = chosen.pop(first)
+                del chosen[second]
+    return options
+
+
+def _points(values: dict[str, Any], seeds: dict[str, list[float]]) -> Points:
+    """Value of the option -> metric over seeds, numbers ascending, from method -> value and method -> metric."""
+    numbers = all(isinstance(value, float) for value in values.values())
+    order = sorted(values, key=values.__getitem__) if numbers else list(values)
+    return {values[variant]: seeds[variant] for variant in order}
+
+
+def default_text(run: RunFolder | None, option: str) -> str | None:
+    """What a run that does not override `option` uses, as an override would write it; None if it has no such option."""
+    if run is None:
+        return None
+    if TOGETHER in option:
+        one, *others = (default_text(run, part) for part in option.split(TOGETHER))
+        return one if all(other == one for other in others) else None
+    parent, _, leaf = option.rpartition(".")
+    value = run.find(f"settings.{parent}.options.{leaf}", f"settings.{option}", default=None)
+    if value is None:
+        component = run.find(f"settings.{parent}.name", default=None)
+        value = _registered_default(parent, component, leaf) if component else None
+    return None if value is None else value if isinstance(value, str) else json.dumps(value)
+
+
+def _registered_default(parent: str, component: str, leaf: str) -> Any:
+    from probmetric import losses, models, uncertainty
+
+    homes = {"loss": losses, "backbone": models, "uncertainty": uncertainty, "objective": uncertainty}
+    options = homes[parent].REGISTRY.options(component) if parent in homes else {}
+    return options[leaf].default if leaf in options else None
+
+
+def _own_options(context: ReportContext, key: RunKey) -> dict[str, str]:
+    """Overrides of a run that not all runs of the experiment share, as text."""
+    items = [item for item in override_items(key.overrides) if item not in context.shared_overrides]
+    return dict(item.split("=", 1) for item in items)
+
+
+def _variant(method: str, options: dict[str, str]) -> str:
+    return "+".join([method, *(f"{name}={text}" for name, text in options.items())])
+
+
+def _value(text: str) -> Any:
+    """The number that `text` writes, or the text."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+@register("noise_robustness")
+def noise_robustness(context: ReportContext) -> _style.Drawing:
+    """One panel per dataset and kind of noise; methods run at two rates or more, named at their lines' ends."""
+    metric = context.metrics[0]
+    lines = rates_of(context, metric)
+    if not lines:
+        return _NOISE.nothing()
+    variants = context.ordered(variant for methods in lines.values() for variant in methods)
+    looks = _style.looks(context.variants)
+    height = max(2.4, _NAME * len(variants) + _AROUND)
+    figure, axes = _style.grid(len(lines), 1, panel_height=height)
+    for axis, (title, methods) in zip(_style.cells(axes), lines.items(), strict=True):
+        for variant, rates in methods.items():
+            axis.errorbar(
+                [100 * rate for rate in rates],
+                [cell.mean for cell in rates.values()],
+                yerr=[cell.half_width or 0.0 for cell in rates.values()],
+                color=looks[variant].colour,
+                linestyle=looks[variant].dash,
+                marker="o",
+                markersize=4,
+                capsize=2.5,
+            )
+        axis.set_title(title)
+        axis.set(xlabel="wrong training labels (%)", ylabel=f"{label(metric)} {arrow(metric)}".strip())
+        axis.margins(x=0.04)
+        ends = {context.label(variant): _end(rates, looks[variant]) for variant, rates in methods.items()}
+        _lines.label_ends(axis, ends, least=_NAME / (height - _AROUND))
+    words = replace(_NOISE, caption=f"{label(metric)} {_NOISE.caption}")
+    return words.drawing(figure, _noise_alt(context, lines))
+
+
+def _end(rates: dict[float, Cell], look: _style.Look) -> tuple[float, float, str]:
+    rate = max(rates)
+    return 100 * rate, rates[rate].mean, look.colour
+
+
+def rates_of(context: ReportContext, metric: str) -> Rates:
+    """Panel -> method -> rate -> mean over seeds, for methods with two rates or more."""
+    measured = context.values(metric)
+    lines: Rates = {}
+    for data, methods in measured.items():
+        dataset, label_noise = split_data_name(data)
+        if not label_noise:
+            continue
+        noise = LabelNoise.parse(label_noise)
+        panel = lines.setdefault(_panel_title(dataset, noise), {})
+        for variant, values in methods.items():
+            clean = measured.get(dataset, {}).get(variant)
+            rates = panel.setdefault(variant, {0.0: summarise(list(clean.values()))} if clean else {})
+            rates[noise.rate] = summarise(list(values.values()))
+    drawn = {
+        title: {name: dict(sorted(rates.items())) for name, rates in panel.items() if len(rates) > 1}
+        for title, panel in lines.items()
+    }
+    return {title: panel for title, panel in drawn.items() if panel}
+
+
+def _panel_title(dataset: str, noise: LabelNoise) -> str:
+    """The dataset, and which labels are wrong unless they are any."""
+    usual = noise.kind == "uniform" and not noise.seed
+    return dataset if usual else f"{dataset}, {noise_words(noise)}"
+
+
+def _noise_alt(context: ReportContext, lines: Rates) -> str:
+    parts = []
+    for title, methods in lines.items():
+        for variant, rates in methods.items():
+            first, last = min(rates), max(rates)
+            change = rates[last].mean - rates[first].mean
+            parts.append(
+                f"{title}, {context.label(variant)}: {change:+.3f} from {100 * first:g} % to {100 * last:g} % noise"
+            )
+    return f"Metric against label noise. {'; '.join(parts)}."

@@ -1,0 +1,96 @@
+"""Learning curves: training loss and validation metric by epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.ticker import MaxNLocator
+
+from probmetric.reporting.figures import _data, _lines, _style, register
+from probmetric.reporting.words import group_title
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from probmetric.reporting.experiment import ReportContext
+    from probmetric.runs.folder import RunFolder
+
+COLUMNS = {"train_loss": "loss / first epoch", "val_metric": "validation metric"}
+_WORDS = _style.Words(
+    "Learning curves",
+    "Training loss is divided by its value in the first epoch: losses of different methods have no common scale. The "
+    "validation metric selects the weights. Line: mean over seeds; band: lowest to highest.",
+    "no run of this experiment has a training history.",
+)
+_Band = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+@register("learning_curves")
+def learning_curves(context: ReportContext) -> _style.Drawing:
+    """One row per dataset: training loss relative to the first epoch, and the validation metric."""
+    bands = {column: _data.collect(context, lambda runs, column=column: _band(runs, column)) for column in COLUMNS}  # type: ignore[misc]
+    groups = [data for data in context.data if any(data in methods for methods in bands.values())]
+    if not groups:
+        return _WORDS.nothing()
+    variants = context.ordered(variant for column in bands.values() for lines in column.values() for variant in lines)
+    alt = _alt(context, bands["val_metric"])
+    if len(variants) > _lines.FEW:
+        blocks = {
+            f"{group_title(data)}: {name}": bands[column][data]
+            for data in groups
+            for column, name in COLUMNS.items()
+            if data in bands[column]
+        }
+        return _WORDS.drawing(_lines.small_multiples(context, blocks, lambda axis: axis.set(xlabel="epoch")), alt)
+    looks = _style.looks(context.variants)
+    labels = [context.label(variant) for variant in variants]
+    figure, axes = _style.grid(len(groups), 2, panel_height=1.95, named=labels)
+    for row, data in zip(axes, groups, strict=True):
+        for axis, (column, name) in zip(row, COLUMNS.items(), strict=True):
+            lines = bands[column].get(data, {})
+            for variant in context.ordered(lines):
+                _line(axis, lines[variant], looks[variant])
+            axis.set(xlabel="epoch", ylabel=name)
+        row[0].set_title(group_title(data))
+    _style.method_legend(figure, context, variants, looks)
+    return _WORDS.drawing(figure, alt)
+
+
+def _band(runs: Sequence[RunFolder], column: str) -> _Band | None:
+    """Return (epochs (E,), mean (E,), lowest (E,), highest (E,)) over the epochs all seeds have."""
+    curves = [curve for run in runs if (curve := _curve(run, column))]
+    shared = sorted(set.intersection(*(set(curve) for curve in curves))) if curves else []
+    if not shared:
+        return None
+    table = np.array([[curve[epoch] for epoch in shared] for curve in curves])
+    return np.array(shared), table.mean(0), table.min(0), table.max(0)
+
+
+def _curve(run: RunFolder, column: str) -> dict[float, float]:
+    """Return epoch -> value; a loss is divided by its value in the first epoch."""
+    curve = {
+        epoch: value
+        for row in run.history
+        if (epoch := row.get("epoch")) is not None and (value := row[column]) is not None
+    }
+    first = next(iter(curve.values()), 0.0) if column == "train_loss" else 1.0
+    return {epoch: value / first for epoch, value in curve.items()} if first else {}
+
+
+def _line(axis: Axes, band: _Band, look: _style.Look) -> None:
+    epochs, mean, low, high = band
+    axis.fill_between(epochs, low, high, color=look.colour, alpha=0.14, linewidth=0)
+    marker = "o" if len(epochs) == 1 else None
+    axis.plot(epochs, mean, color=look.colour, linestyle=look.dash, marker=marker)
+    axis.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
+
+
+def _alt(context: ReportContext, validation: dict[str, dict[str, _Band]]) -> str:
+    parts = []
+    for data, bands in validation.items():
+        highest = {variant: band[1].max() for variant, band in bands.items()}
+        best = max(highest, key=highest.__getitem__)
+        parts.append(f"on {group_title(data)}, {context.label(best)} reaches the highest ({highest[best]:.3f})")
+    return f"Training loss and validation metric by epoch. Validation metric: {'; '.join(parts) or 'not recorded'}."

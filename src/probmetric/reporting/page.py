@@ -1,0 +1,340 @@
+"""One self-contained HTML page per experiment: the answer first, then tables, figures, protocol and provenance.
+
+A section is a function of what the report found (`Contents`) and a template of its name. Figures are embedded, nothing
+is fetched from anywhere, all text from results and configuration is escaped; the browser runs no script but the page's
+own, which sorts and filters tables. The page holds no date, so the same results give the same bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import io
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+from PIL import Image
+
+from probmetric.data.manifest import SUMMARY, read_summary
+from probmetric.io import FileError, check_readable, of_kind, present, read_json, read_text
+from probmetric.metrics.selection import selection_warning
+from probmetric.reporting import tables, uncertainty
+from probmetric.reporting.answers import answers
+from probmetric.reporting.claims import Finding, board
+from probmetric.reporting.experiment import ReportContext
+from probmetric.reporting.published import comparing
+from probmetric.reporting.results import validations
+from probmetric.reporting.words import group_title, override_words
+from probmetric.runs.folder import RunFolder, flatten
+
+TEMPLATES = Path(__file__).parent / "templates"
+LONGEST_WEBP = 16383
+_SPLITS = dict[str, dict[Literal["images", "classes"], int]]
+_SETTINGS = {
+    "loss.name": "Loss",
+    "uncertainty.name": "Uncertainty",
+    "backbone.name": "Backbone",
+    "dim": "Dim",
+    "training.epochs": "Epochs",
+    "training.learning_rate": "Learning rate",
+    "base": "Encoder of",
+}
+_FILES = {
+    "table.md": "table as Markdown",
+    "table.csv": "table as CSV, full precision",
+    "table.tex": "table as LaTeX",
+    "claims.csv": "the papers' claims, tested",
+    "published.csv": "published numbers beside ours",
+    "runs.parquet": "every metric of every run",
+    "metrics.json": "means, as compared by dvc metrics diff",
+}
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a report found: the table of its metrics, the papers' claims, published numbers beside ours."""
+
+    context: ReportContext
+    table: pd.DataFrame
+    findings: Sequence[Finding]
+    published: Sequence[comparing.PublishedComparison]
+
+    @functools.cached_property
+    def trust(self) -> dict[str, list[uncertainty.Trust]]:
+        """Title of the dataset -> judgement of every method's uncertainty."""
+        return uncertainty.trust(self.context)
+
+    @functools.cached_property
+    def certificates(self) -> dict[str, dict[str, list[uncertainty.Held]]]:
+        """Title of the dataset -> label of the method -> certificates of its runs."""
+        return uncertainty.certificates(self.context)
+
+    @functools.cached_property
+    def cautions(self) -> dict[str, dict[str, str]]:
+        """Title of the dataset -> label of a method -> how many of its runs were chosen badly, and why (the first)."""
+        reasons: dict[tuple[str, str], list[str]] = defaultdict(list)
+        runs: Counter[tuple[str, str]] = Counter()
+        for run in self.context.runs:
+            place = group_title(run.key.data), self.context.label(run.key.variant)
+            runs[place] += 1
+            if reason := selection_caution(run, self.context.trained_by(run)):
+                reasons[place].append(reason)
+        cautions: dict[str, dict[str, str]] = defaultdict(dict)
+        for (title, label), why in reasons.items():
+            cautions[title][label] = f"Selection, {len(why)} of {runs[title, label]} runs: {why[0]}."
+        return dict(cautions)
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds the experiment asks for."""
+        return sorted({key.seed for key in self.context.expected})
+
+
+def selection_caution(run: RunFolder, trained: RunFolder) -> str:
+    """Say what speaks against the choice of the weights of `run`, made in `trained`; empty for nothing."""
+    values = [row.get("val_metric") for row in trained.history]
+    if not (known := validations(trained.history)):
+        return ""
+    selected = run.find("training.selected_epoch")
+    latest = max(epoch for epoch, value in enumerate(values) if value == max(known))
+    return selection_warning(values, selected if isinstance(selected, int) else latest)
+
+
+def render(contents: Contents) -> str:
+    """Return the page as text."""
+    pages, context = environment(), contents.context
+    sections = []
+    for name, (heading, build) in SECTIONS.items():
+        if (values := build(contents)) is not None:
+            template = pages.get_template(f"{name}.html.j2")
+            sections.append((name, heading, Markup(template.render(context=context, **values))))
+    page = pages.get_template("report.html.j2")
+    return page.render(context=context, title=context.title or context.name, sections=sections, script=_script())
+
+
+def environment() -> Environment:
+    """Return the package's page templates; text put into them is escaped, and a name they lack is an error."""
+    pages = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    pages.filters |= {"words": override_words, "coded": _coded}
+    pages.tests["missing"] = pd.isna
+    return pages
+
+
+def _coded(text: str) -> Markup:
+    """Return escaped text, with `what stands in backticks` as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def _script() -> dict[str, str]:
+    """Return the script of the page as it stands there, and its digest: the page's policy lets no other run."""
+    text = read_text(TEMPLATES / "tables.js")
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return {"text": Markup(text), "policy": f"sha256-{digest}"}
+
+
+def _answer(contents: Contents) -> Values:
+    return {
+        "answers": answers(contents.table),
+        "cautions": contents.cautions,
+        "trust": contents.trust,
+        "trust_sentence": uncertainty.trust_sentence,
+        "certificates": contents.certificates,
+        "seeds": contents.seeds,
+    }
+
+
+def _uncertainty(contents: Contents) -> Values | None:
+    return (
+        {
+            "trust": contents.trust,
+            "certificates": contents.certificates,
+            "questions": uncertainty.QUESTIONS,
+            "thresholds": {"auroc": uncertainty.LEAST_AUROC, "ece": uncertainty.LARGEST_ECE},
+        }
+        if contents.trust
+        else None
+    )
+
+
+def _scores(contents: Contents) -> Values | None:
+    scores = uncertainty.score_tables(contents.context)
+    return {"scores": scores} if scores else None
+
+
+def _tables(contents: Contents) -> Values:
+    headings = contents.table.drop_duplicates("metric")
+    return {
+        "groups": list(tables.groups(contents.table)),
+        "columns": list(zip(headings["heading"], headings["direction"], strict=True)),
+        "optional": tables.optional_columns(contents.table),
+        "tables": tables,
+        "folders": _folders(contents.context),
+    }
+
+
+def _folders(context: ReportContext) -> dict[tuple[str, str], list[tuple[int, str]]]:
+    """(dataset with its noise, method) -> (seed, folder relative to the page) of its finished runs."""
+    folders: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
+    for run in sorted(context.runs, key=lambda run: run.key.seed):
+        folder = os.path.relpath(run.path, context.folder)
+        folders[run.key.data, run.key.variant].append((run.key.seed, f"{quote(folder, safe='/+=')}/"))
+    return folders
+
+
+def _claims(contents: Contents) -> Values:
+    return {"board": board.board(contents.context, contents.findings), "texts": board}
+
+
+def _published(contents: Contents) -> Values | None:
+    return {"blocks": comparing.blocks(contents.published), "texts": comparing} if contents.published else None
+
+
+def _figures(contents: Contents) -> Values | None:
+    context = contents.context
+    drawn = [_figure(context.folder / "figures", name) for name in context.figures]
+    return {"figures": drawn} if drawn else None
+
+
+def _figure(folder: Path, name: str) -> Values:
+    """Return the words of a figure and its picture; of one that is not drawn, that it is not."""
+    image, words = (folder / f"{name}.{suffix}" for suffix in ("png", "json"))
+    if not present(image) or not present(words):
+        return {"name": name, "title": name.replace("_", " ").capitalize(), "empty": "not drawn yet."}
+    said = read_json(words, "draw the figures again", dict[str, str])
+    return said | {"name": name, "data": embedded(image)}
+
+
+def embedded(path: Path) -> str:
+    """Return a PNG file as a data URL: as lossless WebP, 40 % of the size, unless a side is too long for that."""
+    check_readable(path)
+    kind, content = "png", path.read_bytes()
+    try:
+        image = Image.open(io.BytesIO(content)).convert("RGB")
+    except (OSError, SyntaxError) as error:
+        raise FileError(f"{path} is damaged ({error}); draw the figures again.") from error
+    if max(image.size) <= LONGEST_WEBP:
+        packed = io.BytesIO()
+        image.save(packed, "webp", lossless=True)
+        kind, content = "webp", packed.getvalue()
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def _protocol(contents: Contents) -> Values:
+    runs = contents.context.runs
+    metrics = {run.find("settings.training.selection_metric", "training.selection_metric", default="") for run in runs}
+    leaking = (run for run in runs if run.find("settings.training.selection") == "as_published")
+    return {
+        "selection": [str(name).replace("_", " ") for name in sorted(metrics) if name],
+        "leaking": list(dict.fromkeys(contents.context.label(run.key.variant) for run in leaking)),
+        "seeds": contents.seeds,
+        "cautions": contents.cautions,
+        "datasets": [_dataset(contents.context, data) for data in contents.context.data],
+        "methods": _methods(contents.context),
+    }
+
+
+def _dataset(context: ReportContext, data: str) -> Values:
+    """Return protocol and counts of a prepared dataset, as far as it is present."""
+    folder, fix = context.prepared / data, "prepare the dataset again"
+    summary = read_summary(folder) if present(folder / SUMMARY) else {"splits": {}}
+    splits = of_kind(summary["splits"], _SPLITS, folder / SUMMARY, fix)
+    noise = summary.get("noise")
+    return {
+        "title": group_title(data),
+        "protocol": str(summary.get("protocol", "")).replace("_", " "),
+        "splits": {
+            name: f"{counts['images']:,} images, {counts['classes']} classes" for name, counts in splits.items()
+        },
+        "noise": ", ".join(f"{name.replace('_', ' ')} {_shown(value)}" for name, value in noise.items())
+        if isinstance(noise, dict)
+        else "",
+        "notes": of_kind(summary.get("notes", []), list[str], folder / SUMMARY, fix),
+        "digest": next((str(run.find("data_digest", default="")) for run in context.runs if run.key.data == data), ""),
+    }
+
+
+def _methods(context: ReportContext) -> Values:
+    """Return heads and rows of the table that says what each method is."""
+    first: dict[str, RunFolder] = {}
+    for run in context.runs:
+        first.setdefault(run.key.variant, run)
+    flat = {variant: flatten(run.record.get("settings", run.record)) for variant, run in first.items()}
+    used = [name for name in _SETTINGS if any(values.get(name) is not None for values in flat.values())]
+    rows = [
+        {
+            "label": context.label(variant),
+            "fidelity": first[variant].fidelity.replace("_", " "),
+            "values": [_shown(flat[variant].get(name)) for name in used],
+        }
+        for variant in context.ordered(flat)
+    ]
+    return {"heads": [_SETTINGS[name] for name in used], "rows": rows}
+
+
+def _shown(value: Any) -> str:
+    return "–" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _not_run(contents: Contents) -> Values:
+    """One line per method and dataset that lacks runs: which seeds were not run."""
+    context = contents.context
+    missing: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for key in context.missing:
+        missing[key.data, key.variant].append(key.seed)
+    lines = []
+    for (data, variant), seeds in missing.items():
+        several = "seeds" if len(seeds) > 1 else "seed"
+        lines.append(f"{group_title(data)}: {context.label(variant)}, {several} {', '.join(map(str, seeds))}")
+    return {"missing": lines}
+
+
+def _provenance(contents: Contents) -> Values:
+    """Name -> the values the runs report; more than one value means the runs were not made alike."""
+    provenance: dict[str, set[str]] = defaultdict(set)
+    for run in contents.context.runs:
+        around = {name: run.record.get(name) or {} for name in ("versions", "hardware")}
+        for name, value in flatten(around).items():
+            provenance[name.replace("versions.", "").replace("hardware.", "hardware: ")].add(str(value))
+    return {"provenance": {name: ", ".join(sorted(values)) for name, values in provenance.items()}}
+
+
+def _files(contents: Contents) -> Values:
+    """Relative path -> what it is, of the files beside the page that hold more than a table's head."""
+    names = contents.context.figures
+    files = _FILES | {f"figures/{name}.pdf": f"figure {name.replace('_', ' ')} as PDF" for name in names}
+    shown = {name: text for name, text in files.items() if present(contents.context.folder / name)}
+    if not contents.published:
+        shown.pop("published.csv", None)
+    return {"files": shown}
+
+
+SECTIONS: dict[str, tuple[str, Callable[[Contents], Values | None]]] = {
+    "answer": ("Answer", _answer),
+    "uncertainty": ("Uncertainty", _uncertainty),
+    "scores": ("Scores", _scores),
+    "tables": ("Tables", _tables),
+    "claims": ("Claims", _claims),
+    "published": ("Published", _published),
+    "figures": ("Figures", _figures),
+    "protocol": ("Protocol", _protocol),
+    "not-run": ("Not run", _not_run),
+    "provenance": ("Provenance", _provenance),
+    "files": ("Files", _files),
+}

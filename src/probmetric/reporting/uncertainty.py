@@ -1,0 +1,368 @@
+"""What an uncertainty is worth: verdicts on three questions, what is free beside it, and certificates.
+
+An uncertainty is asked three questions, each answered `yes`, `no`, `undecided`, or not at all where nothing was
+measured:
+
+    errors       does it tell wrong answers from right ones? AUROC, 0.5 is chance
+    strangers    does it tell out-of-distribution images? AUROC, 0.5 is chance
+    probability  do probabilities mean what they say? calibration error (ECE)
+
+`yes` needs an interval over seeds and test images that clears the threshold *and* whatever costs nothing: the free
+scores, which every search returns (`probmetric.trust.scores`), and the uncertainty of an untrained network, of raw
+pixels or of a statistic of them where those were run. `no` needs an interval on the wrong side. An uncertainty is
+trusted if all three say yes.
+
+Correlation with the strength of distortions, where it is known, is shown beside them with its floor and decides
+nothing. These are measurements on the test images of the experiment, no guarantee for others.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import quote
+
+from probmetric.io import content_digest, present
+from probmetric.metrics import label
+from probmetric.reporting.answers import NAMED, is_floor
+from probmetric.reporting.comparison import Cell, summarise
+from probmetric.reporting.words import group_title, listed
+from probmetric.trust.certificates import Certificate
+from probmetric.trust.scores import free_scores, list_scores
+
+if TYPE_CHECKING:
+    from probmetric.reporting.experiment import ReportContext
+    from probmetric.reporting.results import Series
+    from probmetric.runs.folder import RunFolder
+
+Question = Literal["errors", "strangers", "probability", "difficulty"]
+Verdict = Literal["yes", "no", "undecided"]
+
+LEAST_AUROC = 0.75
+LARGEST_ECE = 0.05
+Means = Mapping[str, float]  # metric -> mean over seeds
+QUESTIONS: Mapping[Question, str] = {
+    "errors": "which answers are wrong",
+    "strangers": "which images are strangers",
+    "probability": "how probable an answer is",
+}
+ERRORS = ("sparsification/error_auroc", "classification/error_auroc")
+CALIBRATION = ("calibration/ece", "calibration/retrieval_ece")
+
+
+SELECTIVE = {
+    "AUGRC": "augrc",
+    "E-AURC": "e_aurc",
+    "error rate of the surest 80 %": "risk_at_coverage_80",
+    "share answered at 5 % errors": "coverage_at_risk_5",
+}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One measurement of an uncertainty.
+
+    Attributes:
+        question: what it answers.
+        name: for a table's head.
+        text: value and interval.
+        verdict: `yes`, `no` or `undecided`.
+        floor: the best of what costs nothing, None where it was not measured.
+        why: what keeps the verdict from being yes; empty for yes.
+    """
+
+    question: Question
+    name: str
+    text: str
+    verdict: Verdict
+    floor: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Whether one method's uncertainty can be trusted on one dataset, by metric and by question."""
+
+    label: str
+    evidence: Mapping[str, Evidence]
+
+    def answer(self, question: Question) -> Verdict | None:
+        """The worst verdict on a question; None where nothing was measured."""
+        verdicts = {item.verdict for item in self.of(question)}
+        return next((verdict for verdict in _WORST_FIRST if verdict in verdicts), None)
+
+    def of(self, question: Question) -> list[Evidence]:
+        """What was measured about a question."""
+        return [item for item in self.evidence.values() if item.question == question]
+
+    @property
+    def verdict(self) -> str:
+        """`yes` if all three questions are, `partly` if one is, `no` if none can be, else `undecided`."""
+        answers = [self.answer(question) for question in QUESTIONS]
+        if all(answer == "yes" for answer in answers):
+            return "yes"
+        if "yes" in answers:
+            return "partly"
+        return "undecided" if "undecided" in answers else "no"
+
+
+_WORST_FIRST: tuple[Verdict, ...] = ("no", "undecided", "yes")
+
+
+def trust(context: ReportContext) -> dict[str, list[Trust]]:
+    """Title of the dataset -> judgement of every method with a finished run, in the experiment's order."""
+    judged = {
+        group_title(data): [
+            Trust(context.label(variant), evidence)
+            for variant, series in methods.items()
+            if (evidence := _evidence(variant, series, methods))
+        ]
+        for data, methods in context.measured.items()
+    }
+    return {title: methods for title, methods in judged.items() if methods}
+
+
+_Metrics = Mapping[str, "Series"]
+
+
+def _evidence(variant: str, series: _Metrics, methods: Mapping[str, _Metrics]) -> dict[str, Evidence]:
+    """Metric -> what it says about a method's uncertainty, by question."""
+    questions = {metric: question for metric in sorted(series) if (question := _question(metric, series))}
+    order = sorted(questions, key=lambda metric: [*QUESTIONS, "difficulty"].index(questions[metric]))
+    evidence = {}
+    for metric in order:
+        values, errors = series[metric].values, list(series[metric].errors.values())
+        cell = summarise(list(values.values()), errors)
+        floor = _floor(metric, variant, methods, free=questions[metric] != "difficulty")
+        evidence[metric] = _grade(questions[metric], metric, cell, floor, images=len(errors) == cell.n)
+    return evidence
+
+
+def _question(metric: str, measured: _Metrics) -> Question | None:
+    """What `metric` answers, of the metrics that were measured."""
+    parts = metric.split("/")
+    if metric == next((name for name in ERRORS if name in measured), None):
+        return "errors"
+    if metric == next((name for name in CALIBRATION if name in measured), None):
+        return "probability"
+    if parts[0] == "ood" and len(parts) > 2 and parts[-1] == "auroc":
+        return "strangers"
+    return "difficulty" if "spearman" in parts[-1] and parts[0] not in ("val", "last") else None
+
+
+def _floor(metric: str, variant: str, methods: Mapping[str, _Metrics], *, free: bool = True) -> float | None:
+    """The best mean of the search's free scores and of methods that learn nothing.
+
+    None where nothing of it was measured, or the free scores were not although there are any (`free`).
+    """
+    names = (f"{metric}_{score}" for score in free_scores())
+    of_search = [_mean(methods[variant][name]) for name in names if name in methods[variant]]
+    trivial = [
+        _mean(series[metric])
+        for name, series in methods.items()
+        if name != variant and is_floor(name) and metric in series
+    ]
+    return max(of_search + trivial, default=None) if of_search or not free else None
+
+
+def _mean(series: Series) -> float:
+    return fmean(series.values.values())
+
+
+def _grade(question: Question, metric: str, cell: Cell, floor: float | None, *, images: bool) -> Evidence:
+    """The verdict of one measurement.
+
+    Args:
+        question: what it answers.
+        metric: its name.
+        cell: mean and interval.
+        floor: the best of what costs nothing.
+        images: whether the interval covers the test images.
+    """
+    name = label(metric)
+    if cell.half_width is None:
+        return Evidence(question, name, f"{cell.mean:.2f}", "undecided", floor, "one seed")
+    text = f"{cell.mean:.2f} ± {cell.half_width:.2f}"
+    low, high = cell.mean - cell.half_width, cell.mean + cell.half_width
+    if question == "difficulty":
+        least = max(floor or 0.0, 0.0)
+        verdict: Verdict = "yes" if low > least else "no" if high < least else "undecided"
+        return Evidence(question, name, text, verdict, floor)
+    if question == "probability":
+        verdict, why = ("yes", "") if high <= LARGEST_ECE else ("no", f"above {LARGEST_ECE:g}")
+        if verdict == "no" and low <= LARGEST_ECE:
+            verdict, why = "undecided", f"the interval reaches beyond {LARGEST_ECE:g}"
+    else:
+        verdict, why = _detects(low, high, floor)
+    if verdict == "yes" and not images:
+        verdict, why = "undecided", "the interval leaves out the test images"
+    return Evidence(question, name, text, verdict, floor, why)
+
+
+def _detects(low: float, high: float, floor: float | None) -> tuple[Verdict, str]:
+    """Whether an AUROC between `low` and `high` is useful, and worth more than what costs nothing."""
+    if high < LEAST_AUROC:
+        return "no", "below chance" if high < 0.5 else f"below {LEAST_AUROC:g}"
+    if floor is not None and high <= floor:
+        return "no", f"no more than what is free ({floor:.2f})"
+    if low < LEAST_AUROC:
+        return "undecided", f"the interval reaches below {LEAST_AUROC:g}"
+    if floor is None:
+        return "undecided", "free scores were not measured"
+    if low <= floor:
+        return "undecided", f"not above what is free ({floor:.2f})"
+    return "yes", ""
+
+
+def trust_sentence(judged: Sequence[Trust], best: str) -> str:
+    """Say what the uncertainty of the method labelled `best` can be trusted for, and whose can for everything."""
+    sentences = [sentence for item in judged if item.label == best for sentence in _sentences(item)]
+    others = [item.label for item in judged if item.verdict == "yes" and item.label != best]
+    if others:
+        sentences.append(f"The uncertainty of {listed(others, NAMED)} can be trusted for all three.")
+    return " ".join(sentences)
+
+
+_SENTENCES: Mapping[Verdict | None, str] = {
+    "yes": "Its uncertainty can be trusted to tell {}.",
+    "no": "It cannot be trusted to tell {}.",
+    "undecided": "Undecided: whether it tells {}.",
+    None: "Not measured: {}.",
+}
+
+
+def _sentences(judged: Trust) -> list[str]:
+    answers = {text: judged.answer(question) for question, text in QUESTIONS.items()}
+    named = {answer: [text for text, given in answers.items() if given == answer] for answer in _SENTENCES}
+    return [_SENTENCES[answer].format(listed(texts, NAMED)) for answer, texts in named.items() if texts]
+
+
+@dataclass(frozen=True)
+class ScoreRow:
+    """One method: its values by column, the column of the largest, and what its scores add."""
+
+    label: str
+    values: Mapping[str, float]
+    best: str
+    added: str = ""
+
+
+@dataclass(frozen=True)
+class ScoreTable:
+    """One question on one dataset."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[ScoreRow]
+    adds: bool = False
+    unit: str = "AUROC"
+
+
+def score_tables(context: ReportContext) -> dict[str, list[ScoreTable]]:
+    """What tells a wrong answer: every method's own uncertainty beside the scores that any search returns for nothing.
+
+    Cells are AUROCs, means over seeds; the best of a row is marked. For wrong answers the first column says what the
+    method's scores add to the free ones together: the difference of two cross-fitted AUROCs, with its interval over the
+    classes (`trust/added`), averaged over seeds. A last table asks what answering only the surest is worth, by the
+    method's own uncertainty and by P(right), which is made of free scores.
+
+    Returns:
+        Title of the dataset -> tables: wrong answers, strangers, both at once; empty ones are left out.
+    """
+    means = {
+        data: {variant: {name: _mean(each) for name, each in series.items()} for variant, series in methods.items()}
+        for data, methods in context.measured.items()
+    }
+    return {group_title(data): tables for data in means if (tables := _tables(context, means[data]))}
+
+
+def _tables(context: ReportContext, means: Mapping[str, Means]) -> list[ScoreTable]:
+    sets = sorted({name.split("/")[1] for scores in means.values() for name in scores if _is_of_set(name)})
+    questions = [("Wrong answers", "sparsification/error_auroc")]
+    questions += [(f"Strangers ({name})", f"ood/{name}/auroc") for name in sets]
+    questions += [(f"Wrong answers and strangers ({name})", f"ood/{name}/scod_auroc") for name in sets]
+    tables = [_table(context, title, metric, means) for title, metric in questions]
+    return [table for table in (*tables, _selective(context, means)) if table.rows]
+
+
+def _is_of_set(name: str) -> bool:
+    return name.startswith("ood/") and name.endswith("/auroc") and name.count("/") == 2
+
+
+def _table(context: ReportContext, title: str, metric: str, means: Mapping[str, Means]) -> ScoreTable:
+    errors = metric == "sparsification/error_auroc"
+    together = {"free together": "trust/free", "with the method's": "trust/both"} if errors else {}
+    named = {"own": metric} | together | {name.replace("_", " "): f"{metric}_{name}" for name in _score_names()}
+    rows = []
+    for variant, scores in means.items():
+        values = {column: scores[name] for column, name in named.items() if name in scores}
+        if len(values) > 1:
+            best = max((column for column in values if column not in together), key=values.__getitem__)
+            rows.append(ScoreRow(context.label(variant), values, best, added(scores) if errors else ""))
+    columns = [column for column in named if any(column in row.values for row in rows)]
+    return ScoreTable(title, columns, rows, adds=errors and any(row.added for row in rows))
+
+
+def _selective(context: ReportContext, means: Mapping[str, Means]) -> ScoreTable:
+    """What answering only the surest is worth: own uncertainty, then P(right); EDC where pairs are verified."""
+    named: dict[str, str] = {}
+    for column, metric in SELECTIVE.items():
+        named |= {f"{column}, own": f"sparsification/{metric}", f"{column}, by P(right)": f"p_right/{metric}"}
+    named["EDC"] = "verification/edc"
+    rows = []
+    for variant, scores in means.items():
+        values = {column: scores[name] for column, name in named.items() if name in scores}
+        if values:
+            rows.append(ScoreRow(context.label(variant), values, ""))
+    columns = [column for column in named if any(column in row.values for row in rows)]
+    return ScoreTable("Answering only the surest", columns, rows, unit="lower is better but for the share answered")
+
+
+def _score_names() -> list[str]:
+    """Scores, the free ones first."""
+    free = free_scores()
+    return free + [name for name in list_scores() if name not in free]
+
+
+def added(means: Means) -> str:
+    """What a method adds, in words: `+0.003 [+0.001, +0.005]`; empty where it was not measured."""
+    if not {"trust/added", "trust/added_low", "trust/added_high"} <= set(means):
+        return ""
+    value, low, high = (means[f"trust/{name}"] for name in ("added", "added_low", "added_high"))
+    return f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"
+
+
+@dataclass(frozen=True)
+class Held:
+    """A run's certificate in words, and its page, relative to the report."""
+
+    seed: int
+    text: str
+    page: str
+
+
+def certificates(context: ReportContext) -> dict[str, dict[str, list[Held]]]:
+    """Title of the dataset -> label of the method -> certificates of its runs, by seed."""
+    held: dict[str, dict[str, list[Held]]] = {}
+    for run in sorted(context.runs, key=lambda run: run.key):
+        if present(run.certificate_file):
+            methods = held.setdefault(group_title(run.key.data), {})
+            page = quote(os.path.relpath(run.certificate_page, context.folder), safe="/+=")
+            methods.setdefault(context.label(run.key.variant), []).append(Held(run.key.seed, _words(run), page))
+    return held
+
+
+def _words(run: RunFolder) -> str:
+    certificate = Certificate.load(run.certificate_file)
+    if certificate.gallery != content_digest(run.embeddings_file("test")):
+        return "of embeddings that are no more; certify again"
+    wanted = f"{100 * certificate.risk:g} % of the answers given are wrong"
+    if certificate.threshold is None:
+        return f"nothing was certified: more than {wanted} at every doubt, or too few images to tell"
+    return (
+        f"at most {wanted}, with confidence {100 * certificate.confidence:g} %; {100 * certificate.coverage:.0f} % of "
+        f"the queries are answered, by {certificate.score.replace('_', ' ')}; valid for {certificate.valid_for}"
+    )

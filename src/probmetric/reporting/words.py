@@ -1,0 +1,52 @@
+"""Names of data and overrides of runs, and lists of names, in the words a reader of a report expects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from probmetric.runs.names import LabelNoise, split_data_name
+
+_PHRASES = {
+    "dim": "{} dimensions",
+    "training.epochs": "{} epochs",
+    "training.selection": "selection {}",
+    "uncertainty.apart": "members {} seeds apart",
+    "uncertainty.members": "{} members",
+    "uncertainty.samples": "{} samples",
+}
+_SWITCH = {"true": "on", "false": "off", "null": "none"}
+
+
+def group_title(data: str) -> str:
+    """`glyphs+noise0.2` -> `glyphs, 20 % label noise`; `+nearest0.2`: `glyphs, 20 % nearest-class label noise`."""
+    dataset, label_noise = split_data_name(data)
+    if not label_noise:
+        return dataset
+    noise = LabelNoise.parse(label_noise)
+    return f"{dataset}, {100 * noise.rate:g} % {noise_words(noise)}"
+
+
+def noise_words(noise: LabelNoise) -> str:
+    """`nearest-class label noise, seed 1`; noise that is just called so is uniform and of seed 0."""
+    kind = "nearest-class label noise" if noise.kind == "nearest" else "label noise"
+    return f"{kind}, seed {noise.seed}" if noise.seed else kind
+
+
+def option_words(option: str) -> str:
+    """`loss.delta_repulsion` -> `delta repulsion`; the component is left out, the reader knows it from the method."""
+    return option.rpartition(".")[2].replace("_", " ")
+
+
+def override_words(override: str) -> str:
+    """`uncertainty.apart=5` -> `members 5 seeds apart`; `loss.learn_scale=false` -> `learn scale off`."""
+    option, _, value = override.partition("=")
+    words = _SWITCH.get(value, value.replace("_", " "))
+    phrase = _PHRASES.get(option)
+    return phrase.format(words) if phrase else f"{option_words(option)} {words}".rstrip()
+
+
+def listed(names: Sequence[str], most: int = 0) -> str:
+    """`a`, `a and b`, `a, b and c`; of more than `most` + 1 names the first `most` and how many more there are."""
+    if most and len(names) > most + 1:
+        return f"{', '.join(names[:most])} and {len(names) - most} others"
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)

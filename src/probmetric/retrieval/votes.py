@@ -1,0 +1,106 @@
+"""Evaluation of sampled embeddings: S draws per image, (N,S,M).
+
+Retrieval calibration (paper 003): for each s the nearest neighbour of every image is looked up among the s-th samples
+of all images; the prediction is the most frequent label among the S neighbours (ties: the lowest label) and its share
+is the confidence. Queries without positives are left out, as everywhere. One (N,M) set is searched at a time and only
+labels are kept, so memory is that of one search.
+
+Sampled retrieval (paper 002): the retrieval metrics of each sample set, averaged over the S sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probmetric.metrics import arrays
+from probmetric.metrics.calibration import Reliability, calibration_error, reliability
+from probmetric.retrieval.measures import retrieval_metrics
+from probmetric.retrieval.neighbours import search
+
+Doubles = NDArray[np.float64]
+
+BINS = 10
+
+
+def neighbour_votes(samples: Any, labels: Any) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the label (N,) that most nearest neighbours agree on, and the share (N,) that does, of `samples` (N,S,M).
+
+    Examples:
+        >>> samples = [[[1.0, 0.0], [1.0, 0.1]], [[1.0, 0.1], [1.0, 0.0]], [[0.0, 1.0], [0.9, 0.1]]]
+        >>> predicted, confidence = neighbour_votes(samples, [0, 0, 1])
+        >>> predicted.tolist(), confidence.tolist()
+        ([0, 0, 0], [0.5, 1.0, 1.0])
+    """
+    sets = _sample_sets(samples)
+    classes = arrays.labels_of(labels, sets.shape[0], "labels", "samples")
+    names, codes = np.unique(classes, return_inverse=True)
+    votes = np.empty((sets.shape[0], sets.shape[1]), dtype=np.int64)
+    for s in range(sets.shape[1]):
+        votes[:, s] = codes[search(sets[:, s], k=1, normalize=True).rows[:, 0]]
+    votes.sort(axis=1)
+    best, share = _longest_run(votes)
+    return names[best], share / votes.shape[1]
+
+
+def retrieval_votes(samples: Any, labels: Any) -> tuple[Doubles, NDArray[np.bool_]]:
+    """Return confidence and correctness (A,) of the votes of the A queries whose class has another image.
+
+    Raises:
+        ValueError: there is no such query.
+    """
+    predicted, confidence = neighbour_votes(samples, labels)
+    classes = arrays.to_numpy(labels)
+    answerable = np.isin(classes, _repeated(classes))
+    if not answerable.any():
+        raise ValueError("no class has two images, so that no query has a right answer; nothing can be calibrated.")
+    return confidence[answerable], (predicted == classes)[answerable]
+
+
+def vote_reliability(confidence: Doubles, correct: NDArray[np.bool_]) -> tuple[dict[str, float], Reliability]:
+    """Return `retrieval_ece` of votes (A,), as published too, and the reliability diagram behind it.
+
+    Ten bins of equal width, L1; lower is better. `retrieval_ece_as_published` leaves the last bin open, as paper 003's
+    code does, and thereby drops every unanimous vote (NaN if all are).
+    """
+    diagram = reliability(confidence, correct, bins=BINS, scheme="equal_width")
+    published = float("nan")
+    if not np.all(confidence == 1.0):
+        published = calibration_error(confidence, correct, bins=BINS, scheme="equal_width", last_bin="open")
+    return {"retrieval_ece": diagram.error("l1"), "retrieval_ece_as_published": published}, diagram
+
+
+def sampled_retrieval_metrics(samples: Any, labels: Any, *, ks: Sequence[int] = (1, 2, 4, 8)) -> dict[str, float]:
+    """Return the mean over s of the retrieval metrics of the s-th samples of all images; `samples` (N,S,M), cosine."""
+    sets = _sample_sets(samples)
+    each = [retrieval_metrics(sets[:, s], labels, ks=ks, normalize=True) for s in range(sets.shape[1])]
+    return {name: float(np.mean([one[name] for one in each])) for name in each[0]}
+
+
+def _repeated(classes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Classes of two images or more."""
+    names, counts = np.unique(classes, return_counts=True)
+    return names[counts > 1]
+
+
+def _sample_sets(samples: Any) -> NDArray[Any]:
+    sets = arrays.to_numpy(samples)
+    if sets.ndim != 3 or 0 in sets.shape or sets.shape[0] < 2:
+        raise ValueError(f"samples have shape {sets.shape}; expected (N, S, M) with N at least 2.")
+    return sets
+
+
+def _longest_run(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Value (N,) and length (N,) of the first longest run of equal values in each of the sorted `rows` (N,S)."""
+    fresh = np.ones(rows.shape, dtype=bool)
+    fresh[:, 1:] = rows[:, 1:] != rows[:, :-1]
+    starts = np.flatnonzero(fresh)
+    lengths = np.diff(np.r_[starts, rows.size])
+    run = np.zeros(rows.shape, dtype=np.int64)
+    run.ravel()[starts] = lengths
+    first = run.argmax(axis=1)
+    each = np.arange(len(rows))
+    return rows[each, first], run[each, first]

@@ -1,0 +1,168 @@
+"""A planned run, and its plan file: everything its job is told.
+
+    state/plans/<dataset>[+noise<rate>]/<method>[+key=value...]/seed<k>.json
+
+Planning rewrites the file only where the plan has changed, so that Snakemake can compare its time with the results'.
+Besides the settings the file holds the identity of each step (`probmetric.runs.identity`): with the code it changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from probmetric import uncertainty
+from probmetric.config import Component, RunSettings, parse
+from probmetric.io import FileError, read_json, write_text
+from probmetric.registry import load_plugins
+from probmetric.runs.folder import RunFolder, Step
+from probmetric.runs.names import RESULTS, RunKey
+
+PLANS = Path("state/plans")
+_AGAIN = "plan again: run `snakemake`, or the command without --plan"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: its name (folder below `results/`), resolved settings, and whose encoder it uses."""
+
+    name: str
+    encoder: str
+    settings: RunSettings
+
+    @property
+    def trains(self) -> bool:
+        """Whether the encoder is the run's own (no `base`)."""
+        return self.name == self.encoder
+
+    @property
+    def encoders(self) -> tuple[str, ...]:
+        """Runs whose encoders it uses: `encoder` and, for an ensemble, those of the seeds that follow."""
+        return encoder_runs(self.encoder, self.settings.uncertainty)
+
+    @property
+    def origin(self) -> str | None:
+        """Run whose weights its training starts from, where `pretrained` is the weight file of a run."""
+        return origin_run(self.settings.pretrained)
+
+    @property
+    def fits_posterior(self) -> bool:
+        """Whether the uncertainty has parameters fitted after training."""
+        return bool(uncertainty.REGISTRY.constant(self.settings.uncertainty.name, "fits", False))
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """Prepared datasets the run reads: its own, then its OOD sets."""
+        return (self.settings.data, *self.settings.ood)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Steps of the run in their order; one with a base trains nothing."""
+        training: tuple[Step, ...] = ("train",) if self.trains else ()
+        posterior: tuple[Step, ...] = ("fit",) if self.fits_posterior else ()
+        return (*training, *posterior, "embed", "evaluate")
+
+
+def origin_run(pretrained: str | bool | None) -> str | None:
+    """Run that writes the weight file `pretrained`; None where it is no run's, or none is named."""
+    path = Path(str(pretrained))
+    if not path.is_relative_to(RESULTS) or path != RunFolder(path.parent).weights_file():
+        return None
+    with contextlib.suppress(FileError):
+        return RunKey.parse(str(path.parent.relative_to(RESULTS))).run
+    return None
+
+
+def encoder_runs(encoder: str, chosen: Component) -> tuple[str, ...]:
+    """Runs that train the K encoders uncertainty `chosen` combines, `encoder` first.
+
+    K is the uncertainty's option `members`; without such an option it is 1. With `over: seeds` they are seeds k, k+d,
+    ..., k+(K-1)d, d its option `apart`; with `over: folds` the datasets numbered 1 to K (cub-mlrc1 to cub-mlrc4).
+    """
+    options = uncertainty.REGISTRY.options(chosen.name)
+    if "members" not in options:
+        return (encoder,)
+    count, apart = (int(chosen.options.get(name, options[name].default)) for name in ("members", "apart"))
+    key = RunKey.parse(encoder)
+    if chosen.options.get("over") == "folds":
+        stem = key.dataset.rstrip("0123456789")
+        return tuple(replace(key, dataset=f"{stem}{member + 1}").run for member in range(count))
+    return tuple(replace(key, seed=key.seed + apart * member).run for member in range(count))
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """One run, the MLflow store its curves are shown in while it trains, and where components of its own come from."""
+
+    run: Run
+    store: str = ""
+    plugins: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """Where the plan lies."""
+        return PLANS / f"{self.run.name}.json"
+
+    def write(self, steps: Mapping[str, str] | None = None) -> Path:
+        """Write the plan, unless it stands there already; returns its path.
+
+        Args:
+            steps: step -> identity (`identity.planned_steps`).
+        """
+        run = self.run
+        values = {
+            "run": run.name,
+            "encoder": run.encoder,
+            "settings": run.settings.model_dump(mode="json", exclude={"label"}),
+            "store": self.store,
+            "plugins": list(self.plugins),
+            "steps": dict(steps or {}),
+        }
+        return write_if_changed(self.path, values)
+
+    @classmethod
+    def read(cls, path: str | Path) -> RunPlan:
+        """Read a plan.
+
+        Raises:
+            FileError: it is missing or damaged.
+        """
+        values = read_json(path, _AGAIN, dict[str, Any])
+        try:
+            load_plugins(values["plugins"])
+            run = Run(values["run"], values["encoder"], parse(RunSettings, values["settings"], str(path), checked=True))
+            return cls(run, values["store"], tuple(values["plugins"]))
+        except (KeyError, TypeError) as error:
+            raise FileError(f"{path} is damaged or was edited ({error!r}); {_AGAIN}.") from error
+
+
+def recorded_run(name: str, results: Path = RESULTS) -> Run:
+    """Return a finished run below `results` with the settings it was made with (`run.yaml`).
+
+    Raises:
+        FileError: it is not finished, or its record was changed.
+    """
+    folder = RunFolder.named(name, results)
+    if not folder.finished:
+        raise FileError(f"{name} is not finished; make it: `probmetric run {name}`.")
+    values, path = folder.record, folder.record_file
+    load_plugins(values.get("plugins", ()))
+    try:
+        return Run(name, values["encoder"], parse(RunSettings, values["settings"], str(path), checked=True))
+    except (KeyError, TypeError) as error:
+        raise FileError(f"{path} was changed ({error!r}); delete it and run the workflow again.") from error
+
+
+def write_if_changed(path: Path, values: Mapping[str, Any]) -> Path:
+    """Write `values` as JSON unless the file holds them already, so that its time is that of its content."""
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in values.items())
+    text = f"{{\n{lines}\n}}\n"
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if path.read_text(encoding="utf-8") == text:
+            return path
+    write_text(path, text)
+    return path

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from statistics import fmean
+
+import pandas as pd
+import pytest
+import yaml
+from fabricated_runs import write_run
+
+from probmetric.io import FileError, write_json
+from probmetric.reporting.results import collect, late_gain, read_results, write_results
+from probmetric.runs.names import RunKey, legal_name
+
+
+@pytest.mark.parametrize(
+    ("folder", "key", "variant", "data"),
+    [
+        ("results/digits/arcface/seed2", RunKey("digits", 0.0, "arcface", "", 2), "arcface", "digits"),
+        (
+            "results/glyphs+noise0.2/lam+dim=32+loss.scale=8/seed11",
+            RunKey("glyphs", 0.2, "lam", "dim=32+loss.scale=8", 11),
+            "lam+dim=32+loss.scale=8",
+            "glyphs+noise0.2",
+        ),
+    ],
+)
+def test_a_run_folder_names_its_run(folder, key, variant, data):
+    found = RunKey.parse(folder)
+    assert found == key
+    assert (found.variant, found.data) == (variant, data)
+    assert found.run == folder.removeprefix("results/")
+
+
+@pytest.mark.parametrize("folder", ["results/digits/arcface", "digits/arcface/seed", "seed1", "a/b/seed1x"])
+def test_another_folder_is_refused_with_the_expected_form(folder):
+    with pytest.raises(FileError, match="expected results/<dataset>"):
+        RunKey.parse(folder)
+
+
+def test_every_metric_of_every_finished_run_is_one_row(workspace, study):
+    every = read_results(study.folder).to_dict("records")
+    rows = [row for row in every if not row["metric"].startswith("training/")]
+    trained = sum((folder / "history.csv").exists() for folder in workspace.folders)
+    counted = Counter(row["metric"] for row in every if row["metric"].startswith("training/"))
+    assert {counted.pop(f"training/{name}") for name in ("epoch_seconds", "seconds", "epochs")} == {trained}
+    assert not counted  # four validations have no late gain
+    finished = [folder for folder in workspace.folders if (folder / "metrics.json").exists()]
+    assert len(finished) == 41
+    for folder in finished:
+        metrics = json.loads((folder / "metrics.json").read_text())
+        settings = yaml.safe_load((folder / "run.yaml").read_text())["settings"]
+        run = "/".join(folder.parts[-3:])
+        mine = [row for row in rows if row["run"] == run]
+        assert {row["metric"]: None if math.isnan(row["value"]) else row["value"] for row in mine} == metrics
+        assert {(row["dataset"], float(row["noise"]), row["method"], int(row["seed"])) for row in mine} == {
+            (settings["dataset"], settings["noise"], settings["method"], settings["seed"])
+        }
+    assert len(rows) == sum(len(json.loads((folder / "metrics.json").read_text())) for folder in finished)
+
+
+@pytest.mark.parametrize(
+    ("values", "gain"),
+    [
+        ([0.2, 0.4, 0.3, 0.5, 0.6], 0.2),
+        ([0.2, 0.5, 0.3, 0.4, 0.4], -0.2),
+        ([None, 0.1, None, 0.2, 0.3, 0.4, 0.5], 0.25),
+        ([0.1, 0.2, 0.3, 0.4], None),
+    ],
+)
+def test_late_gain_is_what_the_last_fifth_of_the_validations_adds_to_the_best_before(values, gain):
+    assert late_gain([{"val_metric": value} for value in values]) == pytest.approx(gain)
+
+
+def test_the_late_gain_of_a_run_is_one_of_its_rows(tmp_path):
+    metrics = {"retrieval/recall_at_1": 0.5}
+    folder = write_run(tmp_path, "digits/arcface/seed0", metrics, epochs=6)
+    table = collect([folder])
+    (found,) = table[table["metric"] == "training/late_gain"]["value"]
+    assert found == pytest.approx((1 - 0.4 * 0.5**5) / (1 - 0.4 * 0.5**4) - 1)
+
+
+def test_the_summary_holds_means_over_seeds_under_legal_names(workspace, study):
+    summary = json.loads((study.folder / "metrics.json").read_text())
+    values = [
+        json.loads((workspace.root / f"results/glyphs+noise0.2/laplace/seed{seed}/metrics.json").read_text())
+        for seed in range(3)
+    ]
+    expected = fmean(value["ood/symbols/auroc"] for value in values)
+    assert summary["glyphs-noise0.2/laplace/ood/symbols/auroc"] == pytest.approx(expected, rel=1e-12)
+    assert not any("ece" in name for name in summary if name.startswith("glyphs"))
+    assert all(re.fullmatch(r"[\w\-. :/]+", name) for name in summary)
+
+
+def test_only_the_asked_metrics_are_summarised(workspace, tmp_path):
+    write_results(collect(workspace.folders), tmp_path, ["clustering/nmi"])
+    assert all(name.endswith("clustering/nmi") for name in json.loads((tmp_path / "metrics.json").read_text()))
+
+
+def test_the_order_of_the_folders_does_not_matter(workspace, tmp_path):
+    for name, folders in (("a", workspace.folders), ("b", [*reversed(workspace.folders), workspace.folders[0]])):
+        write_results(collect(folders), tmp_path / name)
+    for file in ("runs.parquet", "metrics.json"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+def test_what_was_written_is_read_back(workspace, study):
+    for row in read_results(study.folder).itertuples():
+        values = json.loads((workspace.root / "results" / row.run / "metrics.json").read_text())
+        value = None if math.isnan(row.value) else row.value
+        assert value == values.get(row.metric, value)
+        assert row.metric in values or row.metric.startswith("training/")
+
+
+def test_every_row_says_its_split_and_what_is_resampled(workspace):
+    folder = workspace.folders[0]
+    errors = {"image_errors": {"sparsification/ausc": [0.02], "ood/symbols/auroc": [0.03]}}
+    write_json(folder / "curves.json", errors | {"images/recall_at_1": {"value": [1.0, 0.0, 1.0]}})
+    table = collect([folder]).set_index("metric")
+    splits = {"ood/symbols/auroc": "ood", "val/retrieval/recall_at_1": "val", "retrieval/recall_at_1": "test"}
+    assert table["split"][list(splits)].to_dict() == splits
+    assert table["split"]["last/retrieval/recall_at_1"] == "last"
+    counted = ["ood/symbols/auroc", "retrieval/recall_at_1", "sparsification/ausc"]
+    assert sorted(table.index[table["unit"] == "image"]) == counted
+    assert table["image_error"]["sparsification/ausc"] == 0.02
+    assert list(table["images"]["retrieval/recall_at_1"]) == [1.0, 0.0, 1.0]
+
+
+def test_names_keep_what_is_legal_and_replace_the_rest():
+    assert legal_name("glyphs+noise0.2/lam+dim=32/ood/a/auroc") == "glyphs-noise0.2/lam-dim:32/ood/a/auroc"
+
+
+def test_a_damaged_file_is_named(workspace):
+    folder = workspace.folders[0]
+    (folder / "metrics.json").write_text('{"retrieval/recall_at_1": 0.')
+    with pytest.raises(FileError, match=r"digits/contrastive/seed0/metrics\.json is damaged.*delete the run folder"):
+        collect(workspace.folders)
+    write_json(folder / "metrics.json", {"retrieval/recall_at_1": "high"})
+    with pytest.raises(FileError, match=r"metrics\.json is damaged \(retrieval/recall_at_1 should be a valid number\)"):
+        collect(workspace.folders)
+
+
+def test_a_table_of_another_shape_is_refused(tmp_path):
+    pd.DataFrame({"run": ["a"], "metric": ["b"]}).to_parquet(tmp_path / "runs.parquet")
+    with pytest.raises(FileError, match="expected the columns run, data, dataset"):
+        read_results(tmp_path)
+    (tmp_path / "runs.parquet").write_bytes(b"PAR1")
+    with pytest.raises(FileError, match=r"runs.parquet is damaged .*make the experiment's report again"):
+        read_results(tmp_path)
+    with pytest.raises(FileError, match=r"none/runs.parquet is missing; make the experiment's report again"):
+        read_results(tmp_path / "none")

@@ -1,0 +1,84 @@
+"""The nearest rows are those of integer arithmetic, however the gallery lies."""
+
+import numpy as np
+import pytest
+from brute_force import cosine_keys
+
+from probmetric.retrieval import search
+from probmetric.retrieval.torch_engine import torch_nearest
+
+
+def unit(rows):
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.fixture
+def rows():
+    generator = np.random.default_rng(3)
+    rows = unit(generator.normal(size=(12, 16))[generator.integers(0, 12, size=307)] + generator.normal(size=(307, 16)))
+    rows[40] = rows[200]  # exact ties across parts
+    return rows
+
+
+def by_integers(queries, gallery, k, own=None):
+    keys = cosine_keys(queries, gallery)
+    found = []
+    for i, line in enumerate(keys):
+        others = [j for j in range(len(gallery)) if own is None or j != own[i]]
+        found.append(sorted(others, key=lambda j: (-line[j], j))[:k])
+    return np.array(found)
+
+
+@pytest.mark.parametrize("kind", ["apart", "near ties", "binary"])
+@pytest.mark.parametrize("k", [1, 7, 60])
+def test_neighbours_are_those_of_integer_arithmetic(kind, k):
+    gallery = np.random.default_rng(1).normal(size=(90, 8))
+    if kind == "near ties":
+        gallery = gallery[0] + 3e-8 * gallery
+    gallery = unit(np.sign(gallery) if kind == "binary" else gallery)
+    found = search(gallery[:20], gallery, k)
+    np.testing.assert_array_equal(found.rows, by_integers(gallery[:20], gallery, k))
+    cosines = gallery[:20].astype(float) @ gallery.astype(float).T
+    np.testing.assert_allclose(found.cosines, np.take_along_axis(cosines, found.rows, axis=1), atol=1e-7)
+    own = np.where(np.arange(20) % 2, np.arange(20), -1)
+    found = search(gallery[:20], gallery, k, self_index=own)
+    np.testing.assert_array_equal(found.rows, by_integers(gallery[:20], gallery, k, own))
+    np.testing.assert_array_equal(search(gallery, k=k).rows, by_integers(gallery, gallery, k, np.arange(90)))
+
+
+@pytest.mark.parametrize("k", [1, 7, 120])
+def test_parts_on_disk_give_the_same_as_the_array(rows, k, tmp_path, monkeypatch):
+    queries = unit(np.random.default_rng(5).normal(size=(23, 16)))
+    expected = search(queries, rows, k)
+    monkeypatch.setattr("probmetric.retrieval.neighbours.BLOCK_ROWS", 37)
+    parts = []
+    for number, part in enumerate(np.split(rows, [100, 101, 250])):
+        np.save(tmp_path / f"{number}.npy", part)
+        parts.append(np.load(tmp_path / f"{number}.npy", mmap_mode="r"))
+    found = search(queries, parts, k)
+    np.testing.assert_array_equal(found.rows, expected.rows)
+    np.testing.assert_array_equal(found.cosines, expected.cosines)
+
+
+def test_torch_gives_the_same(rows, monkeypatch):
+    own = np.where(np.arange(len(rows)) % 2, np.arange(len(rows)), -1)
+    expected = search(rows, rows, 9, self_index=own)
+    monkeypatch.setattr("probmetric.retrieval.torch_engine.BLOCK_BYTES", 8 * len(rows) * 50)
+    nearest, cosines = torch_nearest(rows, rows, own, 9)
+    np.testing.assert_array_equal(nearest, expected.rows)
+    np.testing.assert_array_equal(cosines, expected.cosines)
+
+
+def test_bad_input_is_named(rows):
+    with pytest.raises(ValueError, match="k is 307; expected 1 to 306"):
+        search(rows, k=307)
+    with pytest.raises(ValueError, match="k is 308; expected 1 to 307"):
+        search(rows, rows, 308)
+    with pytest.raises(ValueError, match="queries have 16 dimensions, rows"):
+        search(rows, rows[:, :4] / np.linalg.norm(rows[:, :4], axis=1, keepdims=True), 1)
+    with pytest.raises(ValueError, match="queries: row 0 has norm 2"):
+        search(2 * rows, k=1)
+    with pytest.raises(ValueError, match="a row is not finite"):
+        search(rows, [np.where(np.arange(307)[:, None] == 9, np.nan, rows)], 1)
+    with pytest.raises(ValueError, match=r"gallery rows: row .* has norm 2"):
+        search(rows[:2], [2 * rows], 3)
