@@ -21,9 +21,9 @@ from probmetric.config import Params, load
 from probmetric.io import write_json
 from probmetric.losses import create_loss
 from probmetric.models import create_encoder
+from probmetric.planning.expansion import plan_experiment
 from probmetric.planning.experiments import experiment_names
 from probmetric.planning.overview import THROUGHPUT, kind
-from probmetric.planning.runs import plan_experiment
 from probmetric.runs.plan import Run
 from probmetric.training.forward import embed, resolve_precision
 from probmetric.training.optimizer import create_optimizer

@@ -96,3 +96,21 @@ def prepared_dataset(built_once: BuiltOnce):
         return built_once.folder(f"prepared-{name}", make, preparing_files(name)) / name
 
     return prepare
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """An empty folder with params.yaml, which is the working directory; what is registered in it goes with it."""
+    from probmetric.runs import source
+    from probmetric.testing import isolated_components
+
+    (tmp_path / "params.yaml").write_text("datasets: [digits]\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with isolated_components():
+        yield tmp_path
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
+    for cached in (source._top_folder, source.source_file, source.closure):
+        cached.cache_clear()

@@ -6,7 +6,7 @@ import pytest
 
 from probmetric.config import ConfigError, Params, parse
 from probmetric.losses import create_loss
-from probmetric.planning.runs import find_run, resolve
+from probmetric.planning.expansion import find_run, resolve
 from probmetric.registry import registry as registries
 from probmetric.runs.plan import RunPlan
 

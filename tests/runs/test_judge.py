@@ -9,8 +9,8 @@ from probmetric import __version__
 from probmetric.cli import main
 from probmetric.config import Params, RunSettings, load
 from probmetric.io import FileError, read_json, write_json, write_tensors, write_text, write_yaml
+from probmetric.planning.expansion import plan_experiment
 from probmetric.planning.plans import ReportPlan
-from probmetric.planning.runs import plan_experiment
 from probmetric.planning.workflow import WorkflowPlan
 from probmetric.reporting.record import read_record
 from probmetric.reporting.report import make_report

@@ -20,7 +20,7 @@ from fabricated_runs import Workspace, gathered, study_metrics, write_prepared, 
 from probmetric.config import ConfigError, Params, load, parse
 from probmetric.data import doctor, load_manifest, prepare_dataset
 from probmetric.io import read_yaml
-from probmetric.planning.runs import plan_experiment, resolve
+from probmetric.planning.expansion import plan_experiment, resolve
 from probmetric.reporting.figures import draw
 from probmetric.reporting.page import TEMPLATES
 from probmetric.reporting.report import contents_of, write_page, write_tables

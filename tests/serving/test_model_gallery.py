@@ -384,7 +384,7 @@ def test_a_search_imports_no_training_loop_evaluation_or_planning(exported, gall
     asked = ["search", str(exported[PLAIN]), str(gallery.save(tmp_path / "g")), next(iter(photos[1]))]
     code = f"import sys; from probmetric import cli; assert cli.main({asked}) == 0; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    heavy = {"probmetric.training.run", "probmetric.runs.evaluate", "probmetric.planning.runs", "pandas", "timm"}
+    heavy = {"probmetric.training.run", "probmetric.runs.evaluate", "probmetric.planning.expansion", "pandas", "timm"}
     assert not heavy & set(done.stdout.split())
 
 

@@ -12,8 +12,8 @@ import pytest
 from canary import with_other_test_images
 from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, load, parse
 from probmetric.io import read_yaml
+from probmetric.planning.expansion import every_method, expand, plan_experiment, resolve
 from probmetric.planning.experiments import EXPERIMENTS, METHODS
-from probmetric.planning.runs import every_method, expand, plan_experiment, resolve
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.plan import Run, RunPlan
 from probmetric.runs.steps import train

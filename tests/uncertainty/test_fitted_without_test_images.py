@@ -9,7 +9,7 @@ import pytest
 from canary import with_other_test_images
 from probmetric.config import Method, Params, load, parse
 from probmetric.data import choosing
-from probmetric.planning.runs import every_method, resolve
+from probmetric.planning.expansion import every_method, resolve
 from probmetric.runs.evaluate_answers import run_answers
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.plan import RunPlan

@@ -15,9 +15,9 @@ from probmetric.losses import create_loss
 from probmetric.metrics import metric_names
 from probmetric.models import create_encoder
 from probmetric.planning.declared import dataset_names
+from probmetric.planning.expansion import find_run, plan_experiment
 from probmetric.planning.experiments import every_method, experiment_names
 from probmetric.planning.overview import experiment_overview
-from probmetric.planning.runs import find_run, plan_experiment
 from probmetric.planning.workflow import WorkflowPlan
 from probmetric.uncertainty import create_uncertainty
 

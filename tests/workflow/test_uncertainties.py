@@ -10,7 +10,7 @@ from probmetric import uncertainty
 from probmetric.config import ConfigError, Experiment, Params, RunSettings, load, parse
 from probmetric.data import prepare_dataset
 from probmetric.io import read_tensors, read_yaml
-from probmetric.planning.runs import expand, find_run
+from probmetric.planning.expansion import expand, find_run
 from probmetric.planning.workflow import WorkflowPlan
 from probmetric.runs import steps as pipeline
 from probmetric.runs.plan import Run, RunPlan

@@ -35,7 +35,7 @@ def _run_plan(options: argparse.Namespace) -> tuple[RunPlan, Path]:
 
     if options.plan is not None:
         return RunPlan.read(options.plan), options.plan
-    from probmetric.planning.runs import find_run
+    from probmetric.planning.expansion import find_run
     from probmetric.runs.identity import planned_steps
 
     project = params()

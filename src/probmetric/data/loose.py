@@ -12,6 +12,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from probmetric.data.decode import Mode, decode, decode_file, decoded
+from probmetric.data.image_file import workers_available
 from probmetric.data.image_folder import ImageFolder, read_image_folder
 from probmetric.data.manifest import DataError, load_columns, verify_digest
 from probmetric.data.store import open_images
@@ -265,13 +267,17 @@ def item_classes(dataset: Any, rows: Sequence[int] | None = None) -> list[str]:
         return _classes_of_parts(dataset.datasets, np.mod(rows, len(dataset)))
     labels = _listed_labels(dataset)
     if labels is None:
-        items = (dataset[row] for row in rows)
-        labels = [item[1] if isinstance(item, tuple | list) and len(item) > 1 else None for item in items]
+        with ThreadPoolExecutor(workers_available()) as pool:
+            labels = list(pool.map(lambda row: _label_of(dataset[row]), rows))
     else:
         labels = [labels[row] for row in rows]
     classes = inspect.getattr_static(dataset, "classes", ())  # those of an inner dataset may name other labels
     named_as = classes if isinstance(classes, list | tuple) and _keeps_labels(dataset) else ()
     return ["" if label is None else _class_name(label, named_as) for label in labels]
+
+
+def _label_of(item: Any) -> Any:
+    return item[1] if isinstance(item, tuple | list) and len(item) > 1 else None
 
 
 def _classes_of_parts(parts: Sequence[Any], rows: np.ndarray) -> list[str]:

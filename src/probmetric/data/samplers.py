@@ -170,25 +170,22 @@ class BalancedSampler:
         """Return positions (B,) of each batch of an epoch, the K images of a class side by side."""
         rng = generator(self.seed, epoch)
         rounds = self._rounds(rng)
-        draws = _WithReplacement(self.members, rng) if self.replacement else _InTurn(self.members, rng)
-        return [np.concatenate([draws.take(c, self.per_class) for c in chosen]) for chosen in rounds]
+        in_turn = _InTurn(self.members, rng)
+
+        def take(which: int) -> np.ndarray:
+            if self.replacement:
+                return rng.choice(self.members[which], size=self.per_class, replace=True)
+            return in_turn.take(which, self.per_class)
+
+        return [np.concatenate([take(which) for which in classes]) for classes in rounds]
 
     def _rounds(self, rng: np.random.Generator) -> list[np.ndarray]:
         """Draw the classes of each batch, distinct within a batch."""
         count, size = len(self.classes), self.classes_per_batch
         if self.replacement:
             return [rng.permutation(count)[:size] for _ in range(len(self))]
-        rounds, queue = [], rng.permutation(count)
-        for _ in range(len(self)):
-            chosen, queue = queue[:size], queue[size:]
-            if len(chosen) < size:
-                fresh = rng.permutation(count)
-                late = np.isin(fresh, chosen)
-                fresh = np.concatenate([fresh[~late], fresh[late]])
-                missing = size - len(chosen)
-                chosen, queue = np.concatenate([chosen, fresh[:missing]]), fresh[missing:]
-            rounds.append(chosen)
-        return rounds
+        turns = _InTurn([np.arange(count)], rng)
+        return [turns.take(0, size) for _ in range(len(self))]
 
 
 class ClassRandomSampler:
@@ -209,9 +206,8 @@ class ClassRandomSampler:
     def epoch(self, epoch: int) -> list[np.ndarray]:
         """Return positions (B,) of each batch of an epoch."""
         rng = generator(self.seed, epoch)
-        draws = _WithReplacement(self._members, rng)
         picks = rng.integers(len(self._members), size=(len(self), self.batch_size // self.per_class))
-        return [np.concatenate([draws.take(k, self.per_class) for k in row]) for row in picks]
+        return [np.concatenate([rng.choice(self._members[k], size=self.per_class) for k in row]) for row in picks]
 
 
 class EpisodicSampler:
@@ -312,14 +308,6 @@ class PairSampler:
         pairs = np.stack([self.queries, picks], axis=1)[order]
         size = self.pairs_per_batch
         return [pairs[i * size : (i + 1) * size].reshape(-1) for i in range(len(self))]
-
-
-class _WithReplacement:
-    def __init__(self, members: list[np.ndarray], rng: np.random.Generator) -> None:
-        self.members, self.rng = members, rng
-
-    def take(self, which: int, count: int) -> np.ndarray:
-        return self.rng.choice(self.members[which], size=count, replace=True)
 
 
 class _InTurn:

@@ -5,7 +5,7 @@
     experiments    the definition files: experiments, methods, substitutions
     capabilities   what components must be able to do for a run to end
     composition    a method's definition -> plain settings
-    runs           experiments -> runs, each with its folder and resolved settings
+    expansion      experiments -> runs, each with its folder and resolved settings
     plans          plan files of reports and of datasets
     workflow       all of it together, for the Snakefile
     summaries      what a workflow says when it ends

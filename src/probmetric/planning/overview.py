@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from probmetric.config import Params
 from probmetric.planning.declared import status
+from probmetric.planning.expansion import plan_experiment
 from probmetric.planning.experiments import experiment_names
-from probmetric.planning.runs import plan_experiment
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.names import split_data_name
 

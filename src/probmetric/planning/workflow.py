@@ -20,9 +20,9 @@ from pydantic import TypeAdapter
 from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, parse
 from probmetric.io import read_json, read_yaml, write_json
 from probmetric.planning.declared import absent, outdated, strangers
+from probmetric.planning.expansion import PlannedExperiment, find_run, origins, plan_experiment
 from probmetric.planning.metric_names import check_metrics
 from probmetric.planning.plans import DataPlan, ReportPlan, reporting_code
-from probmetric.planning.runs import PlannedExperiment, find_run, origins, plan_experiment
 from probmetric.process import switch_telemetry_off
 from probmetric.reporting.figures import REGISTRY as FIGURES
 from probmetric.runs.folder import RunFolder

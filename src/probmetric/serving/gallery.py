@@ -30,7 +30,7 @@ from probmetric.serving.gallery_files import GALLERY, INDEX, Content
 from probmetric.serving.gallery_trust import Trust
 from probmetric.serving.looks import World, some
 from probmetric.trust.certificates import Certificate, CertificateError
-from probmetric.trust.deployed import calibration_answers, certify_answers, records_digest
+from probmetric.trust.deployed import calibration_answers, certify_record, records_digest
 
 OnError = Literal["raise", "skip"]
 VOTES = 10  # nearest images that vote in the scores of an answer, however many are shown
@@ -377,8 +377,8 @@ class Gallery:
         if images is not None:
             queries, labels = self._calibration(model, images, class_names)
             p_right = self.trust.p_right if score in ("", "p_right") else None
-        certificate = certify_answers(
-            calibration_answers(self.record, self.labels, queries, labels),
+        certificate = certify_record(
+            calibration_answers(self.record, self.labels, queries, labels).tensors(),
             self.labels,
             risk=risk,
             confidence=confidence,

@@ -56,7 +56,7 @@ def track(
         What was done: names of the runs written, number of runs found unchanged.
 
     Raises:
-        FileError: the store cannot be written, or another process holds it for too long.
+        FileError: the store cannot be written.
     """
     sources = [run_source(run) for run in finished_runs(runs)]
     report = report_source(experiment, Path(report_folder))

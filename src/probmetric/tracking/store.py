@@ -12,10 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
-
 from probmetric.config import check_store
-from probmetric.io import FileError
+from probmetric.io import FileError, alone
 from probmetric.tracking.entries import KIND_TAG, PARENT_TAG, REPORTS, RUN_TAG, Child, Entry, Source, families
 
 if TYPE_CHECKING:
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 DIGEST_TAG, MEMBER_TAG, LIVE_TAG = "probmetric.digest", "probmetric.experiment.", "probmetric.live"
 CHILD_OF = "mlflow.parentRunId"
 _TRAINS = {"mlflow.experimentKind": "custom_model_development"}  # the UI then shows training runs, not chat traces
-_LOCK_SECONDS = 900.0
 _METRICS_PER_BATCH, _PARAMS_PER_BATCH = 800, 100  # MLflow takes 1,000 of all kinds together
 
 VIEW, RUNS_VIEW = "probmetric", "probmetric-runs"
@@ -56,7 +53,11 @@ def opened(store_uri: str, artifact_root: Path) -> Iterator[MlflowClient]:
         raise FileError(str(error)) from None
     database = Path(store_uri.removeprefix("sqlite:///")).resolve() if store_uri.startswith("sqlite:///") else None
     address = f"sqlite:///{database}" if database else store_uri  # MLflow keeps open stores by their addresses
-    with quiet_mlflow(), _locked(Path(f"{database or artifact_root}.lock")), _readable_errors(store_uri):
+    with (
+        quiet_mlflow(),
+        alone(database or artifact_root, "writes to the MLflow store"),  # MLflow's migrations do not survive two
+        _readable_errors(store_uri),
+    ):
         from mlflow import MlflowClient
 
         if database and database.exists():
@@ -97,25 +98,6 @@ def quiet_mlflow() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock file: one process at a time creates or fills the database; two would break MLflow's migrations."""
-    lock = FileLock(path, timeout=_LOCK_SECONDS)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except Timeout as error:
-        raise FileError(
-            f"{path} has been held by another process for {_LOCK_SECONDS:.0f} s; is one hanging?"
-        ) from error
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror}; results are safe, the MLflow view is not.") from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _check_writable(database: Path) -> None:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from probmetric.config import ConfigError, Method, Params, SearchRange, Tuning
 from probmetric.errors import ProbMetricError
+from probmetric.planning.expansion import resolve
 from probmetric.planning.experiments import PRESET
-from probmetric.planning.runs import resolve
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.names import RESULTS
 from probmetric.runs.plan import Run

@@ -25,9 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probmetric.data.manifest import load_metadata
 from probmetric.data.sources import REGISTRY as SOURCES
-from probmetric.data.store import open_images
 from probmetric.lazy import exported
 from probmetric.registry import Registry
 
@@ -70,6 +68,9 @@ def declared(folder: str | Path, augment: str = "standard") -> dict[str, Any]:
 
     Where it declares none, square images of one size are taken as they are and all others as photographs.
     """
+    from probmetric.data.manifest import load_metadata  # views are known without NumPy, which starting up is spared
+    from probmetric.data.store import open_images
+
     view = source_view(load_metadata(folder)["dataset"], augment)
     if view is None:
         shape = open_images(folder).shape

@@ -8,7 +8,7 @@ import pytest
 
 from probmetric.config import ConfigError, Method, Params, load, parse
 from probmetric.data.views import source_view
-from probmetric.planning.runs import find_run, resolve
+from probmetric.planning.expansion import find_run, resolve
 
 ROOT = Path(__file__).parents[2]
 

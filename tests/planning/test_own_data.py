@@ -13,7 +13,7 @@ from probmetric.config import Params, load
 from probmetric.data.manifest import DataError, load_manifest
 from probmetric.io import read_yaml
 from probmetric.planning.declared import ensure, outdated
-from probmetric.planning.runs import plan_experiment
+from probmetric.planning.expansion import plan_experiment
 
 ROOT = Path(__file__).parents[2]
 

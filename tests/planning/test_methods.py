@@ -9,9 +9,9 @@ import pytest
 from probmetric.config import ConfigError, Experiment, Method, Params, load, parse
 from probmetric.io import write_yaml
 from probmetric.metrics import metric_names
+from probmetric.planning.expansion import plan_experiment, resolve
 from probmetric.planning.experiments import Substitution, methods_with, shared_methods
 from probmetric.planning.metric_names import check_metrics
-from probmetric.planning.runs import plan_experiment, resolve
 from probmetric.runs.names import table_of
 
 ROOT = Path(__file__).parents[2]

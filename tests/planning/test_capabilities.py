@@ -9,7 +9,7 @@ import torch
 
 from probmetric.config import ConfigError, Method, Params, load, parse
 from probmetric.losses import REGISTRY, create_loss, list_losses
-from probmetric.planning.runs import resolve
+from probmetric.planning.expansion import resolve
 
 ROOT = Path(__file__).parents[2]
 

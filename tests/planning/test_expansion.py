@@ -8,7 +8,7 @@ import pytest
 from probmetric.config import ConfigError, Experiment, Params, load, parse
 from probmetric.io import FileError
 from probmetric.planning.declared import data_source, stage
-from probmetric.planning.runs import _telling_absent, expand, find_run, origins, plan_experiment
+from probmetric.planning.expansion import _telling_absent, expand, find_run, origins, plan_experiment
 from probmetric.planning.workflow import WorkflowPlan, run_inputs
 from probmetric.runs.identity import steps_before
 from probmetric.runs.names import LabelNoise
