@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from probmetric.io import FileError, read_tensors, sha256_file
 from probmetric.registry import Flag
@@ -66,7 +65,7 @@ class Encoder(nn.Module):
         super().train(mode)
         if mode and self._frozen_batch_norm:
             for module in self.modules():
-                if isinstance(module, _BatchNorm):
+                if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
                     module.eval()
         return self
 
