@@ -81,11 +81,14 @@ def test_dino_and_imagenet_vit_differ_in_weights_only(tmp_path: Path) -> None:
     torch.testing.assert_close(encoder.features(images), expected)
 
 
-def test_a_file_for_another_image_size_is_refused(tmp_path: Path) -> None:
+def test_a_file_for_another_image_size_has_its_positions_resampled(tmp_path: Path) -> None:
     path = tmp_path / "vit.safetensors"
-    write_tensors(path, timm.create_model(DINO, pretrained=False, img_size=32, num_classes=0).state_dict())
-    with pytest.raises(FileError, match=r"pos_embed of shape \(1, 5, 384\) instead of \(1, 10, 384\)"):
-        create_encoder("timm", dim=8, image_size=48, tag=DINO, pretrained=path)
+    published = timm.create_model(DINO, pretrained=False, img_size=32, num_classes=0).state_dict()
+    write_tensors(path, published)
+    backbone = create_encoder("timm", dim=8, image_size=48, tag=DINO, pretrained=path).backbone
+    assert backbone.pos_embed.shape == (1, 10, 384)
+    torch.testing.assert_close(backbone.pos_embed[:, 0], published["pos_embed"][:, 0])
+    torch.testing.assert_close(backbone.patch_embed.proj.weight, published["patch_embed.proj.weight"])
 
 
 # ---- BN-Inception ------------------------------------------------------------------------------------------------

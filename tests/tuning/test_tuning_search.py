@@ -93,7 +93,7 @@ def test_nothing_that_is_found_depends_on_test_images(params, prepared_dataset, 
         small = {"dim": 8, "backbone.width": 4, "training.epochs": 2, "training.steps_per_epoch": 4}
         spec = {"dataset": "digits_open", "methods": ["cosine"], "trials": 2, "set": small}
         search = Search(params, every_method(params), parse(Tuning, SPEC | spec, "test.yaml"))
-        search.run(lambda runs, search=search: [train(RunPlan.of(run, params)) for run in runs])
+        search.run(lambda runs, search=search: [train(RunPlan(run)) for run in runs])
         found.append(search.trials)
     assert found[0] == found[1]
     assert len({trial.objective for trial in found[0]["cosine"]}) == 2

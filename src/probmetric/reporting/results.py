@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -175,8 +175,7 @@ def by_method(table: pd.DataFrame, expected: Iterable[RunKey]) -> Measured:
     for key in keys.values():
         measured.setdefault(key.data, {}).setdefault(key.variant, {})
     known = table[table["value"].notna() & table["run"].isin(list(keys))].sort_values("seed", kind="stable")
-    rows: Iterable[Any] = known.itertuples()
-    for row in rows:
+    for row in cast("Iterable[Any]", known.itertuples()):
         key = keys[row.run]
         fidelity = AS_PUBLISHED if key.method.endswith(f"-{AS_PUBLISHED}") else row.fidelity
         series = measured[key.data][key.variant].setdefault(row.metric, Series(key, fidelity))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,7 +173,8 @@ def find_match(
     if len(labels) < 1 + (own is not None):
         raise ValueError(f"the gallery has {len(labels)} image(s); nothing can be found in it but the query itself.")
     if seen is None:
-        among_themselves = gallery["mean"] is query["mean"] and np.array_equal(own, np.arange(len(labels)))
+        same_images = gallery["mean"] is query["mean"] and own is not None
+        among_themselves = same_images and np.array_equal(cast("NDArray[np.int64]", own), np.arange(len(labels)))
         searched = None if among_themselves else gallery["mean"]
         most = min(k, len(labels) - (own is not None))
         seen = Seen(search(asked, searched, most, self_index=None if among_themselves else own))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypedDict, Unpack, get_args
+from typing import Any, TypedDict, Unpack, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,7 +94,7 @@ def retrieval_per_query(embeddings: Any, labels: Any = None, **options: Unpack[R
     cutoffs, ties = _cutoffs(options.pop("ks", KS)), options.pop("ties", "pessimistic")
     if ties not in get_args(Ties):
         raise ValueError(f"ties is {ties!r}; allowed: 'pessimistic', 'expected', 'optimistic'.")
-    problem = build_problem(embeddings, labels, **options)
+    problem = build_problem(embeddings, labels, **cast("dict[str, Any]", options))
     return collect(ranks(problem), problem.relation.counts, cutoffs, ties)
 
 

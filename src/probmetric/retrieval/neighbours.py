@@ -188,9 +188,9 @@ class Search:
     def _exact(self, part: slice, rows: Ints) -> Doubles:
         """Return the exact keys (B,W) of the queries `part` with the gallery `rows` (B,W); -inf where a row is -1."""
         asked, listed = self.asked[part], rows >= 0
-        searched = gathered(self.parts, np.where(listed, rows, max(0, rows.max())).ravel())
-        searched = on_grid(searched, steps_of(searched, "cosine")).reshape(*rows.shape, -1)
-        products = np.einsum("bm,bwm->bw", on_grid(asked, steps_of(asked, "cosine")), searched)
+        candidates = gathered(self.parts, np.where(listed, rows, max(0, rows.max())).ravel())
+        searched = on_grid(candidates, steps_of(candidates, "cosine")).reshape(*rows.shape, -1)
+        products: Doubles = np.einsum("bm,bwm->bw", on_grid(asked, steps_of(asked, "cosine")), searched)
         return np.where(listed, products, -np.inf)
 
 
