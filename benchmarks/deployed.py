@@ -31,7 +31,7 @@ from probmetric.data import load_columns, open_images, prepare_dataset
 from probmetric.io import write_json
 from probmetric.trust.answers import Answers, asked_in
 from probmetric.trust.certificates import CertificateError
-from probmetric.trust.deployed import P_RIGHT, certify_answers, decided_by, deployed_p_right
+from probmetric.trust.deployed import P_RIGHT, certify_record, decided_by, deployed_p_right
 from probmetric.trust.monitor import Monitor
 from probmetric.trust.p_right import PRight, p_right_metrics
 
@@ -129,8 +129,8 @@ def certified(world: World, fresh: Answers, risk: float, score: str, fitted: PRi
     for number in range(DRAWS):
         calibration = np.isin(np.arange(len(doubt)), _drawn(len(doubt), CALIBRATION, number))
         try:
-            made = certify_answers(
-                fresh.rows(calibration), world.labels, risk=risk, score=score, p_right=map_of, seed=number
+            made = certify_record(
+                fresh.rows(calibration).tensors(), world.labels, risk=risk, score=score, p_right=map_of, seed=number
             )
         except CertificateError:
             continue

@@ -1,4 +1,4 @@
-"""Starting one command as several processes, and finding out which of them this one is; work done by children.
+"""Starting one command as several processes, and finding out which of them this one is.
 
 `--processes N` either starts N processes on this machine (torchrun), or inside a SLURM allocation of N tasks lets
 `srun` start them on all its nodes; a process that torchrun or srun has started already is one of the N. Importing this
@@ -7,21 +7,14 @@ needs no PyTorch.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 import re
 import shutil
-import signal
 import sys
-import traceback
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
 
 from probmetric.config import ConfigError
-from probmetric.process import exit_status, interruptible
 
 
 @dataclass(frozen=True)
@@ -33,7 +26,7 @@ class Place:
     neighbours: int = 1
 
     def threads(self, of_job: int) -> int:
-        """This process's part of the CPU threads a job was given."""
+        """Return this process's part of the CPU threads of a job."""
         return max(1, of_job // self.neighbours)
 
 
@@ -41,7 +34,7 @@ ALONE = Place()
 
 
 def take_place(processes: int, arguments: Sequence[str]) -> Place:
-    """Which of the `processes` this one is; does not return where it has to start them first.
+    """Return which of the `processes` this one is; where they have to be started first, this process becomes them.
 
     Args:
         processes: how many shall compute together.
@@ -64,7 +57,7 @@ def take_place(processes: int, arguments: Sequence[str]) -> Place:
 
 
 def place_of(environment: Mapping[str, str], processes: int) -> Place | None:
-    """This process's place, or None if the `processes` have still to be started."""
+    """Return this process's place, or None if the `processes` have still to be started."""
     if "RANK" in environment and "WORLD_SIZE" in environment:
         neighbours = int(environment.get("LOCAL_WORLD_SIZE", 1))
         return Place(int(environment["RANK"]), int(environment["WORLD_SIZE"]), neighbours)
@@ -76,102 +69,25 @@ def place_of(environment: Mapping[str, str], processes: int) -> Place | None:
 
 
 def start_command(environment: Mapping[str, str], processes: int, arguments: Sequence[str]) -> list[str]:
-    """The command that starts `processes` of this program: srun where SLURM granted as many tasks, else torchrun."""
-    own = ["-m", "probmetric.cli", *arguments]
+    """Return the command that starts `processes` of this program: srun where SLURM granted the tasks, else torchrun."""
+    program = ["-m", "probmetric.cli", *arguments]
     if environment.get("SLURM_NTASKS") == str(processes) and shutil.which("srun"):
         per_task = environment.get("SLURM_CPUS_PER_TASK")
         cpus = [f"--cpus-per-task={per_task}"] if per_task else []
-        return ["srun", f"--ntasks={processes}", *cpus, "--kill-on-bad-exit=1", sys.executable, *own]
-    return [sys.executable, "-m", "probmetric.launch", str(processes), *own]
+        return ["srun", f"--ntasks={processes}", *cpus, "--kill-on-bad-exit=1", sys.executable, *program]
+    return [sys.executable, "-m", "probmetric.launch", str(processes), *program]
 
 
 def meeting_point(environment: Mapping[str, str]) -> dict[str, str]:
-    """Address and port at which the processes of a SLURM step meet: its first node, a port of the step's own."""
+    """Return address and port at which the processes of a SLURM step meet: its first node, a port of the step's own."""
     step = int(environment["SLURM_JOB_ID"]) * 64 + int(environment.get("SLURM_STEP_ID", 0))
     return {"MASTER_ADDR": first_node(environment["SLURM_STEP_NODELIST"]), "MASTER_PORT": str(20000 + step % 40000)}
 
 
 def first_node(nodes: str) -> str:
-    """First host of a SLURM node list such as `gpu[03-05,9],cpu1`."""
+    """Return the first host of a SLURM node list such as `gpu[03-05,9],cpu1`."""
     prefix, numbers, suffix = re.match(r"([^\[,]+)(?:\[([^\]]+)\])?([^,]*)", nodes).groups()  # type: ignore[union-attr]
     return prefix + (re.split("[-,]", numbers)[0] if numbers else "") + suffix
-
-
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
-
-
-class Children:
-    """Work done by children of this process, one after the other, which begin with all that it has imported.
-
-    While the block runs, SIGTERM is passed on to the child and noted in `stopped`; no further child begins then. The
-    main thread alone may use it, and no other may run.
-    """
-
-    def __init__(self) -> None:
-        self.stopped = False
-        self._child = 0
-
-    def __enter__(self) -> Children:
-        self._before: Any = signal.signal(signal.SIGTERM, self._pass_on)
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        signal.signal(signal.SIGTERM, self._before)
-
-    def _pass_on(self, number: int, _frame: object) -> None:
-        self.stopped = True
-        if self._child:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._child, number)
-
-    def status(self, work: Callable[[], int]) -> int:
-        """Exit status of a child that does `work`, which returns it; negative: the signal that killed it."""
-        if self.stopped:
-            return -signal.SIGTERM
-        parent = os.getpid()
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-        try:
-            with warnings.catch_warnings():  # of threads, which only BLAS has, and sets up again in the child
-                warnings.simplefilter("ignore", DeprecationWarning)
-                self._child = os.fork()
-            if not self._child:
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        if not self._child:
-            _work_and_exit(work, parent)
-        try:
-            status = os.waitstatus_to_exitcode(os.waitpid(self._child, 0)[1])
-        except KeyboardInterrupt:  # the terminal has told the child too
-            os.waitpid(self._child, 0)
-            raise
-        self._child = 0
-        return status
-
-
-def _work_and_exit(work: Callable[[], int], parent: int) -> NoReturn:
-    status = 1
-    try:
-        die_with(parent)
-        with interruptible():
-            status = work()
-    except KeyboardInterrupt as error:
-        status = exit_status(error)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(status)
-
-
-def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its `parent` dies; Linux only, elsewhere it goes on."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
 
 
 def torchrun(processes: int, program: Sequence[str]) -> None:

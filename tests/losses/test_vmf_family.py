@@ -421,13 +421,15 @@ def test_options_are_checked() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:FutureWarning")
-def test_log_normalizer_has_second_derivatives_but_neither_vmap_nor_forward_mode() -> None:
-    """The contract of docs/losses.md: refused with an error, never answered with a wrong number."""
+def test_log_normalizer_has_second_derivatives_vmap_and_forward_mode() -> None:
+    """The contract of docs/losses.md: a right number, or an error, never a wrong number."""
     kappa = torch.tensor([1.0, 5.0, 50.0], dtype=DOUBLE)
     second = torch.autograd.functional.hessian(lambda k: log_normalizer(k, 16).sum(), kappa).diagonal()
     slope = mean_resultant_length(kappa + 1e-5, 16) - mean_resultant_length(kappa - 1e-5, 16)
     torch.testing.assert_close(second, -slope / 2e-5, rtol=1e-6, atol=1e-9)
-    with pytest.raises(RuntimeError, match="Batching rule not implemented"):
-        torch.func.vmap(lambda k: log_normalizer(k, 16))(kappa)
-    with pytest.raises(NotImplementedError, match="forward AD"):
-        torch.func.jvp(lambda k: log_normalizer(k, 16), (kappa,), (torch.ones_like(kappa),))
+    each = torch.func.vmap(lambda k: log_normalizer(k, 16))(kappa)
+    torch.testing.assert_close(each, log_normalizer(kappa, 16), rtol=1e-12, atol=0)
+    _, forward = torch.func.jvp(lambda k: log_normalizer(k, 16), (kappa,), (torch.ones_like(kappa),))
+    torch.testing.assert_close(forward, -mean_resultant_length(kappa, 16), rtol=1e-10, atol=0)
+    with pytest.raises(RuntimeError, match="does not have vmap support"):
+        torch.func.vmap(torch.func.grad(lambda k: log_normalizer(k, 16)))(kappa)

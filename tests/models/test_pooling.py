@@ -48,21 +48,6 @@ def test_double_pooling_adds_average_and_maximum() -> None:
     np.testing.assert_allclose(create_pooling("average_max")(MAPS).numpy(), expected)
 
 
-@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
-def test_flattening_gives_maps_of_every_layout_gradients_of_their_own(layout):
-    found, expected = (MAPS.clone().to(memory_format=layout).requires_grad_() for _ in range(2))
-    received = []
-    found_maps = found * 1.0
-    found_maps.register_hook(received.append)
-    weights = torch.from_numpy(np.random.default_rng(1).normal(size=(3, 120)))
-    flat = create_pooling("flatten")(found_maps)
-    (flat * weights).sum().backward()
-    (expected.flatten(1) * weights).sum().backward()
-    assert torch.equal(flat, expected.flatten(1))
-    assert torch.equal(found.grad, expected.grad)
-    assert received[0].is_contiguous(memory_format=layout)
-
-
 def test_flattening_is_stacked_as_it_is_alone():
     stacked = torch.stack([MAPS, 2 * MAPS]).requires_grad_()
     laid_out = stacked.flatten(0, 1).contiguous(memory_format=torch.channels_last).unflatten(0, (2, 3))

@@ -131,13 +131,6 @@ def test_sizes_that_make_no_network_are_refused(folder, asked, where, value):
     assert refusal(folder, asked) or where[1] == "num_images"
 
 
-def test_a_folder_of_an_earlier_version_is_read_without_the_digest_of_its_reference(folder, asked):
-    record = undigested(folder / "model.json")
-    del record["reference"]
-    (folder / "model.json").write_text(json.dumps(record))
-    assert not refusal(folder, asked)
-
-
 @pytest.mark.parametrize(
     "command",
     [

@@ -201,6 +201,7 @@ def test_damaged_vectors_are_noticed(gallery, tmp_path, tensor):
     data = bytearray(file.read_bytes())
     start = 8 + int.from_bytes(data[:8], "little")
     data[start + json.loads(data[8:start])[tensor]["data_offsets"][0] + 1] ^= 1
+    file.unlink()  # the gallery that was saved has the file mapped
     file.write_bytes(data)
     with pytest.raises(ProbMetricError, match="damaged"):
         probmetric.Gallery.open(folder)

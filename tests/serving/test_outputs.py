@@ -27,7 +27,6 @@ COMMANDS = {
     "export .pt2": ["export", "model", "OUT.pt2"],
     "index": ["index", "model", "photos", "--gallery", "OUT"],
     "vectors": ["vectors", "model", "photos", "OUT.parquet"],
-    "theory": ["theory", "--output", "OUT"],
     "publish": ["publish", "--output", "OUT"],
     "track": ["track", "study", "--receipt", "OUT"],
     "schema": ["schema", "--output", "OUT"],

@@ -52,7 +52,7 @@ def test_gradient_norm_is_the_norm_of_everything() -> None:
 def test_nothing_to_train_is_an_error() -> None:
     encoder = create_encoder("pixels", dim=4, in_channels=1)
     loss = create_loss("contrastive", num_classes=3, dim=encoder.dim)
-    with pytest.raises(ValueError, match=r"training\.epochs to 0"):
+    with pytest.raises(ValueError, match="set epochs to 0"):
         create_optimizer(Training(), encoder, loss)
 
 

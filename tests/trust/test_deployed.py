@@ -9,7 +9,7 @@ from probmetric.trust.deployed import (
     answer_doubts,
     calibration_answers,
     certified_doubt,
-    certify_answers,
+    certify_record,
     deployed_p_right,
     records_digest,
 )
@@ -51,7 +51,9 @@ def test_a_certificate_holds_on_new_queries(gallery, kind):
     for seed in range(20):
         mine = images(np.random.default_rng([2, seed]), np.arange(CLASSES), 15)
         made_of = calibration_answers(*gallery, *(mine if kind == "queries" else ()))
-        made = certify_answers(made_of, gallery[1], risk=0.1, p_right=fitted, seed=seed, gallery="g", weights="w")
+        made = certify_record(
+            made_of.tensors(), gallery[1], risk=0.1, p_right=fitted, seed=seed, gallery="g", weights="w"
+        )
         assert (made.unit, made.score, made.gallery) == ("query", "p_right", "g")
         asked, labels = images(np.random.default_rng([3, seed]), np.arange(CLASSES), 40)
         doubts, nearest = answer_doubts(*gallery, asked)
@@ -64,16 +66,21 @@ def test_a_certificate_holds_on_new_queries(gallery, kind):
 
 def test_classes_are_the_unit_where_calibration_shows_few_of_them(gallery):
     mine = images(np.random.default_rng(4), np.arange(20), 30)
-    made = certify_answers(calibration_answers(*gallery, *mine), gallery[1], risk=0.25)
+    made = certify_record(calibration_answers(*gallery, *mine).tensors(), gallery[1], risk=0.25)
     assert (made.unit, made.groups, made.gallery_classes) == ("group", 20, 40)
     assert "classes like the 20" in made.valid_for
     with pytest.raises(CertificateError, match=r"calibration has 20 classes; a risk of 0\.05"):
-        certify_answers(calibration_answers(*gallery, *mine), gallery[1], risk=0.05)
-    assert certify_answers(calibration_answers(*gallery, *mine), gallery[1], risk=0.05, unit="query").unit == "query"
+        certify_record(calibration_answers(*gallery, *mine).tensors(), gallery[1], risk=0.05)
+    assert (
+        certify_record(calibration_answers(*gallery, *mine).tensors(), gallery[1], risk=0.05, unit="query").unit
+        == "query"
+    )
 
 
 def test_a_stored_certificate_decides_alike(gallery, tmp_path):
-    made = certify_answers(calibration_answers(*gallery), gallery[1], risk=0.2, p_right=deployed_p_right(*gallery))
+    made = certify_record(
+        calibration_answers(*gallery).tensors(), gallery[1], risk=0.2, p_right=deployed_p_right(*gallery)
+    )
     made.save(tmp_path / "certificate.json")
     again = Certificate.load(tmp_path / "certificate.json")
     assert again == made
@@ -90,7 +97,7 @@ def test_unknown_classes_count_as_errors(gallery):
     labels = np.where(labels < 20, labels, -1)
     answers = calibration_answers(*gallery, queries, labels)
     assert not answers.right[labels < 0].any()
-    assert certify_answers(answers, gallery[1], risk=0.2, unit="query").coverage < 0.4
+    assert certify_record(answers.tensors(), gallery[1], risk=0.2, unit="query").coverage < 0.4
 
 
 def test_what_nothing_can_be_said_of_is_refused(gallery):
@@ -115,21 +122,24 @@ def test_what_nothing_can_be_said_of_is_refused(gallery):
             calibration_answers(*given)
     answers = calibration_answers(record, labels, queries, truth)
     with pytest.raises(CertificateError, match="no score 'energy'"):
-        certify_answers(answers, labels, risk=0.1, score="energy")
+        certify_record(answers.tensors(), labels, risk=0.1, score="energy")
     with pytest.raises(CertificateError, match="needs a map"):
-        certify_answers(answers, labels, risk=0.1, score="p_right")
+        certify_record(answers.tensors(), labels, risk=0.1, score="p_right")
     with pytest.raises(CertificateError, match="no answer can be right"):
-        certify_answers(calibration_answers(record, labels, queries, np.full(len(truth), -1)), labels, risk=0.1)
+        certify_record(
+            calibration_answers(record, labels, queries, np.full(len(truth), -1)).tensors(), labels, risk=0.1
+        )
 
 
 def test_the_page_says_what_is_promised(gallery):
     answers = calibration_answers(*gallery)
     text = page(
-        certify_answers(answers, gallery[1], risk=0.2, p_right=deployed_p_right(*gallery), gallery="ab" * 32), "r"
+        certify_record(answers.tensors(), gallery[1], risk=0.2, p_right=deployed_p_right(*gallery), gallery="ab" * 32),
+        "r",
     )
     assert "at most 20 % are wrong, with confidence 90 %" in text
     assert "| gallery | `abababababababab`, 40 classes |" in text
-    nothing = certify_answers(answers.rows(~answers.right), gallery[1], risk=0.2)
+    nothing = certify_record(answers.rows(~answers.right).tensors(), gallery[1], risk=0.2)
     assert "**Nothing is certified.**" in page(nothing, "r")
 
 
@@ -156,9 +166,9 @@ def test_copies_within_the_gallery_calibrate_nothing(gallery, caplog, moved):
     assert len(found.right) == 24 <= len(once.right)
     assert "912 of 936 images of the gallery are copies" in caplog.text
     with pytest.raises(CertificateError, match="calibration has 24 labelled queries"):
-        certify_answers(found, labels[copied], risk=0.05, unit="query")
+        certify_record(found.tensors(), labels[copied], risk=0.05, unit="query")
     fresh = images(np.random.default_rng(5), np.arange(CLASSES), 15)
-    certificate = certify_answers(calibration_answers(twice, labels[copied], *fresh), labels[copied], risk=0.2)
+    certificate = certify_record(calibration_answers(twice, labels[copied], *fresh).tensors(), labels[copied], risk=0.2)
     assert certificate.queries == 600
 
 

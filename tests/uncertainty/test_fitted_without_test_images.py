@@ -10,10 +10,10 @@ from canary import with_other_test_images
 from probmetric.config import Method, Params, load, parse
 from probmetric.data import choosing
 from probmetric.planning.expansion import every_method, resolve
+from probmetric.runs import steps
 from probmetric.runs.evaluate_answers import run_answers
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.plan import RunPlan
-from probmetric.runs.steps import embed, train
 from probmetric.trust.answers import p_right_of
 
 ROOT = Path(__file__).parents[2]
@@ -38,12 +38,12 @@ def fitted(prepared_dataset, tmp_path, monkeypatch):
             changes = SMALL | {f"uncertainty.{key}": value for key, value in options.items()}
             run = resolve(params, methods, dataset=dataset, method=method, overrides=changes)
             base = resolve(params, methods, dataset=dataset, method=methods[method].base, overrides=SMALL)
-            train(RunPlan.of(base, params))
+            steps.train(RunPlan(base))
             with monkeypatch.context() as opened:
                 if leak:
                     opened.setitem(choosing.SPLITS, "validation", {"train": ("train",), "val": ("test",)})
-                fit(RunPlan.of(run, params))
-            embed(RunPlan.of(run, params))
+                steps.fit(RunPlan(run))
+            steps.embed(RunPlan(run))
             found.append(RunFolder(place / "results" / run.name))
         return found
 

@@ -22,15 +22,10 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from numpy.polynomial import Polynomial, chebyshev
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-Number: TypeAlias = "float | Tensor"
 
 _NODES = 160
 _RECURRENCE_STEPS = 1500
@@ -41,17 +36,15 @@ _DIM_WITHOUT_CENTRE = 4
 class RatioSeries(NamedTuple):
     """Constants and polynomials (ascending powers of 1 / s - centre) for one dimension and precision."""
 
-    half: Number  # N / 2 = (M - 1) / 2
-    shift: Number  # a
-    square: Number  # a^2
-    one: Number
+    half: float  # N / 2 = (M - 1) / 2
+    shift: float  # a
+    square: float  # a^2
     inverse: float  # 1 / (N / 2 + a)
-    weight: float  # N / 2
     centre: float
-    ratio: tuple[Number, ...]  # a^2 h, so that 1 + q^2 h = 1 + ratio / s^2
-    slope: tuple[Number, ...]  # a^2 g
-    decay: tuple[Number, ...]  # -G
-    level: tuple[Number, ...]  # log C_M(0) - G
+    ratio: tuple[float, ...]  # a^2 h, so that 1 + q^2 h = 1 + ratio / s^2
+    slope: tuple[float, ...]  # a^2 g
+    decay: tuple[float, ...]  # -G
+    level: tuple[float, ...]  # log C_M(0) - G
 
 
 def check_dim(dim: int) -> int:
@@ -85,9 +78,7 @@ def ratio_series(dim: int, single: bool) -> RatioSeries:
         half=half,
         shift=shift,
         square=shift**2,
-        one=1.0,
         inverse=1 / (half + shift),
-        weight=half,
         centre=centre,
         ratio=powers(shift**2 * q**2 * h, q**2, shift**2 * tolerance),
         slope=powers(shift**2 * q * g, q, shift**2 * tolerance),
@@ -97,7 +88,7 @@ def ratio_series(dim: int, single: bool) -> RatioSeries:
 
 
 def log_c0(dim: int) -> float:
-    """Log C_M(0), minus the logarithm of the sphere's area."""
+    """Return log C_M(0), minus the logarithm of the sphere's area."""
     return math.lgamma(dim / 2) - math.log(2) - dim / 2 * math.log(math.pi)
 
 
@@ -139,6 +130,6 @@ def _fit(x: np.ndarray, values: np.ndarray, weight: np.ndarray, tolerance: float
 
 
 def _powers(coefficients: np.ndarray, shift: float, centre: float) -> tuple[float, ...]:
-    """Coefficients in powers of 1 / s - `centre`, of the series in x = 2 a / s - 1."""
+    """Return coefficients in powers of 1 / s - `centre`, of the series in x = 2 a / s - 1."""
     argument = Polynomial([2 * shift * centre - 1, 2 * shift])
     return tuple(map(float, Polynomial(chebyshev.cheb2poly(coefficients))(argument).coef))

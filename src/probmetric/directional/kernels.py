@@ -22,24 +22,24 @@ from .normalizer import log_normalizer_of_square, scaled_ratio_of_square
 
 
 def expected_likelihood(nu_z: Tensor, nu_p: Tensor) -> Tensor:
-    """Log expected-likelihood kernel of `nu_z` (B, M) and `nu_p` (C, M). Returns (B, C)."""
+    """Return the log expected-likelihood kernel of `nu_z` (B, M) and `nu_p` (C, M). Returns (B, C)."""
     return product_kernel(nu_z, nu_p, rho=1.0)
 
 
 def bhattacharyya(nu_z: Tensor, nu_p: Tensor) -> Tensor:
-    """Log Bhattacharyya coefficient, <= 0, of `nu_z` (B, M) and `nu_p` (C, M). Returns (B, C)."""
+    """Return the log Bhattacharyya coefficient, <= 0, of `nu_z` (B, M) and `nu_p` (C, M). Returns (B, C)."""
     return product_kernel(nu_z, nu_p, rho=0.5)
 
 
 def product_kernel(nu_z: Tensor, nu_p: Tensor, *, rho: float) -> Tensor:
-    """Log probability product kernel of order `rho` > 0 of `nu_z` (B, M) and `nu_p` (C, M). Returns (B, C)."""
+    """Return log probability product kernel of order `rho` > 0 of `nu_z` (B, M) and `nu_p` (C, M). Returns (B, C)."""
     if not rho > 0:
         raise ValueError(f"rho is {rho!r}; the order of the product kernel must be > 0.")
     dim = _common_dim(nu_z, nu_p)
     square_z, square_p = _squares(nu_z), _squares(nu_p)
     joint = (square_z.unsqueeze(1) + square_p + 2 * nu_z @ nu_p.T).clamp_min(0) * rho**2
-    own = _decay(square_z, dim).unsqueeze(1) + _decay(square_p, dim)
-    return rho * own - _decay(joint, dim) + (2 * rho - 1) * log_c0(dim)
+    separate = _decay(square_z, dim).unsqueeze(1) + _decay(square_p, dim)
+    return rho * separate - _decay(joint, dim) + (2 * rho - 1) * log_c0(dim)
 
 
 def kl(nu_z: Tensor, nu_p: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ def kl(nu_z: Tensor, nu_p: Tensor) -> Tensor:
 
 
 def _decay(square: Tensor, dim: int) -> Tensor:
-    """Log C_M(kappa) - log C_M(0): the constant cancels in differences and would cost digits in float32."""
+    """Return log C_M(kappa) - log C_M(0): the constant cancels in differences and would cost digits in float32."""
     return log_normalizer_of_square(square, dim, constant=False)
 
 

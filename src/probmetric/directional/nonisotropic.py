@@ -73,7 +73,7 @@ class NonIsotropicVonMisesFisher(Distribution):
         return self.event_shape[0]
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> NonIsotropicVonMisesFisher:
-        """The same distribution with batch shape `batch_shape`."""
+        """Return the same distribution with batch shape `batch_shape`."""
         shape = (*Size(batch_shape), self.dim)
         loc, logs = self.loc.expand(shape), self.log_concentration.expand(shape)
         return type(self)(loc, normalizer=self.normalizer, log_concentration=logs, validate_args=False)
@@ -95,7 +95,7 @@ class NonIsotropicVonMisesFisher(Distribution):
         return log_normalizer_of_square(square, self.dim) + log_volume + aligned
 
     def rsample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
-        """Samples (*sample_shape, ..., M) of the exact density with gradients to both parameters."""
+        """Return samples (*sample_shape, ..., M) of the exact density with gradients to both parameters."""
         if self.normalizer != "exact":
             raise NotImplementedError(
                 f"normalizer {self.normalizer!r} does not make a density that can be sampled; use 'exact'."
@@ -107,6 +107,6 @@ class NonIsotropicVonMisesFisher(Distribution):
         return torch.nn.functional.normalize(draws * (-self.log_concentration).exp(), dim=-1)
 
     def sample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
-        """Samples (*sample_shape, ..., M) without gradients."""
+        """Return samples (*sample_shape, ..., M) without gradients."""
         with torch.no_grad():
             return self.rsample(sample_shape, generator=generator)

@@ -69,7 +69,7 @@ class Loss(nn.Module):
         *,
         generator: torch.Generator | None = None,
     ) -> Tensor:  # ()
-        """Loss of one batch; `generator` drives the losses that draw samples.
+        """Return the loss of one batch; `generator` drives the losses that draw samples.
 
         It is NaN where an embedding is not finite, also for losses that would pass such an image over.
 
@@ -90,15 +90,15 @@ class Loss(nn.Module):
         *,
         generator: torch.Generator,
     ) -> Tensor:  # ()
-        """Loss of one batch, of the features and the last layer z = Wh + b that turns them into embeddings."""
+        """Return loss of one batch, of the features and the last layer z = Wh + b that turns them into embeddings."""
         return self(head(features), labels, generator=generator)
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """The loss itself: `embeddings` (B, M) in working precision, `labels` (B,), to a scalar."""
+        """Return the loss itself: `embeddings` (B, M) in working precision, `labels` (B,), to a scalar."""
         raise NotImplementedError
 
     def logits(self, embeddings: Tensor) -> Tensor | None:
-        """Class logits (B, C) of `embeddings` (B, M), or None where the loss defines no classifier."""
+        """Return class logits (B, C) of `embeddings` (B, M), or None where the loss defines no classifier."""
         return None
 
     def probabilities(
@@ -107,17 +107,17 @@ class Loss(nn.Module):
         *,
         generator: torch.Generator | None = None,
     ) -> Tensor | None:  # (B, C)
-        """Class probabilities over the training classes, or None where the loss defines no classifier."""
+        """Return class probabilities over the training classes, or None where the loss defines no classifier."""
         with torch.autocast(embeddings.device.type, enabled=False):
             logits = self.logits(embeddings.to(self.working_dtype(embeddings)))
             return None if logits is None else logits.softmax(dim=1)
 
     def class_proxies(self) -> tuple[Tensor, Tensor] | None:
-        """Unit proxies (P, M) and the class (P,) of each, or None where the loss has none."""
+        """Return unit proxies (P, M) and the class (P,) of each, or None where the loss has none."""
         return None
 
     def optimizer_groups(self) -> list[dict[str, Any]]:
-        """Optimiser groups of the loss's own parameters; none if it has none.
+        """Return optimiser groups of the loss's own parameters; none if it has none.
 
         `lr_multiplier` is relative to the run's base learning rate, `lr` is absolute and stands in its place.
         """
@@ -136,21 +136,21 @@ class Loss(nn.Module):
         """Tell the loss which epoch (from 0) begins."""
 
     def diagnostics(self) -> dict[str, float]:
-        """Numbers worth a column in the training history."""
+        """Return numbers worth a column in the training history."""
         return {}
 
     def working_dtype(self, embeddings: Tensor) -> torch.dtype:
-        """Precision of the arithmetic: the parameters', or at least float32 where there are none."""
+        """Return the precision of the arithmetic: the parameters', or at least float32 where there are none."""
         parameter = next(self.parameters(), None)
         return torch.promote_types(embeddings.dtype, torch.float32) if parameter is None else parameter.dtype
 
     def _scalar(self, value: Tensor) -> Tensor:
         if isinstance(value, Tensor) and value.ndim == 0 and value.is_floating_point():
             return value
-        found = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        returned = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise LossError(
-            f"loss {type(self).__name__!r} returned {found}; a loss must return a scalar tensor of floats, such as the "
-            "mean over the batch: values.mean()."
+            f"loss {type(self).__name__!r} returned {returned}; a loss must return a scalar tensor of floats, such as "
+            "the mean over the batch: values.mean()."
         )
 
     def _check(self, embeddings: Tensor, labels: Tensor) -> None:
@@ -184,12 +184,12 @@ class ProxyLoss(Loss):
         self.proxies = nn.Parameter(torch.randn(per_class * num_classes, dim) * INITIAL_STD)
 
     def class_proxies(self) -> tuple[Tensor, Tensor]:
-        """Unit proxies (K C, M) and the class (K C,) of each; row k C + c is proxy k of class c."""
+        """Return unit proxies (K C, M) and the class (K C,) of each; row k C + c is proxy k of class c."""
         count = len(self.proxies) // self.num_classes
         return unit(self.proxies), torch.arange(self.num_classes, device=self.proxies.device).repeat(count)
 
     def optimizer_groups(self) -> list[dict[str, Any]]:
-        """Proxies with their own absolute learning rate, without weight decay; the rest at the base rate."""
+        """Return proxies with their own absolute learning rate, without weight decay; the rest at the base rate."""
         rest = [parameter for parameter in self.parameters() if parameter is not self.proxies]
         groups = [{"params": [self.proxies], "lr": self.proxy_lr, "weight_decay": 0.0}]
         return groups + ([{"params": rest, "lr_multiplier": 1.0, "weight_decay": 0.0}] if rest else [])
@@ -219,12 +219,12 @@ def cosine_similarities(embeddings: Tensor, proxies: Tensor) -> Tensor:
 
 
 def squared_distances(embeddings: Tensor, proxies: Tensor) -> Tensor:
-    """Squared Euclidean distances (B, P) on the unit sphere: 2 - 2 cos, never negative."""
+    """Return squared Euclidean distances (B, P) on the unit sphere: 2 - 2 cos, never negative."""
     return (2.0 - 2.0 * cosine_similarities(embeddings, proxies)).clamp_min(0.0)
 
 
 def pairwise_distances(embeddings: Tensor) -> Tensor:
-    """Euclidean distances (B, B) between the unit vectors of `embeddings` (B, M); zero, without gradient, for twins."""
+    """Return distances (B, B) of the unit vectors of `embeddings` (B, M); zero, without gradient, for twins."""
     directions = unit(embeddings)
     return safe_sqrt((2.0 - 2.0 * directions @ directions.T).clamp_min(0.0))
 
@@ -246,7 +246,7 @@ def log_one_plus_exp(exponent: Tensor) -> Tensor:
 
 
 def excluded(logits: Tensor) -> float:
-    """Logit of an entry left out of a sum of exponentials: finite, so that no inf - inf arises."""
+    """Return the logit of an entry left out of a sum of exponentials: finite, so that no inf - inf arises."""
     return torch.finfo(logits.dtype).min / 2
 
 
@@ -260,7 +260,7 @@ def class_means(
     labels: Tensor,  # (N,)
     num_classes: int,
 ) -> tuple[Tensor, Tensor]:  # (C, M), (C,) bool
-    """Unit mean direction of every class and whether the class occurs."""
+    """Return the unit mean direction of every class and whether the class occurs."""
     sums = embeddings.new_zeros(num_classes, embeddings.shape[1]).index_add_(0, labels, embeddings)
     return unit(sums), torch.bincount(labels, minlength=num_classes) > 0
 

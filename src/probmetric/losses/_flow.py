@@ -82,7 +82,7 @@ class ConditionalFlow(nn.Module):
         )
 
     def forward(self, x: Tensor, condition: Tensor) -> tuple[Tensor, Tensor]:
-        """Residuals (B, M) of x (B, M) given `condition` (B, M), and log|det| of the map (B,)."""
+        """Return residuals (B, M) of x (B, M) given `condition` (B, M), and log|det| of the map (B,)."""
         total = x.new_zeros(len(x))
         for block, sees in zip(self.blocks, self.conditioned, strict=True):
             x, log_det = block(x, condition if sees else None)
@@ -90,7 +90,7 @@ class ConditionalFlow(nn.Module):
         return x, total
 
     def inverse(self, residual: Tensor, condition: Tensor) -> Tensor:
-        """The x (B, M) that `forward` maps to `residual` (B, M)."""
+        """Return the x (B, M) that `forward` maps to `residual` (B, M)."""
         for block, sees in reversed(list(zip(self.blocks, self.conditioned, strict=True))):
             residual = block.inverse(residual, condition if sees else None)  # type: ignore[operator]
         return residual

@@ -47,7 +47,7 @@ def nivmf_log_densities(
     normalizer: Normalizer = "exact",
     stretch: bool = True,
 ) -> Tensor:  # (P, C)
-    """Log rho_c(x_p) up to a constant that all classes share."""
+    """Return log rho_c(x_p) up to a constant that all classes share."""
     if stretch:
         return nivmf_log_likelihoods(points.unsqueeze(0), proxies, log_concentrations, log_normalizer, normalizer)
     size = log_concentrations.mean(dim=1)
@@ -64,7 +64,7 @@ def nivmf_log_likelihoods(
     log_normalizer: LogNormalizer,  # of (kappa^2 (C,), M)
     normalizer: Normalizer = "exact",
 ) -> Tensor:  # (B, C)
-    """Log of the mean over the draws of rho_c, up to a constant that all classes share."""
+    """Return the log of the mean over the draws of rho_c, up to a constant that all classes share."""
     mean, size, length_square = _Stretched.apply(draws, proxies, log_concentrations, normalizer == "exact")
     return mean + _offset(size, length_square, draws.shape[2], log_normalizer, normalizer)
 
@@ -76,7 +76,7 @@ def _offset(
     log_normalizer: LogNormalizer,
     normalizer: Normalizer,
 ) -> Tensor:  # (C,)
-    """What does not depend on the point: log C_M(tilde kappa), and the published log D."""
+    """Return what does not depend on the point: log C_M(tilde kappa), and the published log D."""
     offset = log_normalizer((2 * size).exp() * length_square, dim)
     if normalizer != "paper":
         return offset
@@ -138,14 +138,14 @@ class _Stretched(Function):
 
 
 def _blocks(points: Tensor, proxies: Tensor) -> Iterator[slice]:
-    """Classes whose (points, classes) and (classes, M) matrices stay in cache, or within an accelerator's memory."""
+    """Yield classes whose (points, classes) and (classes, M) matrices stay in cache, or in an accelerator's memory."""
     budget = _CACHE_BLOCK if points.device.type == "cpu" else _DEVICE_BLOCK
     length = max(16, budget // max(len(points), points.shape[1]))
     return (slice(first, first + length) for first in range(0, len(proxies), length))
 
 
 def _stretch(proxies: Tensor, logs: Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A = g r^2 mu (c, M), b = r^2 (c, M), 1 / |proxy| (c, 1) and mu (c, M)."""
+    """Return A = g r^2 mu (c, M), b = r^2 (c, M), 1 / |proxy| (c, 1) and mu (c, M)."""
     quadratic = torch.sub(logs, size.unsqueeze(1)).mul_(2.0).exp_()
     inverse = inverse_norm(proxies)
     direction = proxies * inverse

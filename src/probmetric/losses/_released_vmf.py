@@ -27,7 +27,7 @@ def quadratic_log_normalizer(square: Tensor, dim: int) -> Tensor:
 
 
 def bounds_log_normalizer(square: Tensor, dim: int) -> Tensor:
-    """Log C_M at kappa^2 = `square` (...), up to a constant."""
+    """Return log C_M at kappa^2 = `square` (...), up to a constant."""
     a, b = (dim - 1) / 2, (dim + 1) / 2
     root_a, root_b = (a * a + square).sqrt(), (b * b + square).sqrt()
     return 0.5 * (a * (a + root_a).log() - root_a + a * (a + root_b).log() - root_b)
@@ -45,7 +45,7 @@ def released_samples(
     count: int,
     generator: torch.Generator | None,
 ) -> Tensor:  # (count, B, M)
-    """Draws of the released sampler, with the released (incomplete) gradient."""
+    """Return draws of the released sampler, with the released (incomplete) gradient."""
     dim = loc.shape[-1]
     wide = kappa.expand(count, *kappa.shape)
     if dim == 3:
@@ -69,7 +69,7 @@ def _released_b(kappa: Tensor, dim: int) -> Tensor:
 
 
 def _accepted_beta(kappa: Tensor, dim: int, generator: torch.Generator | None) -> Tensor:
-    """The accepted symmetric beta variate (n,) for each `kappa` (n,); NaN where kappa is not finite."""
+    """Return the accepted symmetric beta variate (n,) for each `kappa` (n,); NaN where kappa is not finite."""
     n = dim - 1
     accepted = torch.empty_like(kappa)
     pending = torch.arange(len(kappa), device=kappa.device)

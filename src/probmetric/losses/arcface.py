@@ -48,13 +48,13 @@ class ArcFace(CosineSoftmax):
         self.margin_is_on.fill_(epoch >= self.margin_from_epoch)
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Mean cross-entropy over the batch, with the margin on the own class."""
+        """Return the mean cross-entropy over the batch, with the margin on the own class."""
         cosine = self.cosines(embeddings)
-        own = cosine.gather(1, labels[:, None]).clamp(-1 + 1e-7, 1 - 1e-7)
+        own_cosine = cosine.gather(1, labels[:, None]).clamp(-1 + 1e-7, 1 - 1e-7)
         margin = self.margin * self.margin_is_on
-        widened = own * margin.cos() - (1.0 - own.square()).sqrt() * margin.sin()
+        widened = own_cosine * margin.cos() - (1.0 - own_cosine.square()).sqrt() * margin.sin()
         return F.cross_entropy(self.log_scale.exp() * cosine.scatter(1, labels[:, None], widened), labels)
 
     def diagnostics(self) -> dict[str, float]:
-        """Inverse temperature and the margin in force."""
+        """Return the inverse temperature and the margin in force."""
         return super().diagnostics() | {"margin": float(self.margin * self.margin_is_on)}

@@ -52,7 +52,7 @@ class Contrastive(Loss):
         self.margin, self.mining, self.linear = margin, mining, fidelity == "as_published"
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Mean of the attracting terms plus mean of the repelling terms."""
+        """Return the mean of the attracting terms plus mean of the repelling terms."""
         distance = pairwise_distances(embeddings)
         same = labels[:, None] == labels[None, :]
         positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
@@ -61,13 +61,13 @@ class Contrastive(Loss):
         return self._mean_of_nonzero(distance, positive_weight) + self._mean_of_nonzero(hinge, negative_weight)
 
     def _mean_of_nonzero(self, length: Tensor, weight: Tensor) -> Tensor:
-        """Weighted mean of the terms of `length` (B, B) that are not zero; 0 where there are none."""
+        """Return the weighted mean of the terms of `length` (B, B) that are not zero; 0 where there are none."""
         term = length if self.linear else 0.5 * length.square()
         weight = weight * (term.detach() > 0)
         return (weight * term).sum() / weight.sum().clamp_min(1.0)
 
     def _multiplicities(self, distance: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        """How many kept triplets each positive and each negative pair (B, B) belongs to."""
+        """Return how many kept triplets each positive and each negative pair (B, B) belongs to."""
         if self.mining == "none":
             return positive.to(distance.dtype), negative.to(distance.dtype)
         counts = triplets_of_pairs(distance, positive, negative, margin=self.margin, mining=self.mining)
@@ -78,7 +78,7 @@ class Contrastive(Loss):
 def triplets_of_pairs(
     distance: Tensor, positive: Tensor, negative: Tensor, *, margin: float, mining: Mining
 ) -> tuple[Tensor, Tensor]:
-    """Kept triplets of every positive pair (a, p) and of every negative pair (a, n), int64 (B, B) each.
+    """Return kept triplets of every positive pair (a, p) and of every negative pair (a, n), int64 (B, B) each.
 
     Args:
         distance: d (B, B), anchors in rows.
@@ -96,7 +96,7 @@ def triplets_of_pairs(
 
 
 def _kept_violations(margin: float, mining: Mining) -> tuple[float, float]:
-    """Triplets are kept where low < D <= high."""
+    """Return low and high: triplets are kept where low < D <= high."""
     infinity = float("inf")
     return {
         "all": (-infinity, margin),
@@ -107,7 +107,7 @@ def _kept_violations(margin: float, mining: Mining) -> tuple[float, float]:
 
 
 def _ranked(distance: Tensor, mask: Tensor) -> Callable[[float, bool], Tensor]:
-    """Counts (B, B), per anchor (row), of masked distances below distance + bound, `inclusive` of equal ones."""
+    """Return counts (B, B), per anchor (row), of masked distances below distance + bound, `inclusive` of equal ones."""
     ordered = distance.masked_fill(~mask, float("inf")).sort(dim=1).values
     total = mask.sum(dim=1, keepdim=True)
 

@@ -47,7 +47,7 @@ class ContrastivePotential(FieldLoss):
         self.min_distance, self.hinge = min_distance, repulsion == "hinge"
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Energy of all pairs over the batch size."""
+        """Return the energy of all pairs over the batch size."""
         repulsion = self._hinge if self.hinge else self._squared
         interaction = Interaction(self._attraction, repulsion, self.delta_repulsion**2)
         return self.energy(embeddings, labels, interaction)[0] / len(labels)

@@ -32,15 +32,15 @@ class CosineSoftmax(Loss):
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale)), requires_grad=learn_scale)
 
     def cosines(self, embeddings: Tensor) -> Tensor:
-        """Cosines (B, C) between embeddings (B, M) and class weights."""
+        """Return cosines (B, C) between embeddings (B, M) and class weights."""
         return cosine_similarities(embeddings, self.weight)
 
     def logits(self, embeddings: Tensor) -> Tensor:
-        """Scaled cosines (B, C), without any margin."""
+        """Return scaled cosines (B, C), without any margin."""
         return self.log_scale.exp() * self.cosines(embeddings)
 
     def optimizer_groups(self) -> list[dict[str, Any]]:
-        """Class weights at the base learning rate; log beta at `scale_lr` without momentum."""
+        """Return class weights at the base learning rate; log beta at `scale_lr` without momentum."""
         scale = {
             "params": [self.log_scale],
             "lr": self.scale_lr,
@@ -51,7 +51,7 @@ class CosineSoftmax(Loss):
         return [{"params": [self.weight], "lr_multiplier": 1.0, "weight_decay": 0.0}, scale]
 
     def diagnostics(self) -> dict[str, float]:
-        """The inverse temperature beta."""
+        """Return the inverse temperature beta."""
         return {"scale": float(self.log_scale.detach().exp())}
 
 
@@ -71,5 +71,5 @@ class Cosine(CosineSoftmax):
         super().__init__(num_classes=num_classes, dim=dim, scale=scale, learn_scale=learn_scale, scale_lr=scale_lr)
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Mean cross-entropy over the batch."""
+        """Return the mean cross-entropy over the batch."""
         return F.cross_entropy(self.logits(embeddings), labels)

@@ -69,13 +69,12 @@ class ELNivMF(SampleProxyLoss):
         self.guidance: Loss | None = None
         if guidance != "none" and guidance_weight > 0:
             fidelity = "as_published" if self.published else "corrected"
-            given = {"fidelity": fidelity, "scale": guide_scale, "margin": guide_margin}
-            self.guidance = self._create_guide(guidance, given)
+            options = {"fidelity": fidelity, "scale": guide_scale, "margin": guide_margin}
+            self.guidance = self._create_guide(guidance, options_of(guidance, options))
             self.register_buffer("guidance_scale", torch.tensor(1.0))
 
-    def _create_guide(self, name: str, given: Mapping[str, Any]) -> Loss:
-        """The guiding loss; where it has one proxy per class, its directions are ours."""
-        options = options_of(name, given)
+    def _create_guide(self, name: str, options: Mapping[str, Any]) -> Loss:
+        """Return the guiding loss; where it has one proxy per class, its directions are ours."""
         loss = create_loss(name, num_classes=self.num_classes, dim=self.dim, **options)
         if loss.get_parameter("proxies").shape == self.proxies.shape:
             del loss.proxies
@@ -90,10 +89,10 @@ class ELNivMF(SampleProxyLoss):
         return value + self.guidance_weight * self.guidance_scale * self._guide(embeddings, labels)
 
     def _guide(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """The guiding loss, on our proxies where it has one per class."""
+        """Return the guiding loss, on our proxies where it has one per class."""
         assert self.guidance is not None
-        own = "proxies" in dict(self.guidance.named_parameters())
-        shared: dict[str, Tensor] = {} if own else {"proxies": self.proxies}
+        has_proxies = "proxies" in dict(self.guidance.named_parameters())
+        shared: dict[str, Tensor] = {} if has_proxies else {"proxies": self.proxies}
         value: Tensor = functional_call(self.guidance, shared, (embeddings, labels))
         return value
 
@@ -102,17 +101,17 @@ class ELNivMF(SampleProxyLoss):
         super().warm_start(embeddings, labels)
         if self.guidance is None or self.published:
             return
-        rows, own = some_rows(_STEP, embeddings, labels)
+        rows, classes = some_rows(_STEP, embeddings, labels)
         with torch.enable_grad():
             rows = rows.detach().to(self.proxies).requires_grad_()
             generator = torch.Generator(rows.device).manual_seed(0)
-            values = super().compute(rows, own, generator), self._guide(rows, own)
+            values = super().compute(rows, classes, generator), self._guide(rows, classes)
             likelihood, guide = (torch.autograd.grad(value, rows)[0].norm() for value in values)
         if likelihood > 0 and guide > 0:
             self.guidance_scale.copy_(likelihood / guide)
 
     def similarities(self, embeddings: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Log E[rho_c] / t (B, C), up to a constant per row."""
+        """Return log E[rho_c] / t (B, C), up to a constant per row."""
         draws = self._draw(embeddings, generator)
         block = max(1, _LARGEST // (self.samples * self.num_classes))
         if draws.shape[1] <= block:
@@ -121,7 +120,7 @@ class ELNivMF(SampleProxyLoss):
         return torch.cat([checkpoint(self._log_mean_density, piece, use_reentrant=False) for piece in pieces])
 
     def _draw(self, embeddings: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Draws (N, B, M) from the images' distributions."""
+        """Return draws (N, B, M) from the images' distributions."""
         nu = self.sample_parameters(embeddings)
         length = torch.linalg.vector_norm(nu, dim=1)
         if self.published:
@@ -143,12 +142,12 @@ class ELNivMF(SampleProxyLoss):
         return by_draw.logsumexp(dim=0) - math.log(self.samples)
 
     def probabilities(self, embeddings: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Class probabilities (B, C): the softmax over the estimated expected likelihoods."""
+        """Return class probabilities (B, C): the softmax over the estimated expected likelihoods."""
         with torch.autocast(embeddings.device.type, enabled=False):
             return self.similarities(embeddings.to(self.working_dtype(embeddings)), generator).softmax(dim=1)
 
     def optimizer_groups(self) -> list[dict[str, Any]]:
-        """The distribution parameters' groups and those of the guiding loss."""
+        """Return the distribution parameters' groups and those of the guiding loss."""
         guiding = [] if self.guidance is None else self.guidance.optimizer_groups()
         trained = [group for group in guiding if any(isinstance(p, nn.Parameter) for p in group["params"])]
         return super().optimizer_groups() + trained

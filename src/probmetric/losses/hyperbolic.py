@@ -58,13 +58,13 @@ class Hyperbolic(Loss):
         self.normals = nn.Parameter(torch.empty(num_classes, dim).uniform_(-(dim**-0.5), dim**-0.5))
 
     def to_ball(self, vectors: Tensor) -> Tensor:
-        """Exponential map at the origin of `vectors` (..., M), kept off the ball's boundary."""
+        """Return the exponential map at the origin of `vectors` (..., M), kept off the ball's boundary."""
         norm = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
         radius = (self.curvature**0.5 * norm).clamp_max(15.0).tanh().clamp_max(LARGEST_RADIUS)
         return unit(vectors) * radius / self.curvature**0.5
 
     def logits(self, embeddings: Tensor) -> Tensor:
-        """Signed, scaled hyperbolic distances (B, C) to the class hyperplanes."""
+        """Return signed, scaled hyperbolic distances (B, C) to the class hyperplanes."""
         c, points, normal_norm = self.curvature, self.to_ball(self.points), self.normals.norm(dim=1)
         x, directions = self.to_ball(embeddings), unit(self.normals)
         if self.riemannian and x.requires_grad:
@@ -76,7 +76,7 @@ class Hyperbolic(Loss):
         return 2.0 * normal_norm / c**0.5 * torch.asinh(2.0 * c**0.5 * (along - offset) / (x_gap * p_gap))
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Mean cross-entropy over the batch."""
+        """Return the mean cross-entropy over the batch."""
         return F.cross_entropy(self.logits(embeddings), labels)
 
 

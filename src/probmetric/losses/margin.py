@@ -53,7 +53,7 @@ class Margin(Loss):
         self.beta = nn.Parameter(torch.full((num_classes,), beta))
 
     def optimizer_groups(self) -> list[dict[str, Any]]:
-        """The boundaries, at their own learning rate."""
+        """Return the boundaries, at their own learning rate."""
         return [{"params": [self.beta], "lr": self.beta_lr, "weight_decay": 0.0}]
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -73,7 +73,7 @@ class Margin(Loss):
         return (attract.sum() + repel.sum()) / active.clamp_min(1)
 
     def weights(self, distance: Tensor, negative: Tensor) -> Tensor:
-        """Unnormalised probability (B, B) of drawing each negative, from the detached `distance`."""
+        """Return the unnormalised probability (B, B) of drawing each negative, from the detached `distance`."""
         d = distance.clamp(self.cutoff, 1.9999)
         log_density = (self.dim - 2) * d.log() + 0.5 * (self.dim - 3) * (1.0 - 0.25 * d.square()).log()
         log_weight = (-log_density).masked_fill(~negative, float("-inf"))
@@ -81,7 +81,7 @@ class Margin(Loss):
         return torch.where(negative, (log_weight - top).exp(), 0.0)
 
     def diagnostics(self) -> dict[str, float]:
-        """Mean boundary."""
+        """Return the mean boundary."""
         return {"beta": float(self.beta.detach().mean())}
 
 

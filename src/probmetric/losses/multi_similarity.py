@@ -51,7 +51,7 @@ class MultiSimilarity(Loss):
         self.mining, self.skip_incomplete = mining, fidelity == "as_published"
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Mean over the anchors."""
+        """Return the mean over the anchors."""
         directions = unit(embeddings)
         cosine = directions @ directions.T
         same = labels[:, None] == labels[None, :]
@@ -66,7 +66,7 @@ class MultiSimilarity(Loss):
         return (complete * terms).sum() / complete.sum().clamp_min(1.0)
 
     def mine(self, cosine: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        """Masks (B, B) of the pairs within `epsilon` of the hardest pair of the other kind."""
+        """Return masks (B, B) of the pairs within `epsilon` of the hardest pair of the other kind."""
         weakest_positive = cosine.masked_fill(~positive, float("inf")).amin(dim=1, keepdim=True)
         strongest_negative = cosine.masked_fill(~negative, float("-inf")).amax(dim=1, keepdim=True)
         return (

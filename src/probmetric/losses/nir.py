@@ -73,8 +73,8 @@ class NIR(Loss):
         fidelity: Literal["corrected", "as_published"] = "corrected",
     ) -> None:
         super().__init__(num_classes=num_classes, dim=dim)
-        given = {"fidelity": fidelity, "proxies_per_class": proxies_per_class, "scale": scale, "margin": margin}
-        self.base = create_loss(base, num_classes=num_classes, dim=dim, proxy_lr=proxy_lr, **options_of(base, given))
+        options = {"fidelity": fidelity, "proxies_per_class": proxies_per_class, "scale": scale, "margin": margin}
+        self.base = create_loss(base, num_classes=num_classes, dim=dim, proxy_lr=proxy_lr, **options_of(base, options))
         self.flow = ConditionalFlow(dim, blocks=blocks, width=width, depth=depth, condition=condition)
         self.per_sample = fidelity == "as_published"
         divide = nll_norm == "dim" or (nll_norm == "by_fidelity" and not self.per_sample)
@@ -87,13 +87,13 @@ class NIR(Loss):
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
         """f(NLL), the weighted proxy loss, and the ablations' extra terms."""
-        own, proxied = embeddings.view_as(embeddings), embeddings.view_as(embeddings)
-        nll = self.nll(own, labels)
+        regularised, proxied = embeddings.view_as(embeddings), embeddings.view_as(embeddings)
+        nll = self.nll(regularised, labels)
         regulariser = self._rescale(nll)
         if self.negative_pairs and self.num_classes > 1:
             shift = torch.randint(1, self.num_classes, labels.shape, generator=generator, device=labels.device)
-            regulariser = regulariser + self._rescale(-self.nll(own, (labels + shift) % self.num_classes))
-        self._record(own, proxied, nll, regulariser)
+            regulariser = regulariser + self._rescale(-self.nll(regularised, (labels + shift) % self.num_classes))
+        self._record(regularised, proxied, nll, regulariser)
         total = regulariser
         if self.pdml_weight > 0:
             total = total + self.pdml_weight * self.base(proxied, labels)
@@ -102,17 +102,17 @@ class NIR(Loss):
         return total
 
     def class_proxies(self) -> tuple[Tensor, Tensor] | None:
-        """Proxies of the base loss."""
+        """Return proxies of the base loss."""
         proxies: tuple[Tensor, Tensor] | None = self.base.class_proxies()
         return proxies
 
     def nll(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Negative log-density (B,) of `embeddings` (B, M) as samples of `labels` (B,), up to a constant."""
+        """Return the negative log-density (B,) of `embeddings` (B, M) as samples of `labels` (B,), up to a constant."""
         residual, log_det = self.flow(unit(embeddings), self.proxy_of(embeddings, labels, self.detach_proxies))
         return (0.5 * residual.square().sum(dim=1) - log_det) / self.divisor
 
     def proxy_of(self, embeddings: Tensor, labels: Tensor, detach: bool) -> Tensor:
-        """The unit proxy (B, M) that conditions each image."""
+        """Return the unit proxy (B, M) that conditions each image."""
         if isinstance(self.base, SoftTriple):
             proxy = self.base.assigned_centre(embeddings, labels)
         else:
@@ -129,7 +129,7 @@ class NIR(Loss):
         return (bounded + tangent).mean()
 
     def _synthetic(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Proxy loss of samples drawn from the flow, training the proxies, the flow or both."""
+        """Return proxy loss of samples drawn from the flow, training the proxies, the flow or both."""
         matching = self.self_regularisation == "reverse_match"
         residual = torch.randn(embeddings.shape, generator=generator, dtype=embeddings.dtype, device=embeddings.device)
         proxy = self.proxy_of(embeddings.detach(), labels, matching)
@@ -143,13 +143,13 @@ class NIR(Loss):
         matched: Tensor = torch.func.functional_call(self.base, frozen, (samples, labels))
         return matched
 
-    def _record(self, own: Tensor, proxied: Tensor, nll: Tensor, regulariser: Tensor) -> None:
+    def _record(self, regularised: Tensor, proxied: Tensor, nll: Tensor, regulariser: Tensor) -> None:
         """Sum up this step's numbers; the gradients are seen when the backward pass reaches the embeddings."""
         self._steps += 1
         self._add("nir_nll", nll.detach().mean())
         self._add("nir_term", regulariser.detach())
-        if own.requires_grad:
-            own.register_hook(lambda gradient: self._add("nir_gradient", gradient.norm()))
+        if regularised.requires_grad:
+            regularised.register_hook(lambda gradient: self._add("nir_gradient", gradient.norm()))
             proxied.register_hook(lambda gradient: self._add("pdml_gradient", gradient.norm()))
 
     def _add(self, name: str, value: Tensor) -> None:
@@ -161,15 +161,15 @@ class NIR(Loss):
         self._sums, self._steps = {}, 0
 
     def diagnostics(self) -> dict[str, float]:
-        """Epoch means of the NLL (per dimension where it is divided), of f, and the ratio of gradient norms."""
+        """Return epoch means of the NLL (per dimension where it is divided), of f, and the ratio of gradient norms."""
         if not self._steps:
             return {}
-        found = {name: float(self._sums[name]) / self._steps for name in ("nir_nll", "nir_term")}
+        means = {name: float(self._sums[name]) / self._steps for name in ("nir_nll", "nir_term")}
         if float(self._sums.get("pdml_gradient", 0.0)) > 0:
-            found["nir_gradient_ratio"] = float(self._sums["nir_gradient"]) / float(self._sums["pdml_gradient"])
-        return found
+            means["nir_gradient_ratio"] = float(self._sums["nir_gradient"]) / float(self._sums["pdml_gradient"])
+        return means
 
     def optimizer_groups(self) -> list[dict[str, Any]]:
-        """The proxy loss's groups and the flow at its own learning rate."""
+        """Return the proxy loss's groups and the flow at its own learning rate."""
         flow = {"params": list(self.flow.parameters()), "lr": self.flow_lr, "weight_decay": 0.0}
         return [*self.base.optimizer_groups(), flow]

@@ -79,11 +79,11 @@ class FieldLoss(ProxyLoss):
         self.register_buffer("proxy_labels", owners, persistent=False)
 
     def class_proxies(self) -> tuple[Tensor, Tensor]:
-        """Unit proxies (C K, M) and the class (C K,) of each."""
+        """Return unit proxies (C K, M) and the class (C K,) of each."""
         return unit(self.proxies), self.proxy_labels
 
     def energy(self, embeddings: Tensor, labels: Tensor, interaction: Interaction) -> tuple[Tensor, Tensor]:
-        """Energy of embeddings (B, M) and proxies (C K, M), and the labels (B + C K,) of all these points."""
+        """Return energy of embeddings (B, M) and proxies (C K, M), and the labels (B + C K,) of all these points."""
         points = torch.cat([unit(embeddings), unit(self.proxies)])
         owners = torch.cat([labels, self.proxy_labels])
         total: Tensor = _PairEnergy.apply(points, owners, interaction)
@@ -112,7 +112,7 @@ class PotentialField(FieldLoss):
         self.min_distance, self.relative = min_distance, energy == "relative"
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Relative energy per image, or U of eq. 6."""
+        """Return the relative energy per image, or U of eq. 6."""
         interaction = Interaction(self._attraction, self._repulsion, self.delta_repulsion**2)
         total, owners = self.energy(embeddings, labels, interaction)
         if self.relative:
@@ -125,7 +125,7 @@ class PotentialField(FieldLoss):
         return self.delta_attraction**self.alpha
 
     def _level(self, distance: float) -> float:
-        """Magnitude of the potential at `distance`, in units of the energy of contact."""
+        """Return the magnitude of the potential at `distance`, in units of the energy of contact."""
         return (self.delta_attraction / distance) ** self.alpha if self.alpha > 0 else -math.log(distance)
 
     def _magnitude(self, squared: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ class PotentialField(FieldLoss):
         return -0.5 * squared.log()
 
     def _slope(self, squared: Tensor, magnitude: Tensor) -> Tensor:
-        """Derivative of the magnitude by the squared distance, negated."""
+        """Return the derivative of the magnitude by the squared distance, negated."""
         return 0.5 * self.alpha * magnitude / squared if self.alpha > 0 else 0.5 / squared
 
     def _attraction(self, squared: Tensor) -> tuple[Tensor, Tensor]:
@@ -182,7 +182,7 @@ def _tile(
     columns: slice,
     gradient: Tensor | None,  # (N, M), added to
 ) -> Tensor:
-    """Energy of the pairs rows x columns; a tile off the diagonal stands for its mirror image as well."""
+    """Return the energy of the pairs rows x columns; a tile off the diagonal stands for its mirror image as well."""
     diagonal = rows == columns
     inner = vectors[rows] @ vectors[columns].T
     same = labels[rows, None] == labels[None, columns]
@@ -213,7 +213,7 @@ def _evaluate(
     inner: Tensor,  # (...) inner products of pairs
     attracted: Tensor,  # (...) whether a pair is of one class
 ) -> tuple[Tensor, Tensor]:  # (...), (...)
-    """Energy of each pair and the factor f in its force, dE / dv_i = sum_j f_ij v_j.
+    """Return the energy of each pair and the factor f in its force, dE / dv_i = sum_j f_ij v_j.
 
     Each pair is counted from both of its ends, so f = 2 psi'(s) (-2).
     """

@@ -42,7 +42,7 @@ class ProxyAnchor(ProxyLoss):
         self.scale, self.margin, self.per_sample = scale, margin, fidelity == "as_published"
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Attraction of the batch's classes plus repulsion of all classes."""
+        """Return the attraction of the batch's classes plus repulsion of all classes."""
         cosine = cosine_similarities(embeddings, self.proxies)
         return proxy_anchor(cosine, labels, self.scale, self.margin, self.per_sample)
 

@@ -37,7 +37,7 @@ class ProxyAnchorNCA(ProxyLoss):
         self.scale, self.margin, self.count_class = scale, margin, fidelity == "as_published"
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Attraction to the own proxy plus repulsion from all others, means over the batch."""
+        """Return the attraction to the own proxy plus repulsion from all others, means over the batch."""
         cosine = cosine_similarities(embeddings, self.proxies)
         exponent = -self.scale * (cosine.gather(1, labels[:, None]).squeeze(1) - self.margin)
         if self.count_class:

@@ -29,13 +29,13 @@ class ProxyNCA(ProxyLoss):
         self.temperature = temperature
 
     def logits(self, embeddings: Tensor) -> Tensor:
-        """Negative squared distances over the temperature, (B, C)."""
+        """Return negative squared distances over the temperature, (B, C)."""
         return squared_distances(embeddings, self.proxies) / -self.temperature
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Mean over the batch; with a single class there is nothing to repel."""
+        """Return the mean over the batch; with a single class there is nothing to repel."""
         logits = self.logits(embeddings)
-        own = logits.gather(1, labels[:, None]).squeeze(1)
+        own_logit = logits.gather(1, labels[:, None]).squeeze(1)
         if self.num_classes == 1:
-            return -own.mean()
-        return (without_target(logits, labels).logsumexp(dim=1) - own).mean()
+            return -own_logit.mean()
+        return (without_target(logits, labels).logsumexp(dim=1) - own_logit).mean()

@@ -39,10 +39,10 @@ class ProxyNCAPlusPlus(ProxyLoss):
         self.temperature, self.unsquared = temperature, fidelity == "as_published"
 
     def logits(self, embeddings: Tensor) -> Tensor:
-        """Negative scaled distances, (B, C)."""
+        """Return negative scaled distances, (B, C)."""
         scaled = squared_distances(embeddings, self.proxies) / self.temperature
         return -safe_sqrt(scaled) if self.unsquared else -scaled
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Mean cross-entropy over the batch."""
+        """Return the mean cross-entropy over the batch."""
         return F.cross_entropy(self.logits(embeddings), labels)

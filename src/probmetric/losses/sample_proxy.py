@@ -150,7 +150,7 @@ class SampleProxyLoss(Loss):
         return self.concentration.exp()
 
     def log_concentrations(self) -> Tensor:
-        """Log kappa_p, (C,) or (C, M)."""
+        """Return log kappa_p, (C,) or (C, M)."""
         return self.concentrations().log() if self.published else self.concentration
 
     def inverse_temperature(self) -> Tensor:
@@ -158,15 +158,15 @@ class SampleProxyLoss(Loss):
         return 1 / self.temperature if self.published else (-self.temperature).exp()
 
     def sample_parameters(self, embeddings: Tensor) -> Tensor:
-        """Natural parameters nu_z = kappa_z mu_z (B, M)."""
+        """Return natural parameters nu_z = kappa_z mu_z (B, M)."""
         return self.embedding_scale * embeddings
 
     def proxy_parameters(self) -> Tensor:
-        """Natural parameters nu_p = kappa_p mu_p (C, M) of isotropic proxies."""
+        """Return natural parameters nu_p = kappa_p mu_p (C, M) of isotropic proxies."""
         return self.concentrations().unsqueeze(1) * unit(self.proxies)
 
     def class_proxies(self) -> tuple[Tensor, Tensor]:
-        """Unit mean directions (C, M) of the proxies and their classes (C,)."""
+        """Return unit mean directions (C, M) of the proxies and their classes (C,)."""
         return unit(self.proxies), torch.arange(self.num_classes, device=self.proxies.device)
 
     def logits(self, embeddings: Tensor) -> Tensor:
@@ -174,7 +174,7 @@ class SampleProxyLoss(Loss):
         raise NotImplementedError
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Mean cross-entropy over the batch, and the prior."""
+        """Return the mean cross-entropy over the batch, and the prior."""
         return F.cross_entropy(self.similarities(embeddings, generator), labels) + self.prior()
 
     def similarities(self, embeddings: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -182,7 +182,7 @@ class SampleProxyLoss(Loss):
         return self.logits(embeddings)
 
     def prior(self) -> Tensor | float:
-        """Negative log-density of the concentrations under the across-class prior, per entry, or 0 without one."""
+        """Return the negative log-density per entry of the concentrations under the prior; 0 without one."""
         if self.prior_strength == 0:
             return 0.0
         logs = self.log_concentrations()
@@ -207,23 +207,23 @@ class SampleProxyLoss(Loss):
             self.temperature.add_((spread / START_SPREAD).log())
 
     def optimizer_groups(self) -> list[dict[str, Any]]:
-        """Directions, concentrations and temperature, each with its own absolute learning rate, none decayed."""
+        """Return directions, concentrations and temperature, each with its own absolute learning rate, none decayed."""
         return [{"params": [getattr(self, name)], "lr": rate, "weight_decay": 0.0} for name, rate in self.rates.items()]
 
     def diagnostics(self) -> dict[str, float]:
-        """Temperature and mean proxy concentration."""
+        """Return the temperature and mean proxy concentration."""
         with torch.no_grad():
-            found = {"temperature": float(1 / self.inverse_temperature())}
-            return found | {"proxy_concentration": float(self.concentrations().mean())}
+            temperature, concentration = 1 / self.inverse_temperature(), self.concentrations().mean()
+            return {"temperature": float(temperature), "proxy_concentration": float(concentration)}
 
 
 def start_concentration(resultant: float, dim: int) -> float:
-    """The concentration kappa at which A_M(kappa) is `resultant`."""
+    """Return the concentration kappa at which A_M(kappa) is `resultant`."""
     return float(concentration_from_resultant(torch.tensor(resultant, dtype=torch.float64), dim))
 
 
 def some_rows(count: int, *columns: Tensor) -> tuple[Tensor, ...]:
-    """At most `count` rows of tensors (N, ...), the same of each: random ones, always the same."""
+    """Return at most `count` rows of tensors (N, ...), the same of each: random ones, always the same."""
     order = torch.randperm(len(columns[0]), generator=torch.Generator().manual_seed(0))[:count]
     return tuple(column[order.to(column.device)] for column in columns)
 
@@ -279,12 +279,12 @@ class SampleProxy(SampleProxyLoss):
             return length - dot / length - _quadratic_512(square_p, self.dim)
         order = ORDER[self.distance]
         joint = order**2 * (square_z + square_p + 2 * dot).clamp_min(0)
-        own = quadratic_log_normalizer(square_p, self.dim)
-        return order * own - quadratic_log_normalizer(joint, self.dim)
+        of_proxy = quadratic_log_normalizer(square_p, self.dim)
+        return order * of_proxy - quadratic_log_normalizer(joint, self.dim)
 
 
 def by_fidelity(normalizer: str, published: bool) -> Normalizer:
-    """The factor D asked for, or the one that the fidelity implies."""
+    """Return the factor D asked for, or the one that the fidelity implies."""
     if normalizer == "by_fidelity":
         return "paper" if published else "exact"
     return normalizer  # type: ignore[return-value]

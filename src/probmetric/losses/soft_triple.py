@@ -47,17 +47,17 @@ class SoftTriple(ProxyLoss):
         self.margin, self.tau = margin, tau
 
     def similarities(self, embeddings: Tensor) -> Tensor:
-        """Relaxed similarity (B, C) of every embedding to every class."""
+        """Return the relaxed similarity (B, C) of every embedding to every class."""
         cosine = cosine_similarities(embeddings, self.proxies)
         cosine = cosine.view(len(embeddings), self.proxies_per_class, self.num_classes)
         return ((cosine / self.gamma).softmax(dim=1) * cosine).sum(dim=1)
 
     def centres(self) -> Tensor:
-        """Centres by class, (C, K, M)."""
+        """Return centres by class, (C, K, M)."""
         return self.proxies.view(self.proxies_per_class, self.num_classes, self.dim).transpose(0, 1)
 
     def logits(self, embeddings: Tensor) -> Tensor:
-        """Scaled similarities (B, C), without the margin."""
+        """Return scaled similarities (B, C), without the margin."""
         return self.scale * self.similarities(embeddings)
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -67,7 +67,7 @@ class SoftTriple(ProxyLoss):
         return F.cross_entropy(self.scale * (similarity - margin), labels) + self.tau * self.spread()
 
     def spread(self) -> Tensor:
-        """Mean distance between a class's centres, halved: sum over s < t divided by C K (K - 1)."""
+        """Return the mean distance between a class's centres, halved: sum over s < t divided by C K (K - 1)."""
         count = self.proxies_per_class
         if count == 1:
             return self.proxies.new_zeros(())
@@ -78,7 +78,7 @@ class SoftTriple(ProxyLoss):
         return (2.0 + 1e-5 - 2.0 * cosine).clamp_min(1e-12).sqrt().sum() / (self.num_classes * count * (count - 1))
 
     def assigned_centre(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Softly assigned centre (B, M) of each embedding's own class, of unit norm."""
+        """Return the softly assigned centre (B, M) of each embedding's own class, of unit norm."""
         centres = unit(self.centres()[labels])
         similarity = (centres @ unit(embeddings)[:, :, None]).squeeze(2)
         return unit(((similarity / self.gamma).softmax(dim=1)[:, None] @ centres).squeeze(1))

@@ -27,9 +27,9 @@ class Softmax(Loss):
         self.weight = nn.Parameter(torch.empty(num_classes, dim).uniform_(-(dim**-0.5), dim**-0.5))
 
     def logits(self, embeddings: Tensor) -> Tensor:
-        """Inner products (B, C) with the class weights."""
+        """Return inner products (B, C) with the class weights."""
         return embeddings @ self.weight.T
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Mean cross-entropy over the batch."""
+        """Return the mean cross-entropy over the batch."""
         return F.cross_entropy(self.logits(embeddings), labels)

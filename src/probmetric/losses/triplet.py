@@ -27,7 +27,7 @@ class Triplet(Loss):
         self.margin = margin
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Mean hinge over the positive pairs whose anchor has a negative; zero without any."""
+        """Return the mean hinge over the positive pairs whose anchor has a negative; zero without any."""
         directions = unit(embeddings)
         squared = (2.0 - 2.0 * directions @ directions.T).clamp_min(0.0)
         same = labels[:, None] == labels[None, :]

@@ -85,22 +85,22 @@ class VMF(Loss):
             self.alpha.fill_(float(self.target / size))
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Log-partition over draws of the image minus the expected own logit."""
+        """Return the log-partition over draws of the image minus the expected own logit."""
         nu, beta = self.alpha * embeddings, self.log_scale.exp()
         square_z, square_w = nu.square().sum(dim=1), self.weight.square().sum(dim=1)
         draws = self._draw(nu, square_z, generator)
         joint = self._joint_squares(draws.flatten(0, 1), square_w, beta)
         log_c, ratio = self._log_normalizer, self._ratio
         partition = (log_c(square_w) - log_c(joint)).logsumexp(dim=1).unflatten(0, draws.shape[:2]).mean(dim=0)
-        own = (nu * self.weight[labels]).sum(dim=1)
-        return (partition - beta * ratio(square_z) * ratio(square_w)[labels] * own).mean()
+        agreement = (nu * self.weight[labels]).sum(dim=1)
+        return (partition - beta * ratio(square_z) * ratio(square_w)[labels] * agreement).mean()
 
     def _joint_squares(self, draws: Tensor, square_w: Tensor, beta: Tensor) -> Tensor:
         """|w~_j + beta z_s|^2 (S B, C) for unit `draws` (S B, M)."""
         return torch.addmm(square_w + beta**2, draws, (2 * beta * self.weight).T).clamp_min(0)
 
     def _draw(self, nu: Tensor, square: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Draws (S, rows, M) around the rows of `nu` (rows, M), whose squared norms are `square` (rows,)."""
+        """Return draws (S, rows, M) around the rows of `nu` (rows, M), whose squared norms are `square` (rows,)."""
         length = torch.where(square > 0, square.clamp_min(torch.finfo(square.dtype).tiny).sqrt(), 0.0)
         if self.published:
             return released_samples(unit(nu), length, self.samples, generator)
@@ -116,7 +116,7 @@ class VMF(Loss):
 
     @torch.no_grad()
     def probabilities(self, embeddings: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Class probabilities (B, C): the mean softmax over joint draws of images and classes."""
+        """Return class probabilities (B, C): the mean softmax over joint draws of images and classes."""
         with torch.autocast(embeddings.device.type, enabled=False):
             nu = self.alpha * embeddings.to(self.weight.dtype)
             images = self._draw(nu, nu.square().sum(dim=1), generator)
@@ -125,14 +125,14 @@ class VMF(Loss):
             return logits.softmax(dim=-1).mean(dim=0)
 
     def optimizer_groups(self) -> list[dict[str, Any]]:
-        """Class weights at a multiple of the base learning rate; log beta at `scale_lr`, without momentum."""
+        """Return class weights at a multiple of the base learning rate; log beta at `scale_lr`, without momentum."""
         scale = {"params": [self.log_scale], "lr": self.scale_lr, "weight_decay": 0.0}
         weights = {"params": [self.weight], "lr_multiplier": self.weight_lr_multiplier, "weight_decay": 0.0}
         return [weights, scale | {"momentum": 0.0, "nesterov": False}]
 
     @torch.no_grad()
     def diagnostics(self) -> dict[str, float]:
-        """Inverse temperature beta, alpha and the mean concentration of the classes."""
+        """Return the inverse temperature beta, alpha and the mean concentration of the classes."""
         lengths = torch.linalg.vector_norm(self.weight, dim=1)
-        found = {"scale": self.log_scale.exp(), "alpha": self.alpha, "class_concentration": lengths.mean()}
-        return {name: float(value) for name, value in found.items()}
+        numbers = {"scale": self.log_scale.exp(), "alpha": self.alpha, "class_concentration": lengths.mean()}
+        return {name: float(value) for name, value in numbers.items()}

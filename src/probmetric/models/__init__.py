@@ -75,5 +75,5 @@ def input_statistics(backbone: str, **options: Any) -> tuple[tuple[float, ...], 
     """
     component: Any = REGISTRY.get(backbone)
     REGISTRY.check_options(backbone, options)
-    found: tuple[tuple[float, ...], tuple[float, ...]] | None = component.input_statistics(**options)
-    return found
+    statistics: tuple[tuple[float, ...], tuple[float, ...]] | None = component.input_statistics(**options)
+    return statistics

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from probmetric.io import FileError, read_tensors, sha256_file
 from probmetric.registry import Flag
@@ -43,7 +42,7 @@ class Encoder(nn.Module):
 
     @classmethod
     def input_statistics(cls, **options: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-        """Mean and standard deviation per channel that its images are normalised by; None leaves that open."""
+        """Return mean and standard deviation per channel that its images are normalised by; None leaves that open."""
         return None
 
     def _attach_head(self, num_features: int, dim: int) -> nn.Linear:
@@ -53,11 +52,11 @@ class Encoder(nn.Module):
         return self.head
 
     def features(self, images: Tensor) -> Tensor:
-        """Features before the head, (B, C, H, W) -> (B, D)."""
+        """Return features before the head, (B, C, H, W) -> (B, D)."""
         raise NotImplementedError
 
     def forward(self, images: Tensor) -> Tensor:
-        """Raw embeddings, (B, C, H, W) -> (B, M)."""
+        """Return raw embeddings, (B, C, H, W) -> (B, M)."""
         features = self.features(images)
         return features if self.head is None else self.head(features)
 
@@ -66,7 +65,7 @@ class Encoder(nn.Module):
         super().train(mode)
         if mode and self._frozen_batch_norm:
             for module in self.modules():
-                if isinstance(module, _BatchNorm):
+                if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
                     module.eval()
         return self
 
@@ -76,12 +75,12 @@ class Encoder(nn.Module):
         self.train(self.training)
 
     def optimizer_groups(self) -> list[dict[str, Any]]:
-        """Parameter groups, in the form of `Loss.optimizer_groups`; default: all at the base learning rate."""
+        """Return parameter groups, in the form of `Loss.optimizer_groups`; default: all at the base learning rate."""
         parameters = list(self.parameters())
         return [{"params": parameters}] if parameters else []
 
     def pretrained_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters that came from a weight file; a warm-up leaves these alone."""
+        """Return parameters that came from a weight file; a warm-up leaves these alone."""
         return (parameter for name, parameter in self.named_parameters() if name in self._loaded_names)
 
     def load_pretrained(self, source: str | Path | bool) -> None:
@@ -96,21 +95,21 @@ class Encoder(nn.Module):
             raise FileError(f"backbone {type(self).__name__} publishes no weights; set `pretrained` to a weight file.")
         state = read_state(source)
         state = {name.removeprefix("encoder."): value for name, value in state.items() if not name.startswith("loss.")}
-        own = self.state_dict()
+        expected = self.state_dict()
         for name in ("head.weight", "head.bias"):
-            if name in state and name in own and state[name].shape != own[name].shape:
+            if name in state and name in expected and state[name].shape != expected[name].shape:
                 del state[name]
         self._take(self, state, source, may_lack=("head.",))
 
     def _take(self, module: nn.Module, state: Mapping[str, Tensor], source: Any, may_lack: tuple[str, ...]) -> None:
         """Load `state` into `module` (self or a part of it) and remember which parameters it filled."""
-        own = module.state_dict()
-        problems = [f"lacks {name}" for name in own if name not in state and not name.startswith(may_lack or "\0")]
-        problems += [f"has an unknown {name}" for name in state if name not in own]
+        expected = module.state_dict()
+        problems = [f"lacks {name}" for name in expected if name not in state and not name.startswith(may_lack or "\0")]
+        problems += [f"has an unknown {name}" for name in state if name not in expected]
         problems += [
-            f"has {name} of shape {tuple(value.shape)} instead of {tuple(own[name].shape)}"
+            f"has {name} of shape {tuple(value.shape)} instead of {tuple(expected[name].shape)}"
             for name, value in state.items()
-            if name in own and value.shape != own[name].shape
+            if name in expected and value.shape != expected[name].shape
         ]
         if problems:
             more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""

@@ -7,7 +7,7 @@ global average plus global maximum.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -53,40 +53,7 @@ class AverageMax(nn.Module):
         return maps.mean(dim=(2, 3)) + maps.amax(dim=(2, 3))
 
 
-class Flatten(nn.Module):
-    """Every value of the map, channel by channel."""
-
-    def forward(self, maps: Tensor) -> Tensor:
-        """(B, D, H, W) -> (B, D * H * W)."""
-        channels_last = maps.requires_grad and maps.stride(1) == 1 < maps.shape[1]
-        return _FlattenChannelsLast.apply(maps) if channels_last else maps.flatten(1)
-
-
-class _FlattenChannelsLast(torch.autograd.Function):
-    """`flatten(1)` whose gradient is laid out as the maps are.
-
-    `flatten` gives it the layout of the flat rows; the layers before then read maps of one layout beside gradients of
-    the other, element by element: 3 % of a step of the compact net on a CPU.
-    """
-
-    @staticmethod
-    def forward(maps: Tensor) -> Tensor:
-        return maps.flatten(1)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.shape = inputs[0].shape
-
-    @staticmethod
-    def vmap(_info: Any, in_dims: tuple[int], maps: Tensor) -> tuple[Tensor, int]:
-        return maps.movedim(in_dims[0], 0).flatten(2), 0
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return gradients[0].reshape(ctx.shape).contiguous(memory_format=torch.channels_last)
-
-
 def create_pooling(name: Pooling) -> nn.Module:
-    """Pooling layer by name."""
-    layers = {"flatten": Flatten, "average": Average, "max": Maximum, "average_max": AverageMax, "gem": GeM}
+    """Create a pooling layer by its name."""
+    layers = {"flatten": nn.Flatten, "average": Average, "max": Maximum, "average_max": AverageMax, "gem": GeM}
     return layers[name]()

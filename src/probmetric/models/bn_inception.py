@@ -158,5 +158,5 @@ class BNInception(Encoder):
 
 
 def _counters(module: nn.Module) -> tuple[str, ...]:
-    """Names of the batch counters, which older weight files lack."""
+    """Return names of the batch counters, which older weight files lack."""
     return tuple(name for name in module.state_dict() if name.endswith("num_batches_tracked"))

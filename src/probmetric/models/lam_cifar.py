@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from probmetric.models import register
 from probmetric.models._base import Encoder
-from probmetric.models._heads import Flatten
 from probmetric.registry import Share
 
 
@@ -35,7 +34,7 @@ class LamCifar(Encoder):
             nn.Conv2d(64, 64, 3),
             nn.ReLU(),
             nn.Dropout2d(dropout),
-            Flatten(),
+            nn.Flatten(),
         )
         side = ((image_size - 2) // 2 - 2) // 2 - 2
         self._attach_head(64 * side**2, dim)

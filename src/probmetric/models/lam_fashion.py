@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from probmetric.models import register
 from probmetric.models._base import Encoder
-from probmetric.models._heads import Flatten
 from probmetric.registry import Share
 
 
@@ -31,7 +30,7 @@ class LamFashion(Encoder):
             nn.ReLU(),
             nn.MaxPool2d(2),
             nn.Dropout2d(dropout),
-            Flatten(),
+            nn.Flatten(),
         )
         self._attach_head(64 * ((image_size - 4) // 2) ** 2, dim)
 

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from probmetric.models import register
 from probmetric.models._base import Encoder
-from probmetric.models._heads import Flatten
 
 
 @register
@@ -33,7 +32,7 @@ class LeNetVmf(Encoder):
             nn.BatchNorm2d(16),
             nn.ReLU(),
             nn.MaxPool2d(2),
-            Flatten(),
+            nn.Flatten(),
             nn.Linear(16 * (image_size // 4) ** 2, 120),
             nn.BatchNorm1d(120),
             nn.ReLU(),

@@ -65,7 +65,7 @@ class Timm(Encoder):
     def input_statistics(
         cls, *, tag: str = "resnet50.tv_in1k", **options: Any
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """What timm's weights of `tag` were trained with."""
+        """Return what timm's weights of `tag` were trained with."""
         published = _library(tag).get_pretrained_cfg(tag)
         return tuple(published.mean), tuple(published.std)
 
@@ -76,7 +76,7 @@ class Timm(Encoder):
         return self.dropout(pooled)
 
     def optimizer_groups(self) -> list[dict[str, Any]]:
-        """One group; a GeM exponent has its own, without weight decay and at 10 times the learning rate."""
+        """Return one group; a GeM exponent has its own, without weight decay and at 10 times the learning rate."""
         if not isinstance(self.pool, GeM):
             return super().optimizer_groups()
         others = [parameter for parameter in self.parameters() if parameter is not self.pool.p]
@@ -139,15 +139,15 @@ def _create(tag: str, in_channels: int, image_size: int, **weights: Any) -> Any:
 
 
 def _library(tag: str) -> Any:
-    """The timm package, if it knows the model `tag`."""
+    """Return the timm package, if it knows the model `tag`."""
     try:
         import timm
     except ImportError as error:
         raise FileError("backbone timm needs the package timm: pip install 'probmetric[models]'.") from error
 
     if not timm.is_model(tag):
-        known = timm.list_models() + timm.list_pretrained()
-        close = difflib.get_close_matches(tag, known, n=3, cutoff=0.5)
+        tags = timm.list_models() + timm.list_pretrained()
+        close = difflib.get_close_matches(tag, tags, n=3, cutoff=0.5)
         hint = f" Nearest: {', '.join(close)}." if close else ""
         raise UnknownNameError(f"backbone timm: timm {timm.__version__} has no model {tag!r}.{hint}")
     return timm

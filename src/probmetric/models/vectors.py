@@ -27,5 +27,5 @@ class Vectors(Encoder):
             self._attach_head(self.num_features, dim)
 
     def features(self, images: Tensor) -> Tensor:
-        """Vectors (B, ...) of D numbers or more -> (B, D)."""
+        """Return the first D numbers (B, D) of vectors (B, ...)."""
         return images.flatten(1)[:, : self.num_features]

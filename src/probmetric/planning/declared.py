@@ -214,8 +214,8 @@ def made_of(params: Params, name: str, before: Mapping[str, Any]) -> dict[str, A
         name: the prepared dataset, label noise included.
         before: what was returned the last time; its `raw_content` stays where the raw files are not here.
     """
+    from probmetric.data.manifest import FORMAT
     from probmetric.data.prepare import plugin_code
-    from probmetric.data.version import FORMAT
 
     clean, noise = split_data_name(name)
     declared = data_source(params, clean)
@@ -247,8 +247,7 @@ def _of_ones_own(declared: DataSource) -> dict[str, Any]:
 def _raw_content(params: Params, name: str) -> str:
     """Return the digest of the user's own raw files; empty where they are not here, or there are none."""
     from probmetric.data.manifest import DataError
-    from probmetric.data.raw import RawFiles
-    from probmetric.data.raw_content import raw_content
+    from probmetric.data.raw import RawFiles, raw_content
     from probmetric.data.sources import REGISTRY
 
     declared, folder = data_source(params, name), Path(params.data.prepared) / name

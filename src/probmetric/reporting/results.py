@@ -174,8 +174,9 @@ def by_method(table: pd.DataFrame, expected: Iterable[RunKey]) -> Measured:
     measured: Measured = {}
     for key in keys.values():
         measured.setdefault(key.data, {}).setdefault(key.variant, {})
-    rows = table[table["value"].notna() & table["run"].isin(list(keys))].sort_values("seed", kind="stable")
-    for row in rows.itertuples():
+    known = table[table["value"].notna() & table["run"].isin(list(keys))].sort_values("seed", kind="stable")
+    rows: Iterable[Any] = known.itertuples()
+    for row in rows:
         key = keys[row.run]
         fidelity = AS_PUBLISHED if key.method.endswith(f"-{AS_PUBLISHED}") else row.fidelity
         series = measured[key.data][key.variant].setdefault(row.metric, Series(key, fidelity))

@@ -51,12 +51,12 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Notes names, contents and links of a tag."""
-        found = {name: value or "" for name, value in attrs}
+        values = {name: value or "" for name, value in attrs}
         self._in_title = tag == "title"
-        if tag == "meta" and "name" in found:
-            self.meta[found["name"]] = found.get("content", "")
+        if tag == "meta" and "name" in values:
+            self.meta[values["name"]] = values.get("content", "")
         self.links += (
-            [] if LOCAL in found else [found[name] for name in ("href", "src") if _is_relative(found.get(name, ""))]
+            [] if LOCAL in values else [values[name] for name in ("href", "src") if _is_relative(values.get(name, ""))]
         )
 
     def handle_data(self, data: str) -> None:

@@ -204,7 +204,7 @@ def settle(key, value, p, low, exact, above, tied):
 
 
 @njit(nogil=True, cache=True)
-def place_by_table(i, values, found, count, search, low, high, exact, table, above, tied, scratch):
+def place_by_table(i, values, listed, count, search, low, high, exact, table, above, tied, scratch):
     """As `place`, up to `bins`: first all entries by their cells, then those whose cell does not tell."""
     queries, gallery, steps_q, steps_g, shift_g = search
     bins, unsure, x = scratch
@@ -222,15 +222,15 @@ def place_by_table(i, values, found, count, search, low, high, exact, table, abo
             if near == 0:
                 read_row(queries[i], steps_q[i], x)
             near += 1
-            j = found[n]
+            j = listed[n]
             key = exact_key(x, steps_q[i], gallery[j], steps_g[j], shift_g[j])
             settle(key, values[n], first - 1, low, exact, above, tied)
     return near
 
 
 @njit(nogil=True, cache=True)
-def place(i, values, found, count, search, bounds, counts, base, scratch):
-    """Add the first `count` entries, keys `values` of query i against gallery rows `found`, to the counts of i.
+def place(i, values, listed, count, search, bounds, counts, base, scratch):
+    """Add the first `count` entries, keys `values` of query i against gallery rows `listed`, to the counts of i.
 
     Those that float32 cannot decide, low <= key < high, are compared by their exact keys; returns how many these are.
     `exact`, `low`, `high` (P,) descend.
@@ -245,7 +245,7 @@ def place(i, values, found, count, search, bounds, counts, base, scratch):
     bins[: last + 1] = 0
     if tables.shape[0] > 0 and is_tabled(last):
         table = tables[CELLS * s : CELLS * e]
-        near = place_by_table(i, values, found, count, search, low, high, exact, table, above, tied, scratch)
+        near = place_by_table(i, values, listed, count, search, low, high, exact, table, above, tied, scratch)
         count = 0
     for n in range(count):
         first = bisect(high, values[n])
@@ -253,7 +253,7 @@ def place(i, values, found, count, search, bounds, counts, base, scratch):
             if near == 0:
                 read_row(queries[i], steps_q[i], x)
             near += 1
-            j = found[n]
+            j = listed[n]
             key = exact_key(x, steps_q[i], gallery[j], steps_g[j], shift_g[j])
             settle(key, values[n], first - 1, low, exact, above, tied)
         bins[first] += 1
@@ -295,7 +295,7 @@ def count_rows(tile, rows, cols, search, bounds, counts, space, patience):
     scratch memory. Returns False, the counts spoilt, once float32 leaves more than `patience` entries undecided.
     """
     offsets, low = bounds[0], bounds[1]
-    values, found, scratch = space
+    values, listed, scratch = space
     base = offsets[rows]
     for a in range(tile.shape[0]):
         s, e = offsets[rows + a], offsets[rows + a + 1]
@@ -306,9 +306,9 @@ def count_rows(tile, rows, cols, search, bounds, counts, space, patience):
         count = 0
         for b in range(line.shape[0]):
             values[0, count] = line[b]
-            found[0, count] = cols + b
+            listed[0, count] = cols + b
             count += line[b] >= bound
-        patience -= place(rows + a, values[0], found[0], count, search, bounds, counts, base, scratch)
+        patience -= place(rows + a, values[0], listed[0], count, search, bounds, counts, base, scratch)
         if patience < 0:
             return False
     return True
@@ -339,7 +339,7 @@ def count_exact_rows(keys, rows, bounds, counts, bins):
 def count_columns(tile, rows, cols, search, bounds, counts, space, patience):
     """Counts from the columns of `tile`: the points of columns cols.. as queries against those of rows rows.. ."""
     offsets, low = bounds[0], bounds[1]
-    values, found, scratch = space
+    values, listed, scratch = space
     reach = np.empty(CHUNK, dtype=np.float32)
     sizes = np.empty(CHUNK, dtype=np.int64)
     for c in range(0, tile.shape[1], CHUNK):
@@ -354,12 +354,12 @@ def count_columns(tile, rows, cols, search, bounds, counts, space, patience):
                 continue
             for b in range(width):
                 values[b, sizes[b]] = part[b]
-                found[b, sizes[b]] = rows + a
+                listed[b, sizes[b]] = rows + a
                 sizes[b] += part[b] >= reach[b]
         for b in range(width):
             if sizes[b] > 0:
                 j = cols + c + b
-                patience -= place(j, values[b], found[b], sizes[b], search, bounds, counts, offsets[cols], scratch)
+                patience -= place(j, values[b], listed[b], sizes[b], search, bounds, counts, offsets[cols], scratch)
                 if patience < 0:
                     return False
     return True

@@ -105,14 +105,14 @@ class Match:
     @property
     def record(self) -> dict[str, NDArray[Any]]:
         """The arrays (Q,) of the module docstring, by name; no gap in a gallery of one class."""
-        found: dict[str, NDArray[Any]] = {
+        values: dict[str, NDArray[Any]] = {
             "nearest": self.indices[:, 0],
             "nearest_class": self.classes[:, 0],
             "cosine": self.similarity[:, 0],
             "disagreement": (self.classes != self.classes[:, :1]).mean(axis=1),
             "entropy": entropy(self.classes),
         }
-        return found if self.gap is None else found | {"gap": self.gap}
+        return values if self.gap is None else values | {"gap": self.gap}
 
 
 def match_record(

@@ -1,6 +1,6 @@
 """Ranks of the right answers, which is all that retrieval metrics need.
 
-For each positive p of a query two counts are found over the query's negatives n (wrong answers; the query
+For each positive p of a query two numbers are counted over the query's negatives n (wrong answers; the query
 itself is left out by index): `above` = #{key(n) > key(p)} and `tied` = #{key(n) = key(p)}. With the positives
 of a query in descending order, the rank of the j-th is j + above + tied if ties go against the system
 (pessimistic), j + above if they go for it. No neighbour list is sorted or stored.
@@ -83,43 +83,43 @@ def key_function(problem: Problem) -> Callable[[int, int], NDArray[np.float64]]:
 
 def _user_keys(distance: Distance, queries: NDArray[np.float32], gallery: NDArray[np.float32]) -> NDArray[np.float64]:
     assert not isinstance(distance, str)
-    found = np.asarray(distance(queries, gallery), dtype=np.float64)
-    if found.shape != (len(queries), len(gallery)):
+    exact = np.asarray(distance(queries, gallery), dtype=np.float64)
+    if exact.shape != (len(queries), len(gallery)):
         raise ValueError(
-            f"distance returned shape {found.shape} for queries {queries.shape} and gallery {gallery.shape}; "
+            f"distance returned shape {exact.shape} for queries {queries.shape} and gallery {gallery.shape}; "
             f"expected ({len(queries)}, {len(gallery)})."
         )
-    if np.isnan(found).any():
+    if np.isnan(exact).any():
         raise ValueError("distance returned NaN; a distance must be a number for every pair.")
-    return -found
+    return -exact
 
 
-def counts_of_block(problem: Problem, found: NDArray[np.float64], start: int, stop: int) -> Counts:
-    """Return the counts from the keys `found` (stop-start,N) of queries start..stop-1; overwrites `found`."""
+def counts_of_block(problem: Problem, exact: NDArray[np.float64], start: int, stop: int) -> Counts:
+    """Return the counts from the keys `exact` (stop-start,N) of queries start..stop-1; overwrites `exact`."""
     rows = np.arange(stop - start)
     offsets, columns = problem.relation.block(start, stop)
     owner = np.repeat(rows, np.diff(offsets))
-    threshold = found[owner, columns]
+    threshold = exact[owner, columns]
     order = np.lexsort((-threshold, owner))
     threshold = threshold[order]
-    found[owner, columns] = -np.inf
+    exact[owner, columns] = -np.inf
     own = problem.itself(start, stop)
-    found[rows[own >= 0], own[own >= 0]] = -np.inf
-    above, tied = count_above(found, offsets, threshold)
+    exact[rows[own >= 0], own[own >= 0]] = -np.inf
+    above, tied = count_above(exact, offsets, threshold)
     return Counts(start, stop, offsets, above, tied)
 
 
-def count_above(found: NDArray[np.float64], offsets: Ints, threshold: NDArray[np.float64]) -> tuple[Ints, Ints]:
-    """Count the keys `found` (B,N) of a row that are above, and those that equal, each of its thresholds, flat (P,).
+def count_above(exact: NDArray[np.float64], offsets: Ints, threshold: NDArray[np.float64]) -> tuple[Ints, Ints]:
+    """Count the keys `exact` (B,N) of a row that are above, and those that equal, each of its thresholds, flat (P,).
 
     Thresholds of a row lie at its `offsets` (B+1,), descending. Only keys that reach the lowest are sorted.
     """
     above = np.zeros(len(threshold), dtype=np.int64)
     tied = np.zeros_like(above)
     for row in np.flatnonzero(np.diff(offsets)):
-        mine = slice(offsets[row], offsets[row + 1])
-        near = np.sort(found[row][found[row] >= threshold[mine][-1]])
-        right = near.searchsorted(threshold[mine], side="right")
-        above[mine] = len(near) - right
-        tied[mine] = right - near.searchsorted(threshold[mine], side="left")
+        part = slice(offsets[row], offsets[row + 1])
+        near = np.sort(exact[row][exact[row] >= threshold[part][-1]])
+        right = near.searchsorted(threshold[part], side="right")
+        above[part] = len(near) - right
+        tied[part] = right - near.searchsorted(threshold[part], side="left")
     return above, tied

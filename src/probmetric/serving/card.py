@@ -26,7 +26,7 @@ GOOD = 0.6
 
 
 def card(record: ModelRecord) -> str:
-    """Markdown: what the model is, what it was trained and measured on, what its uncertainty is good for."""
+    """Return in Markdown what the model is, what it was trained and measured on, what its uncertainty is good for."""
     parts = (_front, _data, _measured, _uncertainty, _use, _preprocessing)
     return "\n".join(line for part in parts for line in part(record)) + "\n"
 

@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -23,14 +23,14 @@ from probmetric.data.loose import loose_images
 from probmetric.errors import ServingError
 from probmetric.io import alone, present
 from probmetric.io.folders import claim_folder
+from probmetric.retrieval.match import Match, find_match
+from probmetric.retrieval.neighbours import search
 from probmetric.serving import gallery_files, gallery_trust
 from probmetric.serving.gallery_files import GALLERY, INDEX, Content
+from probmetric.serving.gallery_trust import Trust
 from probmetric.serving.looks import World, some
-
-if TYPE_CHECKING:
-    from probmetric.retrieval.match import Match
-    from probmetric.serving.gallery_trust import Trust
-    from probmetric.trust.certificates import Certificate
+from probmetric.trust.certificates import Certificate, CertificateError
+from probmetric.trust.deployed import calibration_answers, certify_record, records_digest
 
 OnError = Literal["raise", "skip"]
 VOTES = 10  # nearest images that vote in the scores of an answer, however many are shown
@@ -330,8 +330,6 @@ class Gallery:
             queries: unit rows `mean` (Q, M) and `uncertainty` (Q,).
             k: nearest images to be shown.
         """
-        from probmetric.retrieval import Match, find_match, search
-
         tensors, count = self.record, max(k, VOTES)
         record = {**tensors, "mean": [tensors["mean"]]}  # in parts: rows are checked where they are found
         if self.labelled:
@@ -373,16 +371,14 @@ class Gallery:
         Raises:
             CertificateError: no labels, too few images, copies of gallery images; says what is needed.
         """
-        from probmetric.trust.deployed import calibration_answers, certify_answers, records_digest
-
         if model is not None:
             self.check_model(model)
         queries, labels, p_right = None, None, None
         if images is not None:
             queries, labels = self._calibration(model, images, class_names)
             p_right = self.trust.p_right if score in ("", "p_right") else None
-        certificate = certify_answers(
-            calibration_answers(self.record, self.labels, queries, labels),
+        certificate = certify_record(
+            calibration_answers(self.record, self.labels, queries, labels).tensors(),
             self.labels,
             risk=risk,
             confidence=confidence,
@@ -402,8 +398,6 @@ class Gallery:
         self, model: Embedder | None, images: Any, class_names: Sequence[str] | None
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Embeddings and classes (Q,) of calibration images, numbered as the gallery's; -1 for a class of none."""
-        from probmetric.trust.certificates import CertificateError
-
         if model is None:
             raise ServingError("name the gallery's model to certify with images: certify(model, images, risk=...).")
         items = loose_images(images, None, class_names)

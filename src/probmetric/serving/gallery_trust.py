@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 
 from probmetric.io import FileError
+from probmetric.retrieval.neighbours import search
 from probmetric.trust.certificates import Certificate, CertificateError
+from probmetric.trust.deployed import deployed_p_right
 from probmetric.trust.p_right import PRight
 
 SAMPLE = 1000
@@ -76,8 +78,6 @@ def learn(record: Mapping[str, np.ndarray], labels: np.ndarray) -> Trust:
         record: mean (N, M) and uncertainty (N,) of the images.
         labels: their classes (N,), -1 where none is known.
     """
-    from probmetric.trust.deployed import deployed_p_right
-
     p_right: PRight | None = None
     with contextlib.suppress(CertificateError, ValueError):  # no classes, one class, or answers that are all right
         p_right = deployed_p_right(record, labels)
@@ -86,8 +86,6 @@ def learn(record: Mapping[str, np.ndarray], labels: np.ndarray) -> Trust:
 
 def _distances_apart(mean: np.ndarray) -> np.ndarray:
     """1 - cosine to the nearest other row, sorted, for a sample of the unit rows (N, M)."""
-    from probmetric.retrieval import search
-
     if len(mean) < 2:
         return np.empty(0)
     rows = np.sort(np.random.default_rng(0).permutation(len(mean))[:SAMPLE])

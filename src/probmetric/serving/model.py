@@ -6,29 +6,32 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+import torch
+from torch import nn
+from torch.export import ExportedProgram
 
+from probmetric.data.images import Eye, readable_batches
 from probmetric.data.loose import LooseImages, loose_images, named, named_problems, problem_list, sequence_of
 from probmetric.data.manifest import DataError
 from probmetric.errors import ProbMetricError, ServingError
 from probmetric.io import FileError
+from probmetric.models import Encoder
+from probmetric.models._wrapped import wrapped
+from probmetric.runs.folder import Embeddings
+from probmetric.serving.card import card
+from probmetric.serving.export import Graph, exported, write_onnx
 from probmetric.serving.gallery import Gallery, OnError
 from probmetric.serving.looks import looks
 from probmetric.serving.model_folder import BROKEN, MEMBER, POSTERIOR, REFERENCE, Parts, check_sizes, parts_of
+from probmetric.serving.record import Member
 from probmetric.serving.search import Answer, Queries, Rules, answers, certificate_of
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-    from torch.export import ExportedProgram
-
-    from probmetric.data.images import Eye
-    from probmetric.models import Encoder
-    from probmetric.serving.record import Member
-    from probmetric.training.assemble import Assembly
-    from probmetric.uncertainty import DirectionalBatch, Predictor
+from probmetric.training.assemble import Assembly, Sizes, combined, restored
+from probmetric.training.device import pick_device
+from probmetric.uncertainty import REGISTRY as UNCERTAINTIES
+from probmetric.uncertainty import DirectionalBatch, Predictor, create_uncertainty
 
 
 @dataclass(frozen=True)
@@ -87,8 +90,6 @@ class Model:
             FileError: the tensors do not fit the record.
             ServingError: the network is missing, or there is no need of one.
         """
-        from probmetric.training.assemble import combined
-
         return cls.bound(parts, combined(_members(parts, network)), device)
 
     @classmethod
@@ -98,8 +99,6 @@ class Model:
         Raises:
             FileError: the posterior does not fit the record.
         """
-        from probmetric.data.images import Eye
-
         record, posterior = parts.record, parts.tensors.get(POSTERIOR)
         placed = None if posterior is None else {name: tensor.to(device) for name, tensor in posterior.items()}
         try:
@@ -115,8 +114,6 @@ class Model:
     @property
     def card(self) -> str:
         """The model card, in Markdown."""
-        from probmetric.serving.card import card
-
         return card(self.record)
 
     def embed(self, images: Any, *, samples: bool = False) -> DirectionalBatch:
@@ -154,14 +151,12 @@ class Model:
         return np.concatenate(seen) if seen else np.empty((0, 0), dtype=np.float32)
 
     def _sampling(self) -> Predictor:
-        from probmetric.uncertainty import REGISTRY, create_uncertainty
-
-        chosen = self.record.uncertainty
-        if "keep_samples" not in REGISTRY.options(chosen.name):
-            raise ServingError(f"uncertainty {chosen.name!r} draws no samples; leave out samples=True.")
-        return replace(
-            self.predictor, uncertainty=create_uncertainty(chosen.name, **chosen.options | {"keep_samples": True})
-        )
+        """The predictor, with an uncertainty that keeps its samples."""
+        component = self.record.uncertainty
+        if "keep_samples" not in UNCERTAINTIES.options(component.name):
+            raise ServingError(f"uncertainty {component.name!r} draws no samples; leave out samples=True.")
+        options = component.options | {"keep_samples": True}
+        return replace(self.predictor, uncertainty=create_uncertainty(component.name, **options))
 
     def _batches(
         self, images: Sequence[Any], unreadable: dict[int, DataError], seen: list[np.ndarray]
@@ -170,10 +165,6 @@ class Model:
 
         What the images look like is added to `seen`; what is wrong with others to `unreadable`, by row.
         """
-        import torch
-
-        from probmetric.data.images import readable_batches
-
         device = next(iter(self.predictor.encoder.parameters()), torch.empty(0)).device
         for batch in readable_batches(LooseImages(images, eye=self.eye), self.eye, device, unreadable):
             seen.append(looks(batch))
@@ -185,8 +176,6 @@ class Model:
         Raises:
             DataError: images that cannot be read; all of them are named.
         """
-        import torch
-
         unreadable: dict[int, DataError] = {}
         listed = sequence_of(images, self.eye.ndim)
         batches = list(self._batches(listed, unreadable, []))
@@ -242,7 +231,6 @@ class Model:
         from probmetric.config import Evaluation
         from probmetric.runs.evaluate_answers import answers_among_others
         from probmetric.runs.evaluate_splits import answer_metrics
-        from probmetric.runs.folder import Embeddings
 
         items = loose_images(images, None, class_names)
         if "" in items.class_names:
@@ -270,8 +258,6 @@ class Model:
 
     def to_program(self) -> ExportedProgram:
         """Return network and uncertainty as a `torch.export` program; input and outputs as of `to_onnx`."""
-        from probmetric.serving.export import Graph, exported
-
         return exported(Graph(self.predictor, self._example()))
 
     def to_onnx(self, path: str | Path) -> Path:
@@ -284,14 +270,10 @@ class Model:
         Raises:
             ServingError: ONNX is not installed, or an uncertainty that cannot be exported.
         """
-        from probmetric.serving.export import Graph, write_onnx
-
         return write_onnx(Graph(self.predictor, self._example()), Path(path), self.eye)
 
     def _example(self) -> torch.Tensor:
         """Network input (2, ...) of two blank images."""
-        import torch
-
         channels, side = self.eye.shape
         if self.eye.tensor:
             return torch.zeros(2, *self.eye.tensor)
@@ -313,15 +295,11 @@ def load(source: str | Path, *, device: str = "auto", network: nn.Module | None 
         ServingError: there is no such model, or it needs components or a network of somebody's own.
         FileError: a file is missing, damaged or was changed.
     """
-    from probmetric.training.device import pick_device
-
     return Model.of(parts_of(source), pick_device(device), network)
 
 
 def _members(parts: Parts, network: nn.Module | None) -> list[Assembly]:
     """Build encoder and loss of every member."""
-    from probmetric.training.assemble import Sizes, restored
-
     record, members = parts.record, []
     for number, member in enumerate(record.members):
         name = MEMBER.format(number)
@@ -339,8 +317,6 @@ def _members(parts: Parts, network: nn.Module | None) -> list[Assembly]:
 
 def _wrapped(name: str, member: Member, network: nn.Module | None) -> Encoder | None:
     """Return somebody's network as an encoder, where the member of the model `name` is one of those."""
-    from probmetric.models._wrapped import wrapped
-
     if member.network is None:
         if network is not None:
             raise ServingError(f"{name} knows its network, {member.settings.backbone.name}; leave out `network`.")
@@ -354,9 +330,7 @@ def _wrapped(name: str, member: Member, network: nn.Module | None) -> Encoder | 
 
 
 def _reference(parts: Parts) -> Reference | None:
-    """What the uncertainties of the run's validation images are; None where the folder holds none."""
-    if REFERENCE not in parts.tensors:
-        return None
+    """Return the uncertainties of the run's validation images; None where it had none."""
     uncertainty = parts.tensors[REFERENCE].get("uncertainty")
     kinds = ("torch.float32", "torch.float64")
     sound = uncertainty is not None and uncertainty.ndim == 1 and str(uncertainty.dtype) in kinds

@@ -8,8 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import torch
 
+from probmetric.config import EncoderSettings
+from probmetric.data import load_columns
 from probmetric.data.loose import prepared_images
+from probmetric.data.manifest import SUMMARY, load_metadata, read_summary
+from probmetric.data.sources import REGISTRY as SOURCES
 from probmetric.errors import ProbMetricError, ServingError
 from probmetric.io import (
     FileError,
@@ -25,15 +30,17 @@ from probmetric.io import (
     write_text,
 )
 from probmetric.io.folders import new_folder
+from probmetric.registry import all_registries, load_plugins
+from probmetric.runs.embed import prepared_folder
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.names import RESULTS, RunKey
+from probmetric.serving.card import card
 from probmetric.serving.gallery import Embedder, Gallery
 from probmetric.serving.gallery_files import Content
 from probmetric.serving.record import CARD, POSTERIOR, RECORD, REFERENCE, ModelRecord, Transform
+from probmetric.training.data import training_view
 
 if TYPE_CHECKING:
-    import torch
-
     from probmetric.runs.plan import Run
 
 Tensors = Mapping[str, "torch.Tensor"]
@@ -41,6 +48,7 @@ BROKEN = "export the model again"
 MEMBER = "weights-{}.safetensors"
 MODEL_FOLDER = "model folder"
 _LARGEST_RECORD = 64 * 2**20
+_KEPT_SUMMARY = ("description", "protocol", "images", "classes", "splits")
 _KEPT_FACTS = ("training", "data_digest", "versions", "hardware")
 
 
@@ -58,18 +66,14 @@ class Parts:
 
     @classmethod
     def of_run(cls, run: Run, root: Path, results: Path) -> Parts:
-        """The parts of a finished run of the project in the folder `root`.
+        """Return the parts of a finished run of the project in the folder `root`.
 
         Raises:
             FileError: a file of the run, or the prepared dataset it was trained on, is missing or damaged.
         """
-        from probmetric.runs.embed import prepared_folder
-
         folders = [RunFolder.named(name, results) for name in run.encoders]
         folder, settings = RunFolder.named(run.name, results), run.settings
-        tensors: dict[str, Tensors] = {}
-        for number, member in enumerate(folders):
-            tensors[MEMBER.format(number)] = member.weights()
+        tensors: dict[str, Tensors] = {MEMBER.format(row): each.weights() for row, each in enumerate(folders)}
         if run.fits_posterior:
             tensors[POSTERIOR] = folder.posterior()
         data = root / prepared_folder(settings)
@@ -92,7 +96,7 @@ class Parts:
 
     @classmethod
     def read(cls, folder: Path) -> Parts:
-        """The parts in a model folder.
+        """Return the parts in a model folder.
 
         Raises:
             FileError: a file is missing or was changed since.
@@ -109,8 +113,7 @@ class Parts:
         if not expected <= names or names - expected - {POSTERIOR}:
             raise FileError(f"{path} lists the files {', '.join(sorted(names))}; {BROKEN}.")
         tensors = {name: _checked(folder / name, digest) for name, digest in record.files.items()}
-        if record.reference or present(folder / REFERENCE):
-            tensors[REFERENCE] = _checked(folder / REFERENCE, record.reference)
+        tensors[REFERENCE] = _checked(folder / REFERENCE, record.reference)
         return cls(record, tensors)
 
     def write(self, folder: Path, *, license: str = "") -> Path:
@@ -119,8 +122,6 @@ class Parts:
         Raises:
             FileError: the folder holds files that are none of a model folder, or is a link or the current folder.
         """
-        from probmetric.serving.card import card
-
         record = self.record.model_copy(update={"license": license} if license else {})
         with new_folder(folder, MODEL_FOLDER) as target:
             for name, tensors in self.tensors.items():
@@ -131,15 +132,15 @@ class Parts:
 
 
 def _checked(path: Path, digest: str) -> Tensors:
-    """Tensors of a file that must still be the one the record was written with, where it says which."""
+    """Return the tensors of a file that must still be the one the record was written with."""
     tensors, _ = read_tensors(path, framework="torch")
-    if digest and content_digest(path) != digest:
+    if content_digest(path) != digest:
         raise FileError(f"{path} is not the file its record was written with; {BROKEN}.")
     return cast("Tensors", tensors)
 
 
 def check_sizes(num_classes: int, weights: Tensors, misfit: str) -> None:
-    """A loss of as many classes as the record says must be in the weights: none is built that would not fit."""
+    """Raise `FileError` where the weights hold no loss of about as many classes: none is built that would not fit."""
     sizes = [max(tensor.shape) for name, tensor in weights.items() if name.startswith("loss.") and tensor.ndim]
     if sizes and num_classes > 64 * max(sizes):
         raise FileError(f"{misfit} It speaks of {num_classes} classes.")
@@ -147,34 +148,31 @@ def check_sizes(num_classes: int, weights: Tensors, misfit: str) -> None:
 
 def _check_components(values: Any, path: Path) -> None:
     """Say which plugins a model needs before its components are looked up: they are never imported on its word."""
-    from probmetric.registry import all_registries, load_plugins
-
     load_plugins()
     plugins = values.get("plugins") if isinstance(values, dict) else None
     if not plugins or not isinstance(plugins, list):
         return
-    known = {name for registry in all_registries() for name in registry.names()}
-    used = set(_component_names(values))
-    if used - known:
+    missing = set(_component_names(values)) - {name for registry in all_registries() for name in registry.names()}
+    if missing:
         listed = ", ".join(map(repr, plugins))
         raise ServingError(
-            f"{path} uses {', '.join(sorted(used - known))}, of code that is not part of ProbMetric. If you trust it, "
+            f"{path} uses {', '.join(sorted(missing))}, of code that is not part of ProbMetric. If you trust it, "
             f"call probmetric.load_plugins([{listed}]) first, or name it: --plugin {plugins[0]}."
         )
 
 
 def _component_names(values: dict[str, Any]) -> list[str]:
-    """Names of all components a record mentions, whatever it looks like otherwise."""
-    found: list[str] = []
+    """Return the names of all components a record mentions, whatever it looks like otherwise."""
+    names: list[str] = []
     waiting: list[Any] = [values.get("members"), values.get("transform"), {"uncertainty": values.get("uncertainty")}]
     while waiting:
         item = waiting.pop()
         if isinstance(item, dict):
-            found += [item["name"]] if isinstance(item.get("name"), str) and "options" in item else []
+            names += [item["name"]] if isinstance(item.get("name"), str) and "options" in item else []
             waiting += item.values()
         elif isinstance(item, list):
             waiting += item
-    return found
+    return names
 
 
 def _member(folder: RunFolder) -> dict[str, Any]:
@@ -185,57 +183,47 @@ def _member(folder: RunFolder) -> dict[str, Any]:
 
 def _transform(encoder: RunFolder, data: Path) -> dict[str, Any]:
     """Return the evaluation view, spelled out, and how far preparation reduced the images."""
-    from probmetric.config import EncoderSettings
-    from probmetric.training.data import training_view
-
     view = training_view(EncoderSettings(**encoder.encoder["settings"]), data).evaluation()
     return Transform.of(view, shorter_side_of(data)).model_dump(mode="json")
 
 
 def shorter_side_of(data: Path) -> int:
-    """To how many pixels preparation reduced the shorter side of the images; 0 where it did not."""
-    from probmetric.data.manifest import SUMMARY, load_metadata, read_summary
-    from probmetric.data.sources import REGISTRY
+    """Return to how many pixels preparation reduced the shorter side of the images; 0 where it did not."""
+    stored = _summary(data).get("options", {})
+    options = SOURCES.options(load_metadata(data)["dataset"]).items()
+    values = {name: stored.get(name, option.default) for name, option in options}
+    return 0 if values.get("store") == "files" else int(values.get("shorter_side") or 0)
 
-    source = load_metadata(data)["dataset"]
-    summary = read_summary(data) if present(data / SUMMARY) else {}
-    given = summary.get("options", {})
-    chosen = {name: given.get(name, option.default) for name, option in REGISTRY.options(source).items()}
-    return 0 if chosen.get("store") == "files" else int(chosen.get("shorter_side") or 0)
+
+def _summary(data: Path) -> dict[str, Any]:
+    """Return what preparation said of the dataset in the folder `data`."""
+    return read_summary(data) if present(data / SUMMARY) else {}
 
 
 def _training_classes(data: Path) -> list[str]:
-    """Names of the training classes, in the order of the loss's classes."""
-    from probmetric.data import load_columns
-
+    """Return the names of the training classes, in the order of the loss's classes."""
     columns = load_columns(data, ["label", "split", "class_name"])
-    chosen = columns["split"] == "train"
-    _, first = np.unique(columns["label"][chosen], return_index=True)
-    return [str(name) for name in columns["class_name"][chosen][first]]
+    train = columns["split"] == "train"
+    _, first = np.unique(columns["label"][train], return_index=True)
+    return [str(name) for name in columns["class_name"][train][first]]
 
 
 def _provenance(folder: RunFolder, data: Path) -> dict[str, Any]:
-    from probmetric.data.manifest import SUMMARY, read_summary
-
-    summary = read_summary(data) if present(data / SUMMARY) else {}
-    about = {
-        name: summary[name] for name in ("description", "protocol", "images", "classes", "splits") if name in summary
-    }
+    """Return what is told of the training: data, versions, hardware, labels."""
+    about = {name: value for name, value in _summary(data).items() if name in _KEPT_SUMMARY}
     facts = {name: folder.record[name] for name in _KEPT_FACTS if name in folder.record}
     labels = {"label": folder.find("settings.label", default=""), "ood": folder.find("settings.ood", default=[])}
     return {"data": about} | facts | labels
 
 
 def _reference(folder: RunFolder) -> Tensors:
-    """Uncertainties of the validation images."""
-    import torch
-
-    found = folder.tensors("val", "uncertainty")
-    return {"uncertainty": torch.from_numpy(found["uncertainty"])} if found else {"uncertainty": torch.empty(0)}
+    """Return the uncertainties of the validation images."""
+    tensors = folder.tensors("val", "uncertainty")
+    return {"uncertainty": torch.from_numpy(tensors["uncertainty"]) if tensors else torch.empty(0)}
 
 
 def parts_of(source: str | Path) -> Parts:
-    """The parts of a model; arguments and errors as of `load`."""
+    """Return the parts of a model; arguments and errors as of `load`."""
     text = str(source)
     if text.startswith("models:/"):
         return Parts.read(_downloaded(text))
@@ -268,7 +256,7 @@ def _of_run(path: Path, results: Path) -> Parts:
 
 
 def _downloaded(uri: str) -> Path:
-    """The model folder inside an MLflow model."""
+    """Return the model folder inside an MLflow model."""
     try:
         import mlflow
     except ImportError as error:
@@ -280,10 +268,10 @@ def _downloaded(uri: str) -> Path:
             f"{uri} cannot be had from {mlflow.get_tracking_uri()}: {error}. Run this where the store is, or name it: "
             "MLFLOW_TRACKING_URI=sqlite:////path/mlflow.db, or the address of a server."
         ) from error
-    found = sorted(place.rglob(RECORD))
-    if not found:
+    records = sorted(place.rglob(RECORD))
+    if not records:
         raise ServingError(f"{uri} holds no model of ProbMetric (no {RECORD}).")
-    return found[0].parent
+    return records[0].parent
 
 
 def run_gallery(model: Embedder, source: str, splits: Sequence[str]) -> Gallery:

@@ -4,7 +4,6 @@
     weights-<k>.safetensors  weights of member k, named encoder.* and loss.*
     uncertainty.safetensors  its posterior, where the uncertainty is fitted
     reference.safetensors    what the run's validation images look like to it: uncertainties and embeddings
-    certificate.json         what its answers are certified for, where they are
     README.md                model card, written from the run
 
 Nothing in it is executed: components are found by name among those installed, and a model that needs somebody's own
@@ -26,7 +25,6 @@ from probmetric.data.views._base import RawTensors, View
 from probmetric.io import digest_of
 
 RECORD, CARD, POSTERIOR, REFERENCE = "model.json", "README.md", "uncertainty.safetensors", "reference.safetensors"
-CERTIFICATE = "certificate.json"
 Count = Annotated[int, Field(ge=1, le=10**7)]
 LARGEST_DIM, LARGEST_SIDE = 65_536, 4096
 
@@ -125,7 +123,7 @@ class ModelRecord(Strict):
     provenance: dict[str, Any] = Field(default_factory=dict)
     metrics: dict[str, float | None] = Field(default_factory=dict)
     files: dict[str, str] = Field(default_factory=dict)
-    reference: str = ""  # digest of its file, which decides no embedding; older folders do not say it
+    reference: str = ""  # digest of its file, which decides no embedding
 
     @property
     def digest(self) -> str:

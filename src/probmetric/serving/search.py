@@ -6,17 +6,16 @@ import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from probmetric.errors import ServingError
+from probmetric.retrieval.match import Match as MatchRecord
 from probmetric.serving.gallery import VOTES, Gallery
 from probmetric.serving.gallery_trust import fitting_certificate
-
-if TYPE_CHECKING:
-    from probmetric.retrieval.match import Match as MatchRecord
-    from probmetric.trust.certificates import Certificate
+from probmetric.trust.certificates import Certificate
+from probmetric.trust.deployed import certified_doubt
+from probmetric.trust.scores import doubts as doubts_of
 
 UNSURE = "less sure than {:.4g} % of the validation images"
 STRANGER = "a stranger: farther from the gallery than its images are from each other"
@@ -150,10 +149,8 @@ def _judged(
     """Scores of the answers, score -> (Q,), and P(right) (Q,); nothing where the gallery was never asked for them."""
     if certificate is None and not gallery.knows_p_right:
         return {}, None
-    from probmetric.trust.scores import doubts
-
     votes = {name: getattr(match, name)[:, :VOTES] for name in ("similarity", "indices", "classes")}
-    scores = {"own": match.query["uncertainty"].astype(np.float64), **doubts(replace(match, **votes))}
+    scores = {"own": match.query["uncertainty"].astype(np.float64), **doubts_of(replace(match, **votes))}
     p_right = gallery.trust.p_right
     return scores, None if p_right is None else p_right.probability(scores)
 
@@ -162,8 +159,6 @@ def _uncertified(certificate: Certificate | None, doubts: Mapping[str, np.ndarra
     """Why each answer is withheld by the certificate, "" where it is given."""
     if certificate is None:
         return []
-    from probmetric.trust.deployed import certified_doubt
-
     certified = certificate.answers(certified_doubt(certificate, doubts))
     return ["" if allowed else UNCERTIFIED.format(certificate.risk) for allowed in certified]
 

@@ -35,7 +35,7 @@ class Checkpoints:
         self.folder = Path(folder)
 
     def files(self) -> list[Path]:
-        """Checkpoint files, oldest first."""
+        """Return checkpoint files, oldest first."""
         return sorted(self.folder.glob("step-*.checkpoint"))
 
     def save(self, step: int, state: dict[str, Any]) -> None:
@@ -50,7 +50,7 @@ class Checkpoints:
             old.unlink(missing_ok=True)
 
     def load(self, identity: str) -> dict[str, Any] | None:
-        """The newest sound checkpoint whose `identity` entry is `identity`; None if there is none.
+        """Return the newest sound checkpoint whose `identity` entry is `identity`; None if there is none.
 
         Damaged files are reported and set aside as `*.damaged`; those of other settings or data are removed.
         """

@@ -28,7 +28,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h: M_TRIM_THRESHOLD, M_MMAP_
 
 
 def visible_devices() -> list[str]:
-    """Identity of each CUDA device this process sees, in torch's order: its number, or its UUID if so assigned."""
+    """Return the identity of each visible CUDA device, in torch's order: its number, or its UUID if so assigned."""
     count = torch.cuda.device_count()
     assigned = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = assigned.split(",") if assigned else [str(number) for number in range(count)]
@@ -69,7 +69,7 @@ def _made_current(device: torch.device) -> torch.device:
 
 
 def pick_device(request: str = "auto") -> torch.device:
-    """Device to compute on until the process ends; see `claim_device`."""
+    """Return the device to compute on until the process ends; see `claim_device`."""
     stack = contextlib.ExitStack()
     device = stack.enter_context(claim_device(request))
     atexit.register(stack.close)

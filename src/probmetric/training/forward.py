@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def resolve_precision(request: Literal["auto", "float32", "bf16"], device: torch.device) -> torch.dtype:
-    """Type of the encoder's arithmetic; "auto" is bfloat16 on CUDA devices that support it, else float32."""
+    """Return the type of the encoder's arithmetic; "auto" is bfloat16 on CUDA devices that support it, else float32."""
     if request == "auto":
         native = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return torch.bfloat16 if native else torch.float32
@@ -37,12 +37,12 @@ class Network(nn.Module):
         self.encoder, self.precision, self.stop_before_head = encoder, precision, stop_before_head
 
     def forward(self, images: Tensor) -> Tensor:
-        """Embeddings, (B, C, H, W) -> (B, M), or the head's input (B, D)."""
+        """Return embeddings, (B, C, H, W) -> (B, M), or the head's input (B, D)."""
         return (features_of if self.stop_before_head else embed)(self.encoder, images, self.precision)
 
 
 def embed(encoder: Encoder, images: Tensor, precision: torch.dtype) -> Tensor:
-    """Raw float32 embeddings, (B, C, H, W) -> (B, M).
+    """Return raw float32 embeddings, (B, C, H, W) -> (B, M).
 
     Features may be computed in bfloat16; the head always works in float32, because 8 bits of mantissa would
     quantise the embeddings the loss compares.
@@ -81,7 +81,7 @@ def represented(predictor: Predictor, read: Callable[..., Iterator[Tensor]], pro
 
 @torch.no_grad()
 def embed_as_trained(encoder: Encoder, data: TrainingData, precision: torch.dtype) -> Tensor:
-    """Embeddings (N, M) of the training split as a training step makes them, but without augmentation.
+    """Return embeddings (N, M) of the training split as a training step makes them, but without augmentation.
 
     In training mode: a batch normalisation that trains normalises by its batch, whose images are random ones (of one
     class they would lose what sets the class apart); a frozen one by what it has stored. Running statistics and mode
@@ -97,7 +97,7 @@ def embed_as_trained(encoder: Encoder, data: TrainingData, precision: torch.dtyp
 
 @contextlib.contextmanager
 def _as_training(encoder: Encoder) -> Iterator[None]:
-    """Training mode for a while, after which mode and buffers are what they were."""
+    """Set training mode for the block, after which mode and buffers are what they were."""
     was_training, kept = encoder.training, [(buffer, buffer.clone()) for buffer in encoder.buffers()]
     encoder.train()
     try:

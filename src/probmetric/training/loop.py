@@ -143,7 +143,7 @@ class Trainer:
                 self._save()
 
     def _step(self, positions: Tensor, images: Tensor, labels: Tensor) -> tuple[bool, bool]:
-        """One optimiser step; returns whether any process was asked to stop, and whether a checkpoint is due in any.
+        """Take one optimiser step; return whether any process was asked to stop, and has a checkpoint due.
 
         Args:
             positions: places of the whole batch's images in the training split (B,).
@@ -191,7 +191,7 @@ class Trainer:
         self.optimizer.zero_grad()
 
     def _rate_factor(self) -> float:
-        """Learning rates now, as a multiple of the base rates."""
+        """Return the learning rates now, as a multiple of the base rates."""
         progress = self.progress
         passed = progress.step_in_epoch / self.data.steps_per_epoch
         return learning_rate_factor(self.settings, progress.epoch, passed, progress.metrics)
@@ -207,7 +207,7 @@ class Trainer:
         return self.loss.from_features(outputs, self.encoder.head, labels, generator=generator)
 
     def _scalars(self, *values: Tensor | bool) -> Tensor:
-        """The values as one float32 tensor on the device, without waiting for it."""
+        """Return the values as one float32 tensor on the device, without waiting for it."""
         made = [v.float() if isinstance(v, Tensor) else torch.full((), float(v), device=self.device) for v in values]
         return torch.stack(made)
 
@@ -276,7 +276,7 @@ class Trainer:
         self.processes.align(self.loss)
 
     def _is_due(self, steps: int = 0) -> bool:
-        """Whether a checkpoint is due in this process after so many more steps."""
+        """Return whether a checkpoint is due in this process after so many more steps."""
         if self.conduct.checkpoint_steps is not None:
             return (self.progress.step + steps) % self.conduct.checkpoint_steps == 0
         return time.monotonic() - self._saved_at > SECONDS_BETWEEN_CHECKPOINTS
@@ -318,7 +318,7 @@ class Trainer:
 
 
 def _peak_memory_mb(device: torch.device) -> float:
-    """Peak memory of the process so far: of the CUDA device, or resident memory on the CPU."""
+    """Return the peak memory of the process so far: of the CUDA device, or resident memory on the CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def create_optimizer(settings: Training, encoder: Encoder, loss: Loss) -> torch.optim.Optimizer:
-    """Optimiser over the encoder's groups (base rate, weight decay) and the loss's (their own rates, no decay).
+    """Create the optimiser over the encoder's groups (base rate, weight decay) and the loss's (own rates, no decay).
 
     A group may carry `lr` (absolute), `lr_multiplier` (on the base rate), `weight_decay`, and further options the
     optimiser knows (paper 002: momentum 0 for the temperature); options it does not know are left out. Every group
@@ -36,9 +36,9 @@ def create_optimizer(settings: Training, encoder: Encoder, loss: Loss) -> torch.
         encoder_groups = [part for group in encoder_groups for part in _by_dimensions(group)]
     for group in itertools.chain(encoder_groups, loss.optimizer_groups()):
         base = group.get("lr", settings.learning_rate * group.get("lr_multiplier", 1.0))
-        known = {key: value for key, value in group.items() if key in options}
+        accepted = {key: value for key, value in group.items() if key in options}
         parameters = [parameter for parameter in group["params"] if parameter.requires_grad]
-        groups.append({"weight_decay": 0.0, **known, "params": parameters, "lr": base, "base_lr": base})
+        groups.append({"weight_decay": 0.0, **accepted, "params": parameters, "lr": base, "base_lr": base})
     if not any(group["params"] for group in groups):
         raise ConfigError(
             "neither the encoder nor the loss has parameters that train (requires_grad): set epochs to 0, unfreeze a "
@@ -48,7 +48,7 @@ def create_optimizer(settings: Training, encoder: Encoder, loss: Loss) -> torch.
 
 
 def _by_dimensions(group: dict[str, Any]) -> list[dict[str, Any]]:
-    """The group's weights of two and more dimensions as they are, and the others without weight decay."""
+    """Return the group's weights of two and more dimensions as they are, and the others without weight decay."""
     parameters = list(group["params"])
     parts = [
         group | {"params": [p for p in parameters if p.ndim > 1]},
@@ -66,7 +66,7 @@ _CLASSES: dict[str, Any] = {
 
 
 def _options(settings: Training) -> dict[str, Any]:
-    """Constructor options; one fused kernel per step where the optimiser has one."""
+    """Return the constructor options; one fused kernel per step where the optimiser has one."""
     options: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
     if settings.optimizer == "rmsprop":
         return options | {"momentum": settings.momentum}
@@ -83,5 +83,5 @@ def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> float
 
 
 def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
-    """Euclidean norm, a scalar tensor, of the gradients of `parameters`; not finite if any gradient is not."""
+    """Return the norm, a scalar tensor, of the gradients of `parameters`; not finite if any gradient is not."""
     return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])

@@ -17,7 +17,7 @@ PACKAGES = ("numpy", "safetensors", "timm")
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, of this package with its Git revision, and of what computes."""
+    """Return versions of Python, of this package with its Git revision, and of what computes."""
     installed = {name: _installed(name) for name in PACKAGES}
     return {
         "probmetric": probmetric.__version__,
@@ -29,16 +29,16 @@ def versions() -> dict[str, str]:
 
 
 def hardware(device: torch.device) -> dict[str, Any]:
-    """The machine, and the device that computed."""
-    found: dict[str, Any] = {
+    """Return the machine, and the device that computed."""
+    facts: dict[str, Any] = {
         "machine": platform.machine(),
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": device.type,
     }
     if device.type == "cuda":
-        found |= {"gpu": torch.cuda.get_device_name(device), "cuda": torch.version.cuda}
-    return found
+        facts |= {"gpu": torch.cuda.get_device_name(device), "cuda": torch.version.cuda}
+    return facts
 
 
 def _installed(name: str) -> str | None:
@@ -49,7 +49,7 @@ def _installed(name: str) -> str | None:
 
 
 def _git_revision() -> str:
-    """Commit of the source tree, with `-dirty` if it has changes; "unknown" outside a repository."""
+    """Return the commit of the source tree, with `-dirty` if it has changes; "unknown" outside a repository."""
     folder = Path(__file__).parent
     command = [
         "git",

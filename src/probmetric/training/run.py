@@ -198,7 +198,7 @@ class _Run:
 
 
 def _record(settings: EncoderSettings, first: _Fitted, final: _Fitted) -> dict[str, Any]:
-    """What `encoder.yaml` says about the run itself: how the epoch was chosen, and what the weights are."""
+    """Return what `encoder.yaml` says about the run itself: how the epoch was chosen, and what the weights are."""
     data, encoder, done = final.data, final.encoder, first.done
     return {
         "settings": settings.plain(),
@@ -225,7 +225,7 @@ def _record(settings: EncoderSettings, first: _Fitted, final: _Fitted) -> dict[s
 
 
 def _identity(settings: EncoderSettings, data: TrainingData, encoder: Encoder, code: Mapping[str, str]) -> str:
-    """Digest of everything that decides the weights; a checkpoint of another identity is not continued."""
+    """Return the digest of everything that decides the weights; a checkpoint of another identity is not continued."""
     decisive = settings.plain()
     decisive.pop("prepared")
     facts: dict[str, Any] = {"data": data.digest, "pretrained": encoder.pretrained_digest, "torch": torch.__version__}

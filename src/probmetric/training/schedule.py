@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def count_plateaus(metrics: list[float], patience: int) -> int:
-    """How often `patience` further validations in a row have passed without a better metric.
+    """Return how often `patience` further validations in a row have passed without a better metric.
 
     Args:
         metrics: the validation metric of every validation so far, in order.
@@ -36,7 +36,7 @@ def count_plateaus(metrics: list[float], patience: int) -> int:
 
 
 def learning_rate_factor(settings: Training, epoch: int, fraction: float, metrics: list[float]) -> float:
-    """Factor on the base learning rates.
+    """Return the factor on the base learning rates.
 
     Args:
         settings: schedule, milestones, gamma, epochs.

@@ -18,7 +18,7 @@ def derive_seed(seed: int, purpose: str, *place: int) -> int:
 
 
 def generator_for(device: torch.device | str, seed: int, purpose: str, *place: int) -> torch.Generator:
-    """Generator on `device` for one use."""
+    """Return the generator on `device` for one use."""
     return torch.Generator(device).manual_seed(derive_seed(seed, purpose, *place))
 
 

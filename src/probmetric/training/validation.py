@@ -21,7 +21,7 @@ SelectionMetric = Literal["recall_at_1", "map_at_r", "accuracy"]
 
 
 def validate(encoder: Encoder, loss: Loss, data: TrainingData, metric: SelectionMetric) -> float:
-    """Selection metric of the current weights; higher is better.
+    """Return the selection metric of the current weights; higher is better.
 
     Raises:
         ConfigError: accuracy is asked for, but the loss defines no classifier or the validation classes are others

@@ -49,8 +49,8 @@ def deployed_p_right(gallery: Mapping[str, Any], labels: Any) -> PRight:
     return fit_p_right(found.free, found.right)
 
 
-def certify_answers(
-    answers: Answers,
+def certify_record(
+    record: Mapping[str, Any],
     gallery_labels: Any,
     *,
     risk: float,
@@ -61,10 +61,10 @@ def certify_answers(
     seed: int = 0,
     **facts: Any,
 ) -> Certificate:
-    """A certificate from calibration answers.
+    """Return a certificate from calibration answers, prepared for `certify`.
 
     Args:
-        answers: of calibration queries in the deployed gallery (`calibration_answers`).
+        record: arrays (Q,) of the answers, of `Answers.tensors` or of a run's match record (`RunFolder.matches`).
         gallery_labels: (N,) classes of the gallery.
         risk: share of wrong answers allowed among those given.
         confidence: chance that the promise holds.
@@ -78,32 +78,6 @@ def certify_answers(
     Raises:
         CertificateError: no answers, a score that they do not have, or too few of them; says what is needed.
     """
-    return certify_record(
-        answers.tensors(),
-        gallery_labels,
-        risk=risk,
-        confidence=confidence,
-        score=score,
-        p_right=p_right,
-        unit=unit,
-        seed=seed,
-        **facts,
-    )
-
-
-def certify_record(
-    record: Mapping[str, Any],
-    gallery_labels: Any,
-    *,
-    risk: float,
-    confidence: float = 0.9,
-    score: str = "",
-    p_right: PRight | None = None,
-    unit: Unit = "auto",
-    seed: int = 0,
-    **facts: Any,
-) -> Certificate:
-    """As `certify_answers`, from the arrays that a run's match record holds (`RunFolder.matches`)."""
     if not record["asked"].any():
         raise CertificateError(
             "no calibration query has an image of its class in the gallery, so no answer can be right; calibrate with "

@@ -83,7 +83,7 @@ __getattr__ = exported(
 
 
 def list_uncertainties() -> list[str]:
-    """Names of all uncertainties, sorted."""
+    """Return names of all uncertainties, sorted."""
     return REGISTRY.names()
 
 

@@ -55,17 +55,17 @@ class DirectionalBatch:
         return self.mean.shape[0]
 
     def tensors(self) -> dict[str, Tensor]:
-        """The fields that are present, by name: what is written to disk."""
+        """Return the fields that are present, by name: what is written to disk."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
     def to(self, device: torch.device | str) -> DirectionalBatch:
-        """The same record on `device`."""
+        """Return the same record on `device`."""
         return DirectionalBatch(**{name: value.to(device) for name, value in self.tensors().items()})
 
     @classmethod
     def concatenate(cls, batches: Sequence[DirectionalBatch]) -> DirectionalBatch:
-        """One record for all images of `batches`, in order."""
+        """Return one record for all images of `batches`, in order."""
         if not batches:
             raise ValueError("no batches to concatenate: the image source is empty.")
         parts = [batch.tensors() for batch in batches]
@@ -110,12 +110,12 @@ class Predictor:
         return self.describe(self.represent([images] if isinstance(images, Tensor) else images))
 
     def represent(self, batches: Iterable[Tensor]) -> list[Part]:
-        """The first half of a call, batch by batch: several processes can share it."""
+        """Begin a call: return what is kept of each batch; several processes can share this half."""
         with evaluating(self.encoder, self.loss):
             return [self._part(images.to(device_of(self.encoder, images))) for images in batches]
 
     def describe(self, parts: Sequence[Part]) -> DirectionalBatch:
-        """The second half of a call: what the batches of a whole pass, in order, were turned into, as one record."""
+        """Finish a call: describe what `represent` kept of the batches of a whole pass, in order, as one record."""
         if not parts:
             raise ValueError("no batches to embed: the image source is empty.")
         records = [part for part in parts if isinstance(part, DirectionalBatch)]
@@ -126,7 +126,7 @@ class Predictor:
             return self.uncertainty.describe(rows.to(device_of(self.encoder, rows)), self).to("cpu")
 
     def probabilities(self, embeddings: Tensor) -> Tensor | None:
-        """Class probabilities (N, C) of embeddings (N, M) where the loss trained a classifier, else None.
+        """Return class probabilities (N, C) of embeddings (N, M) where the loss trained a classifier, else None.
 
         Of an uncertainty that draws, these are one draw's: hand them to `Predictive`. None as well of a predictor that
         does not classify, for images of none of the training classes; an uncertainty that is made of class
@@ -167,7 +167,7 @@ class Uncertainty:
     """Tensors its posterior must hold."""
 
     def objective(self, encoder: Encoder, loss: Loss, *, num_images: int) -> Objective | None:
-        """The loss to train `encoder` with instead of `loss`, for methods that shape training; else None.
+        """Return the loss to train `encoder` with instead of `loss`, for methods that shape training; else None.
 
         `num_images` is the size of the training set. The objective is trained, stored and restored like any loss,
         and is then what `fit` and `bind` receive as `loss`.
@@ -190,7 +190,7 @@ class Uncertainty:
     def bind(
         self, encoder: Encoder, *, loss: Loss | None = None, posterior: Posterior | None = None, seed: int
     ) -> Predictor:
-        """A callable on images; its draws depend on `seed` only.
+        """Return a callable on images; its draws depend on `seed` only.
 
         Raises:
             ValueError: the posterior lacks a tensor; says which and how to get it.
@@ -202,16 +202,16 @@ class Uncertainty:
         return Predictor(self, encoder, loss, posterior or {}, seed)
 
     def fitted(self, fitting: Fitting) -> Posterior:
-        """The posterior's tensors: what a subclass that `fits` defines."""
+        """Return the posterior's tensors: what a subclass that `fits` defines."""
         raise TypeError(f"{type(self).__name__} fits nothing (fits = False); call bind directly.")
 
     def represent(self, images: Tensor, predictor: Predictor) -> Part:
-        """What is kept of images (B, ...) until the pass is complete: rows (B, ...), or their finished record."""
+        """Return what is kept of images (B, ...) until the pass is complete: rows (B, ...) or their finished record."""
         embeddings: Tensor = predictor.encoder(images)
         return embeddings
 
     def describe(self, rows: Tensor, predictor: Predictor) -> DirectionalBatch:
-        """Directional distributions of the rows (N, ...) that `represent` made of a whole pass."""
+        """Return directional distributions of the rows (N, ...) that `represent` made of a whole pass."""
         raise NotImplementedError
 
 
@@ -234,29 +234,29 @@ class Objective(Loss):
         *,
         generator: torch.Generator,
     ) -> Tensor:  # ()
-        """Training loss of one batch; may update buffers in training mode."""
+        """Return the training loss of one batch; may update buffers in training mode."""
         raise NotImplementedError
 
     def forward(self, embeddings: Tensor, labels: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """The inner loss of embeddings (B, M): what is reported where no features are at hand."""
+        """Return the inner loss of embeddings (B, M): what is reported where no features are at hand."""
         return self.inner(embeddings, labels, generator=generator)
 
     def logits(self, embeddings: Tensor) -> Tensor | None:
-        """Class logits (B, C) of the inner loss."""
+        """Return class logits (B, C) of the inner loss."""
         return self.inner.logits(embeddings)
 
     def probabilities(self, embeddings: Tensor, *, generator: torch.Generator | None = None) -> Tensor | None:
-        """Class probabilities (B, C) of the inner loss."""
+        """Return class probabilities (B, C) of the inner loss."""
         return self.inner.probabilities(embeddings, generator=generator)
 
     def optimizer_groups(self) -> list[dict[str, Any]]:
-        """The inner loss's groups and one for the objective's own parameters."""
-        own = [parameter for name, parameter in self.named_parameters() if not name.startswith("inner.")]
-        extra = [{"params": own, "lr_multiplier": 1.0, "weight_decay": 0.0}] if own else []
+        """Return the inner loss's groups and one for the objective's own parameters."""
+        parameters = [parameter for name, parameter in self.named_parameters() if not name.startswith("inner.")]
+        extra = [{"params": parameters, "lr_multiplier": 1.0, "weight_decay": 0.0}] if parameters else []
         return self.inner.optimizer_groups() + extra
 
     def warm_start(self, embeddings: Tensor, labels: Tensor) -> float | None:
-        """Warm start of the inner loss."""
+        """Warm-start the inner loss."""
         return self.inner.warm_start(embeddings, labels)
 
     def set_epoch(self, epoch: int) -> None:
@@ -264,17 +264,17 @@ class Objective(Loss):
         self.inner.set_epoch(epoch)
 
     def diagnostics(self) -> dict[str, float]:
-        """Numbers of the inner loss for the training history."""
+        """Return numbers of the inner loss for the training history."""
         return self.inner.diagnostics()
 
     def posterior(self) -> dict[str, Tensor]:
-        """The tensors `embed` needs, as learnt during training."""
+        """Return the tensors `embed` needs, as learnt during training."""
         raise TypeError(f"{type(self).__name__} learns no posterior.")
 
 
 @contextlib.contextmanager
 def evaluating(*modules: nn.Module | None) -> Iterator[None]:
-    """Evaluation mode without gradients; every submodule's training flag is restored afterwards."""
+    """Set evaluation mode without gradients for the block; every submodule's training flag is restored afterwards."""
     flags = [(part, part.training) for module in modules if module is not None for part in module.modules()]
     try:
         for part, _ in flags:
@@ -287,13 +287,13 @@ def evaluating(*modules: nn.Module | None) -> Iterator[None]:
 
 
 def device_of(encoder: nn.Module, images: Tensor) -> torch.device:
-    """Where the encoder computes; the images' own device for an encoder without parameters."""
+    """Return where the encoder computes; the images' own device for an encoder without parameters."""
     parameter = next(encoder.parameters(), None)
     return images.device if parameter is None else parameter.device
 
 
 def linear_head(encoder: Encoder) -> nn.Linear:
-    """The encoder's final linear layer, or an error for an encoder without one."""
+    """Return the encoder's final linear layer, or an error for an encoder without one."""
     head = getattr(encoder, "head", None)
     if not isinstance(head, nn.Linear):
         raise ValueError(
@@ -304,12 +304,12 @@ def linear_head(encoder: Encoder) -> nn.Linear:
 
 
 def seed_from(generator: torch.Generator) -> int:
-    """A seed drawn from `generator`, on whatever device that lives."""
+    """Return a seed drawn from `generator`, on whatever device that lives."""
     return int(torch.randint(2**31, (), generator=generator, device=generator.device))
 
 
 def class_probabilities(loss: Loss | None, embeddings: Tensor, seed: int) -> Tensor | None:
-    """Probabilities (N, C) of a loss that defines a classifier for `embeddings` (N, M), else None.
+    """Return probabilities (N, C) of a loss that defines a classifier for `embeddings` (N, M), else None.
 
     A loss that draws samples gets one seeded generator for all rows and a bounded number of rows at a time.
     """

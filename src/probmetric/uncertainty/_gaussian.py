@@ -42,16 +42,16 @@ class LogVarianceHead(nn.Module):
         self.shift = nn.Parameter(torch.zeros(()))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Log σ² (B, M) of features (B, D)."""
+        """Return the log σ² (B, M) of features (B, D)."""
         return self.layers(features) * self.scale + self.shift
 
     def tensors(self) -> Posterior:
-        """Its state as a posterior."""
+        """Return the state as a posterior."""
         return {f"variance.{key}": value.detach().cpu().clone() for key, value in self.state_dict().items()}
 
 
 def stored_head(posterior: Posterior, like: Tensor) -> LogVarianceHead:
-    """The head a posterior holds, in evaluation mode, on the device of `like`."""
+    """Return the head a posterior holds, in evaluation mode, on the device of `like`."""
     state = {key.removeprefix("variance."): value for key, value in posterior.items() if key.startswith("variance.")}
     dim, num_features = state["layers.0.weight"].shape
     with torch.device("meta"):
@@ -70,7 +70,7 @@ class GaussianHead(Uncertainty):
     keep_samples: bool
 
     def represent(self, images: Tensor, predictor: Predictor) -> DirectionalBatch:
-        """Directional distributions of `images` (B, ...)."""
+        """Return directional distributions of `images` (B, ...)."""
         encoder = predictor.encoder
         features = encoder.features(images)
         raw = features if encoder.head is None else encoder.head(features)
@@ -89,17 +89,17 @@ class GaussianHead(Uncertainty):
         return result
 
     def locate(self, embeddings: Tensor) -> Tensor:
-        """The Gaussian means μ (B, M) of raw embeddings (B, M)."""
+        """Return the Gaussian means μ (B, M) of raw embeddings (B, M)."""
         return embeddings
 
 
 def image_noise(images: Tensor, shape: tuple[int, ...], seed: int) -> Tensor:
-    """Standard normal noise (B, *shape); row i is a function of the bytes of images[i] and `seed`."""
+    """Return standard normal noise (B, *shape); row i is a function of the bytes of images[i] and `seed`."""
     generators = image_generators(images, seed)
     return torch.from_numpy(np.stack([rng.standard_normal(shape, dtype=np.float32) for rng in generators]))
 
 
 def image_generators(images: Tensor, seed: int) -> list[np.random.Generator]:
-    """One generator per image of (B, ...), seeded by the image's bytes and `seed`."""
+    """Return one generator per image of (B, ...), seeded by the image's bytes and `seed`."""
     rows = images.detach().cpu().contiguous().numpy()
     return [np.random.default_rng([seed, zlib.crc32(row.tobytes())]) for row in rows]

@@ -46,7 +46,7 @@ class DirectionalSummary:
             self._samples.append(self.reference + deviation)
 
     def result(self) -> DirectionalBatch:
-        """Mean direction, uncertainty, concentration and, if kept, samples."""
+        """Return the mean direction, uncertainty, concentration and, if kept, samples."""
         if self.count < 2:
             raise ValueError(f"samples is {self.count}; at least 2 are needed to estimate a spread.")
         mean = self.reference + self._mean
@@ -72,15 +72,15 @@ class Predictive:
 
     def add(self, embeddings: Tensor) -> None:
         """Add one draw (B, M) per image, as long as the classifier was trained to see it."""
-        found = None if self.classify is None else self.classify(embeddings)
-        if found is None:
+        probabilities = None if self.classify is None else self.classify(embeddings)
+        if probabilities is None:
             self.classify = None
             return
         self.count += 1
-        self.total = found.clone() if self.total is None else self.total.add_(found)
+        self.total = probabilities.clone() if self.total is None else self.total.add_(probabilities)
 
     def result(self) -> Tensor | None:
-        """Mean (B, C) over the draws."""
+        """Return the mean (B, C) over the draws."""
         return None if self.total is None else self.total / self.count
 
 

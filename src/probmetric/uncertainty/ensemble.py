@@ -54,7 +54,7 @@ class EncoderEnsemble(nn.Module):
         self.members = nn.ModuleList(members)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Unit embeddings (K, B, M) of `images` (B, ...)."""
+        """Return unit embeddings (K, B, M) of `images` (B, ...)."""
         return torch.stack([F.normalize(member(images), dim=1) for member in self.members])
 
 
@@ -79,7 +79,7 @@ class Ensemble(Uncertainty):
         self.needs = () if combine == "average" else ("rotations",)
 
     def fitted(self, fitting: Fitting) -> Posterior:
-        """Rotations (K, M, M) of the members onto the first on the training set."""
+        """Return rotations (K, M, M) of the members onto the first on the training set."""
         ensemble = _as_ensemble(fitting.encoder)
         cross: Tensor | None = None
         with evaluating(ensemble):
@@ -93,17 +93,17 @@ class Ensemble(Uncertainty):
         return {"rotations": (left @ right).float().contiguous()}
 
     def represent(self, images: Tensor, predictor: Predictor) -> DirectionalBatch:
-        """Directional distributions of `images` (B, ...); members are the samples, so `seed` is not used."""
+        """Return directional distributions of `images` (B, ...); members are the samples, so `seed` is not used."""
         units = _as_ensemble(predictor.encoder)(images)
         if self.combine == "average":
             return self._averaged(units)
-        found = self._averaged(units @ predictor.posterior["rotations"].to(units))
+        distributions = self._averaged(units @ predictor.posterior["rotations"].to(units))
         if self.combine == "concatenate":
-            found.mean = units.transpose(0, 1).flatten(1) / units.shape[0] ** 0.5
-        return found
+            distributions.mean = units.transpose(0, 1).flatten(1) / units.shape[0] ** 0.5
+        return distributions
 
     def _averaged(self, units: Tensor) -> DirectionalBatch:
-        """Mean and spread of unit embeddings (K, B, M)."""
+        """Return the mean and spread of unit embeddings (K, B, M)."""
         summary = DirectionalSummary(units[0], score=self.score, keep_samples=self.keep_samples)
         for member in units:
             summary.add(member - units[0])

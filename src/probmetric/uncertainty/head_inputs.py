@@ -20,11 +20,11 @@ class HeadInputs(Uncertainty):
     needs_head = True
 
     def represent(self, images: Tensor, predictor: Predictor) -> Tensor:
-        """Inputs (B, D) of the last layer."""
+        """Return inputs (B, D) of the last layer."""
         linear_head(predictor.encoder)
         return predictor.encoder.features(images)
 
     def describe(self, rows: Tensor, predictor: Predictor) -> DirectionalBatch:
-        """Directional distributions of features (N, D)."""
+        """Return directional distributions of features (N, D)."""
         kappa = rows.norm(dim=-1).clamp_min(torch.finfo(rows.dtype).eps)
         return DirectionalBatch(mean=rows / kappa[:, None], uncertainty=kappa.reciprocal(), concentration=kappa)

@@ -66,7 +66,7 @@ class HIBObjective(Objective):
         self.variance.shift.copy_((_RELATIVE_STD**2 * square).log())
 
     def from_features(self, features: Tensor, head: nn.Linear, labels: Tensor, *, generator: torch.Generator) -> Tensor:
-        """The objective of a batch's features (B, D)."""
+        """Return the objective of a batch's features (B, D)."""
         mean, log_variance = _means(head(features), self.as_published), self.variance(features)
         return self.of_gaussians(mean, log_variance, labels, generator=generator)
 
@@ -83,15 +83,15 @@ class HIBObjective(Objective):
         return likelihood + self.kl_weight * (divergence.sum() if self.as_published else divergence.mean())
 
     def probabilities(self, embeddings: Tensor, *, generator: torch.Generator | None = None) -> Tensor | None:
-        """None: the run's own loss is not trained, so that its classifier knows nothing."""
+        """Return None: the run's own loss is not trained, so that its classifier knows nothing."""
         return None
 
     def logits(self, embeddings: Tensor) -> Tensor | None:
-        """None, for the same reason."""
+        """Return None, for the same reason."""
         return None
 
     def log_probabilities(self, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """Log p(match) and log(1 − p(match)), each (B, B), of samples (K, B, M)."""
+        """Return the log p(match) and log(1 − p(match)), each (B, B), of samples (K, B, M)."""
         count, size, dim = samples.shape
         flat = samples.reshape(count * size, dim)
         distance = torch.cdist(flat, flat).reshape(count, size, count, size).permute(1, 3, 0, 2).flatten(2)
@@ -104,7 +104,7 @@ class HIBObjective(Objective):
         return match, torch.logsumexp(F.logsigmoid(-logit), dim=2) - log_count
 
     def divergence(self, mean: Tensor, log_variance: Tensor) -> Tensor:
-        """Divergence (B,) from the standard normal, of means and log variances (B, M)."""
+        """Return the divergence (B,) from the standard normal, of means and log variances (B, M)."""
         variance = log_variance.exp()
         if self.as_published:
             terms = -((variance.sqrt() + _EPS).log() + (1 + mean.square()) / (variance + _EPS))
@@ -113,12 +113,12 @@ class HIBObjective(Objective):
         return 0.5 * terms.sum(-1)
 
     def posterior(self) -> Posterior:
-        """The variance head's tensors."""
+        """Return the variance head's tensors."""
         return self.variance.tensors()
 
 
 def _means(embeddings: Tensor, as_published: bool) -> Tensor:
-    """The Gaussian means μ (B, M) of raw embeddings (B, M)."""
+    """Return the Gaussian means μ (B, M) of raw embeddings (B, M)."""
     return F.normalize(embeddings, dim=1) if as_published else embeddings
 
 
@@ -151,7 +151,7 @@ class HIB(GaussianHead):
         return _means(embeddings, self.fidelity == "as_published")
 
     def objective(self, encoder: Encoder, loss: Loss, *, num_images: int) -> HIBObjective:
-        """The soft contrastive objective; `loss` is not trained."""
+        """Return the soft contrastive objective; `loss` is not trained."""
         return HIBObjective(
             loss,
             linear_head(encoder),
@@ -161,7 +161,7 @@ class HIB(GaussianHead):
         )
 
     def fitted(self, fitting: Fitting) -> Posterior:
-        """The variance head that training learnt; reads no image."""
+        """Return the variance head that training learnt; reads no image."""
         if not isinstance(fitting.loss, HIBObjective):
             raise ValueError(
                 "hib needs an encoder trained with its objective; "

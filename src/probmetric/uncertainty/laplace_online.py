@@ -81,7 +81,7 @@ class OnlineLaplaceObjective(Objective):
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=head.weight.device))
 
     def from_features(self, features: Tensor, head: nn.Linear, labels: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Mean loss over the weight draws; in training mode, also one discounted curvature update."""
+        """Return the mean loss over the weight draws; in training mode, also one discounted curvature update."""
         draws = [self._draw(head, generator) for _ in range(self.rule.draws)] or [(head.weight, head.bias)]
         embeddings = [F.linear(features, *draw) for draw in draws]
         losses = [self.inner(rows, labels, generator=generator) for rows in embeddings]
@@ -119,12 +119,12 @@ class OnlineLaplaceObjective(Objective):
         curvature.copy_(torch.where(torch.isfinite(update.sum()), new, curvature))
 
     def diagnostics(self) -> dict[str, float]:
-        """Numbers of the inner loss and the posterior's median standard deviation."""
+        """Return numbers of the inner loss and the posterior's median standard deviation."""
         std = (self.weight_curvature.clamp_min(0) + self.rule.prior_precision).rsqrt()
         return self.inner.diagnostics() | {"posterior_std_median": float(std.median())}
 
     def posterior(self) -> dict[str, Tensor]:
-        """Curvature and prior precision, in the form the post-hoc approximation stores them."""
+        """Return the curvature and prior precision, in the form the post-hoc approximation stores them."""
         tensors = {
             "weight_curvature": self.weight_curvature.detach().float().cpu().clone(),
             "prior_precision": torch.tensor(self.rule.prior_precision, dtype=torch.float64),
@@ -156,7 +156,7 @@ class OnlineLaplace(LastLayerPosterior):
         self.normalize, self.prior, self.train_samples = normalize, prior, train_samples
 
     def objective(self, encoder: Encoder, loss: Loss, *, num_images: int) -> OnlineLaplaceObjective:
-        """The run's loss in expectation over the posterior of the last layer."""
+        """Return the run's loss in expectation over the posterior of the last layer."""
         rule = Accumulation(
             self.rule.curvature,
             memory=self.memory,
@@ -169,7 +169,7 @@ class OnlineLaplace(LastLayerPosterior):
         return OnlineLaplaceObjective(loss, linear_head(encoder), rule)
 
     def fitted(self, fitting: Fitting) -> Posterior:
-        """The posterior that training learnt, with its record; `batches` serve the record and may be empty.
+        """Return the posterior that training learnt, with its record; `batches` serve the record and may be empty.
 
         `prior="validation"` chooses the precision of the finished posterior, not the one that training drew with.
         """

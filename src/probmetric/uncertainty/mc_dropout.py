@@ -43,7 +43,7 @@ class DropoutObjective(Objective):
         self.rate = rate
 
     def from_features(self, features: Tensor, head: nn.Linear, labels: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Loss of thinned features (B, D); a fresh mask for every image."""
+        """Return the loss of thinned features (B, D); a fresh mask for every image."""
         if self.training and self.rate > 0:
             keep = torch.rand(features.shape, generator=generator, device=generator.device) >= self.rate
             features = features * keep.to(features) / (1 - self.rate)
@@ -67,11 +67,11 @@ class MCDropout(Uncertainty):
         self.rate, self.samples, self.score, self.keep_samples = rate, samples, score, keep_samples
 
     def objective(self, encoder: Encoder, loss: Loss, *, num_images: int) -> DropoutObjective:
-        """The run's loss with dropout on the features."""
+        """Return the run's loss with dropout on the features."""
         return DropoutObjective(loss, self.rate)
 
     def represent(self, images: Tensor, predictor: Predictor) -> DirectionalBatch:
-        """Directional distributions of `images` (B, ...)."""
+        """Return directional distributions of `images` (B, ...)."""
         encoder = predictor.encoder
         modules = [module for module in encoder.modules() if isinstance(module, _DROPOUT) and module.p > 0]
         if not modules and self.rate == 0:
@@ -97,7 +97,7 @@ class MCDropout(Uncertainty):
 
 
 def _mix(seed: int, draw: int) -> int:
-    """One seed for draw `draw` of a pass seeded with `seed`."""
+    """Return one seed for draw `draw` of a pass seeded with `seed`."""
     return (seed * 1_000_003 + draw) % 2**63
 
 

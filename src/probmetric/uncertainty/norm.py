@@ -20,7 +20,7 @@ class Norm(Uncertainty):
     """Concentration = embedding norm; class probabilities where the loss is a classifier."""
 
     def describe(self, rows: Tensor, predictor: Predictor) -> DirectionalBatch:
-        """Directional distributions of raw embeddings (N, M)."""
+        """Return directional distributions of raw embeddings (N, M)."""
         kappa = rows.norm(dim=-1).clamp_min(torch.finfo(rows.dtype).eps)
         return DirectionalBatch(
             mean=rows / kappa[:, None],

@@ -73,7 +73,7 @@ class PFE(GaussianHead):
         return head.tensors()
 
     def _features_and_means(self, fitting: Fitting) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Per batch: features (B, D), means (B, M), positive pairs (P, 2) and how often each was mined (P,)."""
+        """Return per batch: features (B, D), means (B, M), positive pairs (P, 2) and how often each was mined (P,)."""
         encoder, device, cached = fitting.encoder, fitting.device, []
         with evaluating(encoder):
             for images, labels in fitting.batches:
@@ -91,7 +91,7 @@ class PFE(GaussianHead):
 
 
 def constant_log_variance(batches: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
-    """The one log σ² that minimises the pair loss of batches of means (B, M), pairs (P, 2) and weights (P,)."""
+    """Return the one log σ² that minimises the pair loss of batches of means (B, M), pairs (P, 2) and weights (P,)."""
     squares = [(means[pairs[:, 0]] - means[pairs[:, 1]]).square().mean(1) for means, pairs, _ in batches]
     total = sum((weights * square).sum() for square, (_, _, weights) in zip(squares, batches, strict=True))
     count = sum(weights.sum() for _, _, weights in batches)
@@ -99,7 +99,7 @@ def constant_log_variance(batches: Sequence[tuple[Tensor, Tensor, Tensor]]) -> T
 
 
 def pair_loss(means: Tensor, log_variance: Tensor, pairs: Tensor, weights: Tensor) -> Tensor:
-    """Weighted mean over pairs (P, 2), weights (P,), and dimensions, of means and log σ² (B, M)."""
+    """Return the weighted mean over pairs (P, 2), weights (P,), and dimensions, of means and log σ² (B, M)."""
     first, second = pairs.T
     variance = log_variance.exp()
     total = variance[first] + variance[second]

@@ -32,7 +32,7 @@ class PixelStatistic(Uncertainty):
         self.statistic = statistic
 
     def represent(self, images: Tensor, predictor: Predictor) -> DirectionalBatch:
-        """Directions of `images` (B, C, H, W) with the statistic as doubt."""
+        """Return directions of `images` (B, C, H, W) with the statistic as doubt."""
         grey = images.mean(dim=1, keepdim=True)
         doubt = self._noise(grey) if self.statistic == "noise" else grey.flatten(1).std(dim=1)
         return DirectionalBatch(

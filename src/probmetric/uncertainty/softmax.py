@@ -40,7 +40,7 @@ class Softmax(Uncertainty):
         self.temperature = temperature
 
     def describe(self, rows: Tensor, predictor: Predictor) -> DirectionalBatch:
-        """Directional means and class probabilities of raw embeddings (N, M)."""
+        """Return directional means and class probabilities of raw embeddings (N, M)."""
         return classified(rows, predictor.loss, self.temperature, self.score, predictor.seed)
 
 
@@ -56,7 +56,7 @@ def classified(embeddings: Tensor, loss: Loss | None, temperature: float, score:
 
 
 def class_log_probabilities(loss: Loss | None, embeddings: Tensor, seed: int) -> Tensor:
-    """Log class probabilities (B, C) of embeddings (B, M); an error for a loss without a classifier."""
+    """Return log class probabilities (B, C) of embeddings (B, M); an error for a loss without a classifier."""
     probabilities = class_probabilities(loss, embeddings, seed)
     if probabilities is None:
         raise ValueError(
@@ -67,7 +67,7 @@ def class_log_probabilities(loss: Loss | None, embeddings: Tensor, seed: int) ->
 
 
 def doubt(probabilities: Tensor, score: Doubt) -> Tensor:
-    """Uncertainty (B,) of class probabilities (B, C)."""
+    """Return the uncertainty (B,) of class probabilities (B, C)."""
     if score == "entropy":
         return torch.special.entr(probabilities).sum(1)
     others = probabilities.scatter(1, probabilities.argmax(1, keepdim=True), 0.0)

@@ -39,7 +39,7 @@ class Temperature(Uncertainty):
         self.score: Literal["confidence", "entropy"] = score
 
     def fitted(self, fitting: Fitting) -> Posterior:
-        """The temperature, from validation batches of (images (B, ...), labels (B,)); training batches are not read."""
+        """Fit the temperature to validation batches of (images (B, ...), labels (B,)); read no training batch."""
         if fitting.validation is None:
             raise ValueError("temperature is fitted on validation images, but fit got none; pass validation=.")
         seed, loss = seed_from(fitting.generator), fitting.loss
@@ -60,5 +60,5 @@ class Temperature(Uncertainty):
         return {"temperature": torch.tensor(fit_temperature(log_probabilities.numpy(), target.numpy()))}
 
     def describe(self, rows: Tensor, predictor: Predictor) -> DirectionalBatch:
-        """Directional means and class probabilities of raw embeddings (N, M)."""
+        """Return directional means and class probabilities of raw embeddings (N, M)."""
         return classified(rows, predictor.loss, float(predictor.posterior["temperature"]), self.score, predictor.seed)

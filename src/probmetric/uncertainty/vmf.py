@@ -27,7 +27,7 @@ _ROWS = 1024
 
 
 def draws_its_own(loss: Loss | None) -> bool:
-    """Whether `loss` reports class probabilities of its own making, means over draws, and not a softmax of logits."""
+    """Return whether `loss` reports class probabilities as means over its own draws, not as a softmax of logits."""
     inner = getattr(loss, "inner", loss)
     return inner is not None and type(inner).probabilities is not Loss.probabilities
 
@@ -46,7 +46,7 @@ class VMF(Uncertainty):
         self.samples, self.chosen, self.keep_samples = samples, probabilities, keep_samples
 
     def describe(self, rows: Tensor, predictor: Predictor) -> DirectionalBatch:
-        """Directional distributions of raw embeddings (N, M), a bounded number of rows at a time."""
+        """Return directional distributions of raw embeddings (N, M), a bounded number of rows at a time."""
         generator = torch.Generator(device=rows.device).manual_seed(predictor.seed)
         return DirectionalBatch.concatenate(
             [self._describe_rows(part, predictor, generator) for part in rows.split(_ROWS)]

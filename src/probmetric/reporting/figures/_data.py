@@ -21,20 +21,20 @@ Line = TypeVar("Line")
 
 def by_group(context: ReportContext) -> dict[str, dict[str, list[RunFolder]]]:
     """Dataset (noise included) -> method -> its finished runs, in the experiment's order."""
-    found: dict[str, dict[str, list[RunFolder]]] = defaultdict(lambda: defaultdict(list))
+    groups: dict[str, dict[str, list[RunFolder]]] = defaultdict(lambda: defaultdict(list))
     for run in context.runs:
-        found[run.key.data][run.key.variant].append(run)
-    return {data: dict(methods) for data, methods in found.items()}
+        groups[run.key.data][run.key.variant].append(run)
+    return {data: dict(methods) for data, methods in groups.items()}
 
 
 def first_runs(context: ReportContext, *names: str) -> dict[tuple[str, str], RunFolder]:
     """(dataset, method) -> its first seed whose test embeddings hold all tensors `names`, in the experiment's order."""
-    found: dict[tuple[str, str], RunFolder] = {}
+    first: dict[tuple[str, str], RunFolder] = {}
     for data, methods in by_group(context).items():
         for variant, runs in methods.items():
             if (run := next((run for run in runs if run.holds("test", *names)), None)) is not None:
-                found[data, variant] = run
-    return found
+                first[data, variant] = run
+    return first
 
 
 def best_runs(context: ReportContext, *names: str) -> dict[str, RunFolder]:

@@ -105,21 +105,21 @@ def looks(variants: Iterable[str]) -> dict[str, Look]:
 
     With more methods than colours, colours come back with another dash.
     """
-    found: dict[str, Look] = {}
+    chosen: dict[str, Look] = {}
     free: list[int] = []
     rounds = -1
     greys = iter(_GREYS * 9)
     for variant in sorted(set(variants)):
         if variant.partition("+")[0] in _FLOORS:
-            found[variant] = Look(next(greys), _DASHES[2])
+            chosen[variant] = Look(next(greys), _DASHES[2])
             continue
         if not free:
             free, rounds = list(range(len(_PALETTE))), rounds + 1
         wanted = int.from_bytes(hashlib.sha256(variant.encode()).digest()[:4], "big") % len(_PALETTE)
         index = min(free, key=lambda place, wanted=wanted: (place - wanted) % len(_PALETTE))  # type: ignore[misc]
         free.remove(index)
-        found[variant] = Look(_PALETTE[index], _DASHES[rounds % len(_DASHES)])
-    return found
+        chosen[variant] = Look(_PALETTE[index], _DASHES[rounds % len(_DASHES)])
+    return chosen
 
 
 def grid(

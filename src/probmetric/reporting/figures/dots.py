@@ -42,7 +42,7 @@ def metric_per_method(context: ReportContext) -> _style.Drawing:
         for start in range(0, len(metrics), columns)
     ]
     methods = {
-        data: context.ordered(variant for found in values.values() for variant in found.get(data, {}))
+        data: context.ordered(variant for datasets in values.values() for variant in datasets.get(data, {}))
         for data in measured
     }
     names = {data: [_wrapped(context.label(variant)) for variant in methods[data]] for data in measured}

@@ -115,8 +115,8 @@ def _is_subset(context: ReportContext, data: str) -> bool:
 
 def _options(folder: Path) -> dict[str, Any]:
     """Options a prepared dataset was made with."""
-    found: dict[str, Any] = read_summary(folder).get("options", {})
-    return of_kind(found, dict[str, Any], folder / SUMMARY, "prepare it again")  # type: ignore[no-any-return]
+    options: dict[str, Any] = read_summary(folder).get("options", {})
+    return of_kind(options, dict[str, Any], folder / SUMMARY, "prepare it again")  # type: ignore[no-any-return]
 
 
 def _compare(context: ReportContext, number: PublishedNumber, whole: set[str]) -> list[PublishedComparison]:

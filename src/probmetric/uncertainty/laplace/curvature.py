@@ -60,7 +60,7 @@ class CurvatureRule:
     negative_weight: float
 
     def select(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, int]:
-        """Pairs (P, 2), weighted targets (P,) and the number of terms, from embeddings (B, Z) and labels (B,)."""
+        """Return pairs (P, 2), weighted targets (P,) and the number of terms of embeddings (B, Z), labels (B,)."""
         if self.pairs == "dataset":
             pairs, target, count = dataset_pairs(embeddings, labels, margin=self.margin)
         else:
@@ -75,7 +75,7 @@ class CurvatureRule:
         labels: Tensor,
         embeddings: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None, int]:
-        """Curvature (Z, D), (Z,) of a batch of features (B, D) and labels (B,), and the number of terms in it.
+        """Return curvature (Z, D), (Z,) of a batch of features (B, D) and labels (B,), and the number of terms in it.
 
         `embeddings` (B, Z) are the layer's outputs, where they are known already.
         """
@@ -95,7 +95,7 @@ class CurvatureRule:
         return weight_diag, bias_diag, count
 
     def diagonal(self, weight: Tensor, bias: Tensor | None, batches: FeatureBatches, scale: float) -> Posterior:
-        """Summed curvature of a layer (Z, D), (Z,); dataset weights average over batches instead."""
+        """Return the summed curvature of a layer (Z, D), (Z,); dataset weights average over batches instead."""
         weight_total = torch.zeros_like(weight, dtype=torch.float64)
         bias_total = None if bias is None else torch.zeros_like(bias, dtype=torch.float64)
         used = terms = 0
@@ -119,7 +119,7 @@ class CurvatureRule:
         return posterior
 
     def kronecker(self, head: nn.Linear, batches: FeatureBatches, scale: float) -> Posterior:
-        """Curvature in the Kronecker eigenbasis, and the basis. Reads the features twice, so it holds them."""
+        """Return curvature in the Kronecker eigenbasis, and the basis. Reads the features twice, so it holds them."""
         cached = list(batches)
         factors = KroneckerFactors(head)
         for features, labels in cached:
@@ -157,24 +157,24 @@ class KroneckerFactors:
         self.outputs += directions.T @ (share[:, None] * directions)
 
     def basis(self) -> tuple[Tensor, Tensor]:
-        """Eigenvectors Q (Z, Z) of the outputs and V (D', D') of the inputs, in float32."""
+        """Return eigenvectors Q (Z, Z) of the outputs and V (D', D') of the inputs, in float32."""
         return torch.linalg.eigh(self.outputs)[1].float(), torch.linalg.eigh(self.inputs)[1].float()
 
 
 def augment(features: Tensor, has_bias: bool) -> Tensor:
-    """Features (N, D), with a column of ones if the layer has a bias: (N, D')."""
+    """Return features (N, D), with a column of ones if the layer has a bias: (N, D')."""
     return F.pad(features, (0, 1), value=1.0) if has_bias else features
 
 
 def augmented_weight(head: nn.Linear) -> Tensor:
-    """Weight of the layer with its bias as the last column, (Z, D')."""
+    """Return weight of the layer with its bias as the last column, (Z, D')."""
     return head.weight if head.bias is None else torch.cat([head.weight, head.bias[:, None]], dim=1)
 
 
 def mined_pairs(
     embeddings: Tensor, labels: Tensor, *, margin: float, triplets: Triplets = "all"
 ) -> tuple[Tensor, Tensor, int]:
-    """Pairs (P, 2), targets (P,) and the number of triplets mined from embeddings (B, M) and labels (B,)."""
+    """Return pairs (P, 2), targets (P,) and the number of triplets mined from embeddings (B, M) and labels (B,)."""
     distance = _distances(embeddings)
     same = labels[:, None] == labels[None, :]
     positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
@@ -186,7 +186,7 @@ def mined_pairs(
 
 
 def dataset_pairs(embeddings: Tensor, labels: Tensor, *, margin: float) -> tuple[Tensor, Tensor, int]:
-    """Pairs (P, 2), targets (P,) and the number of pairs that contribute, from embeddings (B, M), labels (B,)."""
+    """Return pairs (P, 2), targets (P,) and the number of contributing pairs of embeddings (B, M), labels (B,)."""
     first, second = torch.triu_indices(len(labels), len(labels), offset=1, device=labels.device)
     positive = labels[first] == labels[second]
     inside = _distances(embeddings)[first, second] < margin
@@ -197,11 +197,11 @@ def dataset_pairs(embeddings: Tensor, labels: Tensor, *, margin: float) -> tuple
 
 
 def weigh_negatives(target: Tensor, negative_weight: float) -> Tensor:
-    """Targets (P,) with positives scaled by 2(1 − w_n) and negatives by 2w_n."""
+    """Return targets (P,) with positives scaled by 2(1 − w_n) and negatives by 2w_n."""
     return torch.where(target > 0, 2 * (1 - negative_weight) * target, 2 * negative_weight * target)
 
 
 def _distances(embeddings: Tensor) -> Tensor:
-    """Euclidean distances (B, B) between the normalised embeddings (B, M)."""
+    """Return the Euclidean distances (B, B) between the normalised embeddings (B, M)."""
     units = F.normalize(embeddings, dim=1)
     return torch.cdist(units, units, compute_mode="donot_use_mm_for_euclid_dist")

@@ -90,7 +90,7 @@ def diag_ggn(
 
 
 def _rows(matrix: Tensor, rows: Tensor) -> Tensor:
-    """The given `rows` (K,) of `matrix` (N, ·), ascending; the matrix itself where those are all."""
+    """Return the given `rows` (K,) of `matrix` (N, ·), ascending; the matrix itself where those are all."""
     return matrix if len(rows) == len(matrix) else matrix[rows]
 
 
@@ -102,7 +102,7 @@ def _add_product(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
 
 
 def _blocks(pairs: Tensor, target: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """All pairs at once if they touch few images; otherwise blocks that bound the adjacency's size."""
+    """Return all pairs at once if they touch few images; otherwise blocks that bound the adjacency's size."""
     if len(pairs) == 0:
         return
     if size <= _MAX_IMAGES or len(_compress(pairs, size)[0]) <= _MAX_IMAGES:
@@ -114,7 +114,7 @@ def _blocks(pairs: Tensor, target: Tensor, size: int) -> Iterator[tuple[Tensor, 
 
 
 def _compress(pairs: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """The K images that occur in `pairs` (P, 2) of `size` rows, and the pairs as positions among them."""
+    """Return the K images that occur in `pairs` (P, 2) of `size` rows, and the pairs as positions among them."""
     used = torch.zeros(size, dtype=torch.bool, device=pairs.device)
     used[pairs.flatten()] = True
     position = used.cumsum(0) - 1
@@ -122,7 +122,7 @@ def _compress(pairs: Tensor, size: int) -> tuple[Tensor, Tensor]:
 
 
 def _adjacency(pairs: Tensor, target: Tensor, size: int) -> Tensor:
-    """Symmetric matrix (K, K) of summed targets; a pair of an image with itself counts twice on the diagonal."""
+    """Return symmetric matrix (K, K) of summed targets; a pair of an image with itself counts twice on the diagonal."""
     one_way = target.new_zeros(size, size).index_put_((pairs[:, 0], pairs[:, 1]), target, accumulate=True)
     return one_way + one_way.T
 
@@ -140,14 +140,14 @@ def _factors(
     inverse = torch.where(norm > 0, norm.clamp_min(torch.finfo(norm.dtype).tiny).reciprocal(), 0.0)
     units = outputs * inverse
     squares = units.square()
-    own = _own_factor(units, squares, adjacency, geometry) * inverse.square()
+    own_terms = _own_factor(units, squares, adjacency, geometry) * inverse.square()
     if approximation == "fixed":
-        yield own, inputs.square()
+        yield own_terms, inputs.square()
         return
     sign = -1.0 if geometry == "arccos" and fidelity == "as_published" else 1.0
     scaled = inputs * inverse
     partner = scaled * (adjacency @ scaled) * sign
-    left = torch.cat([own, squares, torch.ones_like(own[:1])])
+    left = torch.cat([own_terms, squares, torch.ones_like(own_terms[:1])])
     right = torch.cat([inputs.square(), 2 * partner, -partner.sum(0, keepdim=True)])
     for more_left, more_right in _distinct_pairs(units, scaled, _pair_weights(units, adjacency, -sign)):
         yield torch.cat([left, more_left]), torch.cat([right, more_right])

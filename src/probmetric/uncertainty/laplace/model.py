@@ -92,7 +92,7 @@ class LastLayerPosterior(Uncertainty):
             raise ValueError("prior is 'validation' but fit got no validation batches; pass validation=.")
 
     def _seen(self, fitting: Fitting, kept: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Features (B, D) and labels (B,) of the batches; the first features go to `kept`, for the record."""
+        """Return features (B, D) and labels (B,) of the batches; the first features go to `kept`, for the record."""
         for images, labels in fitting.batches:
             features = fitting.encoder.features(images.to(fitting.device))
             if sum(map(len, kept)) < RECORDED:
@@ -100,7 +100,7 @@ class LastLayerPosterior(Uncertainty):
             yield features, labels.to(fitting.device)
 
     def _finished(self, fitting: Fitting, head: nn.Linear, posterior: Posterior, kept: list[Tensor]) -> Posterior:
-        """The posterior, or its isotropic control, with its prior precision and its record."""
+        """Return the posterior, or its isotropic control, with its prior precision and its record."""
         seed = seed_from(fitting.generator)
         self._set_prior(fitting, head, posterior, seed)
         if self.noise == "isotropic":
@@ -141,12 +141,12 @@ class LastLayerPosterior(Uncertainty):
         return summarise(head, features, stored_sampler(head, posterior), draws, classify)
 
     def represent(self, images: Tensor, predictor: Predictor) -> Tensor:
-        """Inputs (B, D) of the last layer."""
+        """Return inputs (B, D) of the last layer."""
         linear_head(predictor.encoder)
         return predictor.encoder.features(images)
 
     def describe(self, rows: Tensor, predictor: Predictor) -> DirectionalBatch:
-        """Directional distributions of features (N, D): every weight draw is generated once and applied to all."""
+        """Describe features (N, D); every weight draw is generated once and applied to all."""
         head = linear_head(predictor.encoder)
         return self._summarise(head, rows, predictor.posterior, predictor.seed, predictor.probabilities)
 
@@ -167,7 +167,7 @@ class Laplace(LastLayerPosterior):
         self.structure, self.scale, self.prior = structure, scale, prior
 
     def fitted(self, fitting: Fitting) -> Posterior:
-        """Curvature of the training batches, the prior precision and the record, as a posterior's tensors.
+        """Return the curvature of the training batches, the prior precision and the record, as a posterior's tensors.
 
         `validation` batches are needed for `prior="validation"` only.
         """
@@ -199,7 +199,7 @@ def evidence_precision(curvature: Sequence[Tensor], parameters: Sequence[Tensor]
 
 
 def sparsification_area(mean: Tensor, labels: Tensor, uncertainty: Tensor) -> float:
-    """Mean accuracy of the nearest neighbour over all fractions kept, most certain first.
+    """Return the mean accuracy of the nearest neighbour over all fractions kept, most certain first.
 
     mean (N, M) unit rows, labels (N,), uncertainty (N,).
     """

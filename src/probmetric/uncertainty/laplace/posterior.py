@@ -41,11 +41,11 @@ class Sampler(Protocol):
     """Draws of the last layer, seen through the embeddings."""
 
     def moves(self, features: Tensor, samples: int, seed: int) -> Iterator[Tensor]:
-        """Moves (N, Z) of the embeddings of `features` (N, D) under each draw; draw s depends on (seed, s) only."""
+        """Yield moves (N, Z) of the embeddings of `features` (N, D), one per draw; draw s depends on (seed, s) only."""
         ...
 
     def variance(self, features: Tensor) -> Tensor:
-        """Variance (N, Z) of the moves, in closed form."""
+        """Return the variance (N, Z) of the moves, in closed form."""
         ...
 
 
@@ -65,11 +65,11 @@ class DiagonalSampler:
             yield weight, bias
 
     def moves(self, features: Tensor, samples: int, seed: int) -> Iterator[Tensor]:
-        """Moves (N, Z) of the embeddings of `features` (N, D), one per draw."""
+        """Return moves (N, Z) of the embeddings of `features` (N, D), one per draw."""
         return (F.linear(features, weight, bias) for weight, bias in self.steps(samples, seed))
 
     def variance(self, features: Tensor) -> Tensor:
-        """Variance (N, Z) of the moves: sum over d of h_d^2 var(W_zd), and the bias's."""
+        """Return the variance (N, Z) of the moves: sum over d of h_d^2 var(W_zd), and the bias's."""
         bias = None if self.bias_std is None else self.bias_std.square()
         return F.linear(features.square(), self.weight_std.square(), bias)
 
@@ -84,7 +84,7 @@ class KroneckerSampler:
         self.output_basis, self.input_basis, self.has_bias = output_basis, input_basis, has_bias
 
     def moves(self, features: Tensor, samples: int, seed: int) -> Iterator[Tensor]:
-        """Moves (N, Z) of the embeddings of `features` (N, D), one per draw."""
+        """Return moves (N, Z) of the embeddings of `features` (N, D), one per draw."""
         generator = torch.Generator().manual_seed(seed)
         rotated = augment(features, self.has_bias) @ self.input_basis
         for _ in range(samples):
@@ -92,13 +92,13 @@ class KroneckerSampler:
             yield (rotated @ step.T) @ self.output_basis.T
 
     def variance(self, features: Tensor) -> Tensor:
-        """Variance (N, Z) of the moves: sum over k of Q_zk^2 sum over j of (Vh)_j^2 sigma_kj^2."""
+        """Return the variance (N, Z) of the moves: sum over k of Q_zk^2 sum over j of (Vh)_j^2 sigma_kj^2."""
         rotated = augment(features, self.has_bias) @ self.input_basis
         return (rotated.square() @ self.std.square().T) @ self.output_basis.square().T
 
 
 def noise_like(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Standard normal noise of `like`'s shape, drawn in float32 on the generator's (CPU) device."""
+    """Return standard normal noise of `like`'s shape, drawn in float32 on the generator's (CPU) device."""
     return torch.randn(like.shape, generator=generator).to(device=like.device, dtype=like.dtype)
 
 
@@ -143,7 +143,7 @@ def summarise(
 
 
 def stored_sampler(head: nn.Linear, posterior: Posterior) -> Sampler:
-    """The sampler a posterior's tensors describe, on the head's device; an error if they belong to another layer."""
+    """Return the sampler of a posterior's tensors, on the head's device; an error if they belong to another layer."""
     weight = augmented_weight(head) if "input_basis" in posterior else head.weight
     curvature = posterior["weight_curvature"]
     if curvature.shape != weight.shape or (head.bias is None and "bias_curvature" in posterior):
@@ -163,16 +163,16 @@ def record(head: nn.Linear, posterior: Posterior, features: Tensor | None, *, sa
     """`prior_share` and, of features (N, D), `mean_resultant_length`; a warning is logged where they are bad."""
     precision = float(posterior["prior_precision"])
     share = float((_entries(posterior) < precision).double().mean())
-    found = {"prior_share": torch.tensor(share)}
+    facts = {"prior_share": torch.tensor(share)}
     if features is not None:
-        found["mean_resultant_length"] = _mean_resultant_length(head, posterior, features, samples, seed)
-    for text in _complaints(precision, found):
+        facts["mean_resultant_length"] = _mean_resultant_length(head, posterior, features, samples, seed)
+    for text in _complaints(precision, facts):
         log.warning(text)
-    return found
+    return facts
 
 
 def flattened(posterior: Posterior) -> Posterior:
-    """The control: no curvature, and a prior precision that keeps the mean variance of the weights."""
+    """Return the control: no curvature, and a prior precision that keeps the mean variance of the weights."""
     precision = posterior["prior_precision"]
     variance = (_entries(posterior).double().clamp_min(0) + precision).reciprocal().mean()
     blank = {name: torch.zeros_like(posterior[name]) for name in _CURVATURES if name in posterior}
@@ -180,7 +180,7 @@ def flattened(posterior: Posterior) -> Posterior:
 
 
 def _entries(posterior: Posterior) -> Tensor:
-    """Curvature of weights and biases in one row."""
+    """Return the curvature of weights and biases in one row."""
     return torch.cat([posterior[name].flatten() for name in _CURVATURES if name in posterior])
 
 
@@ -191,9 +191,9 @@ def _mean_resultant_length(head: nn.Linear, posterior: Posterior, features: Tens
     return (total / samples).norm(dim=1).mean().cpu()
 
 
-def _complaints(precision: float, found: Posterior) -> list[str]:
-    """What is wrong with a posterior of this record."""
-    share, length = float(found["prior_share"]), float(found.get("mean_resultant_length", 1.0))
+def _complaints(precision: float, facts: Posterior) -> list[str]:
+    """Return what is wrong with a posterior of this record."""
+    share, length = float(facts["prior_share"]), float(facts.get("mean_resultant_length", 1.0))
     complaints = []
     if share > MOSTLY_PRIOR:
         complaints.append(

@@ -1,1 +1,0 @@
-"""Stands until every environment is installed again: `probmetric` starts in `probmetric.cli`."""

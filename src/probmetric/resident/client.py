@@ -1,5 +1,0 @@
-"""Where installations of before begin."""
-
-from probmetric.cli import main
-
-__all__ = ["main"]
