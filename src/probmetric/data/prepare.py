@@ -70,7 +70,8 @@ def prepare_dataset(
         check_table(name, table)
         request = {"seed": seed, "options": options}
         made_from: dict[str, Any] = {"code": code} if (code := plugin_code(name)) else {}
-        if digest := raw_content(source, files, target):
+        root, names = source.raw_files(files)
+        if digest := raw_content(root, names, target):
             made_from |= {"source": name, "raw_content": digest}
         folder = empty_folder(work / "new")
         content = _stored(folder, table, files, request, workers)

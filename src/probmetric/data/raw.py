@@ -12,14 +12,11 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from probmetric.data.archives import extract
 from probmetric.data.manifest import DataError
 from probmetric.io import FileError, digest_of, read_json, remembered_json, write_json
-
-if TYPE_CHECKING:
-    from probmetric.data.sources import Source
 
 RECORD = ".probmetric-digests.json"
 _SEEN = {"size", "mtime_ns", "sha256"}
@@ -187,23 +184,19 @@ def _digests(path: Path) -> tuple[str, str]:
     return md5.hexdigest(), sha256.hexdigest()
 
 
-def raw_content(source: Source, files: RawFiles, prepared: Path) -> str:
-    """Digest of the names and contents of the user's own files that `source` reads; "" where it reads none.
+def raw_content(root: Path, names: Sequence[str], prepared: Path) -> str:
+    """Return the digest of the names and contents of the user's own files; "" where there are none.
 
     Args:
-        source: what prepares the dataset.
-        files: where its raw files lie.
+        root: their folder.
+        names: their paths below it, as `Source.raw_files` lists them.
         prepared: the prepared folder, beside which the listing is kept.
-
-    Raises:
-        DataError: the source cannot list its files.
     """
-    root, names = source.raw_files(files)
     if not names:
         return ""
     listing = [(name, *_state(root / name)) for name in sorted(names)]
     listed, seen = digest_of(listing), _seen_file(prepared)
-    known = _known(seen)
+    known = _seen_before(seen)
     if known.get("listing") != listed:
         known = {"listing": listed, "content": digest_of([[name, _content(root / name)] for name, *_ in listing])}
         _keep(seen, known)
@@ -214,11 +207,11 @@ def _seen_file(prepared: Path) -> Path:
     return prepared.parent / f".{prepared.name}.raw.json"
 
 
-def _known(seen: Path) -> dict[str, str]:
-    """What was kept; nothing where it is not there, or is damaged."""
-    found = remembered_json(seen)
-    sound = isinstance(found, dict) and all(isinstance(found.get(name), str) for name in ("listing", "content"))
-    return found if sound else {}
+def _seen_before(seen: Path) -> dict[str, str]:
+    """Return what was kept; nothing where it is not there, or is damaged."""
+    kept = remembered_json(seen)
+    sound = isinstance(kept, dict) and all(isinstance(kept.get(name), str) for name in ("listing", "content"))
+    return kept if sound else {}
 
 
 def _keep(seen: Path, known: dict[str, str]) -> None:
@@ -233,10 +226,10 @@ def _keep(seen: Path, known: dict[str, str]) -> None:
 def _state(path: Path) -> tuple[int, int]:
     """Size and time of the last change of a file; zeros where there is none."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return 0, 0
-    return (found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else (0, 0)
+    return (status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else (0, 0)
 
 
 def _content(path: Path) -> str:

@@ -256,7 +256,8 @@ def _raw_content(params: Params, name: str) -> str:
         return ""
     try:
         source = REGISTRY.create(declared.source, **declared.options)
-        return raw_content(source, RawFiles(declared.source, raw, folder, homes=source.homes), folder)
+        root, names = source.raw_files(RawFiles(declared.source, raw, folder, homes=source.homes))
+        return raw_content(root, names, folder)
     except DataError:
         return ""  # the job that prepares the data says what is wrong
 
@@ -282,7 +283,8 @@ def _differing(params: Params, name: str, folder: Path, made: dict[str, Any]) ->
         return ""
     try:
         source = REGISTRY.create(found.source, **found.options)
-        same = raw_content(source, RawFiles(found.source, raw, folder, homes=source.homes), folder)
+        root, names = source.raw_files(RawFiles(found.source, raw, folder, homes=source.homes))
+        same = raw_content(root, names, folder)
     except DataError as error:
         return str(error)
     return "" if same == made["raw_content"] else f"the content of {raw} has changed"

@@ -10,7 +10,7 @@ Where the data name their splits, these are kept as they are, and `split` says w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -37,6 +37,7 @@ class Listed:
         splits: split of each (N,), or None where they are not named.
         groups: what belongs together (N,), or None.
         extra: further columns (N,).
+        where: what they were listed in, for messages.
     """
 
     paths: np.ndarray
@@ -44,12 +45,13 @@ class Listed:
     splits: np.ndarray | None = None
     groups: np.ndarray | None = None
     extra: dict[str, np.ndarray] = field(default_factory=dict)
+    where: Path = Path()
 
-    def where(self, keep: np.ndarray) -> Listed:
-        """Those of the mask `keep` (N,)."""
+    def kept(self, keep: np.ndarray) -> Listed:
+        """Return the images of the mask `keep` (N,)."""
         splits, groups = (None if column is None else column[keep] for column in (self.splits, self.groups))
         extra = {name: column[keep] for name, column in self.extra.items()}
-        return Listed(self.paths[keep], self.names[keep], splits, groups, extra)
+        return Listed(self.paths[keep], self.names[keep], splits, groups, extra, self.where)
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class Sharing:
         Raises:
             DataError: too few classes or images, or splits that contradict `split`.
         """
-        listed = listed.where(self._large_enough(listed.names, where, notes))
+        listed = replace(listed.kept(self._large_enough(listed.names, where, notes)), where=where)
         classes, labels = np.unique(listed.names.astype(str), return_inverse=True)
         splits = self._splits(listed, classes, labels, where, np.random.default_rng(seed))
         if len(np.unique(labels[splits == "train"])) < 2:
@@ -108,12 +110,12 @@ class Sharing:
         """Split (N,) of every image."""
         if listed.splits is None:
             splits = strings(["train"] * len(labels))
-            splits[self._held_out(listed, labels, splits == "train", self.test_fraction, rng, where)] = "test"
+            splits[self._held_out(listed, labels, splits == "train", self.test_fraction, rng)] = "test"
         else:
             splits = listed.splits.copy()
             self._check_given(classes, labels, splits, where)
         if not np.any(splits == "val"):
-            splits[self._held_out(listed, labels, splits == "train", self.val_fraction, rng, where)] = "val"
+            splits[self._held_out(listed, labels, splits == "train", self.val_fraction, rng)] = "val"
         return splits
 
     def _check_given(self, classes: np.ndarray, labels: np.ndarray, splits: np.ndarray, where: Path) -> None:
@@ -138,13 +140,12 @@ class Sharing:
         among: np.ndarray,
         fraction: float,
         rng: np.random.Generator,
-        where: Path,
     ) -> np.ndarray:
         """Mask (N,) of the share of the images `among` (N,) that is held out: whole classes, images or groups."""
         if self.split == "by_class":
             return among & np.isin(labels, hold_out_classes(np.unique(labels[among]), fraction, rng))
         if self.split == "by_group":
-            return self._groups_held_out(listed, labels, among, fraction, rng, where)
+            return self._groups_held_out(listed, labels, among, fraction, rng)
         chosen = np.zeros(len(labels), dtype=bool)
         chosen[np.flatnonzero(among)[hold_out_images(labels[among], fraction, rng)]] = True
         return chosen
@@ -156,11 +157,12 @@ class Sharing:
         among: np.ndarray,
         fraction: float,
         rng: np.random.Generator,
-        where: Path,
     ) -> np.ndarray:
         """Mask (N,) of whole groups, drawn class by class; a group belongs to the class of its first image."""
         if listed.groups is None:
-            raise DataError(f"{where} names no groups; say where they are (option group), or set split: by_image.")
+            raise DataError(
+                f"{listed.where} names no groups; say where they are (option group), or set split: by_image."
+            )
         rows = np.flatnonzero(among)
         groups, first, which = np.unique(listed.groups[rows].astype(str), return_index=True, return_inverse=True)
         owner = labels[rows][first]
