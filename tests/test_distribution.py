@@ -76,7 +76,7 @@ def test_init_starts_a_project(installed, tmp_path):
     done = run(installed, tmp_path, "-m", "probmetric.cli", "init")
     assert done.returncode == 0, done.stderr
     assert f"Started a project in {tmp_path}" in done.stdout
-    assert (tmp_path / "workflow/rules/runs.smk").is_file()
+    assert (tmp_path / "workflow/rules/run.smk").is_file()
     assert (tmp_path / "profiles/default/profile.yaml").is_file()  # where Snakemake looks for it
     assert "smoke" in run(installed, tmp_path, "-m", "probmetric.cli", "experiments").stdout
     (tmp_path / "params.yaml").unlink()

@@ -27,6 +27,11 @@ READ = {
     "figures": ["reports/tiny/runs.parquet", "reports/tiny/page.json"],
     "track": [f"results/{RUN}/metrics.json", f"results/{RUN}/run.yaml", "reports/tiny/metrics.json"],
 }
+# A run's process makes again what is lost of the run itself.
+MADE_AGAIN = (
+    f"results/{RUN}/posterior",
+    *(f"results/{RUN}/embeddings/{split}.s" for split in ("val", "test", "ood", "last")),
+)
 CASES = [(step, name) for step, names in READ.items() for name in names]
 
 
@@ -51,6 +56,11 @@ def test_a_step_names_what_it_cannot_read(step: str, name: str, tiny: Tiny):
         spoil(tiny.folder / name, how)
         outcome = tiny.run(step)
         assert "Traceback" not in outcome.output, how
+        if how == "dangling link" and name.startswith(MADE_AGAIN):
+            assert outcome.status == 0, outcome.output[-1000:]
+            assert (tiny.folder / name).read_bytes() == whole
+            tiny.remove_outputs(step)
+            continue
         assert outcome.status == 2, f"{how}: {outcome.output[-1000:]}"
         assert Path(name).name in outcome.output, how
         path = tiny.folder / name

@@ -99,8 +99,8 @@ def test_killed_as_a_whole_then_late_outputs(checkout):
 
 
 LOCKS = {
-    "of a process that is gone": json.dumps({"{prepared}": {"write": {"pid": 4194303, "cmd": "dvc repro"}}}),
-    "half-written": '{"{prepared}": {"write": {"pid":',
+    "of a process that is gone": json.dumps({"write": {"{prepared}": {"pid": 4194303, "cmd": "dvc repro"}}}),
+    "half-written": '{"write": {"{prepared}": {"pid":',
 }
 
 

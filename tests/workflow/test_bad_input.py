@@ -75,6 +75,7 @@ def test_a_truncated_file_is_named_with_the_fix(workspace, name):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     step = DAMAGED[name]
     run = "digits/laplace+training.epochs=2/seed0" if step == "fit" else "digits/contrastive+training.epochs=2/seed0"
+    (workspace.folder / f"results/{run}/made/{step}.json").unlink()  # the step is to be made again
     result = workspace.command("probmetric", "run", run, "--until", step, check=False)
     assert result.returncode == 2
     assert path.name in result.stdout
@@ -102,6 +103,7 @@ def test_two_workflows_at_once_on_one_folder(workspace):
 def test_a_read_only_results_folder(workspace, request):
     """Root ignores permissions, so a read-only mount stands for the folder."""
     folder = workspace.folder / "results"
+    (folder / "digits/contrastive+training.epochs=2/seed0/made/evaluate.json").unlink()
     mounted = subprocess.run(
         ["mount", "--bind", "-o", "ro", str(folder), str(folder)], check=False, capture_output=True
     )

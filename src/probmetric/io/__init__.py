@@ -409,11 +409,12 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Any], metadata: Mappin
     header[_CHECKSUM] = _checksum(dense, header)
     of_torch = any(hasattr(tensor, "detach") for tensor in dense.values())
     library = importlib.import_module(f"safetensors.{'torch' if of_torch else 'numpy'}")
+    try:
+        content = library.save(dense, {_HEADER: json.dumps(header, sort_keys=True)})
+    except (SafetensorError, KeyError) as error:
+        raise ValueError(f"{path} cannot hold these tensors: {error}") from error
     with atomic_path(path) as temporary:
-        try:
-            library.save_file(dense, temporary, {_HEADER: json.dumps(header, sort_keys=True)})
-        except (SafetensorError, KeyError) as error:
-            raise ValueError(f"{path} cannot hold these tensors: {error}") from error
+        temporary.write_bytes(content)
 
 
 def tensors_digest(tensors: Mapping[str, Any]) -> str:
@@ -464,11 +465,23 @@ def open_tensors(
     check_readable(path)
     try:
         with safe_open(path, framework="pt" if framework == "torch" else "numpy") as file:
+            if _is_altered(file.metadata() or {}):
+                raise FileError(f"{path} is damaged: its header was altered; {fix}.")
             yield file
     except FileNotFoundError as error:
         raise FileError(f"{path} is missing; run the step that writes it again.") from error
     except (SafetensorError, OSError) as error:
         raise FileError(f"{path} is damaged or truncated ({error}); {fix}.") from error
+
+
+def _is_altered(header: Mapping[str, str]) -> bool:
+    """Tell whether a header was written by `write_tensors` and changed since, so far as its form shows it."""
+    if _HEADER not in header:
+        return any(f'"{_CHECKSUM}"' in value for value in header.values())
+    try:
+        return not isinstance(json.loads(header[_HEADER]), dict)
+    except ValueError:
+        return True
 
 
 def tensor_metadata(file: Any) -> dict[str, str]:

@@ -92,7 +92,7 @@ def quiet_mlflow() -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in ("mlflow", "alembic")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
-        logger.setLevel(logging.WARNING)
+        logger.setLevel(logging.CRITICAL)  # what goes wrong is raised too, and said in words
     try:
         yield
     finally:
