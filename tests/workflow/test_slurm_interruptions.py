@@ -39,7 +39,7 @@ def slowed(fresh):
     """A workspace whose only method trains for two minutes while the file `slow` is there, and for seconds without."""
     (fresh.folder / "src/probmetric/losses/slow_softmax.py").write_text(SLOW_LOSS)
     method = {"loss": "slow_softmax", "backbone": {"name": "compact", "width": 4}, "training": TRAINING}
-    fresh.edit_yaml("params.yaml", lambda params: params["methods"].update(slow=method))
+    fresh.edit_yaml("params.yaml", lambda params: params.update(methods=params["methods"] | {"slow": method}, ood={}))
     fresh.edit_yaml(
         "workflow/experiments/smoke.yaml",
         lambda spec: spec.update(runs=[{"datasets": ["digits"], "methods": ["slow"], "seeds": [0, 1, 2]}]),
@@ -118,5 +118,5 @@ def test_a_failing_job_stops_only_its_own_branch_and_is_named(workspace):
     assert f"log: {log}" in summary
     assert "not finite" in summary, "the log's last line is shown"
     assert "not finite" in (workspace.folder / log).read_text()
-    assert "job(s) that need their results were not run" in summary
+    assert "everything that does not need them was done" in summary
     assert "logs/slurm/rule_run" in output, "SLURM's own log is named in the failed job's message"
