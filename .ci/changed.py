@@ -15,7 +15,7 @@ PACKAGE, TESTS = ROOT / "src/probmetric", ROOT / "tests"
 PROSE = ("README.md", "CONTRIBUTING.md", "docs", "reports")
 CONFIGURATION = ("params.yaml", "workflow", "Snakefile")
 # Folders whose modules are components, each found by its name.
-COMPONENTS = tuple(PACKAGE / room for room in ("losses", "uncertainty", "models", "scores", "data/sources"))
+COMPONENTS = tuple(PACKAGE / room for room in ("losses", "uncertainty", "models", "trust/scores", "data/sources"))
 IMPORT = re.compile(r"^(\s*)(?:from\s+([\w.]+)\s+import\s+(\([^)]*\)|.*)|import\s+([\w.]+))", re.MULTILINE)
 # What a test's imports do not tell: it starts processes or reads sources.
 READS = re.compile(r"subprocess|sys\.executable|src/probmetric|[\"']probmetric[\"']")

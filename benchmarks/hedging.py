@@ -2,7 +2,7 @@
 
     python benchmarks/hedging.py results/glyphs/tuned-hib+training.epochs=90/seed0 [more runs]
 
-Trained runs of HIB (`probmetric train RUN`) on data whose manifest has the column `distortion`. Rank correlation of
+Trained runs of HIB (`probmetric run RUN`) on data whose manifest has the column `distortion`. Rank correlation of
 σ/|μ| with the distortion of the training images: as the network has it, and where the objective has it once every image
 has a factor of its own on σ, from the network's σ and from one common σ; if both end alike, it is the objective's. For
 the test images: what 1/|μ|, σ and σ/|μ| tell: AUROC of a wrong neighbour, rank correlation with the distortion.
