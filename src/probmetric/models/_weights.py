@@ -56,11 +56,6 @@ def published_weights(tag: str, repository: str | None) -> Path:
         ) from error
 
 
-def is_packaged(tag: str) -> bool:
-    """Tell whether the weights of the timm model `tag` come from an installed package."""
-    return _packaged(PACKAGES.get(tag.partition(".")[0], "")) is not None
-
-
 def renamed_by_position(state: Mapping[str, Tensor], names: Mapping[str, Tensor], source: object) -> dict[str, Tensor]:
     """Return the tensors of `state` under the names of `names`, in whose order they are.
 

@@ -114,10 +114,6 @@ def _content(path: Path) -> bytes:
         ) from error
 
 
-def _unreadable(path: Path, error: OSError) -> DataError:
-    return DataError(f"{path} cannot be read ({error.strerror}); the dataset is incomplete, get it again.")
-
-
 def once(listed: Sequence[Row], key: Callable[[Row], Any]) -> None:
     """Raise `DataError` at the second of two rows with one key."""
     seen: dict[Any, int] = {}
