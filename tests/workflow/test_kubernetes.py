@@ -70,7 +70,6 @@ def test_the_workflow_runs_on_such_storage(fresh, finished, tmp_path):
     places = ["--default-storage-prefix", str(store), "--local-storage-prefix", str(local)]
     options = ["--default-storage-provider", "fs", *places, "--keep-storage-local-copies"]
     fresh.edit_smoke(methods=["cosine"])
-    fresh.edit_yaml("params.yaml", lambda params: params.update(ood={}))
     fresh.snakemake(*options)
     for name in ("model.safetensors", "embeddings/test.safetensors"):
         assert (fresh.folder / run / name).read_bytes() == (finished.folder / run / name).read_bytes()
