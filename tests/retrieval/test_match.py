@@ -88,8 +88,8 @@ def test_bad_galleries_are_named():
     rows = np.eye(3, dtype=np.float32)
     with pytest.raises(ValueError, match="gallery has no labels"):
         match_record(rows, rows, None)
-    with pytest.raises(ValueError, match="gallery_labels: entry 1 is -1"):
-        match_record(rows, rows, [0, -1, 2])
+    with pytest.raises(ValueError, match="gallery_labels: entry 1 is -2"):
+        match_record(rows, rows, [0, -2, 2])
     with pytest.raises(ValueError, match="nothing can be found in it but the query itself"):
         match_record(rows[:1], rows[:1], [0], self_index=np.array([0]))
     with pytest.raises(ValueError, match="self_index has shape"):

@@ -5,6 +5,7 @@ import pytest
 from brute_force import cosine_keys
 
 from probmetric.retrieval import search
+from probmetric.retrieval.problem import build_problem
 from probmetric.retrieval.torch_engine import torch_nearest
 
 
@@ -64,7 +65,10 @@ def test_torch_gives_the_same(rows, monkeypatch):
     own = np.where(np.arange(len(rows)) % 2, np.arange(len(rows)), -1)
     expected = search(rows, rows, 9, self_index=own)
     monkeypatch.setattr("probmetric.retrieval.torch_engine.BLOCK_BYTES", 8 * len(rows) * 50)
-    nearest, cosines = torch_nearest(rows, rows, own, 9)
+    problem = build_problem(
+        rows, np.zeros(307, dtype=int), gallery=rows, gallery_labels=np.zeros(307, dtype=int), self_index=own
+    )
+    nearest, cosines = torch_nearest(problem, 9)
     np.testing.assert_array_equal(nearest, expected.rows)
     np.testing.assert_array_equal(cosines, expected.cosines)
 

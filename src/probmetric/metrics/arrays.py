@@ -87,18 +87,18 @@ def normalized(array: NDArray[np.float32], name: str) -> NDArray[np.float32]:
     return (array / norms[:, None]).astype(np.float32)
 
 
-def labels_of(values: Any, count: int, name: str, of: str) -> NDArray[np.int64]:
-    """`values` as non-negative int64 labels (N,), one for each of the `count` rows of argument `of`."""
+def labels_of(values: Any, count: int, name: str, of: str, *, least: int = 0) -> NDArray[np.int64]:
+    """`values` as int64 labels (N,) of `least` or more, one for each of the `count` rows of argument `of`."""
     array = to_numpy(values)
     if array.ndim != 1 or len(array) != count:
         raise ValueError(f"{name} has shape {array.shape}; expected ({count},), one label for each row of {of}.")
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} has dtype {array.dtype}; expected integers.")
     array = array.astype(np.int64)
-    negative = np.flatnonzero(array < 0)
+    negative = np.flatnonzero(array < least)
     if negative.size:
         raise ValueError(
-            f"{name}: entry {negative[0]} is {array[negative[0]]}; labels are integers from 0 upwards. "
+            f"{name}: entry {negative[0]} is {array[negative[0]]}; labels are integers from {least} upwards. "
             "Remove unlabelled images first."
         )
     return array

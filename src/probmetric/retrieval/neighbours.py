@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
 from probmetric.retrieval.keys import float32_error, keys, on_grid, steps_of
-from probmetric.retrieval.problem import checked_self_index, numpy_rows
-from probmetric.retrieval.rank_counts import COMPILED_FROM, has_kernels
+from probmetric.retrieval.problem import Problem, numpy_rows, struck_rows
+from probmetric.retrieval.rank_counts import COMPILED_FROM, engine, has_kernels
+from probmetric.retrieval.relation import SparseRelation
 
 Ints = NDArray[np.int64]
 Doubles = NDArray[np.float64]
@@ -38,7 +39,13 @@ class Nearest(NamedTuple):
 
 
 def search(
-    queries: Any, gallery: Any = None, k: int = 1, *, self_index: Any = None, normalize: bool = False
+    queries: Any,
+    gallery: Any = None,
+    k: int = 1,
+    *,
+    self_index: Any = None,
+    ignore: Any = None,
+    normalize: bool = False,
 ) -> Nearest:
     """Return the k nearest gallery rows of each query by cosine.
 
@@ -48,10 +55,13 @@ def search(
             (n,M) that are numbered through; None asks the queries among themselves, each of the others.
         k: length of the lists.
         self_index: (Q,) gallery row that is the query itself and is not to be found, -1 for none.
+        ignore: gallery rows that a query is not to find either: (Q,N) bool, a SciPy sparse matrix (Q,N), integer pairs
+            (P,2) of query and gallery row, or a list of gallery rows for each query.
         normalize: divide rows by their norms first.
 
     Raises:
-        ValueError: k that is not 1 to N, rows that are not finite or no unit vectors, dimensions that differ.
+        ValueError: k that is not 1 to the number of rows that every query can find, rows that are not finite or no unit
+            vectors, dimensions that differ.
 
     Examples:
         >>> points = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
@@ -59,46 +69,37 @@ def search(
         >>> rows.ravel().tolist(), cosines.ravel().round(6).tolist()
         ([1, 0, 1], [0.8, 0.8, 0.6])
     """
-    asked = numpy_rows(queries, "queries", normalize=normalize)
-    if gallery is None:
-        parts, own = [asked], np.arange(len(asked))
-        check_k(k, len(asked) - 1)
-    else:
-        parts = _parts(gallery, asked.shape[1], normalize)
-        index = checked_self_index(self_index, len(asked), sum(map(len, parts)))
-        check_k(k, sum(map(len, parts)) - (index is not None))
-        own = np.full(len(asked), -1) if index is None else index
-    if arrays.is_cuda(queries):
-        from probmetric.retrieval.torch_engine import torch_nearest
-
-        return Nearest(*torch_nearest(asked, np.concatenate(parts), own, k))
-    if gallery is None and len(asked) ** 2 >= COMPILED_FROM and k <= LONGEST_LIST and has_kernels():
-        from probmetric.retrieval.compiled import searched_lists
-
-        return settled(asked, searched_lists(asked, None, k).nearest())
-    return Search(asked, parts, own).nearest(k)
+    unit = numpy_rows(queries, "queries", normalize=normalize)
+    parts = [unit] if gallery is None else parts_of(gallery, unit.shape[1], normalize)
+    itself = np.arange(len(unit)) if gallery is None else self_index
+    struck = struck_rows(itself, ignore, (len(unit), sum(map(len, parts))))
+    if not arrays.is_cuda(queries):
+        return nearest(unit, parts, struck, k)
+    check_k(k, struck, parts)
+    nothing = SparseRelation(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), (len(unit), 1))
+    return Nearest(*engine("torch_engine").torch_nearest(Problem(unit, np.concatenate(parts), nothing, struck), k))
 
 
-def nearest_of_others(queries: Floats, gallery: Any, own: Ints, classes: Ints, labels: Ints) -> Doubles:
-    """Return the cosine (Q,) of the nearest gallery row but row `own` (Q,) of another class than `classes` (Q,).
+def nearest(unit: Floats, parts: list[NDArray[Any]], struck: SparseRelation, k: int) -> Nearest:
+    """Return the k nearest, in the `parts` (n,M) of a gallery, of checked rows `unit` (Q,M), less those `struck`."""
+    check_k(k, struck, parts)
+    if parts[0] is unit and len(unit) ** 2 >= COMPILED_FROM and k <= LONGEST_LIST and has_kernels():
+        lists = engine("compiled").searched_lists(unit, struck, k)
+        return settled(Search(unit, parts, struck), lists.nearest())
+    return Search(unit, parts, struck).nearest(k)
 
-    `labels` (N,) are the classes of the gallery; -inf where all are of that one.
-    """
-    parts = _parts(gallery, queries.shape[1], False)
-    return Search(queries, parts, own, classes, labels).nearest(1).cosines[:, 0]
 
-
-def check_k(k: int, available: int) -> None:
-    """Raise a ValueError where not so many rows can be found."""
+def check_k(k: int, struck: SparseRelation, parts: list[NDArray[Any]]) -> None:
+    """Raise a ValueError where a query cannot find so many rows."""
+    available = sum(map(len, parts)) - int(struck.counts.max())
     if not 1 <= k <= available:
         raise ValueError(f"k is {k}; expected 1 to {available}, the number of rows that can be found.")
 
 
-def settled(asked: Floats, lists: Any) -> Nearest:
-    """Return what compiled `lists` (see `compiled.Listed`) hold, each query that they do not prove searched again."""
-    rows, cosines = lists.rows, lists.cosines
-    Search(asked, [asked], np.arange(len(asked))).search_again(np.flatnonzero(~lists.sure), rows, cosines)
-    return Nearest(rows, cosines)
+def settled(search: Search, listed: Any) -> Nearest:
+    """Return what compiled lists hold (`compiled.Listed`), each query that they do not prove searched again."""
+    search.search_again(np.flatnonzero(~listed.sure), listed.rows, listed.cosines)
+    return Nearest(listed.rows, listed.cosines)
 
 
 def in_parts(gallery: Any) -> bool:
@@ -106,7 +107,7 @@ def in_parts(gallery: Any) -> bool:
     return isinstance(gallery, list | tuple) and len(gallery) > 0 and getattr(gallery[0], "ndim", 0) == 2
 
 
-def _parts(gallery: Any, dim: int, normalize: bool) -> list[NDArray[Any]]:
+def parts_of(gallery: Any, dim: int, normalize: bool = False) -> list[NDArray[Any]]:
     """Return the gallery as arrays (n,M); rows on disk stay there and are checked where they are found."""
     parts = list(gallery) if in_parts(gallery) else [numpy_rows(gallery, "gallery", normalize=normalize)]
     widths = {part.shape[1] for part in parts}
@@ -117,14 +118,14 @@ def _parts(gallery: Any, dim: int, normalize: bool) -> list[NDArray[Any]]:
 
 @dataclass(frozen=True)
 class Search:
-    """One search: unit queries `asked` (Q,M), the gallery's `parts` (n,M), what a query is not to find.
+    """One search: unit queries (Q,M), the gallery's `parts` (n,M), and the rows `struck` that a query is not to find.
 
-    That is row `own` (Q,), -1 for none, and, where `classes` (Q,) are given, rows of this class by their `labels` (N,).
+    Where `classes` (Q,) are given, these are also rows of this class by their `labels` (N,).
     """
 
-    asked: Floats
+    queries: Floats
     parts: list[NDArray[Any]]
-    own: Ints
+    struck: SparseRelation
     classes: Ints | None = None
     labels: Ints | None = None
 
@@ -132,14 +133,14 @@ class Search:
         """Return the k nearest: candidates in order of their exact keys, searched again where these may lack one."""
         rows, rough = self._candidates(k + SPARE)
         cosines, ordered = np.empty((len(rows), k)), np.empty((len(rows), k), dtype=np.int64)
-        step = max(1, CELLS // (self.asked.shape[1] * rows.shape[1]))
+        step = max(1, CELLS // (self.queries.shape[1] * rows.shape[1]))
         for start in range(0, len(rows), step):
             part = slice(start, start + step)
             exact = self._exact(part, rows[part])
             order = np.lexsort((rows[part], -exact), axis=1)[:, :k]
             cosines[part] = np.take_along_axis(exact, order, axis=1)
             ordered[part] = np.take_along_axis(rows[part], order, axis=1)
-        unsure = cosines[:, -1] <= rough[:, -1] + float32_error(self.asked.shape[1], "cosine")
+        unsure = cosines[:, -1] <= rough[:, -1] + float32_error(self.queries.shape[1], "cosine")
         self.search_again(np.flatnonzero(unsure), ordered, cosines)
         return Nearest(ordered, cosines)
 
@@ -147,7 +148,7 @@ class Search:
         """Replace the lists `rows` and `cosines` (Q,k) of the queries numbered `which` by those of all exact keys."""
         for start in range(0, len(which), CELLS // BLOCK_ROWS):
             again = which[start : start + CELLS // BLOCK_ROWS]
-            queries = on_grid(self.asked[again], steps_of(self.asked[again], "cosine"))
+            queries = on_grid(self.queries[again], steps_of(self.queries[again], "cosine"))
             best, index = np.empty((len(again), 0)), np.empty((len(again), 0), dtype=np.int64)
             for first, block in self._blocks():
                 exact = keys(queries, on_grid(block, steps_of(block, "cosine")), "cosine")
@@ -165,20 +166,20 @@ class Search:
 
     def _strike(self, products: NDArray[Any], which: Ints, first: int) -> None:
         """Take what the queries `which` (B,) are not to find out of their `products` (B,G), columns from `first` on."""
-        own = self.own[which]
-        here = np.flatnonzero((own >= first) & (own < first + products.shape[1]))
-        products[here, own[here] - first] = -np.inf
+        owner, columns = self.struck.of(which)
+        here = (columns >= first) & (columns < first + products.shape[1])
+        products[owner[here], columns[here] - first] = -np.inf
         if self.classes is not None and self.labels is not None:
             products[self.classes[which, None] == self.labels[first : first + products.shape[1]]] = -np.inf
 
     def _candidates(self, width: int) -> tuple[Ints, Floats]:
         """Return rows (Q,W) that may be among the nearest and their float32 products, descending; -1, -inf for none."""
-        rows = np.full((len(self.asked), width), -1)
-        rough = np.full((len(self.asked), width), -np.inf, dtype=np.float32)
+        rows = np.full((len(self.queries), width), -1)
+        rough = np.full((len(self.queries), width), -np.inf, dtype=np.float32)
         for first, block in self._blocks():
-            for start in range(0, len(self.asked), CELLS // BLOCK_ROWS):
+            for start in range(0, len(self.queries), CELLS // BLOCK_ROWS):
                 part = slice(start, start + CELLS // BLOCK_ROWS)
-                products = self.asked[part] @ block.T
+                products = self.queries[part] @ block.T
                 if not np.isfinite(products[0]).all():
                     raise ValueError("a row is not finite")
                 self._strike(products, np.arange(len(rows))[part], first)
@@ -187,10 +188,10 @@ class Search:
 
     def _exact(self, part: slice, rows: Ints) -> Doubles:
         """Return the exact keys (B,W) of the queries `part` with the gallery `rows` (B,W); -inf where a row is -1."""
-        asked, listed = self.asked[part], rows >= 0
+        queries, listed = self.queries[part], rows >= 0
         candidates = gathered(self.parts, np.where(listed, rows, max(0, rows.max())).ravel())
         searched = on_grid(candidates, steps_of(candidates, "cosine")).reshape(*rows.shape, -1)
-        products: Doubles = np.einsum("bm,bwm->bw", on_grid(asked, steps_of(asked, "cosine")), searched)
+        products: Doubles = np.einsum("bm,bwm->bw", on_grid(queries, steps_of(queries, "cosine")), searched)
         return np.where(listed, products, -np.inf)
 
 
