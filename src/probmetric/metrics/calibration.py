@@ -21,41 +21,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
-from probmetric.metrics.record import Metric, measured
+from probmetric.metrics.record import table
 
 Doubles = NDArray[np.float64]
 Scheme = Literal["equal_mass", "equal_width"]
 
-METRICS = measured(
-    ("calibration",),
+METRICS = table(
+    "calibration",
     __name__,
-    Metric("ece", "ECE", "lower", "top-label, 15 bins of equal mass, L1"),
-    Metric("ece_l2", "ECE", "lower", "the same with the root of the mean square", "what paper 002 prints as ECE", "l2"),
-    Metric("ece_equal_width", "ECE", "lower", "15 bins of equal width, L1", "Guo et al. 2017", "equal width"),
-    Metric(
-        "ece_classwise",
-        "ECE",
-        "lower",
-        "mean over classes of each column's error, equal width",
-        "Nixon et al. 2019",
-        "classwise",
-    ),
-    Metric("ece_adaptive", "ECE", "lower", "the same, equal mass", "Nixon et al. 2019", "adaptive"),
-    Metric(
-        "retrieval_ece",
-        "ECE",
-        "lower",
-        "nearest neighbour in each of S samples; confidence = share of the winning label; 10 bins of equal width",
-        variant="retrieval",
-    ),
-    Metric(
-        "retrieval_ece_as_published",
-        "ECE",
-        "lower",
-        "the same with the last bin open, which drops unanimous votes",
-        "paper 003's code",
-        "retrieval as published",
-    ),
+    """
+    ece | ECE ↓ | top-label, 15 bins of equal mass, L1
+    ece_l2 | ECE (l2) ↓ | the same with the root of the mean square | what paper 002 prints as ECE
+    ece_equal_width | ECE (equal width) ↓ | 15 bins of equal width, L1 | Guo et al. 2017
+    ece_classwise | ECE (classwise) ↓ | mean over classes of each column's error, equal width | Nixon et al. 2019
+    ece_adaptive | ECE (adaptive) ↓ | the same, equal mass | Nixon et al. 2019
+    retrieval_ece | ECE (retrieval) ↓ | nearest neighbour in each of S samples; confidence = share of the winning label;
+        10 bins of equal width
+    retrieval_ece_as_published | ECE (retrieval as published) ↓ | the same with the last bin open, which drops unanimous
+        votes | paper 003's code
+    """,
 )
 
 

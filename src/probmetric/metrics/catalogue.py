@@ -9,11 +9,12 @@ import re
 from dataclasses import replace
 
 from probmetric.metrics import (
+    answers,
     calibration,
     classification,
     clustering,
     correlation,
-    elsewhere,
+    duration,
     ood,
     ranked,
     selective,
@@ -30,12 +31,11 @@ METRICS: tuple[Metric, ...] = (
     *selective.METRICS,
     *classification.METRICS,
     *calibration.METRICS,
-    *elsewhere.TRUST,
+    *answers.METRICS,
     *correlation.METRICS,
     *verification.METRICS,
     *ood.METRICS,
-    *elsewhere.TRAINING,
-    *elsewhere.EMBEDDING,
+    *duration.METRICS,
 )
 _BY_NAME = {(group, metric.name): metric for metric in METRICS for group in metric.groups}
 _OF_SCORES = tuple(dict.fromkeys(metric.name for metric in METRICS if metric.name.endswith("{score}")))

@@ -15,22 +15,18 @@ import numpy as np
 
 from probmetric.metrics import arrays
 from probmetric.metrics.calibration import calibration_error, classwise_calibration_error
-from probmetric.metrics.record import Metric, measured
+from probmetric.metrics.record import table
 
-METRICS = measured(
-    ("classification",),
+METRICS = table(
+    "classification",
     __name__,
-    Metric("accuracy", "Accuracy", "higher", "share of images whose most probable class is right"),
-    Metric("nll", "NLL", "lower", "mean −log p(label)"),
-    Metric("brier", "Brier score", "lower", "mean Σ (p − onehot)² in [0, 2]"),
-    Metric(
-        "error_auroc",
-        "AUROC",
-        "higher",
-        "AUROC of the uncertainty for wrongly against rightly classified images",
-        "paper 002, table 1",
-        "error",
-    ),
+    """
+    accuracy | Accuracy ↑ | share of images whose most probable class is right
+    nll | NLL ↓ | mean −log p(label)
+    brier | Brier score ↓ | mean Σ (p − onehot)² in [0, 2]
+    error_auroc | AUROC (error) ↑ | AUROC of the uncertainty for wrongly against rightly classified images | paper 002,
+        table 1
+    """,
 )
 
 

@@ -16,17 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
-from probmetric.metrics.record import Metric, measured
+from probmetric.metrics.record import table
 
 Ints = NDArray[np.int64]
 Doubles = NDArray[np.float64]
 
-METRICS = measured(
-    ("clustering",),
+METRICS = table(
+    "clustering",
     __name__,
-    Metric("nmi", "NMI", "higher", "normalised mutual information, by the arithmetic mean"),
-    Metric("ami", "AMI", "higher", "mutual information adjusted for chance"),
-    Metric("f1", "F1", "higher", "over pairs of images"),
+    """
+    nmi | NMI ↑ | normalised mutual information, by the arithmetic mean
+    ami | AMI ↑ | mutual information adjusted for chance
+    f1 | F1 ↑ | over pairs of images
+    """,
 )
 
 

@@ -36,7 +36,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from probmetric.metrics.record import Metric, measured
+from probmetric.metrics.record import table
 
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -45,67 +45,28 @@ MAP_CUTOFFS = (5, 10, 20, 1000)
 PAIRS = 1 << 15
 EMPTY_AS_ONE = (5, 10, 20)
 
-METRICS = measured(
-    (
-        *("retrieval", "val/retrieval", "last/retrieval", "retrieval_euclidean", "retrieval_poincare"),
-        *("retrieval_day_to_night", "retrieval_night_to_day", "retrieval_sampled"),
-    ),
+METRICS = table(
+    "retrieval val/retrieval last/retrieval retrieval_euclidean retrieval_poincare "
+    "retrieval_day_to_night retrieval_night_to_day retrieval_sampled",
     __name__,
-    Metric(
-        "recall_at_{k}",
-        "Recall@{k}",
-        "higher",
-        "1 if r₁ ≤ k",
-        'all papers; paper 003 prints recall@1 as "mAP@1", with `empty="zero"`. It is not the recall of information '
-        "retrieval",
-    ),
-    Metric(
-        "recall_at_1_empty_as_zero",
-        "Recall@1",
-        "higher",
-        "recall@1 with 0 for a query without positives",
-        "paper 003 as released",
-        variant="empty as zero",
-    ),
-    Metric("precision_at_{k}", "Precision@{k}", "higher", "h(k) / k", "MLRC (k = 1)"),
-    Metric("r_precision", "R-precision", "higher", "h(n) / n", "MLRC, paper 004"),
-    Metric("map_at_r", "MAP@R", "higher", "AP(n) / n", "papers 002, 004, MLRC"),
-    *(Metric(f"map_at_{k}", f"MAP@{k}", "higher", "AP(k) / min(n, k)", "paper 003") for k in (5, 10, 20)),
-    *(
-        Metric(
-            f"map_at_{k}_empty_as_one",
-            f"MAP@{k}",
-            "higher",
-            "the same, with 1 for a query without positives",
-            "paper 003 as released; inflates LFW, where most people have one image",
-            variant="empty as one",
-        )
-        for k in (5, 10, 20)
-    ),
-    Metric(
-        "map_at_1000",
-        "MAP@1000",
-        "higher",
-        "AP(1000) / min(n, 1000)",
-        "the attainable version of papers 000, 001",
-    ),
-    Metric(
-        "map_at_1000_over_class_size",
-        "MAP@1000",
-        "higher",
-        "AP(1000) / (n + 1)",
-        "papers 000, 001 as released; at most n / (n + 1)",
-        variant="over class size",
-    ),
-    Metric(
-        "map_at_class_size",
-        "MAP@class size",
-        "higher",
-        "AP(n + 1) / (n + 1)",
-        'papers 000, 001 as released ("mAP@C")',
-    ),
-    Metric("mrr", "MRR", "higher", "1 / r₁"),
-    Metric("queries_without_positives", "", "none", "their number; they are left out of the means"),
+    """
+    recall_at_{k} | Recall@{k} ↑ | 1 if r₁ ≤ k | all papers; paper 003 prints recall@1 as "mAP@1", with `empty="zero"`.
+        It is not the recall of information retrieval
+    recall_at_1_empty_as_zero | Recall@1 (empty as zero) ↑ | recall@1 with 0 for a query without positives | paper 003
+        as released
+    precision_at_{k} | Precision@{k} ↑ | h(k) / k | MLRC (k = 1)
+    r_precision | R-precision ↑ | h(n) / n | MLRC, paper 004
+    map_at_r | MAP@R ↑ | AP(n) / n | papers 002, 004, MLRC
+    map_at_5, map_at_10, map_at_20 | MAP@{} ↑ | AP(k) / min(n, k) | paper 003
+    map_at_5_empty_as_one, map_at_10_empty_as_one, map_at_20_empty_as_one | MAP@{} (empty as one) ↑ | the same, with 1
+        for a query without positives | paper 003 as released; inflates LFW, where most people have one image
+    map_at_1000 | MAP@1000 ↑ | AP(1000) / min(n, 1000) | the attainable version of papers 000, 001
+    map_at_1000_over_class_size | MAP@1000 (over class size) ↑ | AP(1000) / (n + 1) | papers 000, 001 as released; at
+        most n / (n + 1)
+    map_at_class_size | MAP@class size ↑ | AP(n + 1) / (n + 1) | papers 000, 001 as released ("mAP@C")
+    mrr | MRR ↑ | 1 / r₁
+    queries_without_positives | | their number; they are left out of the means
+    """,
 )
 
 

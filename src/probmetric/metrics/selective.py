@@ -32,82 +32,36 @@ from numpy.typing import NDArray
 from probmetric.metrics import arrays
 from probmetric.metrics.correlation import group_means
 from probmetric.metrics.ood import auroc
-from probmetric.metrics.record import Metric, measured
+from probmetric.metrics.record import table
 
 Doubles = NDArray[np.float64]
 STEPS = 99
 COVERAGES = (50, 80, 90)
 
-METRICS = measured(
-    ("sparsification", "val/sparsification"),
+METRICS = table(
+    "sparsification val/sparsification",
     __name__,
-    Metric(
-        "ausc",
-        "AUSC",
-        "higher",
-        "area under accuracy against share removed (0..98 %, most uncertain first), divided by its width",
-    ),
-    Metric(
-        "ausc_as_published",
-        "AUSC",
-        "higher",
-        "the same with dx = 1/99, at most 98/99; the evaluator uses the mean of the query's and the neighbour's "
-        "uncertainty here",
-        "paper 003",
-        variant="as published",
-    ),
-    Metric(
-        "ausc_as_published_empty_as_zero",
-        "AUSC",
-        "higher",
-        "the same with queries without positives counted as errors; others are left out above",
-        "paper 003 as released",
-        variant="as published empty as zero",
-    ),
-    Metric("ausc_query_and_neighbour", "AUSC", "higher", "`ausc` with that mean", variant="query and neighbour"),
-    Metric("ausc_gap_to_oracle", "AUSC gap to oracle", "lower", "area when the wrong answers go first, minus `ausc`"),
-    Metric("aurc", "AURC", "lower", "mean error rate over coverages 1/N, ..., 1"),
-    Metric(
-        "error_auroc",
-        "AUROC",
-        "higher",
-        "P(a wrong answer is less certain than a right one)",
-        "paper 002's AUROC of the norm, with uncertainty = −norm",
-        variant="error",
-    ),
-    Metric(
-        "error_auroc_{score}",
-        "AUROC",
-        "higher",
-        "the same for a score of the answer (`probmetric list scores`) in place of the own uncertainty",
-        variant="error",
-    ),
-    Metric(
-        "augrc",
-        "AUGRC",
-        "lower",
-        "area under the share of all images that are answered and wrong, against coverage",
-        "Traub et al. 2024",
-    ),
-    Metric("e_aurc", "E-AURC", "lower", "`aurc` minus that of the best order", "Geifman et al. 2019"),
-    Metric("risk_at_coverage_80", "Risk", "lower", "error rate of the surest 80 %", variant="at coverage 80"),
-    Metric(
-        "coverage_at_risk_5",
-        "Coverage",
-        "higher",
-        "largest share of the surest of whom at most 5 % are wrong",
-        variant="at risk 5",
-    ),
-    *(
-        Metric(
-            f"accuracy_at_coverage_{share}",
-            "Accuracy",
-            "higher",
-            "accuracy of the surest so many %",
-            variant=f"at coverage {share}",
-        )
-        for share in (50, 80, 90)
-    ),
+    """
+    ausc | AUSC ↑ | area under accuracy against share removed (0..98 %, most uncertain first), divided by its width
+    ausc_as_published | AUSC (as published) ↑ | the same with dx = 1/99, at most 98/99; the evaluator uses the mean of
+        the query's and the neighbour's uncertainty here | paper 003
+    ausc_as_published_empty_as_zero | AUSC (as published empty as zero) ↑ | the same with queries without positives
+        counted as errors; others are left out above | paper 003 as released
+    ausc_query_and_neighbour | AUSC (query and neighbour) ↑ | `ausc` with that mean
+    ausc_gap_to_oracle | AUSC gap to oracle ↓ | area when the wrong answers go first, minus `ausc`
+    aurc | AURC ↓ | mean error rate over coverages 1/N, ..., 1
+    error_auroc | AUROC (error) ↑ | P(a wrong answer is less certain than a right one) | paper 002's AUROC of the norm,
+        with uncertainty = −norm
+    error_auroc_{score} | AUROC (error) ↑ | the same for a score of the answer (`probmetric list scores`) in place of
+        the own uncertainty
+    augrc | AUGRC ↓ | area under the share of all images that are answered and wrong, against coverage | Traub et al.
+        2024
+    e_aurc | E-AURC ↓ | `aurc` minus that of the best order | Geifman et al. 2019
+    risk_at_coverage_80 | Risk (at coverage 80) ↓ | error rate of the surest 80 %
+    coverage_at_risk_5 | Coverage (at risk 5) ↑ | largest share of the surest of whom at most 5 % are wrong
+    accuracy_at_coverage_50, accuracy_at_coverage_80, accuracy_at_coverage_90 | Accuracy (at coverage {}) ↑ | accuracy
+        of the surest so many %
+    """,
 )
 
 

@@ -31,71 +31,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
-from probmetric.metrics.record import Metric, measured
+from probmetric.metrics.record import table
 
 Doubles = NDArray[np.float64]
 Floats = NDArray[np.float32]
 ROWS = 4096
 RESOLUTION = 1e-7
 
-_STRUCTURE = (
-    Metric(
-        "richness_kl",
-        "Spectrum KL",
-        "none",
-        "KL(U ‖ singular values / sum) of the uncentred matrix; lower = more directions in use",
-        "000 T5, 001 T3 (ρ)",
-    ),
-    Metric(
-        "richness_kl_without_first",
-        "Spectrum KL",
-        "none",
-        "the same without the largest singular value",
-        'their mode "@2"',
-        variant="without first",
-    ),
-    Metric("density", "", "none", "mean distance within classes / between class means, cosine distance", "001 T3 (π)"),
-    Metric(
-        "uniformity",
-        "Uniformity",
-        "none",
-        "mean over pairs of exp(−2 ‖u − v‖²), no logarithm, self pairs left out",
-        "001 T3 (G₂)",
-    ),
-    *(
-        Metric(
-            f"concentration_{kind}",
-            "",
-            "none",
-            "spread over classes of the mean distance to the class mean / between means",
-            "001 T3 (σ²κ): compare changes, its printed scale is unclear",
-        )
-        for kind in ("variance", "std")
-    ),
-    Metric(
-        "cluster_diversity",
-        "Cluster diversity",
-        "none",
-        "mean variance of distances within a class",
-        "000 T5: relative changes",
-    ),
-)
-_PROXIES = tuple(
-    Metric(
-        f"proxy_{kind}",
-        kind.upper(),
-        "lower",
-        "least-cost assignment of proxies to distinct embeddings of their class (`proxy_transport`), with "
-        "`evaluation.proxies: true`",
-        "004 T3 prints `proxy_w1` under the name W2",
-        variant="proxy",
-    )
-    for kind in ("w1", "w2")
-)
-
 METRICS = (
-    *measured(("structure", "train/structure"), __name__, *_STRUCTURE),
-    *measured(("structure",), __name__, *_PROXIES),
+    *table(
+        "structure train/structure",
+        __name__,
+        """
+        richness_kl | Spectrum KL | KL(U ‖ singular values / sum) of the uncentred matrix; lower = more directions in
+            use | 000 T5, 001 T3 (ρ)
+        richness_kl_without_first | Spectrum KL (without first) | the same without the largest singular value | their
+            mode "@2"
+        density | | mean distance within classes / between class means, cosine distance | 001 T3 (π)
+        uniformity | Uniformity | mean over pairs of exp(−2 ‖u − v‖²), no logarithm, self pairs left out | 001 T3 (G₂)
+        concentration_variance, concentration_std | | spread over classes of the mean distance to the class mean /
+            between means | 001 T3 (σ²κ): compare changes, its printed scale is unclear
+        cluster_diversity | Cluster diversity | mean variance of distances within a class | 000 T5: relative changes
+        """,
+    ),
+    *table(
+        "structure",
+        __name__,
+        """
+        proxy_w1, proxy_w2 | W{} (proxy) ↓ | least-cost assignment of proxies to distinct embeddings of their class
+            (`proxy_transport`), with `evaluation.proxies: true` | 004 T3 prints `proxy_w1` under the name W2
+        """,
+    ),
 )
 
 

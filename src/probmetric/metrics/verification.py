@@ -18,32 +18,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics.ood import auroc
-from probmetric.metrics.record import Metric, measured
+from probmetric.metrics.record import table
 
 Doubles = NDArray[np.float64]
 FOLDS = 10
 FALSE_ACCEPTS = 0.01
 
-METRICS = measured(
-    ("verification",),
+METRICS = table(
+    "verification",
     __name__,
-    Metric(
-        "accuracy",
-        "Accuracy",
-        "higher",
-        "pairs told right; each tenth by the threshold that is best on the other nine",
-    ),
-    Metric("auroc", "AUROC", "higher", "over all thresholds of the cosine"),
-    Metric("eer", "Equal error rate", "lower", "where as many are refused wrongly as are accepted wrongly"),
-    Metric("tar_at_far_1", "TAR at 1 % FAR", "higher", "true accepts at 1 % false accepts"),
-    Metric(
-        "edc",
-        "FNMR under discard",
-        "lower",
-        "mean share of genuine pairs refused, at the threshold of 1 % false accepts of all pairs, while 0..20 % of "
-        "the pairs are discarded, those with the least certain image first",
-        "error versus discard, ISO/IEC 29794-1:2024",
-    ),
+    """
+    accuracy | Accuracy ↑ | pairs told right; each tenth by the threshold that is best on the other nine
+    auroc | AUROC ↑ | over all thresholds of the cosine
+    eer | Equal error rate ↓ | where as many are refused wrongly as are accepted wrongly
+    tar_at_far_1 | TAR at 1 % FAR ↑ | true accepts at 1 % false accepts
+    edc | FNMR under discard ↓ | mean share of genuine pairs refused, at the threshold of 1 % false accepts of all
+        pairs, while 0..20 % of the pairs are discarded, those with the least certain image first | error versus
+            discard, ISO/IEC
+        29794-1:2024
+    """,
 )
 
 

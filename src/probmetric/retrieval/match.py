@@ -179,7 +179,7 @@ def find_match(
     most = min(k, len(kept) - int(struck.counts.max()))
     if most < 1:
         raise ValueError(
-            f"the gallery has {len(kept)} image(s); nothing can be found in it but the query itself, or what it ignores."
+            f"the gallery has {len(kept)} image(s); nothing can be found in it but the query itself or junk."
         )
     match = match_of_lists(space, nearest(rows, parts, struck, most))
     indices = kept[match.indices]
