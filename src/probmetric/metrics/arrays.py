@@ -6,6 +6,7 @@ its `detach` method. Every complaint names the argument, the first offending pos
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,12 @@ def labels_of(values: Any, count: int, name: str, of: str, *, least: int = 0) ->
             "Remove unlabelled images first."
         )
     return array
+
+
+def check_choice(value: Any, name: str, allowed: Sequence[Any]) -> None:
+    """Raise a ValueError if argument `name` is none of the `allowed`."""
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r}; allowed: {', '.join(map(repr, allowed))}.")
 
 
 def vector(values: Any, name: str, *, count: int | None = None) -> NDArray[np.float64]:

@@ -73,8 +73,7 @@ def calibration_error(
         >>> round(calibration_error([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0], scheme="equal_width"), 12)
         0.15
     """
-    if norm not in ("l1", "l2"):
-        raise ValueError(f"norm is {norm!r}; allowed: 'l1', 'l2'.")
+    arrays.check_choice(norm, "norm", ("l1", "l2"))
     return reliability(confidence, correct, bins=bins, scheme=scheme, last_bin=last_bin).error(norm)
 
 
@@ -95,7 +94,10 @@ def reliability(
     """
     sure = _confidence(confidence)
     right = arrays.booleans(correct, "correct", count=len(sure))
-    _check_choices(bins, scheme, last_bin)
+    if bins < 1:
+        raise ValueError(f"bins is {bins}; expected at least 1.")
+    arrays.check_choice(scheme, "scheme", ("equal_mass", "equal_width"))
+    arrays.check_choice(last_bin, "last_bin", ("closed", "open"))
     if last_bin == "open":
         sure, right = sure[sure < 1.0], right[sure < 1.0]
         if not len(sure):
@@ -161,12 +163,3 @@ def _confidence(values: Any) -> Doubles:
     if bad.size:
         raise ValueError(f"confidence: entry {bad[0]} is {sure[bad[0]]}; expected numbers between 0 and 1.")
     return np.minimum(sure, 1.0)
-
-
-def _check_choices(bins: int, scheme: str, last_bin: str) -> None:
-    if bins < 1:
-        raise ValueError(f"bins is {bins}; expected at least 1.")
-    if scheme not in ("equal_mass", "equal_width"):
-        raise ValueError(f"scheme is {scheme!r}; allowed: 'equal_mass', 'equal_width'.")
-    if last_bin not in ("closed", "open"):
-        raise ValueError(f"last_bin is {last_bin!r}; allowed: 'closed', 'open'.")

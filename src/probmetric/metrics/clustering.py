@@ -20,6 +20,7 @@ from probmetric.metrics.record import table
 
 Ints = NDArray[np.int64]
 Doubles = NDArray[np.float64]
+EPSILON = float(np.finfo(np.float64).eps)
 
 METRICS = table(
     "clustering",
@@ -88,7 +89,7 @@ def agreement(first: Any, second: Any) -> dict[str, float]:
     chance = _expected_information(sizes_a, sizes_b)
     return {
         "nmi": information / entropy if entropy > 0 else 1.0,
-        "ami": float((information - chance) / _away_from_zero(entropy - chance)),
+        "ami": float((information - chance) / np.copysign(max(abs(entropy - chance), EPSILON), entropy - chance)),
         "f1": 2 * _pairs(counts) / pairs if pairs else 0.0,
     }
 
@@ -107,11 +108,6 @@ def _entropy(sizes: NDArray[Any]) -> float:
 
 def _pairs(sizes: NDArray[Any]) -> float:
     return float(np.sum(sizes * (sizes - 1.0)) / 2)
-
-
-def _away_from_zero(value: float) -> float:
-    tiny = float(np.finfo(np.float64).eps)
-    return min(value, -tiny) if value < 0 else max(value, tiny)
 
 
 def _expected_information(sizes_a: Ints, sizes_b: Ints) -> float:

@@ -60,7 +60,8 @@ def ood_metrics(id_uncertainty: Any, ood_uncertainty: Any) -> dict[str, float]:
         0.8333333333333334
     """
     curve = _curve(id_uncertainty, ood_uncertainty)
-    precision, recall = _precision_recall(curve)
+    precision = curve.true_positives / (curve.true_positives + curve.false_positives)
+    recall = curve.true_positives / curve.positives
     steps = np.diff(np.r_[0.0, recall])
     padded = np.r_[1.0, precision]
     share = curve.positives / (curve.positives + curve.negatives)
@@ -116,8 +117,3 @@ def _curve(id_uncertainty: Any, ood_uncertainty: Any) -> Curve:
     misses = np.bincount(inverse[len(positive) :], minlength=len(scores))[::-1]
     true, false = np.cumsum(hits).astype(np.float64), np.cumsum(misses).astype(np.float64)
     return Curve(true, false, len(positive), len(negative))
-
-
-def _precision_recall(curve: Curve) -> tuple[Doubles, Doubles]:
-    precision = curve.true_positives / (curve.true_positives + curve.false_positives)
-    return precision, curve.true_positives / curve.positives

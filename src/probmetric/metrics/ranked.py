@@ -36,6 +36,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from probmetric.metrics.arrays import check_choice
 from probmetric.metrics.record import table
 
 Doubles = NDArray[np.float64]
@@ -95,14 +96,11 @@ def collect(
     blocks: Iterable[Counts], positives: NDArray[np.int64], ks: tuple[int, ...], ties: Ties = "pessimistic"
 ) -> dict[str, Doubles]:
     """Return every metric for every query (Q,) from the `blocks` of counts, and `positives` (Q,), their number."""
-    names = metric_names(ks)
-    result = {name: np.zeros(len(positives)) for name in names}
+    result = {name: np.zeros(len(positives)) for name in metric_names(ks)}
     for counts in (part for block in blocks for part in _in_parts(block)):
-        values = _metrics_of_block(counts, ks, ties)
-        for name in names:
-            result[name][counts.start : counts.stop] = values[name]
-    result["positives"] = positives.astype(np.float64)
-    return result
+        for name, values in _metrics_of_block(counts, ks, ties).items():
+            result[name][counts.start : counts.stop] = values
+    return result | {"positives": positives.astype(np.float64)}
 
 
 def summarize(values: dict[str, Doubles], *, empty: Literal["skip", "zero"] = "skip") -> dict[str, float]:
@@ -116,20 +114,19 @@ def summarize(values: dict[str, Doubles], *, empty: Literal["skip", "zero"] = "s
         >>> summarize(values)["mrr"], summarize(values, empty="zero")["mrr"]
         (0.5, 0.25)
     """
-    if empty not in ("skip", "zero"):
-        raise ValueError(f"empty is {empty!r}; allowed: 'skip', 'zero'.")
-    asked = values["positives"] > 0
-    kept = asked if empty == "skip" else np.ones_like(asked)
+    check_choice(empty, "empty", ("skip", "zero"))
+    answerable = values["positives"] > 0
+    kept = answerable if empty == "skip" else np.ones_like(answerable)
     result = {
         name: float(column[kept].mean()) if kept.any() else float("nan")
         for name, column in values.items()
         if name != "positives"
     }
     for k in EMPTY_AS_ONE:
-        result[f"map_at_{k}_empty_as_one"] = float(np.where(asked, values[f"map_at_{k}"], 1.0).mean())
+        result[f"map_at_{k}_empty_as_one"] = float(np.where(answerable, values[f"map_at_{k}"], 1.0).mean())
     if "recall_at_1" in values:
         result["recall_at_1_empty_as_zero"] = float(values["recall_at_1"].mean())
-    result["queries_without_positives"] = float(np.count_nonzero(~asked))
+    result["queries_without_positives"] = float(np.count_nonzero(~answerable))
     return result
 
 
@@ -144,9 +141,8 @@ def _in_parts(counts: Counts) -> Iterator[Counts]:
 
 def metric_names(ks: tuple[int, ...]) -> list[str]:
     """Return the names of the metrics, with recall and precision at the cutoffs `ks`."""
-    names = [f"{kind}_at_{k}" for kind in ("recall", "precision") for k in ks]
-    names += ["r_precision", "map_at_r", *(f"map_at_{k}" for k in MAP_CUTOFFS)]
-    return [*names, "map_at_1000_over_class_size", "map_at_class_size", "mrr"]
+    nothing = np.zeros(0, dtype=np.int64)
+    return list(_metrics_of_block(Counts(0, 0, np.zeros(1, dtype=np.int64), nothing, nothing), ks, "pessimistic"))
 
 
 def _metrics_of_block(counts: Counts, ks: tuple[int, ...], ties: Ties) -> dict[str, Doubles]:
@@ -236,10 +232,9 @@ class ExpectedSums:
         fresh = (np.diff(above) > 0) | (np.diff(tied) != 0) | (tied[1:] == 0)
         starts = np.flatnonzero(np.r_[True, fresh])
         sizes = np.diff(np.r_[starts, len(above)])
-        groups = [
+        self._groups = [
             _Group(int(above[s] + s), int(s), int(size), int(tied[s])) for s, size in zip(starts, sizes, strict=True)
         ]
-        self._groups = groups
 
     def hits(self, k: Any) -> Doubles:
         """E h(k), shape (1,)."""

@@ -87,8 +87,7 @@ def sparsification(
         >>> float(curve.accuracy[0]), float(curve.accuracy[25])
         (0.75, 1.0)
     """
-    if scaling not in ("unit", "as_published"):
-        raise ValueError(f"scaling is {scaling!r}; allowed: 'unit', 'as_published'.")
+    arrays.check_choice(scaling, "scaling", ("unit", "as_published"))
     doubt = arrays.vector(uncertainty, "uncertainty")
     right = arrays.booleans(correct, "correct", count=len(doubt))
     kept_accuracy = accuracy_by_coverage(doubt, right)
@@ -138,8 +137,8 @@ def selective_metrics(uncertainty: Any, correct: Any, *, coverages: tuple[int, .
     `error_auroc` is NaN when every answer is right or every answer is wrong. `coverages` are percentages.
 
     Examples:
-        >>> found = selective_metrics([0.9, 0.1, 0.2, 0.3], [0, 1, 1, 1])
-        >>> found["error_auroc"], found["accuracy_at_coverage_50"]
+        >>> metrics = selective_metrics([0.9, 0.1, 0.2, 0.3], [0, 1, 1, 1])
+        >>> metrics["error_auroc"], metrics["accuracy_at_coverage_50"]
         (1.0, 1.0)
     """
     bad = [share for share in coverages if not 0 < share <= 100]
@@ -150,18 +149,15 @@ def selective_metrics(uncertainty: Any, correct: Any, *, coverages: tuple[int, .
     area = sparsification(doubt, right)[1]
     accuracy = accuracy_by_coverage(doubt, right)
     mixed = 0 < right.sum() < len(right)
-    result = {
+    surest = {share: float(accuracy[max(1, int(np.ceil(len(doubt) * share / 100))) - 1]) for share in (*coverages, 80)}
+    return {
         "ausc": area,
         "ausc_as_published": sparsification(doubt, right, scaling="as_published")[1],
         "ausc_gap_to_oracle": sparsification(1.0 - right, right)[1] - area,
         "aurc": float(np.mean(1.0 - accuracy)),
         "e_aurc": float(np.mean(accuracy_by_coverage(1.0 - right, right) - accuracy)),
         "augrc": augrc(accuracy),
-        "risk_at_coverage_80": 1.0 - float(accuracy[max(1, int(np.ceil(0.8 * len(doubt)))) - 1]),
+        "risk_at_coverage_80": 1.0 - surest[80],
         "coverage_at_risk_5": coverage_at(accuracy, 0.05),
         "error_auroc": auroc(doubt[right == 1], doubt[right == 0]) if mixed else float("nan"),
-    }
-    for share in coverages:
-        kept = max(1, int(np.ceil(len(doubt) * share / 100)))
-        result[f"accuracy_at_coverage_{share}"] = float(accuracy[kept - 1])
-    return result
+    } | {f"accuracy_at_coverage_{share}": surest[share] for share in coverages}

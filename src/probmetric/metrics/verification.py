@@ -65,8 +65,7 @@ class Pairs:
 
     def doubt(self, uncertainty: NDArray[np.floating], index: NDArray[np.int64]) -> Doubles:
         """Uncertainty (P,) of the less certain image of each pair, from those of the images (N,)."""
-        found: Doubles = uncertainty[self._places(index)].max(axis=1).astype(np.float64)
-        return found
+        return np.asarray(uncertainty[self._places(index)].max(axis=1), dtype=np.float64)
 
     def _places(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
         """Places (P, 2) of the pairs' manifest rows in `index` (N,), ascending."""
@@ -81,17 +80,14 @@ def verification_metrics(similarity: NDArray[np.floating], same: NDArray[np.bool
     """The metrics of the module docstring, from similarities (P,) and truth (P,).
 
     Examples:
-        >>> found = verification_metrics(np.array([0.9, 0.2] * 10), np.array([True, False] * 10))
-        >>> found["accuracy"], found["auroc"], found["eer"]
+        >>> metrics = verification_metrics(np.array([0.9, 0.2] * 10), np.array([True, False] * 10))
+        >>> metrics["accuracy"], metrics["auroc"], metrics["eer"]
         (1.0, 1.0, 0.0)
     """
     scores, truth = np.asarray(similarity, dtype=np.float64), np.asarray(same, dtype=bool)
     if truth.all() or not truth.any():
         raise ValueError(f"{int(truth.sum())} of {len(truth)} pairs are of one person; both kinds are needed.")
-    genuine, impostor = np.sort(scores[truth]), np.sort(scores[~truth])
-    levels: Doubles = np.append(np.unique(scores), np.inf)
-    refused = np.searchsorted(genuine, levels) / len(genuine)
-    accepted = 1 - np.searchsorted(impostor, levels) / len(impostor)
+    refused, accepted = _below(scores, scores[truth])[1], 1 - _below(scores, scores[~truth])[1]
     crossing = int(np.argmin(np.abs(refused - accepted)))
     strict = int(np.flatnonzero(accepted <= FALSE_ACCEPTS)[0])
     return {
@@ -121,10 +117,8 @@ def error_versus_discard(
         (0.5, 0.5)
     """
     scores, truth = np.asarray(similarity, dtype=np.float64), np.asarray(same, dtype=bool)
-    impostor = np.sort(scores[~truth])
-    levels: Doubles = np.append(np.unique(scores), np.inf)
-    accepted = 1 - np.searchsorted(impostor, levels) / len(impostor)
-    refused = scores < levels[np.flatnonzero(accepted <= FALSE_ACCEPTS)[0]]
+    levels, rejected = _below(scores, scores[~truth])
+    refused = scores < levels[np.flatnonzero(1 - rejected <= FALSE_ACCEPTS)[0]]
     order = np.argsort(doubt, kind="stable")
     rates = []
     for share in range(round(100 * most) + 1):
@@ -134,6 +128,12 @@ def error_versus_discard(
     return float(np.mean(rates))
 
 
+def _below(scores: Doubles, some: Doubles) -> tuple[Doubles, Doubles]:
+    """Thresholds, the distinct `scores` ascending and infinity, and the share of `some` scores below each."""
+    levels: Doubles = np.append(np.unique(scores), np.inf)
+    return levels, np.searchsorted(np.sort(some), levels) / len(some)
+
+
 def _accuracy(scores: Doubles, truth: NDArray[np.bool_]) -> float:
     """Share told right, every part with the others' best threshold; fewer parts of few pairs, NaN of a single one."""
     part = np.where(truth, np.cumsum(truth), np.cumsum(~truth)) % min(FOLDS, truth.sum(), (~truth).sum())
@@ -141,8 +141,8 @@ def _accuracy(scores: Doubles, truth: NDArray[np.bool_]) -> float:
         return float("nan")
     right = 0
     for fold in np.unique(part):
-        own = part == fold
-        right += int(((scores[own] >= _best_threshold(scores[~own], truth[~own])) == truth[own]).sum())
+        here = part == fold
+        right += int(((scores[here] >= _best_threshold(scores[~here], truth[~here])) == truth[here]).sum())
     return right / len(scores)
 
 

@@ -54,17 +54,9 @@ def compiled_counts(
             task = _task(problem, (queries, gallery), slice(start, stop), lists)
             spans = pairwise(np.linspace(0, stop - start, 65).astype(np.int64))
             list(pool.map(lambda span, task=task: kernels.fill_bounds(task, span[0], span[1], unit, error), spans))
-            scan = _Scan(
-                task, tile or _even_tile(len(gallery.rows)), same and stop - start == len(queries.rows), factor
-            )
+            scan = _Scan(task, tile or TILE, same and stop - start == len(queries.rows), factor)
             list(pool.map(lambda place, scan=scan: scan.tile(*place), scan.places()))
             yield Counts(start, stop, task.right.offsets, task.right.above, task.right.tied)
-
-
-def _even_tile(rows: int) -> int:
-    """Side of a tile of at most `TILE`, so that those at the edges are about as large as the others."""
-    tiles = -(-rows // TILE)
-    return -(-rows // (tiles * kernels.CHUNK)) * kernels.CHUNK
 
 
 def _side(rows: Floats, distance: str) -> kernels.Side:

@@ -118,13 +118,7 @@ class Match:
 
 
 def match_record(
-    queries: Any,
-    gallery: Any,
-    gallery_labels: Any,
-    *,
-    k: int = NEAREST,
-    self_index: Any = None,
-    ignore: Any = None,
+    queries: Any, gallery: Any, gallery_labels: Any, *, k: int = NEAREST, self_index: Any = None, ignore: Any = None
 ) -> dict[str, NDArray[Any]]:
     """Return the match record of unit rows `queries` (Q,M) in a gallery: name -> (Q,), as in the module docstring.
 
@@ -229,19 +223,8 @@ def entropy(classes: Ints) -> Doubles:
         >>> entropy(np.array([[1, 1, 2, 2], [3, 3, 3, 3]])).round(4).tolist()
         [0.6931, 0.0]
     """
-    ordered = np.sort(classes, axis=1)
-    count = ordered.shape[1]
-    total = np.zeros(len(ordered))
-    run = np.ones(len(ordered))
-    for place in range(1, count + 1):
-        same = ordered[:, place] == ordered[:, place - 1] if place < count else np.zeros(len(ordered), dtype=bool)
-        total[~same] += _entr(run[~same] / count)
-        run = np.where(same, run + 1, 1)
-    return total
-
-
-def _entr(share: Doubles) -> Doubles:
-    return -share * np.log(share)
+    shares = ((classes == classes[:, [place]]).mean(axis=1) for place in range(classes.shape[1]))
+    return 0.0 - np.mean([np.log(share) for share in shares], axis=0)
 
 
 def match_of_lists(space: Search, listed: Nearest, others: Any = None) -> Match:

@@ -8,6 +8,7 @@ from typing import Any, Unpack, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from probmetric.metrics.arrays import check_choice
 from probmetric.metrics.ranked import Ties, collect, summarize
 from probmetric.retrieval.keys import Distance
 from probmetric.retrieval.problem import SearchOptions, build_problem
@@ -96,7 +97,6 @@ def retrieval_per_query(
     cutoffs = tuple(dict.fromkeys(int(k) for k in ks))
     if any(k < 1 for k in cutoffs):
         raise ValueError(f"ks is {tuple(ks)}; expected cutoffs of at least 1.")
-    if ties not in get_args(Ties):
-        raise ValueError(f"ties is {ties!r}; allowed: 'pessimistic', 'expected', 'optimistic'.")
+    check_choice(ties, "ties", get_args(Ties))
     problem = build_problem(embeddings, labels, **options)
     return collect(ranks(problem), problem.relation.counts, cutoffs, ties)

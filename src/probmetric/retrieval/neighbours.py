@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
-from probmetric.retrieval.keys import float32_error, keys, on_grid, steps_of
+from probmetric.retrieval.keys import float32_error, on_grid, steps_of
 from probmetric.retrieval.problem import Problem, numpy_rows, struck_rows
 from probmetric.retrieval.rank_counts import COMPILED_FROM, engine, has_kernels
 from probmetric.retrieval.relation import SparseRelation
@@ -131,7 +131,7 @@ class Search:
 
     def nearest(self, k: int) -> Nearest:
         """Return the k nearest: candidates in order of their exact keys, searched again where these may lack one."""
-        rows, rough = self._candidates(k + SPARE)
+        rows, rough = self._listed(np.arange(len(self.queries)), k + SPARE, exact=False)
         cosines, ordered = np.empty((len(rows), k)), np.empty((len(rows), k), dtype=np.int64)
         step = max(1, CELLS // (self.queries.shape[1] * rows.shape[1]))
         for start in range(0, len(rows), step):
@@ -146,15 +146,28 @@ class Search:
 
     def search_again(self, which: Ints, rows: Ints, cosines: Doubles) -> None:
         """Replace the lists `rows` and `cosines` (Q,k) of the queries numbered `which` by those of all exact keys."""
-        for start in range(0, len(which), CELLS // BLOCK_ROWS):
-            again = which[start : start + CELLS // BLOCK_ROWS]
-            queries = on_grid(self.queries[again], steps_of(self.queries[again], "cosine"))
-            best, index = np.empty((len(again), 0)), np.empty((len(again), 0), dtype=np.int64)
-            for first, block in self._blocks():
-                exact = keys(queries, on_grid(block, steps_of(block, "cosine")), "cosine")
-                self._strike(exact, again, first)
-                best, index = _merged(best, index, exact, first, rows.shape[1])
-            rows[again], cosines[again] = index, best
+        if len(which):
+            rows[which], cosines[which] = self._listed(which, rows.shape[1], exact=True)
+
+    def _listed(self, which: Ints, width: int, exact: bool) -> tuple[Ints, Doubles]:
+        """Return rows (B,W) nearest to the queries `which` (B,) and their products, descending; -1, -inf for none.
+
+        Products are exact keys, equal ones by ascending row, or float32 ones.
+        """
+        rows, products = np.full((len(which), width), -1), np.full((len(which), width), -np.inf)
+        for first, block in self._blocks():
+            searched = on_grid(block, steps_of(block, "cosine")) if exact else block
+            for start in range(0, len(which), CELLS // BLOCK_ROWS):
+                part = slice(start, start + CELLS // BLOCK_ROWS)
+                queries: NDArray[Any] = self.queries[which[part]]
+                if exact:
+                    queries = on_grid(queries, steps_of(queries, "cosine"))
+                values = queries @ searched.T
+                if not np.isfinite(values[0]).all():
+                    raise ValueError("a row is not finite")
+                self._strike(values, which[part], first)
+                _enter(values, first, rows[part], products[part])
+        return rows, products
 
     def _blocks(self) -> Iterator[tuple[int, Floats]]:
         """Yield the number of the first row and the rows (B,M) of every block, in order."""
@@ -171,20 +184,6 @@ class Search:
         products[owner[here], columns[here] - first] = -np.inf
         if self.classes is not None and self.labels is not None:
             products[self.classes[which, None] == self.labels[first : first + products.shape[1]]] = -np.inf
-
-    def _candidates(self, width: int) -> tuple[Ints, Floats]:
-        """Return rows (Q,W) that may be among the nearest and their float32 products, descending; -1, -inf for none."""
-        rows = np.full((len(self.queries), width), -1)
-        rough = np.full((len(self.queries), width), -np.inf, dtype=np.float32)
-        for first, block in self._blocks():
-            for start in range(0, len(self.queries), CELLS // BLOCK_ROWS):
-                part = slice(start, start + CELLS // BLOCK_ROWS)
-                products = self.queries[part] @ block.T
-                if not np.isfinite(products[0]).all():
-                    raise ValueError("a row is not finite")
-                self._strike(products, np.arange(len(rows))[part], first)
-                _enter(products, first, rows[part], rough[part])
-        return rows, rough
 
     def _exact(self, part: slice, rows: Ints) -> Doubles:
         """Return the exact keys (B,W) of the queries `part` with the gallery `rows` (B,W); -inf where a row is -1."""
@@ -211,29 +210,18 @@ def gathered(parts: Sequence[NDArray[Any]], rows: Ints) -> Floats:
     return listed
 
 
-def _enter(products: Floats, first: int, rows: Ints, rough: Floats) -> None:
-    """Enter products (B,G) with the gallery rows from `first` on in the lists `rows` and `rough` (B,W)."""
-    width = rough.shape[1]
-    for query in np.flatnonzero(products.max(axis=1) > rough[:, -1]):
-        columns = np.flatnonzero(products[query] > rough[query, -1])
+def _enter(products: NDArray[Any], first: int, rows: Ints, listed: Doubles) -> None:
+    """Enter products (B,G) with the gallery rows from `first` on in the lists `rows` and `listed` (B,W).
+
+    Of equal products those of lower rows stay.
+    """
+    width = listed.shape[1]
+    for query in np.flatnonzero(products.max(axis=1) > listed[:, -1]):
+        columns = np.flatnonzero(products[query] > listed[query, -1])
         values = products[query, columns]
         if len(columns) > width:
-            best = np.argpartition(values, len(values) - width)[-width:]
-            columns, values = columns[best], values[best]
-        values = np.concatenate([rough[query], values])
+            reaching = values >= -np.partition(-values, width - 1)[width - 1]
+            columns, values = columns[reaching], values[reaching]
+        values = np.concatenate([listed[query], values])
         order = np.argsort(-values, kind="stable")[:width]
-        rows[query], rough[query] = np.concatenate([rows[query], columns + first])[order], values[order]
-
-
-def _merged(best: Doubles, index: Ints, exact: Doubles, first: int, k: int) -> tuple[Doubles, Ints]:
-    """Return the k largest of each row of `best` (B,W), columns `index`, and `exact` (B,G), columns from `first` on."""
-    width = min(k, exact.shape[1])
-    last = -np.partition(-exact, width - 1, axis=1)[:, width - 1]
-    chosen = np.empty((len(exact), width), dtype=np.int64)
-    for query, line in enumerate(exact):
-        reaching = np.flatnonzero(line >= last[query])
-        chosen[query] = reaching[np.argsort(-line[reaching], kind="stable")[:width]]
-    best = np.concatenate([best, np.take_along_axis(exact, chosen, axis=1)], axis=1)
-    index = np.concatenate([index, chosen + first], axis=1)
-    order = np.argsort(-best, axis=1, kind="stable")[:, :k]
-    return np.take_along_axis(best, order, axis=1), np.take_along_axis(index, order, axis=1)
+        rows[query], listed[query] = np.concatenate([rows[query], columns + first])[order], values[order]

@@ -9,7 +9,7 @@ gallery is struck out by its row number, never by its position in a sorted list;
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +19,8 @@ from probmetric.metrics.arrays import to_numpy
 Ints = NDArray[np.int64]
 
 
-class Relation(Protocol):
-    """Right answers to queries: `counts` (Q,) of them, and `block` to list those of a run of queries."""
-
-    counts: Ints
-
-    def block(self, start: int, stop: int) -> tuple[Ints, Ints]:
-        """Offsets (stop-start+1,) and gallery rows, flat, of queries start..stop-1."""
-        ...
-
-
 class SparseRelation:
-    """Pairs listed one by one: queries (P,) and gallery rows (P,), less those of `struck`."""
+    """Pairs listed one by one: queries (P,) and gallery rows (P,), less those of `struck`; `counts` (Q,) of them."""
 
     def __init__(
         self, queries: Ints, columns: Ints, shape: tuple[int, int], struck: SparseRelation | None = None
@@ -61,7 +51,7 @@ class SparseRelation:
 
 
 class LabelRelation:
-    """Gallery rows with the query's label, less those of `struck`."""
+    """Gallery rows with the query's label, less those of `struck`; `counts` (Q,) of them."""
 
     def __init__(self, labels: Ints, gallery_labels: Ints, struck: SparseRelation) -> None:
         self._order = np.argsort(gallery_labels, kind="stable")
@@ -81,6 +71,9 @@ class LabelRelation:
         place = np.searchsorted(self._struck.pairs, pairs)
         kept = np.append(self._struck.pairs, -1)[place] != pairs
         return _offsets(self.counts[start:stop]), columns[kept]
+
+
+Relation = LabelRelation | SparseRelation
 
 
 def sparse_relation(
