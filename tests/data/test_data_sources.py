@@ -175,8 +175,8 @@ def test_named_protocols_hold_out_the_classes_they_say():
     first, second = (validation_classes(cub, "standard", 0, seed) for seed in (0, 1))
     assert len(first) == 15
     assert not np.array_equal(first, second)
-    with pytest.raises(ValueError, match="fold is 4; allowed: 0 to 3"):
-        validation_classes(cub, "mlrc", 4, 0)
+    with pytest.raises(ValueError, match="option 'fold' is 4; allowed: a number at least 0, at most 3"):
+        REGISTRY.create("cub", protocol="mlrc", fold=4)
 
 
 def test_the_lam_protocol_drops_the_last_training_class_of_cars(tmp_path, minis):

@@ -97,6 +97,17 @@ class RawFiles:
         """Raw files called `name` (at most one)."""
         return [path for path in self.candidates(name) if path.is_file()][:1]
 
+    def checked(self, file: RawFile) -> Path:
+        """Return the raw file, compared with its published digest.
+
+        Raises:
+            DataError: it is not there, or is another file.
+        """
+        for path in self.files(file.name):
+            self.check(path, file)
+            return path
+        raise self.missing([file.name], [file], [])
+
     def unpack(self, path: Path, known: RawFile) -> Path:
         """Check an archive and unpack it into the work folder."""
         self.check(path, known)

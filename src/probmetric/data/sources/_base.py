@@ -47,7 +47,9 @@ class Table:
 
 
 class Source(ABC):
-    """A dataset that can be prepared. Its options are the keyword arguments of its `__init__`.
+    """A dataset that can be prepared.
+
+    Its options are the keyword arguments of its `__init__`: as a rule the fields of a frozen, keyword-only dataclass.
 
     Attributes:
         files: the archives or files it is published as; empty if it needs none.

@@ -16,39 +16,30 @@ from __future__ import annotations
 
 import hashlib
 import re
-from pathlib import Path
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, ClassVar
 
 import numpy as np
 
+from probmetric.data.image_folder import read_image_folder
 from probmetric.data.manifest import DataError
-from probmetric.data.raw import RawFile, RawFiles
-from probmetric.data.sources import register
-from probmetric.data.sources._base import Source, Table, check_counts
-from probmetric.data.sources._files import (
-    LAM_VIEW,
-    VMF_SCALE,
-    Fold,
-    Photographs,
-    existing,
-    image_files,
-    only,
-    open_set_counts,
-    strings,
-)
+from probmetric.data.sources import RawFile, RawFiles, Table, register
+from probmetric.data.sources._files import LAM_VIEW, VMF_SCALE, ZeroShot, existing, strings
 from probmetric.data.sources._listing import stays_inside
-from probmetric.registry import CountOrZero
 
 CLASSES, TRAIN = 196, 98
 _Listing = list[tuple[str, str, int]]
 
 
 @register
-class Cars(Source):
+@dataclass(frozen=True, kw_only=True)
+class Cars(ZeroShot):
     """Stanford Cars."""
 
-    view: ClassVar[dict[str, Any]] = {"name": "photos"}
-    views: ClassVar[dict[str, dict[str, Any]]] = {
+    title = "CARS196 (Stanford Cars)"
+    views: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "vmf": {
             "name": "photos",
             "scale": VMF_SCALE,
@@ -68,22 +59,11 @@ class Cars(Source):
     )
     folders = ("car_ims", "cars_annos.mat", "cars_train", "cars196/images", "car_data")
     where = "the original site is gone; copies on Kaggle (stanford-cars-dataset) and in research archives"
-    counts: ClassVar[dict[str, int]] = {"images": 16_185, "classes": 196, "train+val": 8_054, "test": 8_131}
-
-    def __init__(
-        self,
-        *,
-        protocol: Literal["standard", "mlrc", "vmf", "lam"] = "standard",
-        fold: Fold = 0,
-        shorter_side: CountOrZero = 256,
-        store: Literal["pixels", "files"] = "pixels",
-        subset: bool = False,
-    ) -> None:
-        self.chosen = Photographs(protocol, fold, shorter_side, store)
+    counts: ClassVar[Mapping[str, int]] = {"images": 16_185, "classes": 196, "train+val": 8_054, "test": 8_131}
 
     @classmethod
     def alternatives(cls) -> list[list[str]]:
-        """The three layouts."""
+        """Return what each of the three layouts needs."""
         devkit = ["cars_train.tgz|cars_train", "cars_test.tgz|cars_test", "car_devkit.tgz|cars_meta.mat"]
         return [
             ["cars_annos.mat", "car_ims.tgz|car_ims"],
@@ -93,9 +73,9 @@ class Cars(Source):
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """List the images from whichever layout is there."""
-        root, listing = _from_annotations(files) or _from_devkit(files) or _from_folders(files) or _none(files)
+        root, listing = _from_annotations(files) or _from_devkit(files) or _from_folders(files)
         names = _distinct(root, listing)
-        if files.subset is False and len(names) != CLASSES:
+        if not files.subset and len(names) != CLASSES:
             raise DataError(f"cars: found {len(names)} class names, expected {CLASSES}; see option subset.")
         paths = strings([path for path, _, _ in listing])
         existing(root, paths, files.name)
@@ -105,45 +85,36 @@ class Cars(Source):
         digest = np.array([hashlib.sha256((root / path).read_bytes()).hexdigest() for path in paths])
         order = np.lexsort([digest, label])
         paths, label, digest = paths[order], label[order], digest[order]
-        train = np.arange(half - 1 if self.chosen.protocol == "lam" else half)
-        split = self.chosen.split(label, train, np.arange(half, len(names)), seed)
-        check_counts(files, self.counts, open_set_counts(label, label < half))
         columns = {
+            "file": paths,
             "path": strings([f"{names[k]}/{d[:16]}.jpg" for k, d in zip(label, digest, strict=True)]),
             "label": label,
             "class_name": strings([names[k] for k in label]),
-            "split": split,
         }
-        used = split != ""
-        return Table(
-            only(columns, used),
-            self.chosen.images(root, paths[used]),
-            "open_set",
-            "CARS196 (Stanford Cars)",
-            parallel=True,
-        )
+        train = np.arange(half - 1 if self.protocol == "lam" else half)
+        return self.table(files, root, columns, self.splits(train, np.arange(half, len(names)), seed))
 
 
 def class_key(name: str) -> str:
-    """Class name with every run of characters other than letters and digits as one space."""
+    """Return a class name with every run of characters other than letters and digits as one space."""
     return re.sub(r"[^A-Za-z0-9]+", " ", name).strip()
 
 
 def _distinct(root: Path, listing: _Listing) -> list[str]:
-    """Class keys in order; two names of classes must not have one key."""
-    known: dict[str, str] = {}
+    """Return class keys in order; two names of classes must not have one key."""
+    name_of: dict[str, str] = {}
     for _, name, _ in listing:
-        other = known.setdefault(class_key(name), name)
+        other = name_of.setdefault(class_key(name), name)
         if other != name:
             raise DataError(
                 f"{root}: the classes {other!a} and {name!a} differ in punctuation only and would be taken for one; "
                 "rename one of them."
             )
-    return sorted(known)
+    return sorted(name_of)
 
 
 def _from_annotations(files: RawFiles) -> tuple[Path, _Listing] | None:
-    """cars_annos.mat with car_ims/."""
+    """List cars_annos.mat with car_ims/."""
     marker = files.look(["cars_annos.mat"])
     if marker is None:
         return None
@@ -154,7 +125,7 @@ def _from_annotations(files: RawFiles) -> tuple[Path, _Listing] | None:
 
 
 def _from_devkit(files: RawFiles) -> tuple[Path, _Listing] | None:
-    """cars_train/ and cars_test/ with the devkit's annotations."""
+    """List cars_train/ and cars_test/ with the devkit's annotations."""
     if files.look(["cars_train"]) is None and not files.files("cars_train.tgz"):
         return None
     meta = files.find(["cars_meta.mat"], [Cars.files[4]])
@@ -170,17 +141,14 @@ def _from_devkit(files: RawFiles) -> tuple[Path, _Listing] | None:
     return Path("/"), listing
 
 
-def _from_folders(files: RawFiles) -> tuple[Path, _Listing] | None:
-    """Class folders; `train` and `test` folders in between are ignored, as the split is by class."""
+def _from_folders(files: RawFiles) -> tuple[Path, _Listing]:
+    """List class folders; `train` and `test` folders in between are ignored, as the split is by class."""
     top = files.look(["cars196/images", "car_data", "cars196"])
     if top is None:
-        return None
+        raise files.missing(Cars.folders, Cars.files, [])
     root = next(top / name for name in ("cars196/images", "car_data", "cars196") if (top / name).is_dir())
-    return root, [(path.relative_to(root).as_posix(), path.parent.name, 0) for path in image_files(root, "**/*")]
-
-
-def _none(files: RawFiles) -> tuple[Path, _Listing]:
-    raise files.missing(Cars.folders, Cars.files, [])
+    paths = [image.path for image in read_image_folder(root).images]
+    return root, [(path, PurePosixPath(path).parent.name, 0) for path in paths]
 
 
 def _class_names(path: Path) -> list[str]:
@@ -188,7 +156,7 @@ def _class_names(path: Path) -> list[str]:
 
 
 def _annotations(path: Path, field: str) -> list[tuple[str, int]]:
-    """File, as `field` names it, and class number of every annotation."""
+    """Return file, as `field` names it, and class number of every annotation."""
     listed = np.atleast_1d(_variable(path, "annotations"))
     lacking = {field, "class"} - set(listed.dtype.names or ())
     if lacking or not len(listed):
@@ -211,7 +179,7 @@ def _name(names: list[str], number: int, path: Path) -> str:
 
 
 def _variable(path: Path, name: str) -> Any:
-    """A variable of a .mat file."""
+    """Return a variable of a .mat file."""
     from scipy.io import loadmat
 
     try:
@@ -223,13 +191,12 @@ def _variable(path: Path, name: str) -> Any:
 
 
 def _check_halves(label: np.ndarray, number: np.ndarray, half: int) -> None:
-    """Official class numbers, where known, must put the same classes into the first half."""
-    known = number > 0
-    first = np.argsort(np.argsort(np.unique(number[known]))) < half
-    official = dict(zip(np.unique(number[known]).tolist(), first.tolist(), strict=True))
-    wrong = [int(n) for k, n in zip(label[known], number[known], strict=True) if official[int(n)] != (k < half)]
-    if wrong:
+    """Raise `DataError` unless official class numbers, where there are any, have the same classes in the first half."""
+    label, number = label[number > 0], number[number > 0]
+    place = np.unique(number, return_inverse=True)[1]
+    wrong = np.flatnonzero((place < half) != (label < half))
+    if len(wrong):
         raise DataError(
-            f"cars: class {wrong[0]} is in the other half by its name than by its number; the class names are not "
-            "those of the published data set."
+            f"cars: class {number[wrong[0]]} is in the other half by its name than by its number; the class names are "
+            "not those of the published data set."
         )

@@ -16,20 +16,18 @@ from __future__ import annotations
 import math
 import zipfile
 import zlib
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from probmetric.data.manifest import DataError
-from probmetric.data.raw import RawFiles
-from probmetric.data.sources import register
-from probmetric.data.sources._base import Source, Table
+from probmetric.data.sources import RawFiles, Table, register
 from probmetric.data.sources._files import strings
-from probmetric.data.sources._own import CLOSED_SETS, Listed, Sharing, Split
+from probmetric.data.sources._own import InColumns, Listed
 from probmetric.data.sources.table import check_once, columns_of, listed_in
-from probmetric.registry import Count, Flag, OpenShare
 
 FILES = (".parquet", ".npz", ".npy", ".safetensors")
 VECTORS = ("vector", "vectors", "mean", "embedding")
@@ -48,30 +46,14 @@ UNREADABLE = (
 
 
 @register
-class Embeddings(Source):
+@dataclass(frozen=True, kw_only=True)
+class Embeddings(InColumns):
     """Vectors of a frozen model."""
 
     where = "your own vectors: `raw` of the dataset names their file"
-    needs_raw = True
-    closed_set: ClassVar[Flag] = {"split": CLOSED_SETS}
-    view: ClassVar[dict[str, Any]] = {"name": "vectors"}
+    view: ClassVar[Mapping[str, Any]] = {"name": "vectors"}
 
-    def __init__(
-        self,
-        *,
-        split: Split = "by_class",
-        test_fraction: OpenShare = 0.5,
-        val_fraction: OpenShare = 0.15,
-        min_images: Count = 2,
-        path_column: str = "path",
-        label_column: str = "label",
-        split_column: str = "split",
-        group_column: str = "group",
-        vector_column: str = "",
-    ) -> None:
-        self.names = {"path": path_column, "label": label_column, "split": split_column, "group": group_column}
-        self.vector_column = vector_column
-        self.sharing = Sharing("embeddings", split, test_fraction, val_fraction, min_images)
+    vector_column: str = ""
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Read vectors and labels."""
@@ -79,11 +61,11 @@ class Embeddings(Source):
         vectors, listed = self._read(file)
         # where each row of the manifest, some of which are left out, lies among the vectors
         listed = replace(listed, extra={"source_row": np.arange(len(vectors))} | listed.extra)
-        columns = self.sharing.columns(listed, file, files.notes, seed)
+        columns = self.columns(listed, file, files.notes, seed)
         return Table(
             columns,
             _Padded(vectors, columns["source_row"]),
-            self.sharing.protocol,
+            self.protocol,
             f"vectors of {vectors.shape[1]} dimensions from {file.name}",
             facts={"dimensions": int(vectors.shape[1])},
         )

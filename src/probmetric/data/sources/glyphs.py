@@ -9,13 +9,13 @@ trains (15 % of those classes validate), the second half is the test set.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from probmetric.data.raw import RawFiles
-from probmetric.data.sources import _faces, register
-from probmetric.data.sources._base import Source, Table
+from probmetric.data.sources import RawFiles, Source, Table, _faces, register
 from probmetric.data.sources._drawing import draw_images
 from probmetric.data.splits import hold_out_classes
 from probmetric.registry import Draws, Fraction, Share
@@ -31,21 +31,15 @@ SCRIPTS = {
 
 
 @register
+@dataclass(frozen=True, kw_only=True)
 class Glyphs(Source):
     """Letters as classes."""
 
-    view: ClassVar[dict[str, Any]] = {"name": "small", "shift": 3, "rotation": 10.0, "scale": 0.12}
+    view: ClassVar[Mapping[str, Any]] = {"name": "small", "shift": 3, "rotation": 10.0, "scale": 0.12}
 
-    def __init__(
-        self,
-        *,
-        per_class: Draws = 48,
-        worst: Fraction = 1.0,
-        val_fraction: Share = 0.15,
-    ) -> None:
-        self.per_class = per_class
-        self.worst = worst
-        self.val_fraction = val_fraction
+    per_class: Draws = 48
+    worst: Fraction = 1.0
+    val_fraction: Share = 0.15
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Render the letters; no files are needed."""

@@ -13,15 +13,15 @@ the classes of its split as alternatives:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from probmetric.data.exact import FACES, LEVELS, SIDE, Templates, drawn
 from probmetric.data.manifest import OptionError
-from probmetric.data.raw import RawFiles
-from probmetric.data.sources import _faces, register
-from probmetric.data.sources._base import Source, Table
+from probmetric.data.sources import RawFiles, Source, Table, _faces, register
 from probmetric.data.sources.glyphs import distinct_letters
 from probmetric.data.splits import hold_out_classes
 from probmetric.registry import Draws, Share
@@ -30,25 +30,17 @@ SCRIPTS = ((0x41, 0x17F), (0x391, 0x3C9), (0x402, 0x45F))
 
 
 @register
+@dataclass(frozen=True, kw_only=True)
 class LettersExact(Source):
     """Letters as classes, with their exact posterior."""
 
-    view: ClassVar[dict[str, Any]] = {"name": "small"}
+    view: ClassVar[Mapping[str, Any]] = {"name": "small"}
 
-    def __init__(
-        self,
-        *,
-        letters: Draws = 110,
-        test_letters: Draws = 40,
-        per_class: Draws = 48,
-        train_per_class: Draws = 480,
-        val_fraction: Share = 0.25,
-    ) -> None:
-        self.letters = letters
-        self.test_letters = test_letters
-        self.per_class = per_class
-        self.train_per_class = train_per_class
-        self.val_fraction = val_fraction
+    letters: Draws = 110
+    test_letters: Draws = 40
+    per_class: Draws = 48
+    train_per_class: Draws = 480
+    val_fraction: Share = 0.25
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Draw the images; no files are needed."""

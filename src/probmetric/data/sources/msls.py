@@ -20,7 +20,8 @@ import contextlib
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -28,12 +29,9 @@ import numpy as np
 
 from probmetric.data.manifest import DataError
 from probmetric.data.places import RADIUS, TRAIN_RADIUS, matched
-from probmetric.data.raw import RawFile, RawFiles
-from probmetric.data.sources import register
-from probmetric.data.sources._base import Source, Table
+from probmetric.data.sources import RawFile, RawFiles, Table, register
 from probmetric.data.sources._files import Photographs, existing, strings
 from probmetric.data.sources._listing import bad_line, csv_lines, numbers, stays_inside
-from probmetric.registry import CountOrZero
 
 CITIES = {
     "train": [
@@ -73,10 +71,12 @@ _Columns = dict[str, np.ndarray]
 
 
 @register
-class Msls(Source):
+@dataclass(frozen=True, kw_only=True)
+class Msls(Photographs):
     """Mapillary Street-Level Sequences."""
 
-    view: ClassVar[dict[str, Any]] = {"name": "photos", "resize": 0, "crop": False, "flip": False}
+    title = "Mapillary Street-Level Sequences"
+    view: ClassVar[Mapping[str, Any]] = {"name": "photos", "resize": 0, "crop": False, "flip": False}
     files = (
         RawFile("metadata.zip", "", "70 MB"),
         *(RawFile(f"images_vol_{i}.zip", "", "about 10 GB") for i in range(1, 7)),
@@ -84,17 +84,8 @@ class Msls(Source):
     folders = ("train_val",)
     where = "mapillary.com/dataset/places (after accepting the licence)"
 
-    def __init__(
-        self,
-        *,
-        protocol: Literal["standard", "lam"] = "standard",
-        drop_unmatched: bool = True,
-        shorter_side: CountOrZero = 256,
-        store: Literal["pixels", "files"] = "pixels",
-        subset: bool = False,
-    ) -> None:
-        self.chosen = Photographs(protocol, 0, shorter_side, store)
-        self.drop_unmatched = drop_unmatched
+    protocol: Literal["standard", "lam"] = "standard"
+    drop_unmatched: bool = True
 
     @classmethod
     def alternatives(cls) -> list[list[str]]:
@@ -105,7 +96,7 @@ class Msls(Source):
         """List the images city by city."""
         root = files.look(self.folders) or _merged(files)
         found = [(split, city) for split, cities in CITIES.items() for city in cities]
-        if self.chosen.protocol == "lam":
+        if self.protocol == "lam":
             found.remove(("train", "melbourne"))
         present = [(split, city) for split, city in found if (root / _part(split) / city).is_dir()]
         absent = [city for split, city in found if (split, city) not in present]
@@ -121,9 +112,9 @@ class Msls(Source):
         notes = [f"{number:,} left out: {reason}" for reason, number in sorted(counts.items()) if number]
         return Table(
             columns,
-            self.chosen.images(root, paths),
+            self.images(root, paths),
             "open_set",
-            "Mapillary Street-Level Sequences",
+            self.title,
             notes=[*notes, *([f"cities not present: {', '.join(absent)}"] if absent else [])],
             parallel=True,
         )

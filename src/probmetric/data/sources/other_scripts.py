@@ -8,13 +8,13 @@ out-of-distribution images. Closed-set: every class is in every split, no image 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from probmetric.data.raw import RawFiles
-from probmetric.data.sources import _faces, register
-from probmetric.data.sources._base import Source, Table
+from probmetric.data.sources import RawFiles, Source, Table, _faces, register
 from probmetric.data.sources._drawing import draw_images
 from probmetric.data.sources.glyphs import letter_glyphs
 from probmetric.data.sources.symbols import symbol_glyphs
@@ -33,26 +33,18 @@ MIN_FACES = 2
 
 
 @register
+@dataclass(frozen=True, kw_only=True)
 class OtherScripts(Source):
     """Letters of other scripts as classes, all of them seen in training."""
 
     closed_set = True
-    view: ClassVar[dict[str, Any]] = {"name": "small", "shift": 3, "rotation": 10.0, "scale": 0.12}
+    view: ClassVar[Mapping[str, Any]] = {"name": "small", "shift": 3, "rotation": 10.0, "scale": 0.12}
 
-    def __init__(
-        self,
-        *,
-        classes: Count = 200,
-        per_class: Draws = 32,
-        worst: Fraction = 1.0,
-        test_fraction: Share = 0.2,
-        val_fraction: Share = 0.15,
-    ) -> None:
-        self.classes = classes
-        self.per_class = per_class
-        self.worst = worst
-        self.test_fraction = test_fraction
-        self.val_fraction = val_fraction
+    classes: Count = 200
+    per_class: Draws = 32
+    worst: Fraction = 1.0
+    test_fraction: Share = 0.2
+    val_fraction: Share = 0.15
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Render the letters; no files are needed."""

@@ -8,13 +8,13 @@ test images.
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from probmetric.data.raw import RawFiles
-from probmetric.data.sources import _faces, register
-from probmetric.data.sources._base import Source, Table
+from probmetric.data.sources import RawFiles, Source, Table, _faces, register
 from probmetric.data.sources._drawing import draw_images
 from probmetric.data.sources.glyphs import letter_glyphs
 from probmetric.registry import Count, Draws, Fraction
@@ -24,15 +24,15 @@ MIN_FACES = 4
 
 
 @register
+@dataclass(frozen=True, kw_only=True)
 class Symbols(Source):
     """Symbols, test split only."""
 
-    view: ClassVar[dict[str, Any]] = {"name": "small"}
+    view: ClassVar[Mapping[str, Any]] = {"name": "small"}
 
-    def __init__(self, *, classes: Count = 120, per_class: Draws = 16, worst: Fraction = 1.0) -> None:
-        self.classes = classes
-        self.per_class = per_class
-        self.worst = worst
+    classes: Count = 120
+    per_class: Draws = 16
+    worst: Fraction = 1.0
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Render the symbols; no files are needed."""

@@ -14,53 +14,28 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
 
 import numpy as np
 
 from probmetric.data.manifest import TYPES, DataError
-from probmetric.data.raw import RawFiles
-from probmetric.data.sources import _listing, register
-from probmetric.data.sources._base import Source, Table
-from probmetric.data.sources._files import ImageFiles, Store, strings
-from probmetric.data.sources._own import CLOSED_SETS, Listed, OnError, Sharing, Split
-from probmetric.registry import Count, CountOrZero, Flag, OpenShare
+from probmetric.data.sources import RawFiles, Table, _listing, register
+from probmetric.data.sources._files import strings
+from probmetric.data.sources._own import InColumns, Listed, OwnImages
 
 FILES = (".csv", ".tsv", ".parquet")
 LENGTH = "length"  # a column of manifests whose images are stored as files
 
 
 @register
-class TableOfImages(Source):
+@dataclass(frozen=True, kw_only=True)
+class TableOfImages(OwnImages, InColumns):
     """Images listed in a CSV or Parquet file."""
 
     where = "your own images: `raw` of the dataset names the CSV or Parquet file that lists them"
-    needs_raw = True
-    closed_set: ClassVar[Flag] = {"split": CLOSED_SETS}
-    view: ClassVar[dict[str, Any]] = {"name": "photos"}
 
-    def __init__(
-        self,
-        *,
-        split: Split = "by_class",
-        test_fraction: OpenShare = 0.5,
-        val_fraction: OpenShare = 0.15,
-        min_images: Count = 2,
-        path_column: str = "path",
-        label_column: str = "label",
-        split_column: str = "split",
-        group_column: str = "group",
-        images: str = "",
-        shorter_side: CountOrZero = 256,
-        store: Store = "pixels",
-        on_error: OnError = "raise",
-        near_duplicates: bool = True,
-    ) -> None:
-        self.names = {"path": path_column, "label": label_column, "split": split_column, "group": group_column}
-        self.images, self.shorter_side, self.store, self.on_error = images, shorter_side, store, on_error
-        self.sharing = Sharing("table", split, test_fraction, val_fraction, min_images)
-        self.near_duplicates = near_duplicates and store == "pixels"
+    images: str = ""
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Read the table; the images are read later."""
@@ -69,23 +44,15 @@ class TableOfImages(Source):
         if outside:
             raise DataError(f"{file}: {len(outside)} path(s) leave the folder {root} ({outside[0]!a}); mend the lines.")
         check_once(file, listed.paths)
-        columns = self.sharing.columns(listed, file, files.notes, seed)
-        return Table(
-            columns,
-            ImageFiles(root, columns["path"], "RGB", self.shorter_side, self.store, self.near_duplicates),
-            self.sharing.protocol,
-            f"images listed in {file.name}",
-            parallel=True,
-            on_error=self.on_error,
-        )
+        return self.table(root, self.columns(listed, file, files.notes, seed), f"images listed in {file.name}")
 
     def raw_files(self, files: RawFiles) -> tuple[Path, list[str]]:
-        """The table and the images it lists."""
+        """Return the folder, and the table and the images below it."""
         file, root, listed = self._listed(files)
         return root, [os.path.relpath(file, root), *listed.paths.tolist()]
 
     def _listed(self, files: RawFiles) -> tuple[Path, Path, Listed]:
-        """The table, the folder its paths are below, and what it lists."""
+        """Return the table, the folder its paths are below, and what it lists."""
         if files.folder is None or files.folder.suffix.lower() not in FILES or not files.folder.is_file():
             raise DataError(f"table: {files.folder or 'no file'} is no {', '.join(FILES)} file; set `raw` to yours.")
         file = files.folder
