@@ -118,6 +118,14 @@ def _of_one_width(data: bytes | np.ndarray, count: int, width: int) -> pa.Array:
     return pa.Array.from_buffers(pa.large_string(), count, buffers).cast(pa.string())
 
 
+def counted(label: np.ndarray, split: np.ndarray) -> dict[str, Any]:
+    """Return the numbers of images and classes, in all and of every split, of labels (N,) and splits (N,)."""
+    counts = {
+        name: {"images": int((split == name).sum()), "classes": len(np.unique(label[split == name]))} for name in SPLITS
+    }
+    return {"images": len(label), "classes": len(np.unique(label)), "splits": counts}
+
+
 def read_summary(folder: str | Path, fix: str = "delete it and prepare the dataset again") -> dict[str, Any]:
     """The summary of a prepared dataset: protocol, numbers of images and classes, options of its source.
 

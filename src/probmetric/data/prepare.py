@@ -10,7 +10,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from probmetric.data.image_file import TOO_MANY, Placed, workers_available, write_images
-from probmetric.data.manifest import IMAGES, MANIFEST, SPLITS, SUMMARY, DataError, text, write_digest, write_manifest
+from probmetric.data.manifest import (
+    IMAGES,
+    MANIFEST,
+    SPLITS,
+    SUMMARY,
+    DataError,
+    counted,
+    text,
+    write_digest,
+    write_manifest,
+)
 from probmetric.data.near import alike
 from probmetric.data.raw import RawFiles, raw_content
 from probmetric.data.sources import REGISTRY, Table
@@ -235,17 +245,11 @@ def summarise(
     columns: dict[str, np.ndarray], table: Table, notes: list[str], request: dict[str, Any]
 ) -> dict[str, Any]:
     """Counts and facts for summary.json."""
-    label, split = columns["label"], columns["split"]
     sizes = np.unique(np.stack([columns["height"], columns["width"]]), axis=1).T.tolist()
     return {
         "protocol": table.protocol,
         "description": table.description,
-        "images": len(label),
-        "classes": len(np.unique(label)),
-        "splits": {
-            name: {"images": int((split == name).sum()), "classes": len(np.unique(label[split == name]))}
-            for name in SPLITS
-        },
+        **counted(columns["label"], columns["split"]),
         "image_size": sizes[0] if len(sizes) == 1 else None,
         "channels": np.unique(columns["channels"]).tolist(),
         "notes": notes,

@@ -144,28 +144,57 @@ def csv_lines(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]
         raise bad_line(path, number, f"no readable CSV from here on ({error})") from error
 
 
+def csv_columns(
+    path: Path, needed: Sequence[str] = (), *, optional: Sequence[str] = (), delimiter: str = ","
+) -> tuple[list[int], dict[str, list[str]]]:
+    """Return the number of every line of a CSV file that is not blank, and its cells by column.
+
+    Args:
+        path: the file.
+        needed: names of columns; without any, all of them are returned.
+        optional: columns that are returned where the file has them.
+        delimiter: what stands between cells.
+    """
+    lines = ((number, cells) for number, cells in csv_lines(path, delimiter) if cells)
+    head = next(lines, (1, []))[1]
+    lacking = [name for name in needed if name not in head]
+    if lacking:
+        raise DataError(f"{path} has no column {lacking}; found {head}.")
+    if len(set(head)) < len(head):
+        raise DataError(f"{path}: a column is named twice in {', '.join(head)}; rename it.")
+    names = [name for name in head if not needed or name in (*needed, *optional)]
+    places = [head.index(name) for name in names]
+    listed = []
+    for number, cells in lines:
+        if len(cells) != len(head):
+            raise bad_line(path, number, f"{len(cells)} of {len(head)} columns")
+        listed.append((number, *(cells[place] for place in places)))
+    numbers, *columns = map(list, zip(*listed, strict=True)) if listed else [[] for _ in (0, *names)]
+    return numbers, dict(zip(names, columns, strict=True))
+
+
 def numbers(path: Path, lines: np.ndarray, cells: np.ndarray, kind: type, low: float, high: float) -> np.ndarray:
-    """Cells (N,) of a column, as text in ASCII bytes, as numbers (N,) of `kind` from `low` to `high`.
+    """Return cells (N,) of a column, text in ASCII bytes, as numbers (N,) of `kind` from `low` to `high`.
 
     `lines` (N,) are the numbers of their lines.
     """
     try:
         values: np.ndarray = cells.astype(kind)
-        wrong = np.flatnonzero(~((values >= low) & (values <= high)))
     except (ValueError, OverflowError):
-        wrong = np.array([next(i for i, cell in enumerate(cells.tolist()) if not _is_number(cell, kind))])
+        values = np.array([_number(cell, kind) for cell in cells])
+    wrong = np.flatnonzero(~((values >= low) & (values <= high)))
     if len(wrong):
         cell = cells[wrong[0]].decode(errors="replace")
         raise bad_line(path, int(lines[wrong[0]]), f"{_short(cell)} is no number from {low:g} to {high:g}")
     return values
 
 
-def _is_number(cell: bytes, kind: type) -> bool:
+def _number(cell: bytes, kind: type) -> float:
+    """Return a cell as a number of `kind`, NaN where it is none."""
     try:
-        np.array([cell], dtype="S").astype(kind)
+        return float(np.array([cell]).astype(kind)[0])
     except (ValueError, OverflowError):
-        return False
-    return True
+        return np.nan
 
 
 def _short(value: str) -> str:

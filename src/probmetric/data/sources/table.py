@@ -15,7 +15,9 @@ import os
 import posixpath
 from collections.abc import Iterable
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -59,17 +61,26 @@ class TableOfImages(OwnImages, InColumns):
         return file, Path(self.images) if self.images else file.parent, listed_in(file, self.names, columns_of(file))
 
 
-def columns_of(file: Path) -> dict[str, np.ndarray]:
-    """Columns (N,) of a CSV, TSV or Parquet file: numbers, or text.
+def columns_of(file: Path, *, vectors: bool = False) -> dict[str, np.ndarray]:
+    """Return columns (N,) of a CSV, TSV or Parquet file: numbers, truth values or text.
+
+    Args:
+        file: the file.
+        vectors: whether columns of lists are returned too, as matrices (N, M).
 
     Raises:
         DataError: it cannot be read, or lists nothing.
     """
-    return _of_parquet(file) if file.suffix.lower() == ".parquet" else _of_csv(file)
+    if file.suffix.lower() == ".parquet":
+        return _of_parquet(file, vectors)
+    lines, columns = _listing.csv_columns(file, delimiter="\t" if file.suffix == ".tsv" else ",")
+    if not lines:
+        raise DataError(f"{file} lists nothing; its first line names the columns, the others the images.")
+    return {name: _numbers_or_text(cells) for name, cells in columns.items()}
 
 
 def listed_in(file: Path, names: dict[str, str], columns: dict[str, np.ndarray]) -> Listed:
-    """What the `columns` of a file list; `names` says which of them hold path, label, split and group.
+    """Return what the `columns` of a file list; `names` says which of them hold path, label, split and group.
 
     Raises:
         DataError: no such column, or a cell without path or label.
@@ -80,32 +91,32 @@ def listed_in(file: Path, names: dict[str, str], columns: dict[str, np.ndarray])
                 f"{file} has no column {names[role]!r}; it has {', '.join(columns)}. Name it: `{role}_column: ...`."
                 f"{_separated(columns)}"
             )
-    own = {role: _texts(file, role, columns[name]) for role, name in names.items() if name in columns}
+    texts = {role: _texts(file, role, columns[name]) for role, name in names.items() if name in columns}
     for role in ("path", "label"):
-        empty = np.flatnonzero(own[role] == "")
+        empty = np.flatnonzero(texts[role] == "")
         if len(empty):
             raise DataError(f"{file}: row {empty[0] + 1} has no {role}; mend it ({len(empty)} such).")
-    _check_names(file, own["label"])
+    _check_names(file, texts["label"])
     taken = {*names.values(), *TYPES, "clean_label", LENGTH}
     extra = {name: values for name, values in columns.items() if name not in taken}
-    return Listed(own["path"], own["label"], own.get("split"), own.get("group"), extra)
+    return Listed(texts["path"], texts["label"], texts.get("split"), texts.get("group"), extra)
 
 
 def _separated(columns: Iterable[str]) -> str:
-    """What to do about a head that is one column, cut by something else than we cut by."""
+    """Return what to do about a head that is one column, cut by something else than we cut by."""
     head = list(columns)
-    found = next((mark for mark in (";", "\t") if len(head) == 1 and mark in head[0]), "")
-    return f" Its columns are separated by {found!r}: write it with commas, or with tabs as .tsv." if found else ""
+    mark = next((mark for mark in (";", "\t") if len(head) == 1 and mark in head[0]), "")
+    return f" Its columns are separated by {mark!r}: write it with commas, or with tabs as .tsv." if mark else ""
 
 
 def _texts(file: Path, role: str, values: np.ndarray) -> np.ndarray:
-    """Values (N,) as text, "" where there is none: NaN is no label.
+    """Return values (N,) as text, whole numbers without a point, "" where there is none: NaN is no label.
 
     Raises:
         DataError: bytes that are not UTF-8.
     """
     if values.dtype.kind == "f":
-        return strings(["" if np.isnan(value) else str(value) for value in values])
+        return strings([_cell(Decimal(repr(value))) if value == value else "" for value in values.tolist()])
     try:
         return strings([value.decode() if isinstance(value, bytes) else str(value) for value in values])
     except UnicodeDecodeError as error:
@@ -132,36 +143,20 @@ def check_once(file: Path, paths: np.ndarray) -> None:
             raise DataError(f"{file}: {which}, which would be its own neighbour; remove one.")
 
 
-def _of_csv(file: Path) -> dict[str, np.ndarray]:
-    """Columns (N,) of text, or of numbers where every cell is one; tab-separated if the file is called .tsv."""
-    lines = [
-        (number, cells) for number, cells in _listing.csv_lines(file, "\t" if file.suffix == ".tsv" else ",") if cells
-    ]
-    if len(lines) < 2:
-        raise DataError(f"{file} lists nothing; its first line names the columns, the others the images.")
-    head = lines[0][1]
-    if len(set(head)) < len(head):
-        raise DataError(f"{file}: a column is named twice in {', '.join(head)}; rename it.")
-    for number, cells in lines[1:]:
-        if len(cells) != len(head):
-            raise DataError(f"{file}, line {number}: {len(cells)} of {len(head)} columns; mend the line.")
-    columns = zip(*(cells for _, cells in lines[1:]), strict=True)
-    return {name: _numbers_or_text(list(cells)) for name, cells in zip(head, columns, strict=True)}
-
-
 def _numbers_or_text(cells: list[str]) -> np.ndarray:
+    """Return cells (N,) as numbers where each of them is one, as one writes it: 007 and 1e3 are names."""
     for kind in (np.int64, np.float64):
         try:
             values = np.array(cells, dtype=kind)
         except (ValueError, OverflowError):
             continue
-        if np.array_equal(np.char.strip(values.astype(str)), np.array(cells)):  # not 007 or 1e3: these are names
+        if np.array_equal(np.char.strip(values.astype(str)), np.array(cells)):
             return values
     return strings(cells)
 
 
-def _of_parquet(file: Path) -> dict[str, np.ndarray]:
-    """Columns (N,) of numbers or text; others are left out."""
+def _of_parquet(file: Path, vectors: bool) -> dict[str, np.ndarray]:
+    """Return columns (N,) of numbers, truth values or text, with `vectors` also matrices; others are left out."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -171,14 +166,33 @@ def _of_parquet(file: Path) -> dict[str, np.ndarray]:
         raise DataError(f"{file} cannot be read ({error}); write it again.") from error
     if not table.num_rows:
         raise DataError(f"{file} lists nothing.")
-    found = {}
-    for name in table.column_names:
-        column = table.column(name)
-        kind = column.type
-        if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-            plain = column.null_count == 0
-            values = column.to_pylist()
-            found[name] = np.array(values) if plain else strings(["" if v is None else str(v) for v in values])
-        elif pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
-            found[name] = strings(["" if value is None else str(value) for value in column.to_pylist()])
-    return found
+    columns = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        if pa.types.is_nested(kind):
+            if vectors and hasattr(kind, "value_type"):
+                columns[name] = _matrix(file, name, column.combine_chunks())
+        elif pa.types.is_primitive(kind) and not pa.types.is_temporal(kind) and not column.null_count:
+            columns[name] = np.array(column.to_pylist())
+        elif not pa.types.is_temporal(kind):
+            columns[name] = strings([_cell(value) for value in column.to_pylist()])
+    return columns
+
+
+def _cell(value: Any) -> str:
+    """Return a cell as text, "" where there is none; decimals that are whole numbers without a point."""
+    if isinstance(value, Decimal):
+        value = int(value) if value.is_finite() and value == value.to_integral_value() else value
+    return "" if value is None else value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _matrix(file: Path, name: str, column: Any) -> np.ndarray:
+    """Return a column of lists, all of one length, as a matrix (N, M)."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    array = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
+    values = array.flatten()
+    if array.null_count or values.null_count or len(pc.unique(pc.list_value_length(array))) != 1:
+        raise DataError(f"{file}: {name} has empty cells, or lists that differ in length; mend them.")
+    return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(array), -1)
