@@ -106,7 +106,7 @@ def register(options: argparse.Namespace) -> None:
 
 def search(options: argparse.Namespace) -> None:
     """`probmetric search`."""
-    from probmetric.data.loose import image_files
+    from probmetric.data.loose import in_folders
     from probmetric.serving import Gallery
     from probmetric.serving.gallery_files import INDEX
     from probmetric.serving.model_folder import run_gallery
@@ -117,7 +117,7 @@ def search(options: argparse.Namespace) -> None:
     stored = present(places[0] / INDEX)
     if stored and len(places) < 2:
         raise ServingError(f"{places[0]} is a gallery; name images to search for after it.")
-    images = [file for place in places[stored:] for file in image_files(place)]
+    images = in_folders(places[stored:]).images
     model = _load(options, options.model)
     gallery = Gallery.open(places[0]) if stored else run_gallery(model, options.model, options.splits)
     rules = {name: getattr(options, name) for name in ("risk", "confidence", "withhold", "strangers", "any_image")}
@@ -150,12 +150,12 @@ def certify(options: argparse.Namespace) -> None:
 
 def _items(place: Path, splits: Sequence[str]) -> LooseImages:
     """Images of a prepared dataset (its folder, or its name below data/prepared), of a folder, or one file."""
-    from probmetric.data.loose import image_files, loose_images, prepared_images
+    from probmetric.data.loose import in_folders, loose_images, prepared_images
 
     for folder in (place, Path("data/prepared") / place):
         if (folder / "manifest.parquet").is_file():
             return prepared_images(folder, splits)
-    return loose_images(place if place.is_dir() else image_files(place))
+    return loose_images(place if place.is_dir() else in_folders([place]).images)
 
 
 def _check_splits(splits: Sequence[str]) -> None:

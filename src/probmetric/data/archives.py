@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO, Any
 
 from probmetric.data.image_file import progress_bar
-from probmetric.data.manifest import DataError
+from probmetric.data.manifest import DataError, is_utf8
 
 MAX_RATIO, MIN_LIMIT = 200, 256 * 2**20
 MIN_MEMBER, MEMBERS = 64, 100_000
@@ -89,7 +89,7 @@ def _tar_members(archive: Path) -> Iterator[_Member]:
 def _inside(archive: Path, folder: Path, name: str) -> Path | None:
     """Return where member `name` goes; None if it is skipped."""
     parts = PurePosixPath(name.replace("\\", "/")).parts
-    if any("\ud800" <= character <= "\udfff" for character in name):
+    if not is_utf8(name):
         raise _hostile(archive, name, "has a name that is not UTF-8")
     if name.startswith(("/", "\\")) or ".." in parts or PureWindowsPath(name).drive or "\0" in name:
         raise _hostile(archive, name, "would be written outside the target folder")

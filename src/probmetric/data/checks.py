@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +29,7 @@ SHOWN = 3
 _Columns = dict[str, np.ndarray]
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing that is wrong with a prepared dataset."""
-
-    file: str
-    value: str
-    fix: str
-
-    def __str__(self) -> str:
-        return f"{self.file}: {self.value}; {self.fix}."
-
-
-def doctor(folder: str | Path) -> list[Finding]:
+def doctor(folder: str | Path) -> list[str]:
     """Check a prepared dataset completely (every byte is read).
 
     Checked: the digest; index and labels 0-based and contiguous; split names; splits disjoint in class (open-set)
@@ -50,34 +37,32 @@ def doctor(folder: str | Path) -> list[Finding]:
     training split only and at the declared rate; counts as declared in summary.json; encoded images can be decoded.
 
     Returns:
-        What is wrong, empty when the folder is healthy.
+        What is wrong, with file and fix; empty when the folder is healthy.
     """
     folder = Path(folder)
     advice = rebuild_advice(folder)
     findings = []
-
-    def add(error: FileError) -> None:
-        text = str(error).rstrip(".").removesuffix(f"; {advice}").removeprefix(f"{folder}/")
-        findings.append(Finding(str(folder), text, advice))
-
     try:
         verify_digest(folder, quick=False)
     except FileError as error:
-        add(error)
+        findings.append(_with_advice(error, advice))
     try:
         table, metadata = read_table(folder)
         columns = {name: values_of(table, name) for name in table.column_names}
         summary, store = read_summary(folder, advice), ImageStore(folder)
     except FileError as error:
-        add(error)
-        return findings
+        return [*findings, _with_advice(error, advice)]
     clean = columns.get("clean_label", columns["label"])
     in_manifest = [*_wrong_columns(columns, clean), *_wrong_splits(columns, clean, metadata), *_repeats(columns)]
     in_manifest += _wrong_noise(columns, metadata) if "clean_label" in columns else []
     problems = [(folder / MANIFEST, text) for text in in_manifest]
     problems += [(folder / SUMMARY, text) for text in _wrong_counts(columns, clean, summary)]
     problems += [(store.path, text) for text in _wrong_pixels(columns, store)]
-    return findings + [Finding(str(file), text, advice) for file, text in problems]
+    return findings + [f"{file}: {text}; {advice}." for file, text in problems]
+
+
+def _with_advice(error: FileError, advice: str) -> str:
+    return f"{str(error).rstrip('.').removesuffix(f'; {advice}')}; {advice}."
 
 
 def _wrong_columns(columns: _Columns, clean: np.ndarray) -> Iterator[str]:

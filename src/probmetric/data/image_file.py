@@ -14,10 +14,9 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -47,17 +46,7 @@ class Stored(NamedTuple):
 
 
 ImageOf = Callable[[int], "Stored | np.ndarray"]
-
-
-@runtime_checkable
-class Divisible(Protocol):
-    """A reader that knows all paths: a process that reads some rows is sent those."""
-
-    def __call__(self, row: int) -> Stored | np.ndarray:
-        """Read image `row`."""
-
-    def part(self, rows: range) -> ImageOf:
-        """Return the reader of these rows alone."""
+"""row -> image; one with a method `part(rows: range) -> ImageOf` gives a process the reader of its rows alone."""
 
 
 class Placed(NamedTuple):
@@ -78,14 +67,13 @@ class Placed(NamedTuple):
     unreadable: dict[int, str]
 
 
-@dataclass(frozen=True)
-class _Entry:
+class _Entry(NamedTuple):
     """What is known of one image beside its bytes: (length, H, W, C), digest, remarks, mark, what is wrong with it."""
 
     numbers: tuple[int, int, int, int] = (0, 0, 0, 0)
     sha256: bytes = bytes(32)
     remarks: tuple[str, ...] = ()
-    mark: bytes = b""
+    mark: bytes = bytes(32)
     problem: str = ""
 
 
@@ -104,7 +92,7 @@ def write_images(path: Path, read: ImageOf, names: np.ndarray, *, workers: int =
         workers: processes that decode.
         title: shown by a progress bar; "" for none.
     """
-    whole, found = hashlib.sha256(), _Collected(len(names))
+    whole, collected = hashlib.sha256(), _Collected(len(names))
     with progress_bar(title, bool(title), total=len(names), unit="image") as bar, path.open("xb") as images:
         for segment, entries in _segments(path.parent, read, names, workers):
             with segment.open("rb") as part:
@@ -112,11 +100,11 @@ def write_images(path: Path, read: ImageOf, names: np.ndarray, *, workers: int =
                     whole.update(block)
                     images.write(block)
             segment.unlink()
-            found.add(entries)
+            collected.add(entries)
             bar.update(len(entries))
-            if len(found.unreadable) > TOO_MANY:
+            if len(collected.unreadable) > TOO_MANY:
                 break
-    return Placed(found.columns(), found.notes(names), whole.hexdigest(), found.marks, found.unreadable)
+    return collected.placed(names, whole.hexdigest())
 
 
 def progress_bar(title: str, shown: bool, **options: Any) -> tqdm[Any]:
@@ -134,7 +122,7 @@ class _Collected:
         self.done = 0
         self._numbers = np.zeros((count, 4), dtype=np.int32)
         self._sha256 = np.zeros((count, 32), dtype=np.uint8)
-        self.marks = np.zeros((count, 32), dtype=np.uint8)
+        self._marks = np.zeros((count, 32), dtype=np.uint8)
         self.unreadable: dict[int, str] = {}
         self._remarks: dict[str, tuple[int, int]] = {}
 
@@ -143,8 +131,7 @@ class _Collected:
         for row, entry in enumerate(entries, start=self.done):
             self._numbers[row] = entry.numbers
             self._sha256[row] = np.frombuffer(entry.sha256, dtype=np.uint8)
-            if entry.mark:
-                self.marks[row] = np.frombuffer(entry.mark, dtype=np.uint8)
+            self._marks[row] = np.frombuffer(entry.mark or bytes(32), dtype=np.uint8)
             if entry.problem:
                 self.unreadable[row] = entry.problem
             for remark in entry.remarks:
@@ -152,20 +139,16 @@ class _Collected:
                 self._remarks[remark] = (number + 1, first)
         self.done += len(entries)
 
-    def columns(self) -> dict[str, np.ndarray]:
-        """Return the manifest columns."""
+    def placed(self, names: np.ndarray, sha256: str) -> Placed:
+        """Return what is known of the images, called `names` (N,), in a file with the digest `sha256`."""
         length, height, width, channels = self._numbers.T
-        ends = np.cumsum(length, dtype=np.int64)
-        columns = {"sha256": self._sha256.view("V32").reshape(-1), "offset": ends - length}
+        columns = {"sha256": self._sha256.view("V32").reshape(-1), "offset": np.cumsum(length, dtype=np.int64) - length}
         columns |= {"height": height.copy(), "width": width.copy(), "channels": channels.copy()}
         if not np.array_equal(length, height * width * channels):
             columns["length"] = length.astype(np.int64)
-        return columns
-
-    def notes(self, names: np.ndarray) -> list[str]:
-        """Return the remarks for summary.json."""
         remarks = sorted(self._remarks.items())
-        return [f"{number} image(s): {remark} (e.g. {text(names[row])})" for remark, (number, row) in remarks]
+        notes = [f"{number} image(s): {remark} (e.g. {text(names[row])})" for remark, (number, row) in remarks]
+        return Placed(columns, notes, sha256, self._marks, self.unreadable)
 
 
 def _segments(folder: Path, read: ImageOf, names: np.ndarray, workers: int) -> Iterator[tuple[Path, list[_Entry]]]:
@@ -195,8 +178,9 @@ def _segments(folder: Path, read: ImageOf, names: np.ndarray, workers: int) -> I
 
 def _portion(read: ImageOf, rows: range, names: np.ndarray) -> tuple[ImageOf, range, np.ndarray]:
     """Return what a process needs to read `rows`: not the paths of all images."""
-    part = names[rows.start : rows.stop]
-    return (read.part(rows), range(len(rows)), part) if isinstance(read, Divisible) else (read, rows, part)
+    part: Callable[[range], ImageOf] | None = getattr(read, "part", None)
+    names = names[rows.start : rows.stop]
+    return (part(rows), range(len(rows)), names) if part else (read, rows, names)
 
 
 def _write_segment(path: Path, read: ImageOf, rows: range, names: np.ndarray) -> list[_Entry]:

@@ -60,6 +60,13 @@ class RawFiles:
     notes: list[str] = field(default_factory=list)
     homes: tuple[str, ...] = ()
 
+    def given(self, kinds: Sequence[str]) -> Path:
+        """Return the user's own file, which ends in one of `kinds`."""
+        file = self.folder
+        if file is None or file.suffix.lower() not in kinds or not file.is_file():
+            raise DataError(f"{self.name}: {file or 'no file'} is no {', '.join(kinds)} file; set `raw` to yours.")
+        return file
+
     def candidates(self, relative: str) -> Iterator[Path]:
         """Yield where a file or folder `relative` may lie, best place first."""
         if self.folder is None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from probmetric.data.sources._faces import Glyph
+from probmetric.data.sources._faces import Glyphs
 
 SIZE = 32
 STRENGTHS = ("warp", "noise", "blur", "occlusion")
@@ -45,7 +45,7 @@ class Strengths:
 
 
 def draw_strengths(rng: np.random.Generator, worst: float = 1.0) -> Strengths:
-    """Strengths u v of one image; `worst` caps the severity u."""
+    """Draw strengths u v of one image; `worst` caps the severity u."""
     severity, *shares = rng.random(5)
     return Strengths(*(float(worst * severity * share) for share in shares))
 
@@ -71,18 +71,18 @@ def distort(mask: np.ndarray, strengths: Strengths, rng: np.random.Generator) ->
 
 
 def _symmetric(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Uniform on (-1, 1)."""
+    """Draw uniformly on (-1, 1)."""
     return 2.0 * rng.random(shape) - 1.0
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Standard normal by Box-Muller, so that it depends on the uniform stream alone."""
+    """Draw standard normal numbers by Box-Muller, so that it depends on the uniform stream alone."""
     radius = np.sqrt(-2.0 * np.log1p(-rng.random(shape)))
     return radius * np.cos(2.0 * np.pi * rng.random(shape))
 
 
 def _cubic_basis() -> np.ndarray:
-    """Catmull-Rom weights (SIZE, KNOTS) of a coarse grid at every pixel, ends clamped."""
+    """Return Catmull-Rom weights (SIZE, KNOTS) of a coarse grid at every pixel, ends clamped."""
     weights = np.zeros((SIZE, _KNOTS))
     for pixel, position in enumerate(np.linspace(0.0, _KNOTS - 1.0, SIZE)):
         base = min(int(position), _KNOTS - 2)
@@ -119,7 +119,7 @@ def _warp(mask: np.ndarray, strength: float, rng: np.random.Generator) -> np.nda
 
 
 def _blur(image: np.ndarray, sigma: float) -> np.ndarray:
-    """Gaussian blur of a (32, 32) image as two products with a banded matrix; the border is extended."""
+    """Blur a (32, 32) image by a Gaussian, as two products with a banded matrix; the border is extended."""
     position = np.arange(SIZE)
     kernel = np.exp(-0.5 * ((position[:, None] - position[None]) / sigma) ** 2)
     kernel /= kernel.sum(axis=1, keepdims=True)
@@ -138,7 +138,7 @@ def _occlude(image: np.ndarray, area: float, rng: np.random.Generator) -> np.nda
 
 
 def draw_images(
-    glyphs: dict[tuple[str, str], Glyph], characters: Sequence[str], per_class: int, seed: int, worst: float
+    glyphs: Glyphs, characters: Sequence[str], per_class: int, seed: int, worst: float
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Draw `per_class` images of every character.
 
@@ -147,7 +147,7 @@ def draw_images(
     changes no other image.
 
     Args:
-        glyphs: (face, character) -> glyph.
+        glyphs: (face, character) -> ink.
         characters: the classes, in label order.
         per_class: images per class.
         seed: seed of the data set.
@@ -168,7 +168,7 @@ def draw_images(
             face = faces[character][(start + number) % len(faces[character])]
             rng = np.random.default_rng([seed, code, number])
             strengths = draw_strengths(rng, worst)
-            images.append(distort(glyphs[face, character].mask, strengths, rng))
+            images.append(distort(glyphs[face, character], strengths, rng))
             rows.append((f"U+{code:04X}/{number:03d}-{face}.png", label, character, face, strengths))
     return np.stack(images)[..., None], _columns(rows)
 

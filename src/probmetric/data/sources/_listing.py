@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probmetric.data.manifest import SPLITS, DataError, text
+from probmetric.data.manifest import SPLITS, DataError, is_utf8, text
 from probmetric.io import check_readable
 
 if TYPE_CHECKING:
@@ -35,18 +35,18 @@ class Row:
     cells: list[str]
 
     def bad(self, what: str) -> DataError:
-        """The error that this line is wrong: file, line, what, and the fix."""
+        """Make the error that this line is wrong: file, line, what, and the fix."""
         return bad_line(self.path, self.number, what)
 
     def whole(self, column: int, low: int = 0, high: int = 2**62) -> int:
-        """The cell as a whole number from `low` to `high`."""
+        """Return the cell as a whole number from `low` to `high`."""
         cell = self.cells[column]
         if not _DIGITS.fullmatch(cell) or not low <= int(cell) <= high:
             raise self.bad(f"{_short(cell)} is no whole number from {low} to {high:,}")
         return int(cell)
 
     def inside(self, column: int) -> str:
-        """The cell as a path that stays inside the dataset's folder."""
+        """Return the cell as a path that stays inside the dataset's folder."""
         cell = self.cells[column]
         if not stays_inside(cell):
             raise self.bad(f"the path {_short(cell)} leaves the dataset's folder")
@@ -54,12 +54,12 @@ class Row:
 
 
 def bad_line(path: Path, number: int, what: str) -> DataError:
-    """The error that line `number` of `path` is wrong."""
+    """Make the error that line `number` of `path` is wrong."""
     return DataError(f"{path}, line {number}: {what}; get the file again, or mend the line.")
 
 
 def stays_inside(path: str) -> bool:
-    """Whether a relative path leads to something below the folder it is relative to."""
+    """Say whether a relative path leads to something below the folder it is relative to."""
     parts = path.replace("\\", "/").split("/")
     return not (path == "" or parts[0] == "" or ".." in parts or PureWindowsPath(path).drive or "\0" in path)
 
@@ -67,7 +67,7 @@ def stays_inside(path: str) -> bool:
 def rows(
     path: Path, columns: int, *, separator: str | None = None, header: Sequence[str] = (), announced: bool = False
 ) -> list[Row]:
-    """Lines of a listing that are not blank, each of so many columns, at least one.
+    """Return the lines of a listing that are not blank, each of so many columns, at least one.
 
     Args:
         path: the file.
@@ -76,12 +76,12 @@ def rows(
         header: names the first line must hold.
         announced: the first line holds one number, which is the first row returned.
     """
-    found = [Row(path, number, line.split(separator)) for number, line in _lines(path) if line.strip()]
-    if header and (not found or found[0].cells != list(header)):
+    listed = [Row(path, number, line.split(separator)) for number, line in _lines(path) if line.strip()]
+    if header and (not listed or listed[0].cells != list(header)):
         raise DataError(
             f"{path} does not begin with the header {' '.join(header)!r}; it is another file, get it again."
         )
-    first, rest = ([found[0]] if announced and found else []), found[bool(header) or announced :]
+    first, rest = ([listed[0]] if announced and listed else []), listed[bool(header) or announced :]
     if not rest:
         raise DataError(f"{path} lists nothing; get it again.")
     if separator is None:
@@ -96,7 +96,7 @@ def _of_width(row: Row, columns: int) -> Row:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Number and text of every line."""
+    """Yield number and text of every line."""
     for number, line in enumerate(_content(path).split(b"\n"), start=1):
         try:
             yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r")
@@ -124,7 +124,7 @@ def once(listed: Sequence[Row], key: Callable[[Row], Any]) -> None:
 
 
 def csv_lines(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """Number and cells of every line of a CSV file, the blank ones too; the number is that of its last line."""
+    """Yield number and cells of every line of a CSV file, the blank ones too; the number is that of its last line."""
     check_readable(path)
     lines = None
     try:
@@ -246,27 +246,24 @@ def _check_paths(name: str, paths: np.ndarray) -> None:
             f"{name}: {text(paths[twice[0]])!a} is listed twice (of {len(twice):,} such); an image would be its own "
             "neighbour. Remove the repeated line or file."
         )
-    unwritable = next((path for path in map(text, paths) if not _writable(path)), None)
+    unwritable = next((path for path in map(text, paths) if not is_utf8(path)), None)
     if unwritable is not None:
         raise DataError(f"{name}: the file name {unwritable!a} is not UTF-8; rename it.")
 
 
-def _writable(value: str) -> bool:
-    """Whether text holds no bytes smuggled in from a file name that is not UTF-8."""
-    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
-
-
 def _check_classes(name: str, labels: np.ndarray, class_names: np.ndarray) -> None:
-    found, first, which = np.unique(labels, return_index=True, return_inverse=True)
-    gap = np.flatnonzero(found != np.arange(len(found)))
+    numbers, first, which = np.unique(labels, return_index=True, return_inverse=True)
+    gap = np.flatnonzero(numbers != np.arange(len(numbers)))
     if len(gap):
-        raise DataError(f"{name}: no image has the label {gap[0]}; labels must be 0 to {len(found) - 1}, without gaps.")
-    named = class_names[first]
-    other = np.flatnonzero(class_names != named[which.reshape(-1)])
+        raise DataError(
+            f"{name}: no image has the label {gap[0]}; labels must be 0 to {len(numbers) - 1}, without gaps."
+        )
+    names = class_names[first]
+    other = np.flatnonzero(class_names != names[which.reshape(-1)])
     if len(other):
-        both = f"{named[labels[other[0]]]!a} and {class_names[other[0]]!a}"
+        both = f"{names[labels[other[0]]]!a} and {class_names[other[0]]!a}"
         raise DataError(f"{name}: class {labels[other[0]]} has two names, {both}.")
-    unwritable = next((value for value in map(str, named) if not _writable(value)), None)
+    unwritable = next((value for value in map(str, names) if not is_utf8(value)), None)
     if unwritable is not None:
         raise DataError(f"{name}: the class name {unwritable!a} is not UTF-8; rename it.")
 

@@ -11,7 +11,7 @@ Annotations are not postponed here: a source inherits options of other modules w
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -26,33 +26,9 @@ from probmetric.registry import Count, CountOrZero, Flag, OpenShare
 Split = Literal["by_class", "by_image", "by_group"]
 OnError = Literal["raise", "skip"]
 CLOSED_SETS = ("by_image", "by_group")
+Columns = dict[str, np.ndarray]
 LEAST_ASKED = 50  # images: each is two points of recall@1
 _PURPOSE = {"val": "choosing epochs and settings by retrieval", "test": "comparing methods by retrieval"}
-
-
-@dataclass(frozen=True)
-class Listed:
-    """Images as their owner lists them.
-
-    Attributes:
-        paths: name of each (N,).
-        names: class of each (N,).
-        splits: split of each (N,), or None where they are not named.
-        groups: what belongs together (N,), or None.
-        extra: further columns (N,).
-    """
-
-    paths: np.ndarray
-    names: np.ndarray
-    splits: np.ndarray | None = None
-    groups: np.ndarray | None = None
-    extra: dict[str, np.ndarray] = field(default_factory=dict)
-
-    def kept(self, keep: np.ndarray) -> "Listed":
-        """Return the images of the mask `keep` (N,)."""
-        splits, groups = (None if column is None else column[keep] for column in (self.splits, self.groups))
-        extra = {name: column[keep] for name, column in self.extra.items()}
-        return Listed(self.paths[keep], self.names[keep], splits, groups, extra)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,11 +55,11 @@ class OwnData(Source):
         """Whether splits are disjoint in class or in image."""
         return "open_set" if self.split == "by_class" else "closed_set"
 
-    def columns(self, listed: Listed, where: Path, notes: list[str], seed: int) -> dict[str, np.ndarray]:
+    def columns(self, listed: Columns, where: Path, notes: list[str], seed: int) -> Columns:
         """Return manifest columns of the images that stay.
 
         Args:
-            listed: the images.
+            listed: path and class_name of the images (N,) and, where they are named, split and group; any others.
             where: what they were listed in, for messages.
             notes: where to note what is left out.
             seed: seed of the splits.
@@ -91,18 +67,19 @@ class OwnData(Source):
         Raises:
             DataError: too few classes or images, or splits that contradict `split`.
         """
-        listed = listed.kept(self._large_enough(listed.names, where, notes))
-        classes, labels = np.unique(listed.names.astype(str), return_inverse=True)
-        groups = listed.groups if self.split == "by_group" else None
+        keep = self._large_enough(listed["class_name"], where, notes)
+        listed = {name: values[keep] for name, values in listed.items()}
+        classes, labels = np.unique(listed["class_name"].astype(str), return_inverse=True)
+        groups = listed.get("group") if self.split == "by_group" else None
         if self.split == "by_group" and groups is None:
             raise DataError(f"{where} names no groups; say where they are (option group), or set split: by_image.")
         rng = np.random.default_rng(seed)
-        if listed.splits is None:
+        if "split" in listed:
+            splits = listed["split"].copy()
+            self._check_splits(classes, labels, splits, where)
+        else:
             splits = strings(["train"] * len(labels))
             splits[self._held_out(labels, groups, splits == "train", self.test_fraction, rng)] = "test"
-        else:
-            splits = listed.splits.copy()
-            self._check_splits(classes, labels, splits, where)
         if not np.any(splits == "val"):
             splits[self._held_out(labels, groups, splits == "train", self.val_fraction, rng)] = "val"
         if len(np.unique(labels[splits == "train"])) < 2:
@@ -116,9 +93,7 @@ class OwnData(Source):
                 "one image to train on. Add images, lower test_fraction, or set split: by_class."
             )
         notes += _too_small(labels, splits)
-        columns = {"path": listed.paths, "label": labels, "class_name": strings(classes[labels].tolist())}
-        grouped = {} if listed.groups is None else {"group": listed.groups}
-        return columns | {"split": splits} | grouped | listed.extra
+        return listed | {"label": labels, "class_name": strings(classes[labels].tolist()), "split": splits}
 
     def _large_enough(self, names: np.ndarray, where: Path, notes: list[str]) -> np.ndarray:
         """Return the mask (N,) of images of classes with `min_images` images; the others are noted."""
@@ -184,7 +159,7 @@ class OwnImages(OwnData):
     on_error: OnError = "raise"
     near_duplicates: bool = True
 
-    def table(self, root: Path, columns: dict[str, np.ndarray], description: str) -> Table:
+    def table(self, root: Path, columns: Columns, description: str) -> Table:
         """Return the table of images with the manifest `columns` (N,), whose paths are below `root`."""
         marked = self.near_duplicates and self.store == "pixels"
         image = ImageFiles(root, columns["path"], "RGB", self.shorter_side, self.store, marked)

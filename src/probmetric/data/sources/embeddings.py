@@ -17,7 +17,7 @@ import math
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,7 +26,7 @@ import numpy as np
 from probmetric.data.manifest import DataError
 from probmetric.data.sources import RawFiles, Table, register
 from probmetric.data.sources._files import strings
-from probmetric.data.sources._own import InColumns, Listed
+from probmetric.data.sources._own import Columns, InColumns
 from probmetric.data.sources.table import check_once, columns_of, listed_in
 from probmetric.io import FileError, read_tensors
 
@@ -58,10 +58,10 @@ class Embeddings(InColumns):
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Read vectors and labels."""
-        file = _file(files)
+        file = files.given(FILES)
         vectors, listed = self._read(file)
         # where each row of the manifest, some of which are left out, lies among the vectors
-        listed = replace(listed, extra={"source_row": np.arange(len(vectors))} | listed.extra)
+        listed = {"source_row": np.arange(len(vectors))} | listed
         columns = self.columns(listed, file, files.notes, seed)
         return Table(
             columns,
@@ -73,11 +73,11 @@ class Embeddings(InColumns):
 
     def raw_files(self, files: RawFiles) -> tuple[Path, list[str]]:
         """Return the file, and the one beside it that says what its rows are."""
-        file = _file(files)
+        file = files.given(FILES)
         beside = [file.with_suffix(".csv").name] if file.suffix.lower() == ".npy" else []
         return file.parent, [file.name, *beside]
 
-    def _read(self, file: Path) -> tuple[np.ndarray, Listed]:
+    def _read(self, file: Path) -> tuple[np.ndarray, Columns]:
         """Return vectors (N, M) float32, finite, and what is said of each."""
         arrays = _arrays(file)
         name = self.vector_column or next((name for name in VECTORS if name in arrays), "")
@@ -99,15 +99,8 @@ class Embeddings(InColumns):
         if self.names["path"] not in columns:
             columns[self.names["path"]] = strings([f"{file.stem}/{row:07}" for row in range(len(vectors))])
         listed = listed_in(file, self.names, columns)
-        check_once(file, listed.paths)
+        check_once(file, listed["path"])
         return vectors, listed
-
-
-def _file(files: RawFiles) -> Path:
-    file = files.folder
-    if file is None or file.suffix.lower() not in FILES or not file.is_file():
-        raise DataError(f"embeddings: {file or 'no file'} is no {', '.join(FILES)} file; set `raw` to yours.")
-    return file
 
 
 class _Padded:

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from probmetric.data.image_folder import FolderImage, ImageFolder, read_image_folder, readable_name
-from probmetric.data.manifest import DataError
+from probmetric.data.image_folder import FolderImage, ImageFolder, read_image_folder
+from probmetric.data.manifest import DataError, is_utf8
 from probmetric.data.sources import RawFiles, Table, register
 from probmetric.data.sources._files import strings
-from probmetric.data.sources._own import Listed, OwnImages
+from probmetric.data.sources._own import OwnImages
 
 
 @register
@@ -50,8 +50,9 @@ class Folder(OwnImages):
             )
         images = self._usable(folder, files.notes)
         paths, names, splits, groups = (strings(list(column)) for column in zip(*images, strict=True))
-        grouped = groups if self.group == "folder" else None
-        listed = Listed(paths, names, splits if folder.names_splits else None, grouped)
+        listed = {"path": paths, "class_name": names}
+        listed |= {"split": splits} if folder.names_splits else {}
+        listed |= {"group": groups} if self.group == "folder" else {}
         columns = self.columns(listed, folder.root, files.notes, seed)
         return self.table(folder.root, columns, f"images of the folder {folder.root.name}")
 
@@ -75,8 +76,8 @@ class Folder(OwnImages):
             notes.append(f"{loose} image(s) left out because they lie in no class folder")
         if self.on_error == "raise":
             return images
-        usable = [image for image in images if readable_name(image.path)]
-        gone = [*folder.links_out, *(image.path for image in images if not readable_name(image.path))]
+        usable = [image for image in images if is_utf8(image.path)]
+        gone = [*folder.links_out, *(image.path for image in images if not is_utf8(image.path))]
         if gone:
             shown = ", ".join(ascii(path) for path in gone[:20])
             notes.append(f"{len(gone)} file(s) left out, links out of the folder or names that are not UTF-8: {shown}")

@@ -54,21 +54,21 @@ class Glyphs(Source):
         return Table(columns, images.__getitem__, "open_set", DESCRIPTION, notes=[note])
 
 
-def distinct_letters() -> tuple[list[str], dict[tuple[str, str], _faces.Glyph], str]:
-    """Letters of which no two look alike, all glyphs, and a note on what was left out."""
+def distinct_letters() -> tuple[list[str], _faces.Glyphs, str]:
+    """Return letters of which no two look alike, all glyphs, and a note on what was left out."""
     candidates, glyphs = letter_glyphs()
     kept = _faces.distinct(candidates, _faces.alike(glyphs, candidates))
     dropped = len(candidates) - len(kept)
     return kept, glyphs, f"{dropped} of {len(candidates)} letters look like another one and were left out"
 
 
-def letter_glyphs() -> tuple[list[str], dict[tuple[str, str], _faces.Glyph]]:
-    """Candidate letters in code-point order, and all their glyphs."""
+def letter_glyphs() -> tuple[list[str], _faces.Glyphs]:
+    """Return candidate letters in code-point order, and all their glyphs."""
     wanted = _faces.letters([block for blocks in SCRIPTS.values() for block in blocks])
     glyphs = _faces.render(wanted, _faces.TEXT_FACES + _faces.LATIN_FACES)
     return sorted({character for _, character in glyphs}), glyphs
 
 
 def by_script(letters: list[str]) -> list[list[str]]:
-    """The letters of each script, in code-point order."""
+    """Return the letters of each script, in code-point order."""
     return [[c for c in letters if any(a <= ord(c) <= b for a, b in blocks)] for blocks in SCRIPTS.values()]

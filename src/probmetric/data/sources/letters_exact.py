@@ -55,15 +55,15 @@ class LettersExact(Source):
         columns = self._columns(letters, split)
         images = np.empty((len(columns["label"]), SIDE, SIDE, 1), dtype=np.uint8)
         for part in ("train", "val", "test"):
-            mine = np.flatnonzero(split == part)
-            templates = Templates.of([letters[c] for c in mine])
+            classes = np.flatnonzero(split == part)
+            templates = Templates.of([letters[c] for c in classes])
             rows = np.flatnonzero(columns["split"] == part)
-            own = np.searchsorted(mine, columns["label"][rows])
-            for row, place in zip(rows.tolist(), own.tolist(), strict=True):
-                rng = np.random.default_rng([seed, ord(letters[mine[place]]), columns["number"][row]])
+            places = np.searchsorted(classes, columns["label"][rows])
+            for row, place in zip(rows.tolist(), places.tolist(), strict=True):
+                rng = np.random.default_rng([seed, ord(letters[classes[place]]), columns["number"][row]])
                 images[row] = drawn(templates, place, columns["noise"][row], rng)
             posterior = templates.posterior(images[rows])
-            columns["true_probability"][rows] = posterior[np.arange(len(rows)), own]
+            columns["true_probability"][rows] = posterior[np.arange(len(rows)), places]
             columns["bayes_probability"][rows] = posterior.max(axis=1)
             columns["entropy"][rows] = -(posterior * np.log(np.maximum(posterior, 1e-300))).sum(axis=1)
         del columns["number"]
@@ -91,7 +91,7 @@ class LettersExact(Source):
 
 
 def common_letters() -> list[str]:
-    """Letters of the scripts that look like no other and that twelve text faces have, in code-point order."""
+    """Return letters of the scripts that look like no other and that twelve text faces have, in code-point order."""
     kept, glyphs, _ = distinct_letters()
     faces = {c: sum((face, c) in glyphs for face in _faces.TEXT_FACES) for c in kept}
     return [c for c in kept if faces[c] >= FACES and any(a <= ord(c) <= b for a, b in SCRIPTS)]

@@ -48,15 +48,15 @@ class OtherScripts(Source):
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Render the letters; no files are needed."""
-        found = _faces.render(_faces.letters(SCRIPTS.values()), _faces.TEXT_FACES)
-        own = _faces.in_faces(found, MIN_FACES)
+        glyphs = _faces.render(_faces.letters(SCRIPTS.values()), _faces.TEXT_FACES)
+        candidates = _faces.in_faces(glyphs, MIN_FACES)
         letters, letter_images = letter_glyphs()
         symbols, symbol_images = symbol_glyphs()
-        everything = [*letters, *symbols, *own]
-        kept = _faces.distinct(everything, _faces.alike(letter_images | symbol_images | found, everything))
-        unlike = [c for c in kept if c in set(own)]
+        everything = [*letters, *symbols, *candidates]
+        kept = _faces.distinct(everything, _faces.alike(letter_images | symbol_images | glyphs, everything))
+        unlike = [c for c in kept if c in set(candidates)]
         order = np.random.default_rng(seed).permutation(len(unlike))[: self.classes]
-        images, columns = draw_images(found, [unlike[i] for i in sorted(order)], self.per_class, seed, self.worst)
+        images, columns = draw_images(glyphs, [unlike[i] for i in sorted(order)], self.per_class, seed, self.worst)
         rng = np.random.default_rng(seed)
         columns["split"] = stratified_splits(columns["label"], self.test_fraction, self.val_fraction, rng)
         return Table(
@@ -65,6 +65,7 @@ class OtherScripts(Source):
             "closed_set",
             "letters of six scripts that glyphs has not, in matplotlib's DejaVu faces, 32x32 grey, distorted",
             notes=[
-                f"{len(own) - len(unlike)} of {len(own)} letters look like one of glyphs, a symbol or another letter"
+                f"{len(candidates) - len(unlike)} of {len(candidates)} letters look like one of glyphs, a symbol or "
+                "another letter"
             ],
         )

@@ -24,7 +24,7 @@ import numpy as np
 from probmetric.data.manifest import TYPES, DataError
 from probmetric.data.sources import RawFiles, Table, _listing, register
 from probmetric.data.sources._files import strings
-from probmetric.data.sources._own import InColumns, Listed, OwnImages
+from probmetric.data.sources._own import Columns, InColumns, OwnImages
 
 FILES = (".csv", ".tsv", ".parquet")
 LENGTH = "length"  # a column of manifests whose images are stored as files
@@ -42,26 +42,24 @@ class TableOfImages(OwnImages, InColumns):
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Read the table; the images are read later."""
         file, root, listed = self._listed(files)
-        outside = [str(path) for path in listed.paths if not _listing.stays_inside(str(path))]
+        outside = [str(path) for path in listed["path"] if not _listing.stays_inside(str(path))]
         if outside:
             raise DataError(f"{file}: {len(outside)} path(s) leave the folder {root} ({outside[0]!a}); mend the lines.")
-        check_once(file, listed.paths)
+        check_once(file, listed["path"])
         return self.table(root, self.columns(listed, file, files.notes, seed), f"images listed in {file.name}")
 
     def raw_files(self, files: RawFiles) -> tuple[Path, list[str]]:
         """Return the folder, and the table and the images below it."""
         file, root, listed = self._listed(files)
-        return root, [os.path.relpath(file, root), *listed.paths.tolist()]
+        return root, [os.path.relpath(file, root), *listed["path"].tolist()]
 
-    def _listed(self, files: RawFiles) -> tuple[Path, Path, Listed]:
+    def _listed(self, files: RawFiles) -> tuple[Path, Path, Columns]:
         """Return the table, the folder its paths are below, and what it lists."""
-        if files.folder is None or files.folder.suffix.lower() not in FILES or not files.folder.is_file():
-            raise DataError(f"table: {files.folder or 'no file'} is no {', '.join(FILES)} file; set `raw` to yours.")
-        file = files.folder
+        file = files.given(FILES)
         return file, Path(self.images) if self.images else file.parent, listed_in(file, self.names, columns_of(file))
 
 
-def columns_of(file: Path, *, vectors: bool = False) -> dict[str, np.ndarray]:
+def columns_of(file: Path, *, vectors: bool = False) -> Columns:
     """Return columns (N,) of a CSV, TSV or Parquet file: numbers, truth values or text.
 
     Args:
@@ -79,8 +77,10 @@ def columns_of(file: Path, *, vectors: bool = False) -> dict[str, np.ndarray]:
     return {name: _numbers_or_text(cells) for name, cells in columns.items()}
 
 
-def listed_in(file: Path, names: dict[str, str], columns: dict[str, np.ndarray]) -> Listed:
-    """Return what the `columns` of a file list; `names` says which of them hold path, label, split and group.
+def listed_in(file: Path, names: dict[str, str], columns: Columns) -> Columns:
+    """Return path, class_name and other columns of a file.
+
+    `names` says which of its `columns` hold path, label, split and group.
 
     Raises:
         DataError: no such column, or a cell without path or label.
@@ -99,7 +99,7 @@ def listed_in(file: Path, names: dict[str, str], columns: dict[str, np.ndarray])
     _check_names(file, texts["label"])
     taken = {*names.values(), *TYPES, "clean_label", LENGTH}
     extra = {name: values for name, values in columns.items() if name not in taken}
-    return Listed(texts["path"], texts["label"], texts.get("split"), texts.get("group"), extra)
+    return extra | {"class_name" if role == "label" else role: values for role, values in texts.items()}
 
 
 def _separated(columns: Iterable[str]) -> str:
@@ -155,7 +155,7 @@ def _numbers_or_text(cells: list[str]) -> np.ndarray:
     return strings(cells)
 
 
-def _of_parquet(file: Path, vectors: bool) -> dict[str, np.ndarray]:
+def _of_parquet(file: Path, vectors: bool) -> Columns:
     """Return columns (N,) of numbers, truth values or text, with `vectors` also matrices; others are left out."""
     import pyarrow as pa
     import pyarrow.parquet as pq
