@@ -45,13 +45,13 @@ def doctor(folder: str | Path) -> list[str]:
     try:
         verify_digest(folder, quick=False)
     except FileError as error:
-        findings.append(_with_advice(error, advice))
+        findings.append(_with_advice(folder, error, advice))
     try:
         table, metadata = read_table(folder)
         columns = {name: values_of(table, name) for name in table.column_names}
         summary, store = read_summary(folder, advice), ImageStore(folder)
     except FileError as error:
-        return [*findings, _with_advice(error, advice)]
+        return [*findings, _with_advice(folder, error, advice)]
     clean = columns.get("clean_label", columns["label"])
     in_manifest = [*_wrong_columns(columns, clean), *_wrong_splits(columns, clean, metadata), *_repeats(columns)]
     in_manifest += _wrong_noise(columns, metadata) if "clean_label" in columns else []
@@ -61,8 +61,10 @@ def doctor(folder: str | Path) -> list[str]:
     return findings + [f"{file}: {text}; {advice}." for file, text in problems]
 
 
-def _with_advice(error: FileError, advice: str) -> str:
-    return f"{str(error).rstrip('.').removesuffix(f'; {advice}')}; {advice}."
+def _with_advice(folder: Path, error: FileError, advice: str) -> str:
+    """Return an error as a finding, which says folder and advice once."""
+    text = str(error).rstrip(".").removesuffix(f"; {advice}").removeprefix(f"{folder}/")
+    return f"{folder}: {text}; {advice}."
 
 
 def _wrong_columns(columns: _Columns, clean: np.ndarray) -> Iterator[str]:

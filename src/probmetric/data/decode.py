@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from probmetric.data.manifest import DataError
+from probmetric.data.manifest import DataError, refusing
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -66,10 +66,8 @@ class Decoded(NamedTuple):
 
 def decode_file(path: Path, *, mode: Mode = "RGB", shorter_side: int | None = None) -> Decoded:
     """Decode an image file; see `decode`."""
-    try:
+    with refusing(f"{path} cannot be read", "the dataset is incomplete", OSError):
         data = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}); the dataset is incomplete.") from error
     return decode(data, str(path), mode=mode, shorter_side=shorter_side)
 
 
@@ -101,14 +99,11 @@ def _concerning(name: str) -> Iterator[None]:
     """Turn whatever a reader of other people's bytes stumbles over into a `DataError` that names the image."""
     from PIL import Image
 
-    try:
-        yield
-    except (DataError, MemoryError):
-        raise
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise _too_large(name, error) from error
-    except Exception as error:
-        raise DataError(f"{name} is truncated or damaged ({error}); get the dataset again.") from error
+    with refusing(f"{name} is truncated or damaged", "get the dataset again"):
+        try:
+            yield
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+            raise _too_large(name, error) from error
 
 
 def decoded(

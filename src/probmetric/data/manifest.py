@@ -7,8 +7,9 @@ digest             `sha256sum` lines of manifest and images, so `sha256sum -c di
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,18 @@ class DataError(FileError):
 
 class OptionError(ProbMetricError, ValueError):
     """An option is not allowed; the message states the value and what is."""
+
+
+@contextlib.contextmanager
+def refusing(what: str, fix: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Raise errors of `kinds`, by default whatever a reader of bytes stumbles over, as `what` (why); `fix`."""
+    errors = kinds or (Exception,)
+    try:
+        yield
+    except (DataError, MemoryError):
+        raise
+    except errors as error:
+        raise DataError(f"{what} ({getattr(error, 'strerror', None) or error}); {fix}.") from error
 
 
 def listed_problems(head: str, problems: Sequence[str], shown: int = 50) -> DataError:
@@ -105,28 +118,17 @@ def text(value: Any) -> str:
 
 
 def _arrow(values: np.ndarray, kind: str | None) -> pa.Array:
-    """Make a column for pyarrow without `pa.array(ndarray)`, which imports pandas."""
+    """Make a column for pyarrow of Python's values: `pa.array(ndarray)` imports pandas."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    if values.dtype.kind in "iuf":
-        data = np.ascontiguousarray(values, dtype=kind)
-        return pa.Array.from_buffers(pa.from_numpy_dtype(data.dtype), len(data), [None, pa.py_buffer(data)])
-    width = values.dtype.itemsize
+    plain: list[Any] = values.tolist()
     if values.dtype.kind == "V":
-        return _of_one_width(values.tobytes().hex().encode(), len(values), 2 * width)
-    if values.dtype.kind == "S":
-        return pc.ascii_rtrim(_of_one_width(np.ascontiguousarray(values), len(values), width), "\0")
-    return pa.array(values.tolist(), type=kind)
-
-
-def _of_one_width(data: bytes | np.ndarray, count: int, width: int) -> pa.Array:
-    """Make a column of strings of `width` bytes each."""
-    import pyarrow as pa
-
-    ends = np.arange(count + 1, dtype=np.int64) * width
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.large_string(), count, buffers).cast(pa.string())
+        plain = [digest.hex() for digest in plain]
+    elif values.dtype.kind == "S":
+        plain = [name.decode() for name in plain]
+    elif kind is None and values.dtype.kind in "iuf":
+        kind = values.dtype.name
+    return pa.array(plain, type=kind)
 
 
 def counted(label: np.ndarray, split: np.ndarray) -> dict[str, Any]:
@@ -253,11 +255,9 @@ def read_digest(folder: str | Path) -> dict[str, str]:
         text = read_text(path, rebuild_advice(Path(folder)))
     except FileError as error:
         raise DataError(str(error)) from error
-    try:
+    with refusing(f"{path} is not in `sha256sum` format", rebuild_advice(Path(folder)), ValueError):
         pairs = [line.split("  ", 1) for line in text.splitlines()]
         digests = {name: value for value, name in pairs}
-    except ValueError as error:
-        raise DataError(f"{path} is not in `sha256sum` format; {rebuild_advice(Path(folder))}.") from error
     if MANIFEST not in digests or not any(Path(name).name == IMAGES for name in digests):
         raise DataError(f"{path} does not list {MANIFEST} and {IMAGES}; {rebuild_advice(Path(folder))}.")
     return digests

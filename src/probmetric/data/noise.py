@@ -138,12 +138,8 @@ def nearest_classes(prepared_folder: str | Path, count: int = NEIGHBOURS) -> np.
     label, split = (values_of(table, name) for name in ("label", "split"))
     classes = np.unique(label[split == "train"])
     store = ImageStore(prepared_folder)
-    means = np.stack(
-        [
-            np.mean([_thumbnail(store[int(row)]) for row in np.flatnonzero((label == c) & (split == "train"))], 0)
-            for c in classes
-        ]
-    )
+    chosen = [np.flatnonzero((label == c) & (split == "train")).tolist() for c in classes]
+    means = np.stack([np.mean([_thumbnail(store[row]) for row in rows], axis=0) for rows in chosen])
     squared = (means**2).sum(1)
     distance = squared[:, None] + squared[None] - 2 * means @ means.T
     np.fill_diagonal(distance, np.inf)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -79,16 +79,12 @@ def prepare_dataset(
         )
         table = source.read(files, seed=seed)
         check_table(name, table)
-        request = {"seed": seed, "options": options}
         made_from: dict[str, Any] = {"code": code} if (code := plugin_code(name)) else {}
         root, names = source.raw_files(files)
         if digest := raw_content(root, names, target):
             made_from |= {"source": name, "raw_content": digest}
         folder = empty_folder(work / "new")
-        content = _stored(folder, table, files, request, workers)
-        write_manifest(folder / MANIFEST, content.columns, {"dataset": name, **content.metadata})
-        write_json(folder / SUMMARY, content.summary | made_from)
-        write_digest(folder, [MANIFEST, IMAGES], {IMAGES: content.sha256})
+        _store(folder, table, files, {"seed": seed, "options": options, **made_from}, workers)
         put_folder(folder, target, PREPARED)
     return target
 
@@ -99,38 +95,27 @@ def plugin_code(name: str) -> dict[str, str]:
     return {} if is_own(module) or source_file(module) is None else module_digests(module)
 
 
-class _Content(NamedTuple):
-    """What goes into the folder beside images.bin, whose digest is `sha256`."""
-
-    columns: dict[str, np.ndarray]
-    metadata: dict[str, Any]
-    summary: dict[str, Any]
-    sha256: str
-
-
-def _stored(folder: Path, table: Table, files: RawFiles, request: dict[str, Any], workers: int | None) -> _Content:
-    """Store the images of `table` in `folder`; its columns move to the result: with a million images each counts."""
+def _store(folder: Path, table: Table, files: RawFiles, request: dict[str, Any], workers: int | None) -> None:
+    """Write the images of `table` and what is known of them into `folder`; its columns are taken out of it."""
     names = table.columns["path"]
     title = f"prepare {files.name}" if files.progress else ""
-    placed = write_images(folder / IMAGES, table.image, names, workers=_workers(workers, table), title=title)
+    workers = workers or (workers_available() if len(names) >= WORTH_PROCESSES else 1)
+    workers = workers if hasattr(table.image, "part") else 1
+    placed = write_images(folder / IMAGES, table.image, names, workers=workers, title=title)
     readable, unread = _readable(table, placed)
     keep, repeats = repeated({**table.columns, **placed.columns}, placed.marks, readable)
     columns = taken([table.columns, placed.columns], keep)
-    metadata: dict[str, Any] = {"protocol": table.protocol, "images": ".", "bytes": (folder / IMAGES).stat().st_size}
+    metadata: dict[str, Any] = {"dataset": files.name, "protocol": table.protocol, "images": "."}
+    metadata["bytes"] = (folder / IMAGES).stat().st_size
+    summary = summarise(columns, table, [*files.notes, *table.notes, *placed.notes, *unread, *repeats]) | request
     if unread:
         metadata["left_out"] = len(placed.unreadable)
+        summary["left_out"] = [f"{text(names[row])}: {reason}" for row, reason in placed.unreadable.items()]
     if table.pairs:
         metadata["pairs"] = kept_pairs(table.pairs, keep)
-    summary = summarise(columns, table, [*files.notes, *table.notes, *placed.notes, *unread, *repeats], request)
-    if unread:
-        summary["left_out"] = [f"{text(names[row])}: {reason}" for row, reason in placed.unreadable.items()]
-    return _Content(columns, metadata, summary, placed.sha256)
-
-
-def _workers(wanted: int | None, table: Table) -> int:
-    if not table.parallel:
-        return 1
-    return wanted or (workers_available() if len(table.columns["path"]) >= WORTH_PROCESSES else 1)
+    write_manifest(folder / MANIFEST, columns, metadata)
+    write_json(folder / SUMMARY, summary)
+    write_digest(folder, [MANIFEST, IMAGES], {IMAGES: placed.sha256})
 
 
 @contextlib.contextmanager
@@ -185,8 +170,8 @@ def repeated(columns: dict[str, np.ndarray], marks: np.ndarray, readable: np.nda
     rank = np.zeros(len(columns["split"]), dtype=np.int8)
     for number, name in enumerate(SPLITS):
         rank[columns["split"] == name] = number
-    halves = columns["sha256"].view(np.uint8).reshape(len(rank), -1)[:, :16]  # 128 bits tell images apart
-    equal = np.unique(np.ascontiguousarray(halves).view("S16").reshape(-1), return_inverse=True)[1]
+    halves = columns["sha256"].astype("V16")  # 128 bits tell images apart
+    equal = np.unique(halves.view("S16"), return_inverse=True)[1]
     same = alike(marks, equal) if marks.any() else equal
     notes = []
     rank[~readable] = -1
@@ -225,9 +210,7 @@ def kept_pairs(pairs: Sequence[tuple[int, int, bool]], keep: np.ndarray) -> list
     return [(row[first], row[second], int(same)) for first, second, same in pairs if keep[first] and keep[second]]
 
 
-def summarise(
-    columns: dict[str, np.ndarray], table: Table, notes: list[str], request: dict[str, Any]
-) -> dict[str, Any]:
+def summarise(columns: dict[str, np.ndarray], table: Table, notes: list[str]) -> dict[str, Any]:
     """Return counts and facts for summary.json."""
     sizes = np.unique(np.stack([columns["height"], columns["width"]]), axis=1).T.tolist()
     return {
@@ -238,5 +221,4 @@ def summarise(
         "channels": np.unique(columns["channels"]).tolist(),
         "notes": notes,
         **table.facts,
-        **request,
     }

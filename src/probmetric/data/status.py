@@ -75,7 +75,7 @@ def dataset_status(name: str, source_name: str, raw: Path, prepared: Path, *, su
     present = tuple(name for name in best.values() if name)
     needs = [name for need in missing for name in need.split(" | ")]
     size = ", ".join(file.size for file in source.files if file.size and file.name in needs)
-    images = int(source.counts.get("images", source.counts.get("train+val", 0) + source.counts.get("test", 0)))
+    images = int(source.counts.get("images", source.counts.get("training", 0) + source.counts.get("test", 0)))
     state = "embedded" if not best else "ready" if not missing else "incomplete" if present else "missing"
     if subset and present:
         state, missing = "ready", ()

@@ -23,16 +23,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
 from probmetric.data.decode import Mode, as_png, decode, plain_jpeg_shape
 from probmetric.data.image_file import Stored
-from probmetric.data.manifest import DataError, text
+from probmetric.data.manifest import DataError, refusing, text
 from probmetric.data.near import mark_of
 from probmetric.data.raw import RawFiles
-from probmetric.data.sources._base import Source, Table, check_counts
+from probmetric.data.sources._base import Source, Table, check_counts, options
 from probmetric.data.splits import hold_out_classes
 from probmetric.registry import CountOrZero, Range
 
@@ -40,14 +40,13 @@ SplitProtocol = Literal["standard", "mlrc", "vmf", "lam"]
 Store = Literal["pixels", "files"]
 FOLDS = 4
 Fold = Annotated[int, Range(low=0, high=FOLDS - 1)]
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 VMF_SCALE = (0.16, 1.0)
-LAM_VIEW: dict[str, Any] = {"name": "photos", "size": 227, "resize": 256}
+LAM_VIEW = options(name="photos", size=227, resize=256)
 
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """row -> image, from files; picklable, so that several processes can decode.
+    """Reader of row -> image, from files; picklable, so that several processes can decode.
 
     Attributes:
         root: folder the paths are relative to.
@@ -69,17 +68,15 @@ class ImageFiles:
     def __call__(self, row: int) -> Stored:
         """Read image `row`."""
         path = f"{self.root}/{text(self.paths[row])}"  # a Path each costs as much as hashing the file
-        try:
+        with refusing(f"{path} cannot be read", "the dataset is incomplete", OSError):
             data = _content(path)
-        except OSError as error:
-            raise DataError(f"{path} cannot be read ({error.strerror}); the dataset is incomplete.") from error
         if self.store == "files":
             return self._as_file(data, path)
         pixels, remarks = decode(data, path, mode=self.mode, shorter_side=self.shorter_side or None)
         return Stored(pixels, _shape(pixels), remarks, mark_of(pixels) if self.marked else b"")
 
     def part(self, rows: range) -> "ImageFiles":
-        """The reader of these rows alone."""
+        """Return the reader of these rows alone."""
         return replace(self, paths=self.paths[rows.start : rows.stop])
 
     def _as_file(self, data: bytes, path: str) -> Stored:
@@ -117,7 +114,7 @@ class Photographs(Source):
     """
 
     title: ClassVar[str]
-    view: ClassVar[Mapping[str, Any]] = {"name": "photos"}
+    view = options(name="photos")
 
     shorter_side: CountOrZero = 256
     store: Store = "pixels"
@@ -145,8 +142,8 @@ class Photographs(Source):
         label, paths = columns["label"], columns.pop("file")
         trains = ~np.isin(label, splits["test"])
         seen, unseen = (len(np.unique(label[part])) for part in (trains, ~trains))
-        counts = {"images": len(label), "train+val": int(trains.sum()), "test": int((~trains).sum())}
-        counts |= {"classes": seen + unseen, "training classes": seen, "test classes": unseen}
+        counts = {"images": len(label), "training": int(trains.sum()), "test": int((~trains).sum())}
+        counts |= {"classes": seen + unseen, "training_classes": seen, "test_classes": unseen}
         check_counts(files, self.counts, counts)
         split = np.full(len(label), "", dtype="<U5")
         for name, classes in splits.items():
@@ -154,7 +151,7 @@ class Photographs(Source):
         used = split != ""
         kept = {name: values[used] for name, values in ({"path": paths} | columns | {"split": split}).items()}
         kept["label"] = np.unique(kept["label"], return_inverse=True)[1]
-        return Table(kept, self.images(root, paths[used]), "open_set", self.title, parallel=True)
+        return Table(kept, self.images(root, paths[used]), "open_set", self.title)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,19 +189,10 @@ def validation_classes(train: np.ndarray, protocol: SplitProtocol, fold: int, se
 
 
 def strings(values: list[str]) -> np.ndarray:
-    """Object array of strings: repeated values share their memory."""
+    """Make an object array of strings: repeated values share their memory."""
     array = np.empty(len(values), dtype=object)
     array[:] = values
     return array
-
-
-def image_files(root: Path, pattern: str) -> list[Path]:
-    """Image files below `root` that match `pattern`, sorted; resource forks of macOS (`._x`) are none."""
-    found = (path for path in root.glob(pattern) if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file())
-    listed = sorted(path for path in found if not path.name.startswith("._"))
-    if not listed:
-        raise DataError(f"{root} holds no image ({', '.join(IMAGE_SUFFIXES)}); get the dataset again.")
-    return listed
 
 
 def existing(root: Path, paths: np.ndarray, name: str) -> None:
@@ -224,7 +212,7 @@ def existing(root: Path, paths: np.ndarray, name: str) -> None:
 
 
 def _names(folder: Path) -> set[str]:
-    """The files of a folder, none if there is no such folder."""
+    """Return the files of a folder, none if there is no such folder."""
     try:
         with os.scandir(folder) as entries:
             return {entry.name for entry in entries if entry.is_file()}

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probmetric.data.manifest import SPLITS, DataError, is_utf8, text
+from probmetric.data.manifest import SPLITS, DataError, is_utf8, refusing, text
 from probmetric.io import check_readable
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _DIGITS = re.compile(r"[0-9]{1,18}")
 _SHOWN = 80
+INCOMPLETE = "the dataset is incomplete, get it again"
 
 
 @dataclass(frozen=True)
@@ -106,42 +107,37 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _content(path: Path) -> bytes:
     check_readable(path)
-    try:
+    with refusing(f"{path} cannot be read", INCOMPLETE, OSError):
         return path.read_bytes()
-    except OSError as error:
-        raise DataError(
-            f"{path} cannot be read ({error.strerror}); the dataset is incomplete, get it again."
-        ) from error
 
 
-def once(listed: Sequence[Row], key: Callable[[Row], Any]) -> None:
-    """Raise `DataError` at the second of two rows with one key."""
-    seen: dict[Any, int] = {}
+def once(listed: Sequence[Row], column: int) -> None:
+    """Raise `DataError` at the second of two rows with one cell in `column`."""
+    seen: dict[str, int] = {}
     for row in listed:
-        earlier = seen.setdefault(key(row), row.number)
+        earlier = seen.setdefault(row.cells[column], row.number)
         if earlier != row.number:
-            raise row.bad(f"{_short(str(key(row)))} is listed already in line {earlier}")
+            raise row.bad(f"{_short(row.cells[column])} is listed already in line {earlier}")
 
 
 def csv_lines(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
     """Yield number and cells of every line of a CSV file, the blank ones too; the number is that of its last line."""
     check_readable(path)
-    lines = None
+    number = 0
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with (
+            refusing(f"{path} cannot be read", INCOMPLETE, OSError),
+            path.open(newline="", encoding="utf-8-sig") as file,
+        ):
             lines = csv.reader(file, strict=True, delimiter=delimiter)
             for cells in lines:
-                yield lines.line_num, cells
-    except OSError as error:
-        raise DataError(
-            f"{path} cannot be read ({error.strerror}); the dataset is incomplete, get it again."
-        ) from error
+                number = lines.line_num
+                yield number, cells
     except UnicodeDecodeError:
         list(_lines(path))  # names the line
         raise
     except csv.Error as error:
-        number = lines.line_num if lines else 1
-        raise bad_line(path, number, f"no readable CSV from here on ({error})") from error
+        raise bad_line(path, number + 1, f"no readable CSV from here on ({error})") from error
 
 
 def csv_columns(
@@ -163,14 +159,27 @@ def csv_columns(
     if len(set(head)) < len(head):
         raise DataError(f"{path}: a column is named twice in {', '.join(head)}; rename it.")
     names = [name for name in head if not needed or name in (*needed, *optional)]
-    places = [head.index(name) for name in names]
-    listed = []
+    numbers: list[int] = []
+    columns: dict[str, list[str]] = {name: [] for name in names}
+    places = [(columns[name], head.index(name)) for name in names]
     for number, cells in lines:
         if len(cells) != len(head):
             raise bad_line(path, number, f"{len(cells)} of {len(head)} columns")
-        listed.append((number, *(cells[place] for place in places)))
-    numbers, *columns = map(list, zip(*listed, strict=True)) if listed else [[] for _ in (0, *names)]
-    return numbers, dict(zip(names, columns, strict=True))
+        numbers.append(number)
+        for column, place in places:
+            column.append(cells[place])
+    return numbers, columns
+
+
+def mat_variable(path: Path, name: str) -> Any:
+    """Return a variable of a .mat file."""
+    from scipy.io import loadmat
+
+    with refusing(f"{path} is no readable .mat file", "get it again"):
+        variables = loadmat(path, squeeze_me=True, variable_names=[name])
+    if name not in variables:
+        raise DataError(f"{path} holds no variable {name!r}; it is another file, get it again.")
+    return variables[name]
 
 
 def numbers(path: Path, lines: np.ndarray, cells: np.ndarray, kind: type, low: float, high: float) -> np.ndarray:

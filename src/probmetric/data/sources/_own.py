@@ -10,15 +10,14 @@ Where the data name their splits, these are kept as they are, and `split` says w
 Annotations are not postponed here: a source inherits options of other modules with their ranges.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from probmetric.data.manifest import SPLITS, DataError
-from probmetric.data.sources._base import Source, Table
+from probmetric.data.sources._base import Source, Table, options
 from probmetric.data.sources._files import ImageFiles, Store, strings
 from probmetric.data.splits import hold_out_classes, hold_out_images
 from probmetric.registry import Count, CountOrZero, Flag, OpenShare
@@ -152,7 +151,7 @@ class OwnImages(OwnData):
         near_duplicates: whether images that look the same stay in one split only, where pixels are stored.
     """
 
-    view: ClassVar[Mapping[str, Any]] = {"name": "photos"}
+    view = options(name="photos")
 
     shorter_side: CountOrZero = 256
     store: Store = "pixels"
@@ -163,7 +162,7 @@ class OwnImages(OwnData):
         """Return the table of images with the manifest `columns` (N,), whose paths are below `root`."""
         marked = self.near_duplicates and self.store == "pixels"
         image = ImageFiles(root, columns["path"], "RGB", self.shorter_side, self.store, marked)
-        return Table(columns, image, self.protocol, description, parallel=True, on_error=self.on_error)
+        return Table(columns, image, self.protocol, description, on_error=self.on_error)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,18 +16,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar
 
 import numpy as np
 
 from probmetric.data.image_folder import read_image_folder
 from probmetric.data.manifest import DataError
-from probmetric.data.sources import RawFile, RawFiles, Table, register
+from probmetric.data.sources import RawFile, RawFiles, Table, options, register
 from probmetric.data.sources._files import LAM_VIEW, VMF_SCALE, ZeroShot, existing, strings
-from probmetric.data.sources._listing import stays_inside
+from probmetric.data.sources._listing import mat_variable, stays_inside
 
 CLASSES, TRAIN = 196, 98
 _Listing = list[tuple[str, str, int]]
@@ -39,16 +37,10 @@ class Cars(ZeroShot):
     """Stanford Cars."""
 
     title = "CARS196 (Stanford Cars)"
-    views: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "vmf": {
-            "name": "photos",
-            "scale": VMF_SCALE,
-            "ratio": (1.0, 1.0),
-            "square": True,
-            "jitter": (0.3, 0.3, 0.3, 0.1),
-        },
-        "lam": LAM_VIEW,
-    }
+    views = options(
+        vmf=options(name="photos", scale=VMF_SCALE, ratio=(1.0, 1.0), square=True, jitter=(0.3, 0.3, 0.3, 0.1)),
+        lam=LAM_VIEW,
+    )
     files = (
         RawFile("car_ims.tgz", "", "1.9 GB"),
         RawFile("cars_annos.mat", "", "200 KB"),
@@ -59,7 +51,7 @@ class Cars(ZeroShot):
     )
     folders = ("car_ims", "cars_annos.mat", "cars_train", "cars196/images", "car_data")
     where = "the original site is gone; copies on Kaggle (stanford-cars-dataset) and in research archives"
-    counts: ClassVar[Mapping[str, int]] = {"images": 16_185, "classes": 196, "train+val": 8_054, "test": 8_131}
+    counts = options(images=16_185, classes=196, training=8_054, test=8_131)
 
     @classmethod
     def alternatives(cls) -> list[list[str]]:
@@ -119,25 +111,21 @@ def _from_annotations(files: RawFiles) -> tuple[Path, _Listing] | None:
     if marker is None:
         return None
     path = marker / "cars_annos.mat"
-    names, listed = _class_names(path), _annotations(path, "relative_im_path")
-    root = files.find(["car_ims"], [Cars.files[0]])
-    return root, [(image, _name(names, number, path), number) for image, number in listed]
+    return files.find(["car_ims"], [Cars.files[0]]), _annotated(path, path, "relative_im_path")
 
 
 def _from_devkit(files: RawFiles) -> tuple[Path, _Listing] | None:
     """List cars_train/ and cars_test/ with the devkit's annotations."""
     if files.look(["cars_train"]) is None and not files.files("cars_train.tgz"):
         return None
-    meta = files.find(["cars_meta.mat"], [Cars.files[4]])
-    names = _class_names(meta / "cars_meta.mat")
+    names = files.find(["cars_meta.mat"], [Cars.files[4]]) / "cars_meta.mat"
     listing: _Listing = []
     for part, listed in (("train", "cars_train_annos.mat"), ("test", "cars_test_annos_withlabels.mat")):
         folder = files.find([f"cars_{part}"], [Cars.files[2 if part == "train" else 3]]) / f"cars_{part}"
         if (folder / f"cars_{part}").is_dir():
             folder = folder / f"cars_{part}"
-        path = files.find([listed], [Cars.files[4]]) / listed
-        for image, number in _annotations(path, "fname"):
-            listing.append((str(folder / image), _name(names, number, path), number))
+        annotated = _annotated(files.find([listed], [Cars.files[4]]) / listed, names, "fname")
+        listing += [(str(folder / image), name, number) for image, name, number in annotated]
     return Path("/"), listing
 
 
@@ -151,43 +139,24 @@ def _from_folders(files: RawFiles) -> tuple[Path, _Listing]:
     return root, [(path, PurePosixPath(path).parent.name, 0) for path in paths]
 
 
-def _class_names(path: Path) -> list[str]:
-    return [str(name) for name in np.atleast_1d(_variable(path, "class_names"))]
-
-
-def _annotations(path: Path, field: str) -> list[tuple[str, int]]:
-    """Return file, as `field` names it, and class number of every annotation."""
-    listed = np.atleast_1d(_variable(path, "annotations"))
+def _annotated(path: Path, names: Path, field: str) -> _Listing:
+    """Return file, as `field` names it, class name and class number of every annotation in `path`."""
+    classes = [str(name) for name in np.atleast_1d(mat_variable(names, "class_names"))]
+    listed = np.atleast_1d(mat_variable(path, "annotations"))
     lacking = {field, "class"} - set(listed.dtype.names or ())
     if lacking or not len(listed):
         raise DataError(f"{path}: its {len(listed)} annotations have no field {sorted(lacking)}; get it again.")
-    return [_annotation(path, i, row[field], row["class"]) for i, row in enumerate(listed, start=1)]
-
-
-def _annotation(path: Path, number: int, image: Any, kind: Any) -> tuple[str, int]:
-    if not isinstance(image, str) or not stays_inside(image):
-        raise DataError(f"{path}, annotation {number}: {image!a} is no path inside the dataset; get it again.")
-    if np.shape(kind) != () or not isinstance(kind, int | np.integer):
-        raise DataError(f"{path}, annotation {number}: the class {kind!a} is no whole number; get it again.")
-    return image, int(kind)
-
-
-def _name(names: list[str], number: int, path: Path) -> str:
-    if not 1 <= number <= len(names):
-        raise DataError(f"{path}: class {number} of an annotation is none of 1 to {len(names)}; get it again.")
-    return names[number - 1]
-
-
-def _variable(path: Path, name: str) -> Any:
-    """Return a variable of a .mat file."""
-    from scipy.io import loadmat
-
-    try:
-        return loadmat(path, squeeze_me=True, variable_names=[name])[name]
-    except KeyError as error:
-        raise DataError(f"{path} holds no variable {name!r}; it is another file, get it again.") from error
-    except Exception as error:  # a reader of other people's bytes may stumble anywhere
-        raise DataError(f"{path} is no readable .mat file ({error}); get it again.") from error
+    listing = []
+    for row, image, kind in zip(range(1, len(listed) + 1), listed[field], listed["class"], strict=True):
+        where = f"{path}, annotation {row}"
+        if not isinstance(image, str) or not stays_inside(image):
+            raise DataError(f"{where}: {image!a} is no path inside the dataset; get it again.")
+        if np.shape(kind) != () or not isinstance(kind, int | np.integer):
+            raise DataError(f"{where}: the class {kind!a} is no whole number; get it again.")
+        if not 1 <= kind <= len(classes):
+            raise DataError(f"{path}: class {kind} of an annotation is none of 1 to {len(classes)}; get it again.")
+        listing.append((image, classes[kind - 1], int(kind)))
+    return listing
 
 
 def _check_halves(label: np.ndarray, number: np.ndarray, half: int) -> None:

@@ -7,16 +7,14 @@ Read from `CUB_200_2011.tgz`, its folder `CUB_200_2011/` (with images.txt), or c
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
 
 import numpy as np
 
 from probmetric.data.image_folder import read_image_folder
 from probmetric.data.manifest import DataError
-from probmetric.data.sources import RawFile, RawFiles, Table, register
+from probmetric.data.sources import RawFile, RawFiles, Table, options, register
 from probmetric.data.sources._files import LAM_VIEW, VMF_SCALE, ZeroShot, existing, strings
 from probmetric.data.sources._listing import once, rows
 
@@ -29,14 +27,11 @@ class Cub(ZeroShot):
     """Caltech-UCSD Birds, 2011."""
 
     title = "CUB-200-2011"
-    views: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "vmf": {"name": "photos", "scale": VMF_SCALE, "jitter": (0.25, 0.25, 0.25, 0.0)},
-        "lam": LAM_VIEW,
-    }
+    views = options(vmf=options(name="photos", scale=VMF_SCALE, jitter=(0.25, 0.25, 0.25, 0.0)), lam=LAM_VIEW)
     files = (RawFile("CUB_200_2011.tgz", "97eceeb196236b17998738112f37df78", "1.1 GB"),)
     folders = ("CUB_200_2011/images.txt", "CUB_200_2011/images", "cub200/images")
     where = "CaltechDATA, record 65de6-vp158 (Caltech-UCSD Birds-200-2011)"
-    counts: ClassVar[Mapping[str, int]] = {"images": 11_788, "classes": 200, "train+val": 5_864, "test": 5_924}
+    counts = options(images=11_788, classes=200, training=5_864, test=5_924)
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """List the images by class and file name."""
@@ -58,7 +53,7 @@ def _listed(root: Path) -> tuple[np.ndarray, np.ndarray]:
     listing = root / "images.txt"
     if listing.is_file():
         listed = rows(listing, 2)
-        once(listed, lambda row: row.cells[1])
+        once(listed, 1)
         places = {row.inside(1): f"{listing}, line {row.number}" for row in listed}
     else:
         images = read_image_folder(root / "images").images

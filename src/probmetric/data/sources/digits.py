@@ -11,14 +11,12 @@ the same on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 
 from probmetric.data.manifest import DataError
-from probmetric.data.sources import RawFiles, Source, Table, register
+from probmetric.data.sources import RawFiles, Source, Table, options, register
 from probmetric.data.splits import stratified_splits
 from probmetric.registry import Share
 
@@ -31,7 +29,7 @@ DESCRIPTION = "scikit-learn's 1,797 scanned digits (8x8), enlarged to 32x32 grey
 class Digits(Source):
     """scikit-learn's digits with stratified splits."""
 
-    view: ClassVar[Mapping[str, Any]] = {"name": "small", "shift": 2, "rotation": 10.0, "scale": 0.1}
+    view = options(name="small", shift=2, rotation=10.0, scale=0.1)
     closed_set = True
 
     test_fraction: Share = 0.3

@@ -5,13 +5,11 @@ Two of the five training digits validate: 15 % would be one class, among whose i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 
-from probmetric.data.sources import RawFiles, Source, Table, register
+from probmetric.data.sources import RawFiles, Source, Table, options, register
 from probmetric.data.sources.digits import DESCRIPTION, columns, load
 from probmetric.data.splits import hold_out_classes
 from probmetric.registry import Share
@@ -22,7 +20,7 @@ from probmetric.registry import Share
 class DigitsOpen(Source):
     """scikit-learn's digits with class-disjoint splits."""
 
-    view: ClassVar[Mapping[str, Any]] = {"name": "small", "shift": 2, "rotation": 10.0, "scale": 0.1}
+    view = options(name="small", shift=2, rotation=10.0, scale=0.1)
 
     val_fraction: Share = 0.15
 

@@ -14,17 +14,13 @@ The vectors lie in images.bin as float32, each padded with zeros to S x S x 3 by
 from __future__ import annotations
 
 import math
-import zipfile
-import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
 
 import numpy as np
 
-from probmetric.data.manifest import DataError
-from probmetric.data.sources import RawFiles, Table, register
+from probmetric.data.manifest import DataError, refusing
+from probmetric.data.sources import RawFiles, Table, options, register
 from probmetric.data.sources._files import strings
 from probmetric.data.sources._own import Columns, InColumns
 from probmetric.data.sources.table import check_once, columns_of, listed_in
@@ -32,18 +28,6 @@ from probmetric.io import FileError, read_tensors
 
 FILES = (".parquet", ".npz", ".npy", ".safetensors")
 VECTORS = ("vector", "vectors", "mean", "embedding")
-# what NumPy says of files that are none: cut short, packed strangely, larger than memory by what they say of themselves
-UNREADABLE = (
-    OSError,
-    ValueError,
-    EOFError,
-    KeyError,
-    MemoryError,
-    NotImplementedError,
-    RuntimeError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 
 
 @register
@@ -52,7 +36,7 @@ class Embeddings(InColumns):
     """Vectors of a frozen model."""
 
     where = "your own vectors: `raw` of the dataset names their file"
-    view: ClassVar[Mapping[str, Any]] = {"name": "vectors"}
+    view = options(name="vectors")
 
     vector_column: str = ""
 
@@ -134,13 +118,14 @@ def _arrays(file: Path) -> dict[str, np.ndarray]:
         except (FileError, TypeError) as error:  # NumPy has no bfloat16
             what = "damaged" if isinstance(error, FileError) else str(error)
             raise DataError(f"{file} cannot be read ({what}); write it again, vectors as float32.") from error
-    try:
-        with file.open("rb") as opened:  # NumPy leaves a damaged one open
+    advice = "write it with numpy.save, without objects"
+    with refusing(f"{file} cannot be read", advice), file.open("rb") as opened:  # NumPy leaves a damaged one open
+        try:
             loaded = np.load(opened, allow_pickle=False)
             if isinstance(loaded, np.lib.npyio.NpzFile):
                 return {name: loaded[name] for name in loaded.files}
-    except UNREADABLE as error:
-        raise DataError(f"{file} cannot be read ({error}); write it with numpy.save, without objects.") from error
+        except MemoryError as error:  # what it says of its size may be anything
+            raise ValueError(str(error)) from error
     listing = file.with_suffix(".csv")
     if not listing.is_file():
         raise DataError(f"{file} has no labels: put them into {listing.name} beside it, a line per vector.")

@@ -6,11 +6,9 @@ found too).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
-from probmetric.data.sources import register
+from probmetric.data.sources import options, register
 from probmetric.data.sources._small import IdxImages, idx_names
 
 
@@ -24,7 +22,7 @@ class FashionMnist(IdxImages):
         *("T-shirt/top", "trouser", "pullover", "dress", "coat"),
         *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
     )
-    view: ClassVar[Mapping[str, Any]] = {"name": "small"}
+    view = options(name="small")
     files = idx_names(
         "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
         "25c81989df183df01b3e8a0aad5dffbe",
@@ -33,4 +31,4 @@ class FashionMnist(IdxImages):
     )
     homes = ("fashion_mnist", "FashionMNIST")
     where = "github.com/zalandoresearch/fashion-mnist (torchvision can download it)"
-    counts: ClassVar[Mapping[str, int]] = {"train+val": 60_000, "test": 10_000, "classes": 10}
+    counts = options(training=60_000, test=10_000, classes=10)

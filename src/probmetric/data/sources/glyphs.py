@@ -9,13 +9,11 @@ trains (15 % of those classes validate), the second half is the test set.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 
-from probmetric.data.sources import RawFiles, Source, Table, _faces, register
+from probmetric.data.sources import RawFiles, Source, Table, _faces, options, register
 from probmetric.data.sources._drawing import draw_images
 from probmetric.data.splits import hold_out_classes
 from probmetric.registry import Draws, Fraction, Share
@@ -35,7 +33,7 @@ SCRIPTS = {
 class Glyphs(Source):
     """Letters as classes."""
 
-    view: ClassVar[Mapping[str, Any]] = {"name": "small", "shift": 3, "rotation": 10.0, "scale": 0.12}
+    view = options(name="small", shift=3, rotation=10.0, scale=0.12)
 
     per_class: Draws = 48
     worst: Fraction = 1.0

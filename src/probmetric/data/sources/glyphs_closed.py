@@ -6,13 +6,11 @@ validation recall@1 reaches 1.000 after a few epochs: 226 classes and distortion
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 
-from probmetric.data.sources import RawFiles, Source, Table, register
+from probmetric.data.sources import RawFiles, Source, Table, options, register
 from probmetric.data.sources._drawing import draw_images
 from probmetric.data.sources.glyphs import DESCRIPTION, distinct_letters
 from probmetric.data.splits import stratified_splits
@@ -25,7 +23,7 @@ class GlyphsClosed(Source):
     """Letters as classes, all of them seen in training."""
 
     closed_set = True
-    view: ClassVar[Mapping[str, Any]] = {"name": "small", "shift": 3, "rotation": 10.0, "scale": 0.12}
+    view = options(name="small", shift=3, rotation=10.0, scale=0.12)
 
     per_class: Draws = 48
     worst: Fraction = 1.0

@@ -13,15 +13,13 @@ the classes of its split as alternatives:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 
 from probmetric.data.exact import FACES, LEVELS, SIDE, Templates, drawn
 from probmetric.data.manifest import OptionError
-from probmetric.data.sources import RawFiles, Source, Table, _faces, register
+from probmetric.data.sources import RawFiles, Source, Table, _faces, options, register
 from probmetric.data.sources.glyphs import distinct_letters
 from probmetric.data.splits import hold_out_classes
 from probmetric.registry import Draws, Share
@@ -34,7 +32,7 @@ SCRIPTS = ((0x41, 0x17F), (0x391, 0x3C9), (0x402, 0x45F))
 class LettersExact(Source):
     """Letters as classes, with their exact posterior."""
 
-    view: ClassVar[Mapping[str, Any]] = {"name": "small"}
+    view = options(name="small")
 
     letters: Draws = 110
     test_letters: Draws = 40

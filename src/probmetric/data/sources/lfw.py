@@ -12,15 +12,13 @@ image only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
 
 import numpy as np
 
 from probmetric.data.manifest import DataError
-from probmetric.data.sources import RawFile, RawFiles, Table, register
+from probmetric.data.sources import RawFile, RawFiles, Table, options, register
 from probmetric.data.sources._files import LAM_VIEW, Photographs, existing, strings, validation_classes
 from probmetric.data.sources._listing import Row, once, rows
 from probmetric.registry import CountOrZero
@@ -32,7 +30,7 @@ class Lfw(Photographs):
     """Labeled Faces in the Wild."""
 
     title = "Labeled Faces in the Wild, funneled"
-    views: ClassVar[Mapping[str, Mapping[str, Any]]] = {"lam": LAM_VIEW}
+    views = options(lam=LAM_VIEW)
     files = (
         RawFile("lfw-funneled.tgz", "1b42dfed7d15c9b2dd63d5e5840c86ad", "243 MB"),
         RawFile("peopleDevTrain.txt", "54eaac34beb6d042ed3a7d883e247a21"),
@@ -41,13 +39,7 @@ class Lfw(Photographs):
     pairs_file = RawFile("pairsDevTest.txt", "5132f7440eb68cf58910c8a45a2ac10b")
     folders = ("lfw_funneled",)
     where = "the original site refuses downloads; figshare and Kaggle (lfw-dataset) carry copies"
-    counts: ClassVar[Mapping[str, int]] = {
-        "images": 13_233,
-        "classes": 5_749,
-        "train+val": 9_525,
-        "test": 3_708,
-        "training classes": 4_038,
-    }
+    counts = options(images=13_233, classes=5_749, training=9_525, test=3_708, training_classes=4_038)
 
     shorter_side: CountOrZero = 0
 
@@ -83,7 +75,7 @@ def _people(path: Path) -> dict[str, int]:
     head, *listed = rows(path, 2, separator="\t", announced=True)
     if head.whole(0) != len(listed):
         raise head.bad(f"announces {head.whole(0)} people, and {len(listed)} follow")
-    once(listed, lambda row: row.cells[0])
+    once(listed, 0)
     return {row.inside(0): row.whole(1, 1, 10_000) for row in listed}
 
 

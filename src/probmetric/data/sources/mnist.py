@@ -5,11 +5,9 @@ Read from the four ubyte files, gzipped or not, in `data/raw/mnist/` (torchvisio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
-from probmetric.data.sources import register
+from probmetric.data.sources import options, register
 from probmetric.data.sources._small import IdxImages, idx_names
 
 
@@ -19,7 +17,7 @@ class Mnist(IdxImages):
     """Handwritten digits."""
 
     title = "MNIST"
-    view: ClassVar[Mapping[str, Any]] = {"name": "small"}
+    view = options(name="small")
     files = idx_names(
         "f68b3c2dcbeaaa9fbdd348bbdeb94873",
         "d53e105ee54ea40749a09fcbcd1e9432",
@@ -28,4 +26,4 @@ class Mnist(IdxImages):
     )
     homes = ("mnist", "MNIST")
     where = "yann.lecun.com/exdb/mnist or its mirrors (torchvision can download them)"
-    counts: ClassVar[Mapping[str, int]] = {"train+val": 60_000, "test": 10_000, "classes": 10}
+    counts = options(training=60_000, test=10_000, classes=10)

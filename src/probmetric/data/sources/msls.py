@@ -18,17 +18,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
 from probmetric.data.manifest import DataError
 from probmetric.data.places import RADIUS, TRAIN_RADIUS, matched
-from probmetric.data.sources import RawFile, RawFiles, Table, register
+from probmetric.data.sources import RawFile, RawFiles, Table, options, register
 from probmetric.data.sources._files import Photographs, existing, strings
 from probmetric.data.sources._listing import bad_line, csv_columns, numbers, stays_inside
 
@@ -55,7 +56,7 @@ class Msls(Photographs):
     """Mapillary Street-Level Sequences."""
 
     title = "Mapillary Street-Level Sequences"
-    view: ClassVar[Mapping[str, Any]] = {"name": "photos", "resize": 0, "crop": False, "flip": False}
+    view = options(name="photos", resize=0, crop=False, flip=False)
     files = (
         RawFile("metadata.zip", "", "70 MB"),
         *(RawFile(f"images_vol_{i}.zip", "", "about 10 GB") for i in range(1, 7)),
@@ -95,7 +96,6 @@ class Msls(Photographs):
             "open_set",
             self.title,
             notes=[*notes, *([f"cities not present: {', '.join(absent)}"] if absent else [])],
-            parallel=True,
         )
 
 
@@ -110,14 +110,13 @@ def _merged(files: RawFiles) -> Path:
         raise files.missing(Msls.folders, Msls.files, [])
     merged = files.work / "msls"
     for path, archive in archives:
-        tree = files.unpack(path, archive)
-        for folder, _, names in os.walk(tree):
-            target = merged / Path(folder).relative_to(tree)
-            target.mkdir(parents=True, exist_ok=True)
-            for name in names:
-                with contextlib.suppress(FileExistsError):
-                    os.link(f"{folder}/{name}", f"{target}/{name}")
+        shutil.copytree(files.unpack(path, archive), merged, copy_function=_link, dirs_exist_ok=True)
     return merged
+
+
+def _link(file: str, target: str) -> None:
+    with contextlib.suppress(FileExistsError):
+        os.link(file, target)
 
 
 def _city(root: Path, split: str, city: str, counts: Counter[str], *, drop_unmatched: bool) -> _Columns:

@@ -8,13 +8,11 @@ out-of-distribution images. Closed-set: every class is in every split, no image 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 
-from probmetric.data.sources import RawFiles, Source, Table, _faces, register
+from probmetric.data.sources import RawFiles, Source, Table, _faces, options, register
 from probmetric.data.sources._drawing import draw_images
 from probmetric.data.sources.glyphs import letter_glyphs
 from probmetric.data.sources.symbols import symbol_glyphs
@@ -38,7 +36,7 @@ class OtherScripts(Source):
     """Letters of other scripts as classes, all of them seen in training."""
 
     closed_set = True
-    view: ClassVar[Mapping[str, Any]] = {"name": "small", "shift": 3, "rotation": 10.0, "scale": 0.12}
+    view = options(name="small", shift=3, rotation=10.0, scale=0.12)
 
     classes: Count = 200
     per_class: Draws = 32

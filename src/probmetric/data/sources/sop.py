@@ -8,14 +8,12 @@ the fastest training.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 
 from probmetric.data.manifest import DataError
-from probmetric.data.sources import RawFile, RawFiles, Table, register
+from probmetric.data.sources import RawFile, RawFiles, Table, options, register
 from probmetric.data.sources._files import VMF_SCALE, Store, ZeroShot, existing, strings
 from probmetric.data.sources._listing import once, rows
 
@@ -28,18 +26,13 @@ class Sop(ZeroShot):
     """Stanford Online Products."""
 
     title = "Stanford Online Products"
-    views: ClassVar[Mapping[str, Mapping[str, Any]]] = {"vmf": {"name": "photos", "scale": VMF_SCALE, "square": True}}
+    views = options(vmf=options(name="photos", scale=VMF_SCALE, square=True))
     files = (RawFile("Stanford_Online_Products.zip", "7f73d41a2f44250d4779881525aea32e", "3.1 GB"),)
     folders = ("Stanford_Online_Products/Ebay_train.txt", "online_products/Info_Files/Ebay_train.txt")
     where = "Stanford CVGL (Deep Metric Learning via Lifted Structured Feature Embedding, project page)"
-    counts: ClassVar[Mapping[str, int]] = {
-        "images": 120_053,
-        "classes": 22_634,
-        "train+val": 59_551,
-        "test": 60_502,
-        "training classes": 11_318,
-        "test classes": 11_316,
-    }
+    counts = options(
+        images=120_053, classes=22_634, training=59_551, test=60_502, training_classes=11_318, test_classes=11_316
+    )
 
     store: Store = "files"
 
@@ -52,7 +45,7 @@ class Sop(ZeroShot):
             images, lists = root / "online_products" / "images", root / "online_products" / "Info_Files"
         train, test = (rows(lists / f"Ebay_{part}.txt", len(HEADER), header=HEADER) for part in ("train", "test"))
         listed = train + test
-        once(listed, lambda row: row.cells[3])
+        once(listed, 3)
         number = np.array([row.whole(1, low=1) for row in listed])
         paths = strings([row.inside(3) for row in listed])
         existing(images, paths, files.name)

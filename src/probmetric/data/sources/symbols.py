@@ -8,13 +8,11 @@ test images.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 
-from probmetric.data.sources import RawFiles, Source, Table, _faces, register
+from probmetric.data.sources import RawFiles, Source, Table, _faces, options, register
 from probmetric.data.sources._drawing import draw_images
 from probmetric.data.sources.glyphs import letter_glyphs
 from probmetric.registry import Count, Draws, Fraction
@@ -28,7 +26,7 @@ MIN_FACES = 4
 class Symbols(Source):
     """Symbols, test split only."""
 
-    view: ClassVar[Mapping[str, Any]] = {"name": "small"}
+    view = options(name="small")
 
     classes: Count = 120
     per_class: Draws = 16

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from probmetric.data.manifest import TYPES, DataError
+from probmetric.data.manifest import TYPES, DataError, refusing
 from probmetric.data.sources import RawFiles, Table, _listing, register
 from probmetric.data.sources._files import strings
 from probmetric.data.sources._own import Columns, InColumns, OwnImages
@@ -160,10 +160,8 @@ def _of_parquet(file: Path, vectors: bool) -> Columns:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
+    with refusing(f"{file} cannot be read", "write it again", OSError, pa.ArrowException):
         table = pq.read_table(file)
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{file} cannot be read ({error}); write it again.") from error
     if not table.num_rows:
         raise DataError(f"{file} lists nothing.")
     columns = {}
