@@ -102,7 +102,8 @@ def write_images(path: Path, read: ImageOf, names: np.ndarray, *, workers: int =
         workers: processes that decode.
         title: shown by a progress bar; "" for none.
     """
-    whole, entries, done = hashlib.sha256(), np.zeros(len(names), dtype=ENTRY), 0
+    whole, done = hashlib.sha256(), 0
+    columns = {str(name): np.zeros(len(names), dtype=ENTRY[name]) for name in ENTRY.names or ()}
     unreadable: dict[int, str] = {}
     remarks: dict[str, tuple[int, int]] = {}
     with progress_bar(title, bool(title), total=len(names), unit="image") as bar, path.open("xb") as images:
@@ -113,7 +114,9 @@ def write_images(path: Path, read: ImageOf, names: np.ndarray, *, workers: int =
                     images.write(block)
             file.unlink()
             count = len(segment.entries)
-            entries[done : done + count] = segment.entries
+            for name, values in columns.items():
+                if segment.entries[name].any():  # memory that is not written to is not taken
+                    values[done : done + count] = segment.entries[name]
             unreadable |= {done + row: problem for row, problem in segment.problems.items()}
             for row, remark in segment.remarks:
                 number, first = remarks.get(remark, (0, done + row))
@@ -122,14 +125,13 @@ def write_images(path: Path, read: ImageOf, names: np.ndarray, *, workers: int =
             bar.update(count)
             if len(unreadable) > TOO_MANY:
                 break
-    length = entries["length"]
-    columns = {name: entries[name] for name in ("sha256", "height", "width", "channels")}
-    columns["offset"] = np.cumsum(length, dtype=np.int64) - length
+    length, marks = columns.pop("length").astype(np.int64), columns.pop("mark")
+    columns["offset"] = np.cumsum(length) - length
     if not np.array_equal(length, columns["height"] * columns["width"] * columns["channels"]):
-        columns["length"] = length.astype(np.int64)
+        columns["length"] = length
     listed = sorted(remarks.items())
     notes = [f"{number} image(s): {remark} (e.g. {text(names[row])})" for remark, (number, row) in listed]
-    return Placed(columns, notes, whole.hexdigest(), entries["mark"], unreadable)
+    return Placed(columns, notes, whole.hexdigest(), marks, unreadable)
 
 
 def progress_bar(title: str, shown: bool, **options: Any) -> tqdm[Any]:

@@ -118,16 +118,15 @@ def text(value: Any) -> str:
 
 
 def _arrow(values: np.ndarray, kind: str | None) -> pa.Array:
-    """Make a column for pyarrow of Python's values: `pa.array(ndarray)` imports pandas."""
+    """Make a column for pyarrow without `pa.array(ndarray)`, which imports pandas."""
     import pyarrow as pa
 
+    if values.dtype.kind in "iuf":
+        data = np.ascontiguousarray(values, dtype=kind)
+        return pa.Array.from_buffers(pa.from_numpy_dtype(data.dtype), len(data), [None, pa.py_buffer(data)])
     plain: list[Any] = values.tolist()
-    if values.dtype.kind == "V":
-        plain = [digest.hex() for digest in plain]
-    elif values.dtype.kind == "S":
-        plain = [name.decode() for name in plain]
-    elif kind is None and values.dtype.kind in "iuf":
-        kind = values.dtype.name
+    if values.dtype.kind in "VS":
+        plain = [value.hex() if values.dtype.kind == "V" else value.decode() for value in plain]
     return pa.array(plain, type=kind)
 
 

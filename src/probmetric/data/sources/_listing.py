@@ -8,8 +8,9 @@ entry listed twice. Every source reads its text through here, and `check_table` 
 from __future__ import annotations
 
 import csv
+import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Any
@@ -17,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from probmetric.data.manifest import SPLITS, DataError, is_utf8, refusing, text
+from probmetric.data.sources._files import strings
 from probmetric.io import check_readable
 
 if TYPE_CHECKING:
     from probmetric.data.sources._base import Table
 
 _DIGITS = re.compile(r"[0-9]{1,18}")
-_SHOWN = 80
+_SHOWN, BLOCK = 80, 2**10
 INCOMPLETE = "the dataset is incomplete, get it again"
 
 
@@ -141,15 +143,21 @@ def csv_lines(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]
 
 
 def csv_columns(
-    path: Path, needed: Sequence[str] = (), *, optional: Sequence[str] = (), delimiter: str = ","
-) -> tuple[list[int], dict[str, list[str]]]:
-    """Return the number of every line of a CSV file that is not blank, and its cells by column.
+    path: Path,
+    needed: Sequence[str] = (),
+    *,
+    optional: Sequence[str] = (),
+    delimiter: str = ",",
+    pack: Callable[[list[str]], np.ndarray] = strings,
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return the number of every line of a CSV file that is not blank (N,), and its cells by column (N,).
 
     Args:
         path: the file.
         needed: names of columns; without any, all of them are returned.
         optional: columns that are returned where the file has them.
         delimiter: what stands between cells.
+        pack: makes an array of cells, some thousand at a time: a `str` each takes the most memory.
     """
     lines = ((number, cells) for number, cells in csv_lines(path, delimiter) if cells)
     head = next(lines, (1, []))[1]
@@ -159,16 +167,16 @@ def csv_columns(
     if len(set(head)) < len(head):
         raise DataError(f"{path}: a column is named twice in {', '.join(head)}; rename it.")
     names = [name for name in head if not needed or name in (*needed, *optional)]
-    numbers: list[int] = []
-    columns: dict[str, list[str]] = {name: [] for name in names}
-    places = [(columns[name], head.index(name)) for name in names]
-    for number, cells in lines:
-        if len(cells) != len(head):
-            raise bad_line(path, number, f"{len(cells)} of {len(head)} columns")
-        numbers.append(number)
-        for column, place in places:
-            column.append(cells[place])
-    return numbers, columns
+    places = [head.index(name) for name in names]
+    blocks = [[np.empty(0, dtype=np.int64), *(pack([]) for _ in names)]]
+    while rows := list(itertools.islice(lines, BLOCK)):
+        for number, cells in rows:
+            if len(cells) != len(head):
+                raise bad_line(path, number, f"{len(cells)} of {len(head)} columns")
+        packed = (pack([cells[place] for _, cells in rows]) for place in places)
+        blocks.append([np.array([number for number, _ in rows]), *packed])
+    numbers, *columns = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    return numbers, dict(zip(names, columns, strict=True))
 
 
 def mat_variable(path: Path, name: str) -> Any:

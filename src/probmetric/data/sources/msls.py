@@ -197,9 +197,8 @@ def _table(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> _
     """Return columns of a CSV file as UTF-8 bytes, those of `optional` empty where it lacks them; `line`: numbers."""
     if not path.is_file():
         raise DataError(f"{path} is missing; the metadata of this city are incomplete (metadata.zip holds them).")
-    lines, cells = csv_columns(path, needed, optional=optional)
-    columns = {name: _bytes(cells.pop(name, [""] * len(lines))) for name in (*needed, *optional)}
-    return columns | {"line": np.array(lines, dtype=np.int64)}
+    lines, cells = csv_columns(path, needed, optional=optional, pack=_bytes)
+    return {"line": lines} | dict.fromkeys(optional, np.zeros(len(lines), dtype="S1")) | cells
 
 
 def _bytes(values: list[str]) -> np.ndarray:

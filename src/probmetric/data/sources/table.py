@@ -72,7 +72,7 @@ def columns_of(file: Path, *, vectors: bool = False) -> Columns:
     if file.suffix.lower() == ".parquet":
         return _of_parquet(file, vectors)
     lines, columns = _listing.csv_columns(file, delimiter="\t" if file.suffix == ".tsv" else ",")
-    if not lines:
+    if not len(lines):
         raise DataError(f"{file} lists nothing; its first line names the columns, the others the images.")
     return {name: _numbers_or_text(cells) for name, cells in columns.items()}
 
@@ -143,16 +143,16 @@ def check_once(file: Path, paths: np.ndarray) -> None:
             raise DataError(f"{file}: {which}, which would be its own neighbour; remove one.")
 
 
-def _numbers_or_text(cells: list[str]) -> np.ndarray:
+def _numbers_or_text(cells: np.ndarray) -> np.ndarray:
     """Return cells (N,) as numbers where each of them is one, as one writes it: 007 and 1e3 are names."""
     for kind in (np.int64, np.float64):
         try:
-            values = np.array(cells, dtype=kind)
+            values = cells.astype(kind)
         except (ValueError, OverflowError):
             continue
-        if np.array_equal(np.char.strip(values.astype(str)), np.array(cells)):
+        if np.array_equal(np.char.strip(values.astype(str)), cells.astype(str)):
             return values
-    return strings(cells)
+    return cells
 
 
 def _of_parquet(file: Path, vectors: bool) -> Columns:
