@@ -22,6 +22,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from probmetric.data.manifest import load_columns
+from probmetric.data.sources._faces import TEXT_FACES, fit, render
+from probmetric.data.store import open_images
+
 Doubles = NDArray[np.float64]
 SIDE, BOX, SHIFTS = 16, 12, (-1, 0, 1)
 PAPER, INK = 112.0, 32.0
@@ -44,8 +48,6 @@ class Templates:
         Raises:
             DataError: matplotlib, whose fonts are read, is not installed.
         """
-        from probmetric.data.sources._faces import TEXT_FACES, fit, render
-
         glyphs = render(characters, TEXT_FACES)
         ink, owner = [], []
         for number, character in enumerate(characters):
@@ -113,9 +115,6 @@ def drawn(templates: Templates, owner: int, sigma: float, rng: np.random.Generat
 
 def split_posterior(folder: str | Path, index: NDArray[np.int64]) -> tuple[Doubles, NDArray[np.int64]]:
     """Return P(class | image) (n, C) of the rows `index` (n,), of one split of `letters_exact`, and labels (C,)."""
-    from probmetric.data.manifest import load_columns
-    from probmetric.data.store import open_images
-
     columns = load_columns(folder, ["label", "split", "character"])
     same = columns["split"] == columns["split"][index[0]]
     labels, first = np.unique(columns["label"][same], return_index=True)

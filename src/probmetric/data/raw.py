@@ -60,7 +60,7 @@ class RawFiles:
     notes: list[str] = field(default_factory=list)
     homes: tuple[str, ...] = ()
 
-    def given(self, kinds: Sequence[str]) -> Path:
+    def users_file(self, kinds: Sequence[str]) -> Path:
         """Return the user's own file, which ends in one of `kinds`."""
         file = self.folder
         if file is None or file.suffix.lower() not in kinds or not file.is_file():

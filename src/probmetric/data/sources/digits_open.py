@@ -27,7 +27,7 @@ class DigitsOpen(Source):
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Load the images from scikit-learn; no files are needed."""
         images, labels = load()
-        known = np.arange(5)
-        val = hold_out_classes(known, self.val_fraction, np.random.default_rng(seed))
-        split = np.where(np.isin(labels, val), "val", np.where(np.isin(labels, known), "train", "test"))
+        train = np.arange(5)
+        val = hold_out_classes(train, self.val_fraction, np.random.default_rng(seed))
+        split = np.where(np.isin(labels, val), "val", np.where(np.isin(labels, train), "train", "test"))
         return Table(columns(labels, split), images.__getitem__, "open_set", DESCRIPTION)

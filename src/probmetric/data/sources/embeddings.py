@@ -42,7 +42,7 @@ class Embeddings(InColumns):
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Read vectors and labels."""
-        file = files.given(FILES)
+        file = files.users_file(FILES)
         vectors, listed = self._read(file)
         # where each row of the manifest, some of which are left out, lies among the vectors
         listed = {"source_row": np.arange(len(vectors))} | listed
@@ -57,7 +57,7 @@ class Embeddings(InColumns):
 
     def raw_files(self, files: RawFiles) -> tuple[Path, list[str]]:
         """Return the file, and the one beside it that says what its rows are."""
-        file = files.given(FILES)
+        file = files.users_file(FILES)
         beside = [file.with_suffix(".csv").name] if file.suffix.lower() == ".npy" else []
         return file.parent, [file.name, *beside]
 

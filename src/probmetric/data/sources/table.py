@@ -55,7 +55,7 @@ class TableOfImages(OwnImages, InColumns):
 
     def _listed(self, files: RawFiles) -> tuple[Path, Path, Columns]:
         """Return the table, the folder its paths are below, and what it lists."""
-        file = files.given(FILES)
+        file = files.users_file(FILES)
         return file, Path(self.images) if self.images else file.parent, listed_in(file, self.names, columns_of(file))
 
 
