@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from probmetric.trust.batch import Selection, match_e_values, select_by_e_values, select_matches
 from probmetric.trust.certificates import Certificate, CertificateError, certify
+from probmetric.trust.halves import Halves, certify_halves
 from probmetric.trust.labels import SuspectedLabels, contradictory_copies, suspect_labels
 from probmetric.trust.p_right import PRight, added_auroc, fit_p_right, p_right_metrics
 from probmetric.trust.pairs import PairCertificate, certify_pairs
@@ -14,6 +15,7 @@ __all__ = [
     "Certificate",
     "CertificateError",
     "CoverageSets",
+    "Halves",
     "PRight",
     "PairCertificate",
     "Selection",
@@ -21,6 +23,7 @@ __all__ = [
     "SuspectedLabels",
     "added_auroc",
     "certify",
+    "certify_halves",
     "certify_pairs",
     "certify_strangers",
     "contradictory_copies",
