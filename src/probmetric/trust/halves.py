@@ -1,4 +1,4 @@
-"""What a certificate is worth on a test set: each half of the queries is answered with the certificate of the other half.
+"""What a certificate is worth on a test set: each half is answered with the certificate of the other half.
 
 A test set has no calibration queries of its own. Queries are split at random; a certificate made from one half decides
 which queries of the other half are answered. So every query is judged by a certificate that has not seen it.
