@@ -65,11 +65,11 @@ def test_cuda_agrees_with_cpu(case: Case) -> None:
 
 @EVERY
 def test_the_registry_lists_the_constructors_options(name: str) -> None:
-    passed_on = {**signature_of(SampleProxyLoss)} if issubclass(REGISTRY.get(name), SampleProxyLoss) else {}
-    parameters = {**passed_on, **signature_of(REGISTRY.get(name))}
+    parameters: dict[str, inspect.Parameter] = {}
+    for cls in REGISTRY.get(name).__mro__:
+        parameters = {**inspect.signature(cls.__init__).parameters, **parameters}
+        if "__init__" in vars(cls) and "shared" not in inspect.signature(cls.__init__).parameters:
+            break
     expected = {n: p.default for n, p in parameters.items() if n not in ("self", "shared", *REGISTRY.context)}
     assert {option.name: option.default for option in REGISTRY.options(name).values()} == expected
 
-
-def signature_of(cls: type) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(cls.__init__).parameters
