@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from probmetric.losses import register
+from probmetric.losses._base import ChordLength
 from probmetric.losses.potential_field import FieldLoss
 from probmetric.registry import Range
 
@@ -33,10 +34,11 @@ class ContrastivePotential(FieldLoss):
         self,
         *,
         repulsion: Literal["hinge", "squared"] = "hinge",
+        delta_repulsion: ChordLength = 0.2,
         min_distance: Annotated[float, Range(above=0, below="delta_repulsion")] = 0.01,
         **shared: Any,
     ) -> None:
-        super().__init__(**shared)
+        super().__init__(delta_repulsion=delta_repulsion, **shared)
         self.min_distance, self.hinge = min_distance, repulsion == "hinge"
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:

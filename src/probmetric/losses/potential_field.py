@@ -103,11 +103,12 @@ class PotentialField(FieldLoss):
         self,
         *,
         alpha: NotNegative = 4.0,
+        delta_repulsion: ChordLength = 0.2,
         min_distance: Annotated[float, Range(above=0, below="delta_repulsion")] = 0.05,
         energy: Literal["relative", "eq6"] = "relative",
         **shared: Any,
     ) -> None:
-        super().__init__(**shared)
+        super().__init__(delta_repulsion=delta_repulsion, **shared)
         self.alpha, self.min_distance, self.relative = alpha, min_distance, energy == "relative"
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
