@@ -422,7 +422,7 @@ def test_options_are_checked() -> None:
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:FutureWarning")
 def test_log_normalizer_has_second_derivatives_vmap_and_forward_mode() -> None:
-    """The contract of docs/losses.md: a right number, or an error, never a wrong number."""
+    """The contract of docs/reference/losses.md: a right number, or an error, never a wrong number."""
     kappa = torch.tensor([1.0, 5.0, 50.0], dtype=DOUBLE)
     second = torch.autograd.functional.hessian(lambda k: log_normalizer(k, 16).sum(), kappa).diagonal()
     slope = mean_resultant_length(kappa + 1e-5, 16) - mean_resultant_length(kappa - 1e-5, 16)

@@ -11,7 +11,8 @@ The vMF loss is about calibration: ECE on digits after ten epochs .214, with cla
 
 An uncertainty learns if it tells wrong neighbours: AUROC of the errors after five epochs .611 for a Laplace
 posterior, .542 if its prior drowns the curvature, .520 for isotropic weight noise; .642 for one learnt online.
-PFE does not (.415), and MC dropout stays below the norm at every rate (docs/losses.md): no bar can be set for them.
+PFE does not (.415), and MC dropout stays below the norm at every rate (docs/findings/losses.md): no bar can be
+set for them.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ concentration kappa_p. t and kappa_p are learned.
     temperature        0 (default): `corrected` measures it once, at the warm start, so that the logits of an image
                        have a standard deviation of `START_SPREAD` over the classes (1 until then); `as_published`
                        takes the release's constant. Its constants belong to its own logits: under the exact
-                       normalisers t = 0.003 makes logits so far apart that nothing is learned (docs/losses.md).
+                       normalisers t = 0.003 makes logits so far apart that nothing is learned (findings/losses.md).
     embedding_scale    the released code multiplies the embedding layer's weights at initialisation. 0 (default)
                        measures the network once, at the warm start, and scales its mean norm to where A_M is
                        `resultant`.

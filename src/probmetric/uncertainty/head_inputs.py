@@ -1,7 +1,7 @@
 """Control: the inputs h of the last layer as embeddings, u = h / |h|, without the layer; the doubt is 1 / |h|.
 
 A posterior whose prior is far below |W| moves an embedding by about |h|: drawn weights then rank images, and retrieve
-them, as the layer's inputs do. What a last-layer posterior knows must show beside this row (docs/uncertainty.md).
+them, as the layer's inputs do. What a last-layer posterior knows must show beside it (docs/findings/uncertainty.md).
 """
 
 from __future__ import annotations

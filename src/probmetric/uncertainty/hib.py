@@ -18,7 +18,7 @@ times the root mean square of μ over the training images (`warm_start`), softpl
 distance of 0.6, above the 0.4 between two samples of one image and below the √2 of unrelated images.
 
 Made for two or three dimensions. In many, noise only lengthens distances, and the objective prefers it on clear images
-(docs/uncertainty.md, "HIB in many dimensions").
+(docs/findings/uncertainty.md, "HIB in many dimensions").
 """
 
 from __future__ import annotations
