@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping
 
 import pytest
 import torch
 from references import CASES, Case
 
 from probmetric.losses import REGISTRY, Loss, create_loss
-from probmetric.losses.sample_proxy import SampleProxyLoss
 from probmetric.testing import LossContract, cases
 from probmetric.testing.losses import C, M, batch, draws_samples, gradients, run
 
