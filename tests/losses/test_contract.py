@@ -70,4 +70,3 @@ def test_the_registry_lists_the_constructors_options(name: str) -> None:
             break
     expected = {n: p.default for n, p in parameters.items() if n not in ("self", "shared", *REGISTRY.context)}
     assert {option.name: option.default for option in REGISTRY.options(name).values()} == expected
-
