@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping
 
 import pytest
 import torch
 from references import CASES, Case
 
 from probmetric.losses import REGISTRY, Loss, create_loss
-from probmetric.losses.sample_proxy import SampleProxyLoss
 from probmetric.testing import LossContract, cases
 from probmetric.testing.losses import C, M, batch, draws_samples, gradients, run
 
@@ -65,11 +63,10 @@ def test_cuda_agrees_with_cpu(case: Case) -> None:
 
 @EVERY
 def test_the_registry_lists_the_constructors_options(name: str) -> None:
-    passed_on = {**signature_of(SampleProxyLoss)} if issubclass(REGISTRY.get(name), SampleProxyLoss) else {}
-    parameters = {**passed_on, **signature_of(REGISTRY.get(name))}
+    parameters: dict[str, inspect.Parameter] = {}
+    for cls in REGISTRY.get(name).__mro__:
+        parameters = {**inspect.signature(cls.__init__).parameters, **parameters}
+        if "__init__" in vars(cls) and "shared" not in inspect.signature(cls.__init__).parameters:
+            break
     expected = {n: p.default for n, p in parameters.items() if n not in ("self", "shared", *REGISTRY.context)}
     assert {option.name: option.default for option in REGISTRY.options(name).values()} == expected
-
-
-def signature_of(cls: type) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(cls.__init__).parameters

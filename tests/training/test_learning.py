@@ -105,7 +105,7 @@ def error_auroc(run: tuple[TrainingData, Encoder, Loss], chosen: Uncertainty) ->
     posterior = None
     if chosen.fits:
         batches = [data.batch(positions, epoch=0) for positions in data.batches(0)]
-        posterior = chosen.fit(encoder, batches, generator=torch.Generator().manual_seed(0), device="cpu", loss=loss)
+        posterior = chosen.fit(encoder, batches, generator=torch.Generator().manual_seed(0), loss=loss)
     record = chosen.bind(encoder, posterior=posterior, seed=0)(list(data.plain_batches("val")))
     rows = F.normalize(record.mean, dim=1)
     nearest = (rows @ rows.T).fill_diagonal_(-2.0).argmax(dim=1)

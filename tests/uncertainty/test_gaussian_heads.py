@@ -15,7 +15,7 @@ from probmetric.uncertainty.pfe import constant_log_variance, pair_loss
 
 def fit_pfe(encoder, batches, **options):
     uncertainty = create_uncertainty("pfe", **({"epochs": 3} | options))
-    return uncertainty, uncertainty.fit(encoder, batches, generator=torch.Generator().manual_seed(0), device="cpu")
+    return uncertainty, uncertainty.fit(encoder, batches, generator=torch.Generator().manual_seed(0))
 
 
 def hib(encoder, **options):
@@ -210,7 +210,7 @@ def test_posterior_spread_is_the_heads_variance():
 
 def test_errors_name_the_remedy():
     with pytest.raises(ValueError, match="objective: hib"):
-        create_uncertainty("hib").fit(TinyEncoder(), [], generator=torch.Generator(), device="cpu")
+        create_uncertainty("hib").fit(TinyEncoder(), [], generator=torch.Generator())
     with pytest.raises(ValueError, match="no batch had a mined positive pair"):
         fit_pfe(TinyEncoder(), [(torch.randn(4, 3, 2, 2), torch.arange(4))])
     with pytest.raises(ValueError, match="'epochs' is 0"):

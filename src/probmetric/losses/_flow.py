@@ -23,7 +23,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-SOFT_CLAMP = 0.636
+SOFT_CLAMP, CLAMP = 0.636, 2.0
 Condition = Literal["dense", "start", "mid", "end"]
 
 
@@ -33,9 +33,9 @@ class CouplingBlock(nn.Module):
     order: Tensor
     inverse_order: Tensor
 
-    def __init__(self, dim: int, condition_dim: int, width: int, depth: int, clamp: float, seed: int) -> None:
+    def __init__(self, dim: int, condition_dim: int, *, width: int, depth: int, seed: int) -> None:
         super().__init__()
-        self.first, self.clamp = round(dim / 2), clamp
+        self.first = round(dim / 2)
         second = dim - self.first
         self.net1 = _network(self.first + condition_dim, 2 * second, width, depth)
         self.net2 = _network(second + condition_dim, 2 * self.first, width, depth)
@@ -64,20 +64,18 @@ class CouplingBlock(nn.Module):
     def _affine(self, network: nn.Module, passive: Tensor, condition: Tensor | None) -> tuple[Tensor, Tensor]:
         inputs = passive if condition is None else torch.cat([passive, condition], dim=1)
         scale, shift = network(inputs).chunk(2, dim=1)
-        return SOFT_CLAMP * self.clamp * scale.atan(), shift
+        return SOFT_CLAMP * CLAMP * scale.atan(), shift
 
 
 class ConditionalFlow(nn.Module):
     """`blocks` coupling blocks; `condition` says which of them see the condition (`dense`: all)."""
 
-    def __init__(
-        self, dim: int, *, blocks: int, width: int, depth: int, condition: Condition = "dense", clamp: float = 2.0
-    ) -> None:
+    def __init__(self, dim: int, *, blocks: int, width: int, depth: int, condition: Condition = "dense") -> None:
         super().__init__()
         seen = {"dense": range(blocks), "start": [0], "mid": [blocks // 2], "end": [blocks - 1]}[condition]
         self.conditioned = [index in seen for index in range(blocks)]
         self.blocks = nn.ModuleList(
-            CouplingBlock(dim, dim if sees else 0, width, depth, clamp, seed=index)
+            CouplingBlock(dim, dim if sees else 0, width=width, depth=depth, seed=index)
             for index, sees in enumerate(self.conditioned)
         )
 

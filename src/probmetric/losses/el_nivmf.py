@@ -31,7 +31,7 @@ from probmetric.directional import VonMisesFisher
 from probmetric.directional.normalizer import log_normalizer_of_square
 from probmetric.losses import create_loss, register
 from probmetric.losses._base import SCALED, WITH_MARGIN, Loss, options_of, unit
-from probmetric.losses._nivmf import nivmf_log_densities, nivmf_log_likelihoods
+from probmetric.losses._nivmf import nivmf_log_likelihoods, unstretched_log_densities
 from probmetric.losses._released_vmf import quadratic_log_normalizer, released_samples
 from probmetric.losses.sample_proxy import Released, SampleProxyLoss, by_fidelity, some_rows
 from probmetric.registry import Count, NotNegative, Positive, When
@@ -135,9 +135,7 @@ class ELNivMF(SampleProxyLoss):
                 draws, self.proxies, logs, log_normalizer_of_square, self.normalizer
             )
         points = draws.flatten(0, 1)
-        densities = nivmf_log_densities(
-            points, self.proxies, logs, quadratic_log_normalizer, self.normalizer, stretch=False
-        )
+        densities = unstretched_log_densities(points, self.proxies, logs, quadratic_log_normalizer, self.normalizer)
         by_draw = self.inverse_temperature() * densities.unflatten(0, draws.shape[:2])
         return by_draw.logsumexp(dim=0) - math.log(self.samples)
 

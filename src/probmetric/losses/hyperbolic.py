@@ -29,7 +29,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from probmetric.losses import register
 from probmetric.losses._base import Loss, unit
@@ -74,10 +73,6 @@ class Hyperbolic(Loss):
         along = p_gap * (x @ directions.T)
         offset = (2.0 - x_gap - 2.0 * c * (x @ points.T)) * (points * directions).sum(dim=1)
         return 2.0 * normal_norm / c**0.5 * torch.asinh(2.0 * c**0.5 * (along - offset) / (x_gap * p_gap))
-
-    def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return the mean cross-entropy over the batch."""
-        return F.cross_entropy(self.logits(embeddings), labels)
 
 
 class _ScaleGradient(torch.autograd.Function):

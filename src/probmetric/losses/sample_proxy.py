@@ -56,7 +56,7 @@ from probmetric.directional.nonisotropic import Normalizer
 from probmetric.directional.normalizer import log_normalizer_of_square
 from probmetric.losses import register
 from probmetric.losses._base import Loss, class_means, cosine_similarities, unit
-from probmetric.losses._nivmf import nivmf_log_densities
+from probmetric.losses._nivmf import nivmf_log_likelihoods
 from probmetric.losses._released_vmf import quadratic_log_normalizer
 from probmetric.registry import LearningRate, NotNegative, OpenShare, Range
 
@@ -265,7 +265,8 @@ class SampleProxy(SampleProxyLoss):
 
     def _log_density(self, nu_z: Tensor) -> Tensor:
         log_c = _quadratic_512 if self.published else log_normalizer_of_square
-        return nivmf_log_densities(unit(nu_z), self.proxies, self.log_concentrations(), log_c, self.normalizer)
+        points = unit(nu_z).unsqueeze(0)
+        return nivmf_log_likelihoods(points, self.proxies, self.log_concentrations(), log_c, self.normalizer)
 
     def _similarity(self, nu_z: Tensor, nu_p: Tensor) -> Tensor:
         if not self.published:

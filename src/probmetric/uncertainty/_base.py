@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from probmetric.losses import Loss
 from probmetric.registry import Flag
@@ -28,7 +28,6 @@ from probmetric.registry import Flag
 if TYPE_CHECKING:
     from probmetric.models import Encoder
 
-Tensor = torch.Tensor
 Batches = Iterable[tuple[Tensor, Tensor]]
 Posterior = dict[str, Tensor]
 
@@ -83,8 +82,12 @@ class Fitting:
     batches: Batches  # of the training split: images (B, ...) and labels (B,)
     loss: Loss | None
     generator: torch.Generator
-    device: torch.device | str
     validation: Batches | None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the encoder computes."""
+        return device_of(self.encoder, torch.empty(0))
 
 
 @dataclass(frozen=True)
@@ -181,11 +184,10 @@ class Uncertainty:
         *,
         loss: Loss | None = None,
         generator: torch.Generator,
-        device: torch.device | str,
         validation: Batches | None = None,
     ) -> Posterior:
         """Fit on training batches of (images (B, ...), labels (B,)) and return the posterior's tensors."""
-        return self.fitted(Fitting(encoder, batches, loss, generator, device, validation))
+        return self.fitted(Fitting(encoder, batches, loss, generator, validation))
 
     def bind(
         self, encoder: Encoder, *, loss: Loss | None = None, posterior: Posterior | None = None, seed: int
@@ -197,7 +199,7 @@ class Uncertainty:
         """
         missing = [key for key in self.needs if key not in (posterior or {})]
         if missing:
-            have = "none was given" if posterior is None else f"the one given has {sorted(posterior)}"
+            have = "there is none" if posterior is None else f"this one has {sorted(posterior)}"
             raise ValueError(f"{type(self).__name__} needs a posterior with {missing}; {have}. Run fit first.")
         return Predictor(self, encoder, loss, posterior or {}, seed)
 

@@ -38,7 +38,7 @@ from probmetric.uncertainty._base import (
     Uncertainty,
     evaluating,
 )
-from probmetric.uncertainty._summary import DirectionalSummary
+from probmetric.uncertainty._summary import summarise
 
 if TYPE_CHECKING:
     from probmetric.models import Encoder
@@ -104,10 +104,8 @@ class Ensemble(Uncertainty):
 
     def _averaged(self, units: Tensor) -> DirectionalBatch:
         """Return the mean and spread of unit embeddings (K, B, M)."""
-        summary = DirectionalSummary(units[0], score=self.score, keep_samples=self.keep_samples)
-        for member in units:
-            summary.add(member - units[0])
-        return summary.result()
+        draws = ((member - units[0], member) for member in units)
+        return summarise(units[0], draws, self.score, self.keep_samples)
 
 
 def _as_ensemble(encoder: Encoder | EncoderEnsemble) -> EncoderEnsemble:

@@ -24,13 +24,13 @@ Made for two or three dimensions. In many, noise only lengthens distances, and t
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probmetric.registry import Count, Draws, NotNegative
+from probmetric.registry import Count, NotNegative
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import Fitting, Objective, Posterior, linear_head
 from probmetric.uncertainty._gaussian import GaussianHead, LogVarianceHead
@@ -130,7 +130,6 @@ def _masked_mean(values: Tensor, mask: Tensor) -> Tensor:
 class HIB(GaussianHead):
     """Variance learnt together with the encoder by the soft contrastive objective."""
 
-    fits = True
     trains_encoder = True
 
     def __init__(
@@ -139,12 +138,10 @@ class HIB(GaussianHead):
         train_samples: Count = 8,
         kl_weight: NotNegative = 1e-4,
         fidelity: Literal["corrected", "as_published"] = "corrected",
-        samples: Draws = 100,
-        score: Literal["std_sum", "inverse_concentration"] = "inverse_concentration",
-        keep_samples: bool = False,
+        **shared: Any,
     ) -> None:
+        super().__init__(**shared)
         self.train_samples, self.kl_weight, self.fidelity = train_samples, kl_weight, fidelity
-        self.samples, self.score, self.keep_samples = samples, score, keep_samples
 
     def locate(self, embeddings: Tensor) -> Tensor:
         """μ is the raw embedding, or as published its direction."""

@@ -15,16 +15,16 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probmetric.registry import Draws, Share
+from probmetric.registry import Share
 from probmetric.uncertainty import register
-from probmetric.uncertainty._base import DirectionalBatch, Objective, Predictor, Uncertainty
-from probmetric.uncertainty._summary import DirectionalSummary, Predictive
+from probmetric.uncertainty._base import DirectionalBatch, Objective, Predictor
+from probmetric.uncertainty._summary import Sampled
 
 if TYPE_CHECKING:
     from probmetric.losses import Loss
@@ -51,20 +51,14 @@ class DropoutObjective(Objective):
 
 
 @register
-class MCDropout(Uncertainty):
+class MCDropout(Sampled):
     """Spread of the embeddings over thinned networks."""
 
     trains_encoder = True
 
-    def __init__(
-        self,
-        *,
-        rate: Share = 0.2,
-        samples: Draws = 100,
-        score: Literal["std_sum", "inverse_concentration"] = "inverse_concentration",
-        keep_samples: bool = False,
-    ) -> None:
-        self.rate, self.samples, self.score, self.keep_samples = rate, samples, score, keep_samples
+    def __init__(self, *, rate: Share = 0.2, **shared: Any) -> None:
+        super().__init__(**shared)
+        self.rate = rate
 
     def objective(self, encoder: Encoder, loss: Loss, *, num_images: int) -> DropoutObjective:
         """Return the run's loss with dropout on the features."""
@@ -80,20 +74,17 @@ class MCDropout(Uncertainty):
             )
         features = encoder.features(images)
         embeddings = features if encoder.head is None else encoder.head(features)
-        summary = DirectionalSummary(F.normalize(embeddings, dim=1), score=self.score, keep_samples=self.keep_samples)
-        predictive = Predictive(predictor.probabilities)
-        for draw in range(self.samples):
+        reference = F.normalize(embeddings, dim=1)
+
+        def drawn(draw: int) -> tuple[Tensor, Tensor]:
             generator = torch.Generator().manual_seed(_mix(predictor.seed, draw))
-            if modules:
-                with _thinned(modules, generator):
-                    features = encoder.features(images)
-            thin = features * _mask(features.shape[1:], self.rate, generator, features)
+            with _thinned(modules, generator):
+                whole = encoder.features(images) if modules else features
+            thin = whole * _mask(whole.shape[1:], self.rate, generator, whole)
             sample = thin if encoder.head is None else encoder.head(thin)
-            summary.add(F.normalize(sample, dim=1) - summary.reference)
-            predictive.add(sample)
-        result = summary.result()
-        result.probabilities = predictive.result()
-        return result
+            return F.normalize(sample, dim=1) - reference, sample
+
+        return self.summarise(reference, map(drawn, range(self.samples)), predictor.probabilities)
 
 
 def _mix(seed: int, draw: int) -> int:
