@@ -56,23 +56,18 @@ class Contrastive(Loss):
         distance = pairwise_distances(embeddings)
         same = labels[:, None] == labels[None, :]
         positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-        positive_weight, negative_weight = self._multiplicities(distance.detach(), positive, ~same)
+        counts = positive, ~same
+        if self.mining != "none":
+            counts = triplets_of_pairs(distance.detach(), *counts, margin=self.margin, mining=self.mining)
+        of_positive, of_negative = (count.to(distance.dtype) for count in counts)
         hinge = (self.margin - distance).clamp_min(0.0)
-        return self._mean_of_nonzero(distance, positive_weight) + self._mean_of_nonzero(hinge, negative_weight)
+        return self._mean_of_nonzero(distance, of_positive) + self._mean_of_nonzero(hinge, of_negative)
 
     def _mean_of_nonzero(self, length: Tensor, weight: Tensor) -> Tensor:
         """Return the weighted mean of the terms of `length` (B, B) that are not zero; 0 where there are none."""
         term = length if self.linear else 0.5 * length.square()
         weight = weight * (term.detach() > 0)
         return (weight * term).sum() / weight.sum().clamp_min(1.0)
-
-    def _multiplicities(self, distance: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        """Return how many kept triplets each positive and each negative pair (B, B) belongs to."""
-        if self.mining == "none":
-            return positive.to(distance.dtype), negative.to(distance.dtype)
-        counts = triplets_of_pairs(distance, positive, negative, margin=self.margin, mining=self.mining)
-        of_positive, of_negative = (count.to(distance.dtype) for count in counts)
-        return of_positive, of_negative
 
 
 def triplets_of_pairs(

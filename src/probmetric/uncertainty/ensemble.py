@@ -30,14 +30,7 @@ from torch import Tensor, nn
 
 from probmetric.registry import Count, Range
 from probmetric.uncertainty import register
-from probmetric.uncertainty._base import (
-    DirectionalBatch,
-    Fitting,
-    Posterior,
-    Predictor,
-    Uncertainty,
-    evaluating,
-)
+from probmetric.uncertainty._base import DirectionalBatch, Fitting, Posterior, Predictor, Uncertainty, evaluating
 from probmetric.uncertainty._summary import summarise
 
 if TYPE_CHECKING:
