@@ -82,23 +82,17 @@ def triplets_of_pairs(
         margin: m.
         mining: which triplets are kept.
     """
-    low, high = _kept_violations(margin, mining)
+    low, high = {
+        "all": (-math.inf, margin),
+        "hard": (-math.inf, min(0.0, margin)),
+        "semihard": (0.0, margin),
+        "easy": (margin, math.inf),
+    }[mining]  # a triplet is kept where low < D <= high
     of_positives = _ranked(distance, negative)
     of_negatives = _ranked(distance, positive)
     negatives_of_pair = of_positives(high, True) - of_positives(low, True)
     positives_of_pair = of_negatives(-low, False) - of_negatives(-high, False)
     return positive * negatives_of_pair, negative * positives_of_pair
-
-
-def _kept_violations(margin: float, mining: Mining) -> tuple[float, float]:
-    """Return low and high: triplets are kept where low < D <= high."""
-    infinity = float("inf")
-    return {
-        "all": (-infinity, margin),
-        "hard": (-infinity, min(0.0, margin)),
-        "semihard": (0.0, margin),
-        "easy": (margin, infinity),
-    }[mining]
 
 
 def _ranked(distance: Tensor, mask: Tensor) -> Callable[[float, bool], Tensor]:
