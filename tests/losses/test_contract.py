@@ -39,9 +39,9 @@ def test_value_and_gradient_equal_the_reference(case: Case) -> None:
     expected = case.reference(state, twin, y, torch.Generator().manual_seed(7))
     torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-10)
     reference = torch.autograd.grad(expected, [twin, *leaves.values()], allow_unused=True)
-    for (name, found), target in zip(gradients(value, z, loss).items(), reference, strict=True):
-        target = torch.zeros_like(found) if target is None else target
-        torch.testing.assert_close(found, target, rtol=1e-7, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}")
+    for (name, result), target in zip(gradients(value, z, loss).items(), reference, strict=True):
+        target = torch.zeros_like(result) if target is None else target
+        torch.testing.assert_close(result, target, rtol=1e-7, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}")
 
 
 @pytest.mark.gpu

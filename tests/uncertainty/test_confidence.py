@@ -78,8 +78,8 @@ def test_temperature_minimises_validation_likelihood():
         ]
         return float(sum(values))
 
-    found = float(posterior["temperature"])
-    assert likelihood(found) <= min(likelihood(found * 1.02), likelihood(found / 1.02), likelihood(1.0))
+    result = float(posterior["temperature"])
+    assert likelihood(result) <= min(likelihood(result * 1.02), likelihood(result / 1.02), likelihood(1.0))
 
 
 def test_errors_name_the_remedy():

@@ -45,13 +45,13 @@ def test_zero_learning_rate_without_forgetting_equals_post_hoc(pairs, bias):
     optimizer = torch.optim.SGD(encoder.parameters(), lr=0.0)
     for batch in tiny_batches():
         step(encoder, objective, batch, torch.Generator().manual_seed(0), optimizer)
-    found = uncertainty.fit(encoder, [], loss=objective, generator=torch.Generator())
+    result = uncertainty.fit(encoder, [], loss=objective, generator=torch.Generator())
     post_hoc = create_uncertainty("laplace", geometry="euclidean", margin=1.0, **options)
     expected = post_hoc.fit(encoder, tiny_batches(), generator=torch.Generator())
-    assert torch.allclose(found["weight_curvature"], expected["weight_curvature"], rtol=1e-4)
-    assert found["weight_curvature"].shape == (4, 6 + bias)
+    assert torch.allclose(result["weight_curvature"], expected["weight_curvature"], rtol=1e-4)
+    assert result["weight_curvature"].shape == (4, 6 + bias)
     images = tiny_batches(1)[0][0]
-    stored = found | {"prior_precision": expected["prior_precision"]}
+    stored = result | {"prior_precision": expected["prior_precision"]}
     ours = uncertainty.bind(encoder, posterior=stored, seed=0)(images)
     theirs = post_hoc.bind(encoder, posterior=expected, seed=0)(images)
     assert torch.allclose(ours.uncertainty, theirs.uncertainty, rtol=1e-3)

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from uncertainty_helpers import TinyEncoder, tiny_batches
 
 from probmetric.uncertainty import create_uncertainty
-from probmetric.uncertainty._summary import summarise, unit_deviation
+from probmetric.uncertainty._summary import Sampled, unit_deviation
 from probmetric.uncertainty.laplace import posterior as _sampling
 from probmetric.uncertainty.laplace.model import evidence_precision, sparsification_area
 
@@ -118,11 +118,11 @@ def test_hundred_samples_in_2048_dimensions_need_the_memory_of_a_few():
     encoder = TinyEncoder(dim=2048)
     images = torch.randn(300, 3, 2, 2, generator=torch.Generator().manual_seed(0))
     posterior = {"weight_curvature": torch.ones(2048, 7), "prior_precision": torch.tensor(1.0)}
-    found = []
+    result = []
     laplace = create_uncertainty("laplace", samples=100)
-    peak = peak_megabytes(lambda: found.append(laplace.bind(encoder, posterior=posterior, seed=0)(images)))
-    assert found[0].mean.shape == (300, 2048)
-    assert found[0].samples is None
+    peak = peak_megabytes(lambda: result.append(laplace.bind(encoder, posterior=posterior, seed=0)(images)))
+    assert result[0].mean.shape == (300, 2048)
+    assert result[0].samples is None
     assert peak < 80
 
 
@@ -152,7 +152,7 @@ def test_tiny_posterior_spread_is_resolved():
     z = torch.randn(5, 8, generator=generator)
     steps = 1e-6 * torch.randn(50, 5, 8, generator=generator)
     draws = ((unit_deviation(z, step), z + step) for step in steps)
-    summary = summarise(F.normalize(z, dim=1), draws, "inverse_concentration", False)
+    summary = Sampled().summarise(F.normalize(z, dim=1), draws, None)
     samples = F.normalize(z.double() + steps.double(), dim=-1)
     length = samples.mean(0).norm(dim=1)
     spread = (samples - samples.mean(0)).square().sum((0, 2)) / 50
@@ -252,8 +252,8 @@ def test_the_control_has_the_same_mean_variance_and_no_curvature(bias, structure
 def test_post_hoc_and_online_have_one_rule_for_the_prior():
     assert float(fitted()[2]["prior_precision"]) == 1.0
     options = {name: create_uncertainty(name).__dict__ for name in ("laplace", "laplace_online")}
-    assert {(found["prior"], found["prior_precision"]) for found in options.values()} == {("fixed", 1.0)}
-    assert {found["rule"].geometry for found in options.values()} == {"arccos"}
+    assert {(result["prior"], result["prior_precision"]) for result in options.values()} == {("fixed", 1.0)}
+    assert {result["rule"].geometry for result in options.values()} == {"arccos"}
 
 
 def test_head_inputs_are_the_inputs_of_the_head():

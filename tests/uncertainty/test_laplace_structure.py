@@ -87,8 +87,8 @@ def test_kronecker_samples_have_the_posterior_covariance():
     for k in range(3):
         jacobian = torch.kron(torch.eye(4), inputs[k][None])
         expected = jacobian @ covariance @ jacobian.T
-        found = torch.cov(moves[:, k].T.detach())
-        assert torch.allclose(found, expected, atol=0.08 * float(expected.abs().max()))
+        result = torch.cov(moves[:, k].T.detach())
+        assert torch.allclose(result, expected, atol=0.08 * float(expected.abs().max()))
 
 
 def test_linear_model_with_known_posterior():

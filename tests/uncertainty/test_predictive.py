@@ -61,7 +61,7 @@ def test_hib_has_none_for_its_classifier_was_never_trained():
     objective = trained_objective(hib, encoder)
     for name in ("hib", "norm"):
         uncertainty = create_uncertainty(name, **({"samples": 4} if name == "hib" else {}))
-        predictor = uncertainty.bind(encoder, loss=objective, posterior=objective.posterior(), seed=0)
+        predictor = uncertainty.bind(encoder, loss=objective, posterior=objective.variance.tensors(), seed=0)
         assert predictor(tiny_batches(1)[0][0]).probabilities is None
 
 

@@ -225,11 +225,6 @@ def cosine_similarities(embeddings: Tensor, proxies: Tensor) -> Tensor:
     return (unit(embeddings) @ proxies.T) * inverse_norm(proxies).T
 
 
-def squared_distances(embeddings: Tensor, proxies: Tensor) -> Tensor:
-    """Return squared Euclidean distances (B, P) on the unit sphere: 2 - 2 cos, never negative."""
-    return (2.0 - 2.0 * cosine_similarities(embeddings, proxies)).clamp_min(0.0)
-
-
 def pairwise_distances(embeddings: Tensor) -> Tensor:
     """Return distances (B, B) of the unit vectors of `embeddings` (B, M); zero, without gradient, for twins."""
     directions = unit(embeddings)

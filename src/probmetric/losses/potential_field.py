@@ -58,7 +58,6 @@ class FieldLoss(ProxyLoss):
     """
 
     wants_groups = 2
-    proxy_labels: Tensor
 
     def __init__(
         self,
@@ -72,12 +71,11 @@ class FieldLoss(ProxyLoss):
     ) -> None:
         super().__init__(num_classes=num_classes, dim=dim, proxy_lr=proxy_lr, per_class=proxies_per_class)
         self.delta_attraction, self.delta_repulsion = delta_attraction, delta_repulsion
-        owners = torch.arange(num_classes).repeat_interleave(proxies_per_class)
-        self.register_buffer("proxy_labels", owners, persistent=False)
 
     def class_proxies(self) -> tuple[Tensor, Tensor]:
         """Return unit proxies (C K, M) and the class (C K,) of each."""
-        return unit(self.proxies), self.proxy_labels
+        classes = torch.arange(self.num_classes, device=self.proxies.device)
+        return unit(self.proxies), classes.repeat_interleave(len(self.proxies) // self.num_classes)
 
     def attraction(self, squared: Tensor) -> Tensor:
         """Return the potential of a pair of one class."""
@@ -89,8 +87,8 @@ class FieldLoss(ProxyLoss):
 
     def energy(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return energy of embeddings (B, M) and proxies (C K, M), and the labels (B + C K,) of all these points."""
-        points = torch.cat([unit(embeddings), unit(self.proxies)])
-        owners = torch.cat([labels, self.proxy_labels])
+        directions, classes = self.class_proxies()
+        points, owners = torch.cat([unit(embeddings), directions]), torch.cat([labels, classes])
         total: Tensor = _PairEnergy.apply(points, owners, self)
         return total, owners
 
@@ -116,8 +114,9 @@ class PotentialField(FieldLoss):
         total, owners = self.energy(embeddings, labels)
         if self.relative:
             return total / len(labels)
-        pairs = count_repelling_pairs(owners, self.num_classes).to(total.dtype)
-        constant = self._level(self.delta_repulsion) * pairs
+        counts = torch.bincount(owners, minlength=self.num_classes).double()
+        repelling = (counts.sum().square() - counts.square().sum()).to(total.dtype)
+        constant = self._level(self.delta_repulsion) * repelling
         total = total - self._level(self.delta_attraction) * len(owners) + constant
         return total / self.delta_attraction**self.alpha
 
@@ -210,9 +209,3 @@ def _evaluate(
         energy = torch.where(attracted, field.attraction(squared), field.repulsion(squared))
         (slope,) = torch.autograd.grad(energy.sum(), squared)
     return energy.detach(), -4.0 * slope
-
-
-def count_repelling_pairs(owners: Tensor, num_classes: int) -> Tensor:
-    """Number of ordered pairs of different classes among the labels `owners` (N,), as float64."""
-    counts = torch.bincount(owners, minlength=num_classes).double()
-    return counts.sum().square() - counts.square().sum()

@@ -255,18 +255,15 @@ class SampleProxy(SampleProxyLoss):
         if self.distance == "cos":
             similarity = cosine_similarities(nu_z, self.proxies)
         elif self.distance == "nivmf":
-            similarity = self._log_density(nu_z)
+            log_c = _quadratic_512 if self.published else log_normalizer_of_square
+            points, logs = unit(nu_z).unsqueeze(0), self.log_concentrations()
+            similarity = nivmf_log_likelihoods(points, self.proxies, logs, log_c, self.normalizer)
         elif self.distance == "l2":
             nu_p = self.proxy_parameters()
             similarity = 2 * nu_z @ nu_p.T - nu_p.square().sum(dim=1)
         else:
             similarity = self._similarity(nu_z, self.proxy_parameters())
         return self.inverse_temperature() * similarity
-
-    def _log_density(self, nu_z: Tensor) -> Tensor:
-        log_c = _quadratic_512 if self.published else log_normalizer_of_square
-        points = unit(nu_z).unsqueeze(0)
-        return nivmf_log_likelihoods(points, self.proxies, self.log_concentrations(), log_c, self.normalizer)
 
     def _similarity(self, nu_z: Tensor, nu_p: Tensor) -> Tensor:
         if not self.published:

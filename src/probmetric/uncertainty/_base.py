@@ -53,6 +53,12 @@ class DirectionalBatch:
     def __len__(self) -> int:
         return self.mean.shape[0]
 
+    @classmethod
+    def of_lengths(cls, vectors: Tensor, probabilities: Tensor | None = None) -> DirectionalBatch:
+        """Return directions of `vectors` (B, M) whose lengths are concentrations; the doubt is 1 / length."""
+        kappa = vectors.norm(dim=-1).clamp_min(torch.finfo(vectors.dtype).eps)
+        return cls(vectors / kappa[:, None], kappa.reciprocal(), kappa, probabilities=probabilities)
+
     def tensors(self) -> dict[str, Tensor]:
         """Return the fields that are present, by name: what is written to disk."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -177,6 +183,9 @@ class Uncertainty:
         """
         return None
 
+    def check(self, encoder: Encoder, images: Tensor) -> None:
+        """Raise a ValueError if `encoder` cannot have this uncertainty for images (B, ...); asked before training."""
+
     def fit(
         self,
         encoder: Encoder,
@@ -218,7 +227,7 @@ class Uncertainty:
 
 
 class Objective(Loss):
-    """A loss on features and head, around the run's own loss `inner`."""
+    """A loss on features and head, around the run's own loss `inner`; a subclass defines `from_features`."""
 
     wants_features = True
 
@@ -227,17 +236,6 @@ class Objective(Loss):
         self.inner = inner
         self.wants_groups = inner.wants_groups
         self.wants_warm_start = inner.wants_warm_start
-
-    def from_features(
-        self,
-        features: Tensor,  # (B, D) input of the head
-        head: nn.Linear,
-        labels: Tensor,  # (B,) int64 in 0..C-1
-        *,
-        generator: torch.Generator,
-    ) -> Tensor:  # ()
-        """Return the training loss of one batch; may update buffers in training mode."""
-        raise NotImplementedError
 
     def forward(self, embeddings: Tensor, labels: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Return the inner loss of embeddings (B, M): what is reported where no features are at hand."""
@@ -268,10 +266,6 @@ class Objective(Loss):
     def diagnostics(self) -> dict[str, float]:
         """Return numbers of the inner loss for the training history."""
         return self.inner.diagnostics()
-
-    def posterior(self) -> dict[str, Tensor]:
-        """Return the tensors `embed` needs, as learnt during training."""
-        raise TypeError(f"{type(self).__name__} learns no posterior.")
 
 
 @contextlib.contextmanager

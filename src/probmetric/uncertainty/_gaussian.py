@@ -82,11 +82,6 @@ class GaussianHead(Sampled):
 
 def image_noise(images: Tensor, shape: tuple[int, ...], seed: int) -> Tensor:
     """Return standard normal noise (B, *shape); row i is a function of the bytes of images[i] and `seed`."""
-    generators = image_generators(images, seed)
-    return torch.from_numpy(np.stack([rng.standard_normal(shape, dtype=np.float32) for rng in generators]))
-
-
-def image_generators(images: Tensor, seed: int) -> list[np.random.Generator]:
-    """Return one generator per image of (B, ...), seeded by the image's bytes and `seed`."""
     rows = images.detach().cpu().contiguous().numpy()
-    return [np.random.default_rng([seed, zlib.crc32(row.tobytes())]) for row in rows]
+    generators = (np.random.default_rng([seed, zlib.crc32(row.tobytes())]) for row in rows)
+    return torch.from_numpy(np.stack([rng.standard_normal(shape, dtype=np.float32) for rng in generators]))

@@ -14,7 +14,7 @@ The released code uses Σ_d σ_d as the score ("std_sum"); the paper's text desc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -23,70 +23,68 @@ from probmetric.registry import Draws
 from probmetric.uncertainty._base import DirectionalBatch, Uncertainty
 
 Classifier = Callable[[Tensor], "Tensor | None"]
-Score = Literal["std_sum", "inverse_concentration"]
 
 
-class Sampled(Uncertainty):
-    """Base of the uncertainties that summarise `samples` draws."""
+class Summarised(Uncertainty):
+    """Base of the uncertainties that are the spread of several embeddings of an image."""
 
     def __init__(
         self,
         *,
-        samples: Draws = 100,
         score: Literal["std_sum", "inverse_concentration"] = "inverse_concentration",
         keep_samples: bool = False,
     ) -> None:
-        self.samples, self.score, self.keep_samples = samples, score, keep_samples
+        self.score, self.keep_samples = score, keep_samples
 
     def summarise(
-        self, reference: Tensor, draws: Iterable[tuple[Tensor, Tensor]], classify: Classifier | None
+        self,
+        reference: Tensor,  # (B, M) unit rows
+        draws: Iterable[tuple[Tensor, Tensor]],
+        classify: Classifier | None,
     ) -> DirectionalBatch:
-        """Summarise draws as `summarise` does, by the options of this uncertainty."""
-        return summarise(reference, draws, self.score, self.keep_samples, classify)
+        """Return mean direction, uncertainty, concentration, class probabilities and, if kept, samples.
+
+        A draw is one sample per image, as its deviation (B, M) from the reference, and the raw embeddings (B, M), as
+        long as the classifier was trained to see them, of which `classify` gives class probabilities (B, C) or None.
+        """
+        mean, squares = torch.zeros_like(reference), torch.zeros_like(reference)
+        samples: list[Tensor] = []
+        probabilities: Tensor | None = None
+        count = 0
+        for count, (deviation, raw) in enumerate(draws, start=1):
+            change = deviation - mean
+            mean.add_(change, alpha=1.0 / count)
+            squares.addcmul_(change, deviation - mean)
+            if self.keep_samples:
+                samples.append(reference + deviation)
+            predicted = None if classify is None else classify(raw)
+            if predicted is None:
+                classify = None
+            else:
+                probabilities = predicted.clone() if probabilities is None else probabilities.add_(predicted)
+        if count < 2:
+            raise ValueError(f"samples is {count}; at least 2 are needed to estimate a spread.")
+        mean = reference + mean
+        dim = mean.shape[-1]
+        length = mean.norm(dim=-1).clamp_min(torch.finfo(mean.dtype).eps)
+        spread = squares.sum(-1) / count
+        inverse = spread.clamp_min(torch.finfo(mean.dtype).tiny) / (length * (dim - length.square()))
+        std_sum = (squares / (count - 1)).sqrt().sum(-1)
+        return DirectionalBatch(
+            mean=mean / length[:, None],
+            uncertainty=std_sum if self.score == "std_sum" else inverse,
+            concentration=inverse.reciprocal().clamp_max(torch.finfo(mean.dtype).max),
+            samples=torch.stack(samples, dim=1) if self.keep_samples else None,
+            probabilities=None if probabilities is None else probabilities / count,
+        )
 
 
-def summarise(
-    reference: Tensor,  # (B, M) unit rows
-    draws: Iterable[tuple[Tensor, Tensor]],
-    score: Score,
-    keep_samples: bool,
-    classify: Classifier | None = None,
-) -> DirectionalBatch:
-    """Return mean direction, uncertainty, concentration, class probabilities and, if kept, samples.
+class Sampled(Summarised):
+    """Base of the uncertainties that make `samples` draws."""
 
-    A draw is one sample per image, as its deviation (B, M) from the reference, and the raw embeddings (B, M), as long
-    as the classifier was trained to see them, of which `classify` gives class probabilities (B, C) or None.
-    """
-    mean, squares = torch.zeros_like(reference), torch.zeros_like(reference)
-    samples: list[Tensor] = []
-    probabilities: Tensor | None = None
-    count = 0
-    for count, (deviation, raw) in enumerate(draws, start=1):
-        change = deviation - mean
-        mean.add_(change, alpha=1.0 / count)
-        squares.addcmul_(change, deviation - mean)
-        if keep_samples:
-            samples.append(reference + deviation)
-        predicted = None if classify is None else classify(raw)
-        if predicted is None:
-            classify = None
-        else:
-            probabilities = predicted.clone() if probabilities is None else probabilities.add_(predicted)
-    if count < 2:
-        raise ValueError(f"samples is {count}; at least 2 are needed to estimate a spread.")
-    mean = reference + mean
-    dim = mean.shape[-1]
-    length = mean.norm(dim=-1).clamp_min(torch.finfo(mean.dtype).eps)
-    spread = squares.sum(-1) / count
-    inverse = spread.clamp_min(torch.finfo(mean.dtype).tiny) / (length * (dim - length.square()))
-    std_sum = (squares / (count - 1)).sqrt().sum(-1)
-    return DirectionalBatch(
-        mean=mean / length[:, None],
-        uncertainty=std_sum if score == "std_sum" else inverse,
-        concentration=inverse.reciprocal().clamp_max(torch.finfo(mean.dtype).max),
-        samples=torch.stack(samples, dim=1) if keep_samples else None,
-        probabilities=None if probabilities is None else probabilities / count,
-    )
+    def __init__(self, *, samples: Draws = 100, **shared: Any) -> None:
+        super().__init__(**shared)
+        self.samples = samples
 
 
 def unit_deviation(embedding: Tensor, step: Tensor) -> Tensor:

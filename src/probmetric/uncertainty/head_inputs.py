@@ -6,7 +6,6 @@ them, as the layer's inputs do. What a last-layer posterior knows must show besi
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from probmetric.uncertainty import register
@@ -26,5 +25,4 @@ class HeadInputs(Uncertainty):
 
     def describe(self, rows: Tensor, predictor: Predictor) -> DirectionalBatch:
         """Return directional distributions of features (N, D)."""
-        kappa = rows.norm(dim=-1).clamp_min(torch.finfo(rows.dtype).eps)
-        return DirectionalBatch(mean=rows / kappa[:, None], uncertainty=kappa.reciprocal(), concentration=kappa)
+        return DirectionalBatch.of_lengths(rows)

@@ -112,10 +112,6 @@ class HIBObjective(Objective):
             terms = variance + mean.square() - 1 - log_variance
         return 0.5 * terms.sum(-1)
 
-    def posterior(self) -> Posterior:
-        """Return the variance head's tensors."""
-        return self.variance.tensors()
-
 
 def _means(embeddings: Tensor, as_published: bool) -> Tensor:
     """Return the Gaussian means μ (B, M) of raw embeddings (B, M)."""
@@ -165,4 +161,4 @@ class HIB(GaussianHead):
                 f"this one was trained with {type(fitting.loss).__name__}. Set `objective: hib` for the method, "
                 "or use `pfe` on a trained encoder."
             )
-        return fitting.loss.posterior()
+        return fitting.loss.variance.tensors()

@@ -78,7 +78,8 @@ def diag_ggn(
     partner = scaled * (adjacency @ scaled) * sign
     left = torch.cat([terms, squares, torch.ones_like(terms[:1])])
     total = left.T @ torch.cat([inputs.square(), 2 * partner, -partner.sum(0, keepdim=True)])
-    weights = _pair_weights(units, adjacency, -sign)
+    weights = (adjacency * (units @ units.T)).triu_()  # of every pair k < l: (A_kl + A_lk) c_kl
+    weights = -sign * (2 * weights - torch.diag(weights.diagonal()))
     for first, second in zip(*(column.split(_PAIR_ROWS) for column in weights.nonzero(as_tuple=True)), strict=True):
         right = scaled[first].mul_(scaled[second]).mul_(weights[first, second][:, None])
         total.addmm_(units[first].mul_(units[second]).T, right)
@@ -92,9 +93,3 @@ def _own_factor(units: Tensor, squares: Tensor, adjacency: Tensor, geometry: Geo
     partners = adjacency @ units
     cosines = (units * partners).sum(1, keepdim=True)
     return cosines * (1 - 3 * squares) + 2 * units * partners
-
-
-def _pair_weights(units: Tensor, adjacency: Tensor, factor: float) -> Tensor:
-    """factor·(A_kl + A_lk)·c_kl of every pair k < l, and factor·A_kk c_kk, in the upper triangle (N, N)."""
-    weights = (adjacency * (units @ units.T)).triu_()
-    return factor * (2 * weights - torch.diag(weights.diagonal()))

@@ -113,13 +113,25 @@ def summarise_moves(
 def record(head: nn.Linear, posterior: Posterior, features: Tensor | None, *, samples: int, seed: int) -> Posterior:
     """`prior_share` and, of features (N, D), `mean_resultant_length`; a warning is logged where they are bad."""
     precision = float(posterior["prior_precision"])
-    share = float((posterior["weight_curvature"] < precision).double().mean())
-    facts = {"prior_share": torch.tensor(share)}
-    if features is not None:
-        facts["mean_resultant_length"] = _mean_resultant_length(head, posterior, features, samples, seed)
-    for text in _complaints(precision, facts):
-        log.warning(text)
-    return facts
+    share = (posterior["weight_curvature"] < precision).double().mean().float()
+    if share > MOSTLY_PRIOR:
+        log.warning(
+            f"the prior (precision {precision:.3g}) is above the curvature in {float(share):.0%} of the last layer's "
+            "weights: the posterior is mostly isotropic noise. Compare it with noise: isotropic, or lower "
+            "prior_precision."
+        )
+    if features is None:
+        return {"prior_share": share}
+    embeddings = F.linear(features, head.weight, head.bias)
+    moves = stored_sampler(head, posterior).moves(features, samples, seed)
+    total = sum((F.normalize(embeddings + move, dim=1) for move in moves), torch.zeros_like(embeddings))
+    length = (total / samples).norm(dim=1).mean().cpu()
+    if length < SCATTERED:
+        log.warning(
+            f"the draws' mean resultant length is {float(length):.2f}: they scatter over the sphere, and their mean "
+            "direction is mostly chance. Raise prior_precision, or use prior: validation."
+        )
+    return {"prior_share": share, "mean_resultant_length": length}
 
 
 def flattened(posterior: Posterior) -> Posterior:
@@ -127,27 +139,3 @@ def flattened(posterior: Posterior) -> Posterior:
     precision, curvature = posterior["prior_precision"], posterior["weight_curvature"]
     variance = (curvature.double().clamp_min(0) + precision).reciprocal().mean()
     return posterior | {"weight_curvature": torch.zeros_like(curvature), "prior_precision": variance.reciprocal()}
-
-
-def _mean_resultant_length(head: nn.Linear, posterior: Posterior, features: Tensor, samples: int, seed: int) -> Tensor:
-    embeddings = F.linear(features, head.weight, head.bias)
-    moves = stored_sampler(head, posterior).moves(features, samples, seed)
-    total = sum((F.normalize(embeddings + move, dim=1) for move in moves), torch.zeros_like(embeddings))
-    return (total / samples).norm(dim=1).mean().cpu()
-
-
-def _complaints(precision: float, facts: Posterior) -> list[str]:
-    """Return what is wrong with a posterior of this record."""
-    share, length = float(facts["prior_share"]), float(facts.get("mean_resultant_length", 1.0))
-    complaints = []
-    if share > MOSTLY_PRIOR:
-        complaints.append(
-            f"the prior (precision {precision:.3g}) is above the curvature in {share:.0%} of the last layer's weights: "
-            "the posterior is mostly isotropic noise. Compare it with noise: isotropic, or lower prior_precision."
-        )
-    if length < SCATTERED:
-        complaints.append(
-            f"the draws' mean resultant length is {length:.2f}: they scatter over the sphere, and their mean direction "
-            "is mostly chance. Raise prior_precision, or use prior: validation."
-        )
-    return complaints
