@@ -18,7 +18,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ._series import log_c0
-from .normalizer import log_normalizer_of_square, scaled_ratio_of_square
+from .normalizer import check_tensors, log_normalizer_of_square, scaled_ratio_of_square
 
 
 def expected_likelihood(nu_z: Tensor, nu_p: Tensor) -> Tensor:
@@ -57,6 +57,7 @@ def _decay(square: Tensor, dim: int) -> Tensor:
 
 
 def _common_dim(nu_z: Tensor, nu_p: Tensor) -> int:
+    check_tensors(nu_z=nu_z, nu_p=nu_p)
     if nu_z.dim() != 2 or nu_p.dim() != 2 or nu_z.shape[1] != nu_p.shape[1]:
         raise ValueError(f"nu_z {tuple(nu_z.shape)} and nu_p {tuple(nu_p.shape)} must be (B, M) and (C, M).")
     return nu_z.shape[1]

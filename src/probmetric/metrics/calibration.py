@@ -94,8 +94,7 @@ def reliability(
     """
     sure = _confidence(confidence)
     right = arrays.booleans(correct, "correct", count=len(sure))
-    if bins < 1:
-        raise ValueError(f"bins is {bins}; expected at least 1.")
+    arrays.check_count(bins, "bins")
     arrays.check_choice(scheme, "scheme", ("equal_mass", "equal_width"))
     arrays.check_choice(last_bin, "last_bin", ("closed", "open"))
     if last_bin == "open":
