@@ -43,6 +43,7 @@ def clustering_metrics(
         1.0
     """
     rows = arrays.matrix(embeddings, "embeddings")
+    arrays.check_scale(float(arrays.row_norms(rows).max()), "embeddings")
     classes = arrays.labels_of(labels, len(rows), "labels", "embeddings")
     wanted = len(np.unique(classes)) if clusters is None else clusters
     arrays.check_count(wanted, "clusters", most=len(rows))
