@@ -97,8 +97,8 @@ def _classes(labels: Any, count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
     values = arrays.to_numpy(labels)
     if values.shape != (count,) or values.dtype.kind not in "iuUSb":
         raise ValueError(
-            f"labels has shape {values.shape}, dtype {values.dtype}; expected ({count},), one per embedding, integers or "
-            "names."
+            f"labels has shape {values.shape}, dtype {values.dtype}; expected ({count},), one per embedding, "
+            "integers or names."
         )
     classes, codes = np.unique(values, return_inverse=True)
     return classes, codes
