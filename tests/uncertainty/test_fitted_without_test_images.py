@@ -11,7 +11,7 @@ from probmetric.config import Method, Params, load, parse
 from probmetric.data import choosing
 from probmetric.planning.expansion import every_method, resolve
 from probmetric.runs import steps
-from probmetric.runs.evaluate_answers import run_answers
+from probmetric.runs.evaluate import run_answers
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.plan import RunPlan
 from probmetric.trust.answers import p_right_of
