@@ -226,8 +226,8 @@ def _severities(
     answers: Answers,
     stated: NDArray[np.float64] | None,
 ) -> Curves:
-    asked = answers.asked
-    rows, right, doubt = test["index"][asked], answers.right[asked], answers.own[asked]
+    queries = answers.asked
+    rows, right, doubt = test["index"][queries], answers.right[queries], answers.own[queries]
     if not len(rows):
         return {}
     curves = {
@@ -370,14 +370,14 @@ def selective(
     Returns:
         Metrics, and the sparsification curve by the query's own uncertainty.
     """
-    asked = queries["positives"] > 0
+    answerable = queries["positives"] > 0
     correct, doubt = queries["recall_at_1"], split["uncertainty"].astype(np.float64)
     pair = (doubt + doubt[answers.match.indices[:, 0]]) / 2
-    curve, _ = sparsification(doubt[asked], correct[asked])
-    metrics = selective_metrics(doubt[asked], correct[asked])
+    curve, _ = sparsification(doubt[answerable], correct[answerable])
+    metrics = selective_metrics(doubt[answerable], correct[answerable])
     metrics |= {f"error_auroc_{score}": value for score, value in error_aurocs(answers).items()}
-    metrics["ausc_query_and_neighbour"] = sparsification(pair[asked], correct[asked])[1]
-    metrics["ausc_as_published"] = sparsification(pair[asked], correct[asked], scaling="as_published")[1]
+    metrics["ausc_query_and_neighbour"] = sparsification(pair[answerable], correct[answerable])[1]
+    metrics["ausc_as_published"] = sparsification(pair[answerable], correct[answerable], scaling="as_published")[1]
     metrics["ausc_as_published_empty_as_zero"] = sparsification(pair, correct, scaling="as_published")[1]
     return metrics, {"removed": curve.removed.tolist(), "accuracy": curve.accuracy.tolist()}
 

@@ -25,7 +25,7 @@ from probmetric.io import content_digest, digest_of, sha256_file
 from probmetric.registry import Registry
 from probmetric.runs.folder import Step
 from probmetric.runs.plan import Run
-from probmetric.runs.source import module_digests
+from probmetric.runs.source import is_own, module_digests
 from probmetric.trust import scores
 
 VERSIONS: dict[Step, int] = {"train": 1, "fit": 2, "embed": 3, "evaluate": 3}
@@ -171,6 +171,17 @@ def step_code(settings: RunSettings | EncoderSettings, step: Step) -> dict[str, 
         names = _with_guides(part, component) if component else _UNDECLARED.get(part, ())
         modules += [REGISTRIES[part].module(name) for name in names]
     return code_of(*(modules if step != "evaluate" else [*modules, *_measures()]))
+
+
+def plugin_modules(settings: RunSettings) -> list[str]:
+    """Return the users' modules that a run's components and metrics are defined in."""
+    modules = [
+        REGISTRIES[part].module(name)
+        for part in REGISTRIES
+        if (component := getattr(settings, part))
+        for name in _with_guides(part, component)
+    ]
+    return [module for module in (*modules, *_measures()) if not is_own(module)]
 
 
 def _measures() -> list[str]:
