@@ -92,8 +92,9 @@ def nearest(unit: Floats, parts: list[NDArray[Any]], struck: SparseRelation, k: 
 def check_k(k: int, struck: SparseRelation, parts: list[NDArray[Any]]) -> None:
     """Raise a ValueError where a query cannot find so many rows."""
     available = sum(map(len, parts)) - int(struck.counts.max())
-    if not 1 <= k <= available:
-        raise ValueError(f"k is {k}; expected 1 to {available}, the number of rows that can be found.")
+    if available < 1:
+        raise ValueError("nothing can be found: a query ignores, or is, every row of the gallery.")
+    arrays.check_count(k, "k", most=available)
 
 
 def settled(search: Search, listed: Any) -> Nearest:
