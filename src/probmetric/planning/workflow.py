@@ -152,8 +152,8 @@ class WorkflowPlan:
         lines = [f"{stale} run(s) are stale and are made again (`probmetric status` says why)."] if stale else []
         modules = {module for run in self.runs.values() for module in plugin_modules(run.settings)}
         lines += [
-            f"Warning: {module} reads a file while it is imported and names none that is there, so a change of the file "
-            'goes unnoticed; name it in the module: READS = ["scale.npy"].'
+            f"Warning: {module} reads a file while it is imported and names none that is there, so its changes "
+            'go unnoticed; name it in the module: READS = ["scale.npy"].'
             for module in unnamed_reads(*sorted(modules))
         ]
         return "\n".join(lines)
