@@ -14,8 +14,7 @@ from probmetric.directional import VonMisesFisher, log_normalizer
 from probmetric.metrics.selective import selective_metrics
 from probmetric.retrieval import Match, find_match, match_record
 from probmetric.retrieval.match import GalleryRows
-from probmetric.runs.evaluate import evaluate_run
-from probmetric.runs.evaluate_answers import answers_among_others, run_answers
+from probmetric.runs.evaluate import answers_among_others, evaluate_run, run_answers
 from probmetric.runs.folder import Embeddings, RunFolder
 from probmetric.testing import isolated_components
 from probmetric.trust import scores

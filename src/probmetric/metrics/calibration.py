@@ -25,6 +25,7 @@ from probmetric.metrics.record import table
 
 Doubles = NDArray[np.float64]
 Scheme = Literal["equal_mass", "equal_width"]
+MOST_BINS = 1_000_000
 
 METRICS = table(
     "calibration",
@@ -94,8 +95,7 @@ def reliability(
     """
     sure = _confidence(confidence)
     right = arrays.booleans(correct, "correct", count=len(sure))
-    if bins < 1:
-        raise ValueError(f"bins is {bins}; expected at least 1.")
+    arrays.check_count(bins, "bins", most=MOST_BINS)
     arrays.check_choice(scheme, "scheme", ("equal_mass", "equal_width"))
     arrays.check_choice(last_bin, "last_bin", ("closed", "open"))
     if last_bin == "open":

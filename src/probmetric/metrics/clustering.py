@@ -43,10 +43,12 @@ def clustering_metrics(
         1.0
     """
     rows = arrays.matrix(embeddings, "embeddings")
+    arrays.check_scale(float(arrays.row_norms(rows).max()), "embeddings")
     classes = arrays.labels_of(labels, len(rows), "labels", "embeddings")
     wanted = len(np.unique(classes)) if clusters is None else clusters
-    if not 1 <= wanted <= len(rows):
-        raise ValueError(f"clusters is {wanted}; expected 1 to {len(rows)}, the number of embeddings.")
+    arrays.check_count(wanted, "clusters", most=len(rows))
+    arrays.check_count(seed, "seed", least=0, most=2**31 - 1)
+    arrays.check_count(iterations, "iterations")
     return agreement(kmeans(rows, wanted, seed=seed, iterations=iterations), classes)
 
 

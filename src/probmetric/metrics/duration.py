@@ -18,7 +18,7 @@ METRICS = (
     ),
     *table(
         "embedding",
-        "probmetric.runs.steps",
+        "probmetric.runs.embed",
         """
         test_seconds | Seconds to embed the test images [s] ↓ | test images on disk to distributions on the CPU, after
             the validation images have warmed everything up

@@ -91,6 +91,8 @@ def roc_curve(id_uncertainty: Any, ood_uncertainty: Any, *, points: int | None =
         >>> rates["fpr"].tolist(), rates["tpr"].tolist()
         ([0.0, 0.0, 0.5, 0.5, 1.0], [0.0, 0.5, 0.5, 1.0, 1.0])
     """
+    if points is not None:
+        arrays.check_count(points, "points")
     curve = _curve(id_uncertainty, ood_uncertainty)
     rates = {
         "fpr": np.r_[0.0, curve.false_positives / curve.negatives],

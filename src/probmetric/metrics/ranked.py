@@ -115,6 +115,8 @@ def summarize(values: dict[str, Doubles], *, empty: Literal["skip", "zero"] = "s
         (0.5, 0.25)
     """
     check_choice(empty, "empty", ("skip", "zero"))
+    if "positives" not in values:
+        raise ValueError(f"values have no 'positives' but {list(values)}; pass what `retrieval_per_query` returns.")
     answerable = values["positives"] > 0
     kept = answerable if empty == "skip" else np.ones_like(answerable)
     result = {

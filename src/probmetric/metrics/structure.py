@@ -77,7 +77,7 @@ def structure_metrics(embeddings: Any, labels: Any, *, normalize: bool = False) 
     """
     rows = arrays.matrix(embeddings, "embeddings")
     if normalize:
-        rows = arrays.normalized(rows, "embeddings")
+        rows = arrays.normalized(rows)
     else:
         arrays.check_unit_rows(rows, "embeddings")
     classes = arrays.labels_of(labels, len(rows), "labels", "embeddings")

@@ -62,8 +62,10 @@ def _nll(log_temperature: float, logits: Doubles, labels: NDArray[np.int64]) -> 
 
 def _logits(values: Any) -> Doubles:
     array = arrays.to_numpy(values)
-    if array.ndim not in (2, 3) or 0 in array.shape:
-        raise ValueError(f"logits have shape {array.shape}; expected (N, C), or (N, S, C) for S samples.")
+    if array.ndim not in (2, 3) or 0 in array.shape or array.dtype.kind not in "fiu":
+        raise ValueError(
+            f"logits have shape {array.shape}, dtype {array.dtype}; expected numbers (N, C), or (N, S, C) of S samples."
+        )
     array = array.astype(np.float64)
     arrays.check_finite(array, "logits")
     return array

@@ -13,10 +13,12 @@ Notation: s_p the cosine similarity of pair p, "same" is said where s_p >= thres
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from probmetric.metrics import arrays
 from probmetric.metrics.ood import auroc
 from probmetric.metrics.record import table
 
@@ -76,7 +78,7 @@ class Pairs:
         return place
 
 
-def verification_metrics(similarity: NDArray[np.floating], same: NDArray[np.bool_]) -> dict[str, float]:
+def verification_metrics(similarity: Any, same: Any) -> dict[str, float]:
     """The metrics of the module docstring, from similarities (P,) and truth (P,).
 
     Examples:
@@ -84,7 +86,8 @@ def verification_metrics(similarity: NDArray[np.floating], same: NDArray[np.bool
         >>> metrics["accuracy"], metrics["auroc"], metrics["eer"]
         (1.0, 1.0, 0.0)
     """
-    scores, truth = np.asarray(similarity, dtype=np.float64), np.asarray(same, dtype=bool)
+    scores = arrays.vector(similarity, "similarity")
+    truth = arrays.booleans(same, "same", count=len(scores)).astype(bool)
     if truth.all() or not truth.any():
         raise ValueError(f"{int(truth.sum())} of {len(truth)} pairs are of one person; both kinds are needed.")
     refused, accepted = _below(scores, scores[truth])[1], 1 - _below(scores, scores[~truth])[1]
@@ -98,9 +101,7 @@ def verification_metrics(similarity: NDArray[np.floating], same: NDArray[np.bool
     }
 
 
-def error_versus_discard(
-    similarity: NDArray[np.floating], same: NDArray[np.bool_], doubt: NDArray[np.floating], *, most: float = 0.2
-) -> float:
+def error_versus_discard(similarity: Any, same: Any, doubt: Any, *, most: float = 0.2) -> float:
     """Mean share of genuine pairs refused while 0, 1, ..., `most` of the pairs are discarded, most doubtful first.
 
     The threshold is that of 1 % false accepts of all pairs and stays (error versus discard, ISO/IEC 29794-1:2024).
@@ -116,10 +117,11 @@ def error_versus_discard(
         >>> error_versus_discard(*pairs, np.zeros(4), most=0.0), error_versus_discard(*pairs, np.array([0, 1, 0, 0]))
         (0.5, 0.5)
     """
-    scores, truth = np.asarray(similarity, dtype=np.float64), np.asarray(same, dtype=bool)
+    scores = arrays.vector(similarity, "similarity")
+    truth = arrays.booleans(same, "same", count=len(scores)).astype(bool)
     levels, rejected = _below(scores, scores[~truth])
     refused = scores < levels[np.flatnonzero(1 - rejected <= FALSE_ACCEPTS)[0]]
-    order = np.argsort(doubt, kind="stable")
+    order = np.argsort(arrays.vector(doubt, "doubt", count=len(scores)), kind="stable")
     rates = []
     for share in range(round(100 * most) + 1):
         kept = order[: len(order) - len(order) * share // 100]

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
 from probmetric.metrics.ranked import collect
-from probmetric.retrieval.measures import KS
+from probmetric.retrieval.measures import KS, checked_cutoffs
 from probmetric.retrieval.neighbours import (
     LONGEST_LIST,
     Nearest,
@@ -170,12 +170,13 @@ def find_match(
     if len(kept) < len(labels):
         parts, struck = [gathered(parts, kept)], struck.among(kept)
     space = Search(rows, parts, struck, labels=labels[kept])
+    arrays.check_count(k, "k")
     most = min(k, len(kept) - int(struck.counts.max()))
     if most < 1:
         raise ValueError(
             f"the gallery has {len(kept)} image(s); nothing can be found in it but the query itself or junk."
         )
-    match = match_of_lists(space, nearest(rows, parts, struck, most))
+    match = match_of_lists(space, nearest(space, most))
     indices = kept[match.indices]
     return replace(match, indices=indices, query=dict(query), answer=GalleryRows(gallery, indices[:, 0]))
 
@@ -191,7 +192,7 @@ def match_among(
         ks: cutoffs of recall and precision.
         k: neighbours that vote in the match record.
     """
-    problem, cutoffs = build_problem(record["mean"], labels), tuple(dict.fromkeys(ks))
+    problem, cutoffs = build_problem(record["mean"], labels), checked_cutoffs(ks)
     if k > LONGEST_LIST or not compiles(problem):
         per_query = collect(ranks(problem), problem.relation.counts, cutoffs)
         return find_match(record, record, labels, k=k, self_index=np.arange(len(problem.queries))), per_query

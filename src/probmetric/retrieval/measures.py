@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probmetric.metrics.arrays import check_choice
+from probmetric.metrics.arrays import check_choice, check_count
 from probmetric.metrics.ranked import Ties, collect, summarize
 from probmetric.retrieval.keys import Distance
 from probmetric.retrieval.problem import SearchOptions, build_problem
@@ -94,9 +94,20 @@ def retrieval_per_query(
         >>> retrieval_per_query(points, [0, 0, 1, 2])["recall_at_1"].tolist()
         [1.0, 0.0, 0.0, 0.0]
     """
-    cutoffs = tuple(dict.fromkeys(int(k) for k in ks))
-    if any(k < 1 for k in cutoffs):
-        raise ValueError(f"ks is {tuple(ks)}; expected cutoffs of at least 1.")
+    cutoffs = checked_cutoffs(ks)
     check_choice(ties, "ties", get_args(Ties))
     problem = build_problem(embeddings, labels, **options)
     return collect(ranks(problem), problem.relation.counts, cutoffs, ties)
+
+
+def checked_cutoffs(ks: Any) -> tuple[int, ...]:
+    """Return cutoffs, each once.
+
+    Raises:
+        ValueError: they are no sequence of integers from 1 up.
+    """
+    if not np.iterable(ks) or isinstance(ks, str | bytes | Mapping):
+        raise ValueError(f"ks is {ks!r}; expected a sequence of integers, such as {KS}.")
+    for k in (values := tuple(ks)):
+        check_count(k, "a cutoff in ks")
+    return tuple(dict.fromkeys(map(int, values)))

@@ -86,7 +86,7 @@ def numpy_rows(
     """Return rows (N,M) as a float32 array that suits `distance`, normalised if asked."""
     rows = arrays.matrix(values, name)
     if normalize:
-        return arrays.normalized(rows, name)
+        return arrays.normalized(rows)
     if distance == "cosine":
         arrays.check_unit_rows(rows, name)
     if distance == "euclidean":

@@ -101,7 +101,7 @@ def sparse_relation(
             )
         queries, columns = _ints(pairs[:, 0]), _ints(pairs[:, 1])
     else:
-        queries, columns = _listed(values, shape[0], name)
+        queries, columns = _listed(values, *shape, name)
     for side, rows, size in (("query", queries, shape[0]), ("gallery", columns, shape[1])):
         bad = np.flatnonzero((rows < 0) | (rows >= size))
         if bad.size:
@@ -109,11 +109,25 @@ def sparse_relation(
     return SparseRelation(queries, columns, shape, struck)
 
 
-def _listed(values: Sequence[Any], count: int, name: str) -> tuple[Ints, Ints]:
+def _listed(values: Any, count: int, width: int, name: str) -> tuple[Ints, Ints]:
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+        raise ValueError(
+            f"{name} is a {type(values).__name__}; expected pairs, a matrix, or a list with one list a query."
+        )
     if len(values) != count:
         raise ValueError(f"{name} lists {len(values)} queries; there are {count}.")
-    rows = [_ints(to_numpy(row)) for row in values]
+    rows = [_rows(row, width, name) for row in values]
     return np.repeat(np.arange(count), [len(row) for row in rows]), np.concatenate([*rows, _ints([])])
+
+
+def _rows(values: Any, width: int, name: str) -> Ints:
+    """Gallery rows (P,) of one query, from rows or from a bool for each of them (N,)."""
+    rows = to_numpy(values)
+    if rows.dtype == bool and rows.shape == (width,):
+        return np.flatnonzero(rows)
+    if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+        raise ValueError(f"{name}: a query has {values!s:.80}; expected a list of gallery rows, or of {width} bools.")
+    return _ints(rows)
 
 
 def _ints(values: Any) -> Ints:
