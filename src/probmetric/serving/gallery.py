@@ -12,6 +12,7 @@ changes it holds its lock: `save` while it writes, `changing` from the reading t
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
 from probmetric.data.loose import loose_images
 from probmetric.errors import ServingError
@@ -33,9 +36,10 @@ from probmetric.serving.looks import World, some
 from probmetric.serving.search import Answer, Queries, Rules, answers
 from probmetric.trust.answers import Answers
 from probmetric.trust.certificates import Certificate, CertificateError
-from probmetric.trust.deployed import calibration_answers, certify_record, records_digest
+from probmetric.trust.deployed import SAME, calibration_answers, certify_record, records_digest
 from probmetric.trust.p_right import PRight, fit_p_right
 
+log = logging.getLogger(__name__)
 OnError = Literal["raise", "skip"]
 FITTED = 0.2  # share of the gallery's own answers that P(right) is fitted to; the others are certified
 
@@ -389,8 +393,8 @@ class Gallery:
         class_names: Sequence[str] | None = None,
         *,
         risk: float,
-        confidence: float = 0.9,
-        score: str = "",
+        groups: Sequence[Any] | None = None,
+        **options: Any,
     ) -> Certificate:
         """Certify that at most `risk` of the answers given is wrong; kept with the gallery, until that changes.
 
@@ -401,18 +405,29 @@ class Gallery:
                 from the same source as the gallery's.
             class_names: their classes, by default the names of their folders.
             risk: share of wrong answers allowed among those given.
-            confidence: chance that the promise holds.
-            score: what decides; by default P(right). Without `images` that is fitted to a fifth of the answers and
-                certified with the others.
+            groups: what the images come from together, such as a person or a walk (Q,): groups are drawn then, not
+                images. Copies within a calibration set are counted once either way.
+            options: `confidence`, the chance that the promise holds (0.9); `score`, what decides (P(right); without
+                `images` that is fitted to a fifth of the answers and certified with the others).
 
         Raises:
             CertificateError: no labels, too few images, copies of gallery images; says what is needed.
         """
         if model is not None:
             self.check_model(model)
+        confidence, score = options.pop("confidence", 0.9), options.pop("score", "")
+        if options:
+            raise ServingError(
+                f"certify takes no {next(iter(options))!r}; it takes risk, groups, confidence and score."
+            )
         queries, labels, p_right = None, None, None
         if images is not None:
             queries, labels = self._calibration(model, images, class_names)
+            kept = _first_of_copies(queries["mean"])
+            groups = None if groups is None else _as_many(groups, len(labels))[kept]
+            queries, labels = {name: rows[kept] for name, rows in queries.items()}, labels[kept]
+        elif groups is not None:
+            raise CertificateError("groups are of calibration images; hand those over, too.")
         asked = calibration_answers(self.record, self.labels, queries, labels)
         if score in ("", "p_right"):
             asked, p_right = _with_p_right(asked) if images is None else (asked, self.trust.p_right)
@@ -428,6 +443,7 @@ class Gallery:
             calibration=records_digest(
                 self.record["mean"] if queries is None else queries["mean"], self.labels if labels is None else labels
             ),
+            **({} if groups is None else {"groups": groups}),
         )
         others = [each for each in self.certificates if (each.risk, each.confidence) != (risk, confidence)]
         self.certificates = [*others, certificate]
@@ -504,6 +520,29 @@ def directions(vectors: Any) -> np.ndarray:
     if not sound.all():
         raise ServingError(f"row {int(np.argmin(sound))} of the vectors is zero or not finite; leave it out.")
     return np.asarray(rows / length)
+
+
+def _first_of_copies(mean: np.ndarray) -> np.ndarray:
+    """Return the unit rows (Q, M) that have no copy before them, as numbers; says how many have."""
+    rows = np.arange(len(mean))
+    if len(mean) < 2:
+        return rows
+    nearest = search(mean, k=1).rows[:, 0]
+    copies = np.abs(mean - mean[nearest]).max(axis=1) <= SAME
+    pairs = csr_array((copies, (rows, nearest)), shape=(len(rows), len(rows)))
+    first = np.sort(np.unique(connected_components(pairs, directed=False)[1], return_index=True)[1])
+    if len(first) < len(rows):
+        log.warning(
+            "%d of %d calibration images are copies of others and are counted once", len(rows) - len(first), len(rows)
+        )
+    return first
+
+
+def _as_many(groups: Sequence[Any], count: int) -> np.ndarray:
+    """Return the groups as an array, if there is one for each of `count` images."""
+    if len(groups) != count:
+        raise CertificateError(f"{len(groups)} groups for {count} calibration images; give one each.")
+    return np.asarray(groups)
 
 
 def _place(path: str) -> str:
