@@ -180,19 +180,22 @@ def certificate(options: argparse.Namespace) -> None:
 
 def monitor(options: argparse.Namespace) -> None:
     """`probmetric monitor`."""
-    from probmetric.trust.certificates import Certificate
-    from probmetric.trust.monitor import monitored
+    import numpy as np
 
-    report = monitored(
-        Certificate.load(options.certificate),
-        options.log,
-        column=options.column,
-        patience=options.patience,
-        ordered=not options.unordered,
-    )
+    from probmetric.trust.certificates import Certificate
+    from probmetric.trust.drift import logged_doubts, monitor
+
+    reference = Certificate.load(options.certificate).reference
+    doubts = logged_doubts(options.log, options.column)
+    if options.unordered:  # a folder lists its images class by class, which is no order that calibration has
+        doubts = np.random.default_rng(0).permutation(doubts)
+    report = monitor(reference, doubts, patience=options.patience)
     print(report.text)
-    if report.expired:
-        raise FileError(report.advice)
+    if report.alarm:
+        raise FileError(
+            "the certificate has expired: these queries are not like those it was made from. Look at the answers since "
+            "then (other cameras, other classes, another gallery?), label some and certify again."
+        )
 
 
 def declare(add: Add) -> None:

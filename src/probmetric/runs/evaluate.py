@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from probmetric.config import Evaluation
 from probmetric.io import present
 from probmetric.metrics import find, own_metrics
+from probmetric.metrics.calibration import reliability
 from probmetric.metrics.correlation import spearman
 from probmetric.metrics.severity import by_severity
 from probmetric.metrics.verification import Pairs, error_versus_discard, verification_metrics
@@ -48,7 +49,6 @@ from probmetric.runs.evaluate_splits import (
 )
 from probmetric.runs.folder import Embeddings, RunFolder, Split
 from probmetric.trust.answers import Answers, trust_metrics
-from probmetric.trust.p_right import diagram
 from probmetric.trust.truth import Truth, truth_metrics
 
 Metrics = dict[str, float | None]
@@ -123,7 +123,7 @@ def _trusted(test: Embeddings, settings: Evaluation, answers: Mapping[str, Answe
     trust, stated = trust_metrics(answers)
     found.metrics |= trust
     if stated is not None:
-        found.add_diagram("p_right", diagram(stated, answers["test"].right[answers["test"].asked]))
+        found.add_diagram("p_right", reliability(stated, answers["test"].right[answers["test"].asked]))
     if "test" in answers:
         found.curves |= _severities(test, distortions, answers["test"], stated)
     return found

@@ -31,6 +31,7 @@ from probmetric.serving.gallery_trust import Trust
 from probmetric.serving.looks import World, some
 from probmetric.trust.certificates import Certificate, CertificateError
 from probmetric.trust.deployed import calibration_answers, certify_record, records_digest
+from probmetric.trust.p_right import PRight
 
 OnError = Literal["raise", "skip"]
 VOTES = 10  # nearest images that vote in the scores of an answer, however many are shown
@@ -373,17 +374,18 @@ class Gallery:
         """
         if model is not None:
             self.check_model(model)
-        queries, labels, p_right = None, None, None
+        queries, labels = None, None
+        by: str | PRight = score or "disagreement"
         if images is not None:
             queries, labels = self._calibration(model, images, class_names)
-            p_right = self.trust.p_right if score in ("", "p_right") else None
+            if score in ("", "p_right") and self.trust.p_right is not None:
+                by = self.trust.p_right
         certificate = certify_record(
             calibration_answers(self.record, self.labels, queries, labels).tensors(),
             self.labels,
             risk=risk,
             confidence=confidence,
-            score=score,
-            p_right=p_right,
+            score=by,
             gallery=self.digest,
             weights=self.model,
             calibration=records_digest(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from probmetric.trust.batch import Selection, match_e_values, select_by_e_values, select_matches
 from probmetric.trust.certificates import Certificate, CertificateError, certify
+from probmetric.trust.drift import Monitor, monitor
 from probmetric.trust.p_right import PRight, added_auroc, fit_p_right, p_right_metrics
 from probmetric.trust.pairs import PairCertificate, certify_pairs
 from probmetric.trust.sets import CoverageSets, coverage_sets
@@ -13,6 +14,7 @@ __all__ = [
     "Certificate",
     "CertificateError",
     "CoverageSets",
+    "Monitor",
     "PRight",
     "PairCertificate",
     "Selection",
@@ -26,6 +28,7 @@ __all__ = [
     "fnir_at_fpir",
     "identification_rates",
     "match_e_values",
+    "monitor",
     "p_right_metrics",
     "select_by_e_values",
     "select_matches",
