@@ -197,7 +197,7 @@ def vectors(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """A file of vectors to a full report: `probmetric init` in an empty folder, then Snakemake.
 
     `report_s` is the processor time of Snakemake and the commands it calls, `jobs_s` that of the steps, which are
-    children of a server of their own (docs/workflow.md).
+    children of a server of their own (docs/guide/workflow.md).
     """
     rng = np.random.default_rng(0)
     centres = rng.standard_normal((1000, 768), dtype=np.float32)

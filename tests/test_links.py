@@ -51,11 +51,11 @@ def test_links_resolve_in_a_fresh_clone(page):
 
 def test_a_link_to_what_git_does_not_keep_is_dead():
     kept = KEPT - {"reports/theory/README.md"}
-    assert "../reports/theory/README.md" in dead_links("docs/figures.md", kept)
+    assert "../../reports/theory/README.md" in dead_links("docs/guide/figures.md", kept)
 
 
 def test_prose_is_looked_at():
-    assert {"README.md", "docs/figures.md", "reports/theory/README.md"} <= set(PAGES)
+    assert {"README.md", "docs/guide/figures.md", "reports/theory/README.md"} <= set(PAGES)
     assert len(LINK.findall((ROOT / "README.md").read_text(encoding="utf-8"))) > 10
 
 

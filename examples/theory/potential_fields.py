@@ -55,9 +55,10 @@ def potentials(squared: np.ndarray, alpha: float) -> dict[str, tuple[np.ndarray,
     loss: Any = create_loss(
         "potential_field", num_classes=2, dim=2, alpha=alpha, delta_attraction=DELTA, delta_repulsion=DELTA
     )
-    distances = torch.tensor(squared, dtype=torch.float64)
-    pairs = {"attraction": loss._attraction(distances), "repulsion": loss._repulsion(distances)}
-    return {name: (value.numpy(), slope.numpy()) for name, (value, slope) in pairs.items()}
+    distances = torch.tensor(squared, dtype=torch.float64, requires_grad=True)
+    values = {"attraction": loss.attraction(distances), "repulsion": loss.repulsion(distances)}
+    slopes = {name: torch.autograd.grad(value.sum(), distances)[0] for name, value in values.items()}
+    return {name: (value.detach().numpy(), slopes[name].numpy()) for name, value in values.items()}
 
 
 def class_field(own: int, places: np.ndarray, alpha: float = ALPHA) -> tuple[np.ndarray, np.ndarray]:

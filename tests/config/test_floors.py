@@ -85,7 +85,7 @@ def test_every_part_has_a_floor():
 
 
 def test_the_documentation_shows_these_floors():
-    page = (ROOT.parents[1] / "docs/architecture.md").read_text()
+    page = (ROOT.parents[1] / "docs/reference/architecture.md").read_text()
     block = page.partition("```text\n")[2].partition("```")[0].strip().splitlines()
     assert [set(line.partition("  ")[0].split()) for line in block] == [set(rooms) for rooms in reversed(FLOORS)]
 

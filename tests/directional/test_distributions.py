@@ -174,8 +174,8 @@ def test_implicit_derivative_against_quadrature(family: type, dim: int, kappa: f
     from probmetric.directional._rotational import gap_derivative
 
     module = von_mises_fisher if family is VonMisesFisher else power_spherical
-    found = -gap_derivative(scalar(1 - cosine), scalar(kappa), dim, module._marginal(scalar(kappa), dim))
-    assert found.item() == pytest.approx(float(_marginal_derivative(family, dim, kappa, cosine)), rel=1e-5)
+    result = -gap_derivative(scalar(1 - cosine), scalar(kappa), dim, module._marginal(scalar(kappa), dim))
+    assert result.item() == pytest.approx(float(_marginal_derivative(family, dim, kappa, cosine)), rel=1e-5)
 
 
 @ROTATIONAL
@@ -202,9 +202,9 @@ def test_reparameterised_gradient_of_an_expectation(family: type, dim: int, kapp
         loc = torch.nn.functional.normalize(free[:dim], dim=0)
         samples = family(loc, free[dim].exp()).rsample((2000,), generator=generator(batch))
         estimates.append(torch.autograd.grad(f(samples).mean(), free)[0])
-    found = torch.stack(estimates)
-    error = found.std(0) / len(estimates) ** 0.5
-    assert ((found.mean(0) - exact).abs() < 4.5 * error + 1e-6).all()
+    result = torch.stack(estimates)
+    error = result.std(0) / len(estimates) ** 0.5
+    assert ((result.mean(0) - exact).abs() < 4.5 * error + 1e-6).all()
 
 
 @pytest.mark.parametrize("dim", [2, 3, 8])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from sphere_reference import unit
 
-from probmetric.directional import VonMisesFisher, concentration_from_resultant, fit, mean_resultant_length
+from probmetric.directional import VonMisesFisher, concentration_from_resultant, fit, fuse, mean_resultant_length
 
 
 @pytest.mark.parametrize("dim", [2, 3, 8, 64, 512, 4096])
@@ -43,3 +43,24 @@ def test_identical_and_opposite_samples_stay_finite() -> None:
 def test_fit_rejects_a_single_vector() -> None:
     with pytest.raises(ValueError, match=r"expected \(\.\.\., N, M\) with N >= 1"):
         fit(torch.ones(3))
+
+
+def test_fused_density_is_the_normalised_product() -> None:
+    loc = unit(5, 1, 3)
+    kappa = torch.tensor([2.0, 7.0, 0.5], dtype=torch.float64)
+    mean, concentration = fuse(3 * loc, kappa)
+    points = unit(5, 2, 40)
+    product = sum(VonMisesFisher(loc[i], kappa[i]).log_prob(points) for i in range(3))
+    ratio = product - VonMisesFisher(mean, concentration).log_prob(points)
+    torch.testing.assert_close(ratio, ratio[0].expand(40), rtol=0, atol=1e-10)
+
+
+def test_fusing_one_changes_nothing_and_opposites_cancel() -> None:
+    mean, concentration = fuse(torch.tensor([[0.6, 0.8]]), torch.tensor([4.0]))
+    torch.testing.assert_close(mean, torch.tensor([0.6, 0.8]))
+    assert concentration.item() == pytest.approx(4.0)
+    mean, concentration = fuse(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]), torch.tensor([3.0, 3.0]))
+    assert concentration.item() == 0.0
+    assert mean.tolist() == [0.0, 0.0]
+    with pytest.raises(ValueError, match=r"expected \(\.\.\., N, M\)"):
+        fuse(torch.ones(2, 3), torch.ones(3))

@@ -114,8 +114,8 @@ def _proxy_nca(p: dict[str, Tensor], z: Tensor, y: Tensor, generator: torch.Gene
     total = []
     for i in range(len(z)):
         d = [9 * distance(z[i], proxy) ** 2 for proxy in p["proxies"]]
-        own = d.pop(int(y[i]))
-        total.append(own + (log_sum_exp([-x for x in d]) if d else 0.0))
+        target = d.pop(int(y[i]))
+        total.append(target + (log_sum_exp([-x for x in d]) if d else 0.0))
     return mean(total, z)
 
 
@@ -157,9 +157,9 @@ def _cosine(p: dict[str, Tensor], z: Tensor, y: Tensor, generator: torch.Generat
 def _arcface(margin: float) -> Reference:
     def loss(p: dict[str, Tensor], z: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         rows = []
-        for x, own in zip(z, y, strict=True):
+        for x, target in zip(z, y, strict=True):
             angles = [torch.acos(cosine(x, w)) for w in p["weight"]]
-            angles[int(own)] = angles[int(own)] + margin
+            angles[int(target)] = angles[int(target)] + margin
             rows.append([p["log_scale"].exp() * torch.cos(angle) for angle in angles])
         return cross_entropy(rows, y)
 
@@ -218,13 +218,13 @@ def _soft_triple(k: int) -> Reference:
     def loss(p: dict[str, Tensor], z: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         centres = p["proxies"].reshape(k, -1, z.shape[1]).transpose(0, 1)
         rows = []
-        for x, own in zip(z, y, strict=True):
+        for x, target in zip(z, y, strict=True):
             row = []
             for c, group in enumerate(centres):
                 s = [cosine(x, w) for w in group]
                 total = sum(torch.exp(v / 0.1) for v in s)
                 relaxed = sum(torch.exp(v / 0.1) / total * v for v in s)
-                row.append(20 * (relaxed - (0.01 if c == int(own) else 0.0)))
+                row.append(20 * (relaxed - (0.01 if c == int(target) else 0.0)))
             rows.append(row)
         spread = [
             torch.sqrt(2 + 1e-5 - 2 * cosine(group[s], group[t]))
@@ -320,11 +320,11 @@ def _triplet(p: dict[str, Tensor], z: Tensor, y: Tensor, generator: torch.Genera
 def _proxy_anchor_nca(count: bool) -> Reference:
     def loss(p: dict[str, Tensor], z: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         terms = []
-        for x, own in zip(z, y, strict=True):
+        for x, target in zip(z, y, strict=True):
             s = [cosine(x, proxy) for proxy in p["proxies"]]
-            times = int((y == own).sum()) if count else 1
-            terms.append(torch.log(1 + times * torch.exp(-32 * (s[int(own)] - 0.1))))
-            terms.append(torch.log(1 + sum(torch.exp(32 * (v + 0.1)) for c, v in enumerate(s) if c != int(own))))
+            times = int((y == target).sum()) if count else 1
+            terms.append(torch.log(1 + times * torch.exp(-32 * (s[int(target)] - 0.1))))
+            terms.append(torch.log(1 + sum(torch.exp(32 * (v + 0.1)) for c, v in enumerate(s) if c != int(target))))
         return sum(terms) / len(z)
 
     return loss

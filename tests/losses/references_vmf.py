@@ -167,13 +167,13 @@ def el_nivmf_with_proxy_anchor(state: State, z: Tensor, y: Tensor, generator: to
     proxies = list(state["proxies"])
     attract, repel = [], []
     for c in range(len(proxies)):
-        own = [
+        target = [
             torch.exp(-32 * (cosine(x, proxies[c]) - 0.1)) for x, label in zip(z, y.tolist(), strict=True) if label == c
         ]
         others = [
             torch.exp(32 * (cosine(x, proxies[c]) + 0.1)) for x, label in zip(z, y.tolist(), strict=True) if label != c
         ]
-        attract += [torch.log1p(sum(own))] if own else []
+        attract += [torch.log1p(sum(target))] if target else []
         repel.append(torch.log1p(torch.stack(others).sum()))
     return value + 0.3 * (torch.stack(attract).mean() + torch.stack(repel).mean())
 
@@ -206,8 +206,8 @@ def _vmf(state: State, z: Tensor, y: Tensor, draws: Tensor, log_c, ratio) -> Ten
         for x in draws[:, i]:
             terms = [log_c(length(w)) - log_c(length(w + beta * x)) for w in weight]
             total = total + torch.stack(terms).logsumexp(0) / len(draws)
-        own = cosine(nu, weight[label])
-        total = total - beta * ratio(length(nu)) * ratio(length(weight[label])) * own
+        target = cosine(nu, weight[label])
+        total = total - beta * ratio(length(nu)) * ratio(length(weight[label])) * target
     return total / len(y)
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping
 
 import pytest
 import torch
 from references import CASES, Case
 
 from probmetric.losses import REGISTRY, Loss, create_loss
-from probmetric.losses.sample_proxy import SampleProxyLoss
 from probmetric.testing import LossContract, cases
 from probmetric.testing.losses import C, M, batch, draws_samples, gradients, run
 
@@ -41,9 +39,9 @@ def test_value_and_gradient_equal_the_reference(case: Case) -> None:
     expected = case.reference(state, twin, y, torch.Generator().manual_seed(7))
     torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-10)
     reference = torch.autograd.grad(expected, [twin, *leaves.values()], allow_unused=True)
-    for (name, found), target in zip(gradients(value, z, loss).items(), reference, strict=True):
-        target = torch.zeros_like(found) if target is None else target
-        torch.testing.assert_close(found, target, rtol=1e-7, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}")
+    for (name, result), target in zip(gradients(value, z, loss).items(), reference, strict=True):
+        target = torch.zeros_like(result) if target is None else target
+        torch.testing.assert_close(result, target, rtol=1e-7, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}")
 
 
 @pytest.mark.gpu
@@ -65,11 +63,10 @@ def test_cuda_agrees_with_cpu(case: Case) -> None:
 
 @EVERY
 def test_the_registry_lists_the_constructors_options(name: str) -> None:
-    passed_on = {**signature_of(SampleProxyLoss)} if issubclass(REGISTRY.get(name), SampleProxyLoss) else {}
-    parameters = {**passed_on, **signature_of(REGISTRY.get(name))}
+    parameters: dict[str, inspect.Parameter] = {}
+    for cls in REGISTRY.get(name).__mro__:
+        parameters = {**inspect.signature(cls.__init__).parameters, **parameters}
+        if "__init__" in vars(cls) and "shared" not in inspect.signature(cls.__init__).parameters:
+            break
     expected = {n: p.default for n, p in parameters.items() if n not in ("self", "shared", *REGISTRY.context)}
     assert {option.name: option.default for option in REGISTRY.options(name).values()} == expected
-
-
-def signature_of(cls: type) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(cls.__init__).parameters

@@ -7,16 +7,26 @@ import torch
 from torch import Tensor
 
 from probmetric.losses import create_loss, potential_field
-from probmetric.losses.potential_field import Interaction, _PairEnergy
+from probmetric.losses.potential_field import _PairEnergy
 
 
-def attraction(squared: Tensor) -> tuple[Tensor, Tensor]:
-    return squared**1.5, 1.5 * squared**0.5
+class Field:
+    """Two potentials, of squared distances."""
+
+    delta_repulsion = 0.5**0.5
+
+    def attraction(self, squared: Tensor) -> Tensor:
+        return squared**1.5
+
+    def repulsion(self, squared: Tensor) -> Tensor:
+        return (0.5 - squared).clamp_min(0) ** 2
 
 
-def repulsion(squared: Tensor) -> tuple[Tensor, Tensor]:
-    left = (0.5 - squared).clamp_min(0)
-    return left**2, -2 * left
+class Spring(Field):
+    """A pull of the same strength everywhere."""
+
+    def attraction(self, squared: Tensor) -> Tensor:
+        return -squared / 4
 
 
 def reference(points: Tensor, labels: Tensor) -> Tensor:
@@ -37,15 +47,14 @@ def test_energy_and_force_are_those_of_the_definition(
     monkeypatch.setattr(potential_field, "DENSE_SHARE", dense_share)
     draws = torch.randn(20, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(20) % 6
-    found, expected = (draws.clone().requires_grad_() for _ in range(2))
-    interaction = Interaction(attraction, repulsion, 0.5)
-    energy = _PairEnergy.apply(torch.nn.functional.normalize(found, dim=1), labels, interaction)
+    points, expected = (draws.clone().requires_grad_() for _ in range(2))
+    energy = _PairEnergy.apply(torch.nn.functional.normalize(points, dim=1), labels, Field())
     wanted = reference(torch.nn.functional.normalize(expected, dim=1), labels)
     torch.testing.assert_close(energy, wanted)
     (3 * energy).backward()
     (3 * wanted).backward()
-    torch.testing.assert_close(found.grad, expected.grad)
-    assert float(found.grad.abs().max()) > 0.1
+    torch.testing.assert_close(points.grad, expected.grad)
+    assert float(points.grad.abs().max()) > 0.1
 
 
 @pytest.mark.parametrize("dense_share", [0, 10**9], ids=["pair by pair", "whole tiles"])
@@ -54,8 +63,7 @@ def test_pairs_of_force_one_count(monkeypatch: pytest.MonkeyPatch, dense_share: 
     monkeypatch.setattr(potential_field, "DENSE_SHARE", dense_share)
     draws = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     points = torch.nn.functional.normalize(draws, dim=1).requires_grad_()
-    interaction = Interaction(lambda s: (-s / 4, torch.full_like(s, -0.25)), repulsion, 0.5)
-    energy = _PairEnergy.apply(points, torch.zeros(6, dtype=torch.int64), interaction)
+    energy = _PairEnergy.apply(points, torch.zeros(6, dtype=torch.int64), Spring())
     energy.backward()
     torch.testing.assert_close(points.grad, points.detach().sum(0) - points.detach())
     torch.testing.assert_close(energy, ((points @ points.T).sum() - 6) / 2 - 15)

@@ -1,4 +1,4 @@
-"""docs/losses.md has one complete entry per registered loss, and its code runs."""
+"""docs/reference/losses.md has one complete entry per registered loss, and its code runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from probmetric.losses import REGISTRY, list_losses
 
 ROOT = Path(__file__).parents[2]
 FLAGS = re.DOTALL | re.MULTILINE
-TEXT = (ROOT / "docs" / "losses.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs/reference/losses.md").read_text(encoding="utf-8")
 ENTRIES = dict(re.findall(r"^### `(\w+)`\n(.*?)(?=^##|\Z)", TEXT, flags=FLAGS))
 
 
@@ -47,5 +47,5 @@ def test_files_named_exist() -> None:
 def test_the_code_runs(capsys: pytest.CaptureFixture[str]) -> None:
     blocks = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
     assert len(blocks) == 1
-    exec(compile(blocks[0], "docs/losses.md", "exec"), {})
+    exec(compile(blocks[0], "docs/reference/losses.md", "exec"), {})
     assert "el_nivmf" in capsys.readouterr().out

@@ -51,8 +51,8 @@ def test_permutations_differ_between_blocks_and_leave_global_generators_alone() 
 
 def gradient_reaches(loss: NIR, value: Tensor) -> dict[str, bool]:
     parts = {"flow": next(loss.flow.parameters()), "proxies": loss.base.proxies}
-    found = torch.autograd.grad(value, list(parts.values()), allow_unused=True, retain_graph=True)
-    return {name: g is not None and bool(g.abs().max() > 0) for name, g in zip(parts, found, strict=True)}
+    result = torch.autograd.grad(value, list(parts.values()), allow_unused=True, retain_graph=True)
+    return {name: g is not None and bool(g.abs().max() > 0) for name, g in zip(parts, result, strict=True)}
 
 
 @pytest.mark.parametrize("detach", [False, True])
@@ -92,9 +92,9 @@ def test_gradient_ratio_is_the_ratio_of_both_terms_gradients() -> None:
     regulariser.load_state_dict(loss.state_dict())
     nir = torch.autograd.grad(regulariser(z, y), z)[0].norm()
     pdml = torch.autograd.grad(0.0075 * proxy_loss(z, y), z)[0].norm()
-    found = loss.diagnostics()
-    assert found["nir_gradient_ratio"] == pytest.approx(float(nir / pdml))
-    assert found["nir_nll"] == pytest.approx(loss.nll(z, y).mean().item())
+    result = loss.diagnostics()
+    assert result["nir_gradient_ratio"] == pytest.approx(float(nir / pdml))
+    assert result["nir_nll"] == pytest.approx(loss.nll(z, y).mean().item())
     loss.set_epoch(1)
     assert loss.diagnostics() == {}
 
@@ -145,10 +145,12 @@ def test_bad_options_are_named(option: str, value: float) -> None:
 
 
 def test_the_base_takes_its_scale_and_margin_and_keeps_its_own_without_them() -> None:
-    given, own = (NIR(num_classes=5, dim=8, **options).base for options in ({"scale": 8.0, "margin": 0.2}, {}))
+    set_base, default_base = (
+        NIR(num_classes=5, dim=8, **options).base for options in ({"scale": 8.0, "margin": 0.2}, {})
+    )
     alone = create_loss("proxy_anchor", num_classes=5, dim=8)
-    assert (given.scale, given.margin) == (8.0, 0.2)
-    assert (own.scale, own.margin) == (alone.scale, alone.margin)
+    assert (set_base.scale, set_base.margin) == (8.0, 0.2)
+    assert (default_base.scale, default_base.margin) == (alone.scale, alone.margin)
     with pytest.raises(ValueError, match=r"'scale' is 8.0, which counts with .* only; base is 'proxy_nca'"):
         create_loss("nir", num_classes=5, dim=8, base="proxy_nca", scale=8.0)
 

@@ -40,8 +40,8 @@ def test_tiling_and_density_do_not_change_the_result(
     expected = value_and_gradients(name, **wide)
     monkeypatch.setattr(potential_field, "TILE", tile)
     monkeypatch.setattr(potential_field, "DENSE_SHARE", dense_share)
-    for found, target in zip(value_and_gradients(name, **wide), expected, strict=True):
-        torch.testing.assert_close(found, target, rtol=1e-11, atol=1e-11)
+    for measured, target in zip(value_and_gradients(name, **wide), expected, strict=True):
+        torch.testing.assert_close(measured, target, rtol=1e-11, atol=1e-11)
 
 
 def pair(angle: float, *, same: bool, **options: float) -> tuple[float, float]:

@@ -50,8 +50,8 @@ def test_released_quadratic_is_wrong_where_it_is_known_to_be(
     dim: int, kappa: float, error: float, tolerance: float
 ) -> None:
     kappas = torch.tensor(float(kappa), dtype=DOUBLE)
-    found = quadratic_log_normalizer(kappas**2, dim) - log_normalizer(kappas, dim)
-    assert found.item() == pytest.approx(error, abs=tolerance)
+    result = quadratic_log_normalizer(kappas**2, dim) - log_normalizer(kappas, dim)
+    assert result.item() == pytest.approx(error, abs=tolerance)
 
 
 def test_released_bounds_are_wrong_where_they_are_known_to_be() -> None:
@@ -154,8 +154,8 @@ def test_vmf_value_and_gradient_are_those_of_the_expectation() -> None:
     value = loss(z, torch.tensor([1]), generator=seeded())
     expected = expectation(z[0])
     assert value.item() == pytest.approx(expected.item(), abs=0.02)
-    (found,), (exact,) = torch.autograd.grad(value, z), torch.autograd.grad(expected, z)
-    torch.testing.assert_close(found, exact, atol=0.01, rtol=0.03)
+    (result,), (exact,) = torch.autograd.grad(value, z), torch.autograd.grad(expected, z)
+    torch.testing.assert_close(result, exact, atol=0.01, rtol=0.03)
 
 
 def test_vmf_probabilities_integrate_over_images_and_classes() -> None:
@@ -168,8 +168,8 @@ def test_vmf_probabilities_integrate_over_images_and_classes() -> None:
     for x, mass in zip(points, image, strict=True):
         cosine = points @ x
         expected += float(mass * (first @ torch.sigmoid(3 * (cosine[:, None] - cosine)) @ second))
-    found = loss.probabilities(z, generator=seeded())
-    assert found[0, 0].item() == pytest.approx(expected, abs=0.01)
+    result = loss.probabilities(z, generator=seeded())
+    assert result[0, 0].item() == pytest.approx(expected, abs=0.01)
 
 
 def test_el_nivmf_estimates_the_expected_likelihood() -> None:
@@ -187,8 +187,8 @@ def test_el_nivmf_estimates_the_expected_likelihood() -> None:
     expected = -torch.stack([(p_z * value).sum().log() for value in likelihoods]).log_softmax(0)[2]
     value = loss(z, torch.tensor([2]), generator=seeded())
     assert value.item() == pytest.approx(expected.item(), abs=0.02)  # four standard errors
-    (found,), (exact,) = torch.autograd.grad(value, z), torch.autograd.grad(expected, z)
-    torch.testing.assert_close(found, exact, atol=0.01, rtol=0.03)
+    (result,), (exact,) = torch.autograd.grad(value, z), torch.autograd.grad(expected, z)
+    torch.testing.assert_close(result, exact, atol=0.01, rtol=0.03)
 
 
 def test_el_nivmf_in_blocks_equals_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,7 +422,7 @@ def test_options_are_checked() -> None:
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:FutureWarning")
 def test_log_normalizer_has_second_derivatives_vmap_and_forward_mode() -> None:
-    """The contract of docs/losses.md: a right number, or an error, never a wrong number."""
+    """The contract of docs/reference/losses.md: a right number, or an error, never a wrong number."""
     kappa = torch.tensor([1.0, 5.0, 50.0], dtype=DOUBLE)
     second = torch.autograd.functional.hessian(lambda k: log_normalizer(k, 16).sum(), kappa).diagonal()
     slope = mean_resultant_length(kappa + 1e-5, 16) - mean_resultant_length(kappa - 1e-5, 16)

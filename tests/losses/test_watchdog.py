@@ -33,10 +33,10 @@ def stepped(name: str, options: dict[str, str], value: float, *, everywhere: boo
     z = torch.randn(len(LABELS), M)
     z[(...,) if everywhere else (3, 2)] = value
     z.requires_grad_()
-    found = loss(z, LABELS, generator=torch.Generator().manual_seed(1))
-    found.backward()
+    result = loss(z, LABELS, generator=torch.Generator().manual_seed(1))
+    result.backward()
     assert z.grad is not None
-    return float(found.detach()), z.grad
+    return float(result.detach()), z.grad
 
 
 @pytest.mark.timeout(60)
@@ -56,8 +56,8 @@ def test_extreme_embeddings_end(name: str, options: dict[str, str], everywhere: 
     for value in (1e20, 1e30, -1e30):
         stepped(name, options, value, everywhere=everywhere)
     for value in (0.0, 1e-40, 1e-30):
-        found, gradient = stepped(name, options, value, everywhere=everywhere)
-        assert math.isfinite(found)
+        result, gradient = stepped(name, options, value, everywhere=everywhere)
+        assert math.isfinite(result)
         assert torch.isfinite(gradient).all()
 
 

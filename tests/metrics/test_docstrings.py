@@ -24,7 +24,7 @@ def test_examples_in_docstrings_run(name):
 
 
 def test_code_in_the_documentation_runs(capsys):
-    page = Path(__file__).parents[2] / "docs" / "evaluation.md"
+    page = Path(__file__).parents[2] / "docs/reference/evaluation.md"
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.S)
     with isolated_components():
         for block in blocks:

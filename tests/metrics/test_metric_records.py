@@ -14,7 +14,7 @@ from probmetric.runs import evaluate_splits
 from probmetric.runs.evaluate import evaluate_run
 from probmetric.testing import isolated_components
 
-PAGE = Path(__file__).parents[2] / "docs" / "evaluation.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/evaluation.md"
 
 
 @pytest.fixture(autouse=True)

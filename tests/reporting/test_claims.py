@@ -597,7 +597,7 @@ def test_shipped_claims_about_uncertainty_do_not_measure_accuracy_with_it():
 
 
 def test_the_documentation_lists_the_shipped_claims():
-    text = (Path(__file__).parents[2] / "docs" / "claims.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs/reference/claims.md").read_text(encoding="utf-8")
     assert with_tables(text) == text, "run `probmetric schema`"
     for claim in claims.load_claims():
         assert f"| {claim.statement} | {claim.source}" in text

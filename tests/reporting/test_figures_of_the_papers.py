@@ -92,7 +92,7 @@ def test_every_figure_is_tested(study):
 
 
 def test_the_documentation_lists_every_figure():
-    page = (Path(__file__).parents[2] / "docs" / "figures.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/guide/figures.md").read_text()
     assert sorted(re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)) == sorted(listed_figures())
 
 

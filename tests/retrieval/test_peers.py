@@ -1,4 +1,4 @@
-"""Equality with other libraries where the definitions coincide (docs/evaluation.md lists where they do not)."""
+"""Equality with other libraries where the definitions coincide (where not: docs/reference/evaluation.md)."""
 
 import numpy as np
 import pytest

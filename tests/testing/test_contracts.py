@@ -60,7 +60,7 @@ def test_pytest_is_not_needed():
 
 
 def test_the_code_of_the_documentation_keeps_the_contract(project):
-    page = Path(__file__).parents[2] / "docs" / "components.md"
+    page = Path(__file__).parents[2] / "docs/guide/components.md"
     names = {"__name__": "page"}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
         exec(compile(block, str(page), "exec"), names)

@@ -11,7 +11,8 @@ The vMF loss is about calibration: ECE on digits after ten epochs .214, with cla
 
 An uncertainty learns if it tells wrong neighbours: AUROC of the errors after five epochs .611 for a Laplace
 posterior, .542 if its prior drowns the curvature, .520 for isotropic weight noise; .642 for one learnt online.
-PFE does not (.415), and MC dropout stays below the norm at every rate (docs/losses.md): no bar can be set for them.
+PFE does not (.415), and MC dropout stays below the norm at every rate (docs/findings/losses.md): no bar can be
+set for them.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def error_auroc(run: tuple[TrainingData, Encoder, Loss], chosen: Uncertainty) ->
     posterior = None
     if chosen.fits:
         batches = [data.batch(positions, epoch=0) for positions in data.batches(0)]
-        posterior = chosen.fit(encoder, batches, generator=torch.Generator().manual_seed(0), device="cpu", loss=loss)
+        posterior = chosen.fit(encoder, batches, generator=torch.Generator().manual_seed(0), loss=loss)
     record = chosen.bind(encoder, posterior=posterior, seed=0)(list(data.plain_batches("val")))
     rows = F.normalize(record.mean, dim=1)
     nearest = (rows @ rows.T).fill_diagonal_(-2.0).argmax(dim=1)

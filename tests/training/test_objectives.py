@@ -101,9 +101,9 @@ def test_the_curvature_follows_its_recursion_and_is_stored_with_the_weights(digi
     assert settings.objective is not None
     assert settings.objective.options == {"memory": memory}
     assert int(loss.steps) == 1
-    assert loss.rule.scale == float(images) ** 2
+    assert loss.scale == float(images) ** 2
     online = create_uncertainty("laplace_online")
-    posterior = online.fit(encoder, [], loss=loss, generator=torch.Generator(), device="cpu")
+    posterior = online.fit(encoder, [], loss=loss, generator=torch.Generator())
     assert torch.equal(posterior["weight_curvature"], curvature)
 
 

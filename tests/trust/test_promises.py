@@ -273,7 +273,7 @@ def test_sets_refuse_what_they_cannot_use(doubts, labels, match):
 
 
 def test_the_page_prints_what_it_says():
-    page = (Path(__file__).parents[2] / "docs/promises.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/guide/promises.md").read_text()
     names: dict = {}
     blocks = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", page, re.DOTALL)
     assert len(blocks) == 5

@@ -5,15 +5,13 @@ import torch.nn.functional as F
 from torch.autograd.functional import hessian, jacobian
 
 
-def reference_pair_matrix(h1, h2, weight, bias, *, geometry, drop_cross=False, flip_cross=False):
-    """Dense GGN (parameters, parameters) of ½|u1 - u2|² for one pair, W flattened row-major then b."""
-    Z, D = weight.shape
-    theta = weight.reshape(-1) if bias is None else torch.cat([weight.reshape(-1), bias])
+def reference_pair_matrix(h1, h2, weight, *, geometry, drop_cross=False, flip_cross=False):
+    """Dense GGN (parameters, parameters) of ½|u1 - u2|² for one pair, W flattened row-major."""
+    Z = len(weight)
 
     def outputs(parameters):
-        W = parameters[: Z * D].reshape(Z, D)
-        b = 0 if bias is None else parameters[Z * D :]
-        z = torch.stack([W @ h1 + b, W @ h2 + b])
+        W = parameters.reshape(weight.shape)
+        z = torch.stack([W @ h1, W @ h2])
         return (F.normalize(z, dim=1) if geometry == "euclidean" else z).reshape(-1)
 
     def loss(flat):
@@ -21,6 +19,7 @@ def reference_pair_matrix(h1, h2, weight, bias, *, geometry, drop_cross=False, f
         u = z if geometry == "euclidean" else z / z.norm(dim=1, keepdim=True)
         return 0.5 * (u[0] - u[1]).square().sum()
 
+    theta = weight.reshape(-1)
     J = jacobian(outputs, theta)
     H = hessian(loss, outputs(theta))
     if drop_cross or flip_cross:
@@ -31,18 +30,16 @@ def reference_pair_matrix(h1, h2, weight, bias, *, geometry, drop_cross=False, f
     return J.T @ H @ J
 
 
-def reference_ggn(features, weight, bias, pairs, target, *, geometry, approximation, fidelity):
+def reference_ggn(inputs, weight, targets, *, geometry, approximation, fidelity):
     """Dense sum over pairs with the approximation of the paper applied to the output Hessian."""
-    size = weight.numel() + (0 if bias is None else bias.numel())
-    total = torch.zeros(size, size, dtype=weight.dtype)
-    for (i, j), y in zip(pairs.tolist(), target.tolist(), strict=True):
-        if approximation == "positive" and y <= 0:
+    total = torch.zeros(weight.numel(), weight.numel(), dtype=weight.dtype)
+    for i, j in targets.nonzero().tolist():
+        if approximation == "positive" and targets[i, j] <= 0:
             continue
-        total += y * reference_pair_matrix(
-            features[i],
-            features[j],
+        total += targets[i, j] * reference_pair_matrix(
+            inputs[i],
+            inputs[j],
             weight,
-            bias,
             geometry=geometry,
             drop_cross=approximation == "fixed",
             flip_cross=fidelity == "as_published" and geometry == "arccos" and approximation != "fixed",
@@ -50,9 +47,6 @@ def reference_ggn(features, weight, bias, pairs, target, *, geometry, approximat
     return total
 
 
-def reference_diagonal(*args, **options):
-    """Diagonal of `reference_ggn` as (weight_diag, bias_diag or None)."""
-    _, weight, bias, _, _ = args
-    diagonal = reference_ggn(*args, **options).diagonal()
-    weight_diag = diagonal[: weight.numel()].reshape(weight.shape)
-    return weight_diag, None if bias is None else diagonal[weight.numel() :]
+def reference_diagonal(inputs, weight, targets, **options):
+    """Diagonal of `reference_ggn`, as the weight."""
+    return reference_ggn(inputs, weight, targets, **options).diagonal().reshape(weight.shape)

@@ -68,9 +68,7 @@ def test_temperature_minimises_validation_likelihood():
         predicted = [(x, loss.logits(encoder(x)).argmax(1)) for x, _ in tiny_batches(3, seed=5)]
     validation = [(x, torch.where(torch.arange(16) % 4 == 0, (y + 1) % 4, y)) for x, y in predicted]
     uncertainty = create_uncertainty("temperature")
-    posterior = uncertainty.fit(
-        encoder, [], loss=loss, generator=torch.Generator(), device="cpu", validation=validation
-    )
+    posterior = uncertainty.fit(encoder, [], loss=loss, generator=torch.Generator(), validation=validation)
 
     @torch.no_grad()
     def likelihood(temperature):
@@ -80,8 +78,8 @@ def test_temperature_minimises_validation_likelihood():
         ]
         return float(sum(values))
 
-    found = float(posterior["temperature"])
-    assert likelihood(found) <= min(likelihood(found * 1.02), likelihood(found / 1.02), likelihood(1.0))
+    result = float(posterior["temperature"])
+    assert likelihood(result) <= min(likelihood(result * 1.02), likelihood(result / 1.02), likelihood(1.0))
 
 
 def test_errors_name_the_remedy():
@@ -91,7 +89,7 @@ def test_errors_name_the_remedy():
         create_uncertainty("softmax").bind(encoder, loss=plain, seed=0)(images())
     with pytest.raises(ValueError, match="defines no class probabilities"):
         create_uncertainty("softmax").bind(encoder, seed=0)(images())
-    options = {"loss": classifier(), "generator": torch.Generator(), "device": "cpu"}
+    options = {"loss": classifier(), "generator": torch.Generator()}
     with pytest.raises(ValueError, match="pass validation="):
         create_uncertainty("temperature").fit(encoder, [], **options)
     with pytest.raises(ValueError, match="closed-set"):

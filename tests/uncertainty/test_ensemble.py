@@ -28,7 +28,7 @@ def rotated_copies(count=3):
 
 def embed(ensemble, **options):
     uncertainty = create_uncertainty("ensemble", members=len(ensemble.members), **options)
-    posterior = uncertainty.fit(ensemble, tiny_batches(), generator=torch.Generator(), device="cpu")
+    posterior = uncertainty.fit(ensemble, tiny_batches(), generator=torch.Generator())
     return uncertainty.bind(ensemble, posterior=posterior, seed=0)(tiny_batches(1)[0][0]), posterior
 
 
@@ -72,11 +72,11 @@ def test_doubt_is_where_members_disagree(combine):
     ensemble = rotated_copies()
     images = tiny_batches(1)[0][0]
     uncertainty = create_uncertainty("ensemble", members=3, combine=combine)
-    posterior = uncertainty.fit(ensemble, tiny_batches(), generator=torch.Generator(), device="cpu")
+    posterior = uncertainty.fit(ensemble, tiny_batches(), generator=torch.Generator())
     confused = images[:6].roll(1, dims=0)
-    ensemble.members[1].register_forward_pre_hook(lambda _, given: (torch.cat([confused, given[0][6:]]),))
-    found = uncertainty.bind(ensemble, posterior=posterior, seed=0)(images).uncertainty
-    assert found[:6].min() > 1000 * found[6:].max()
+    ensemble.members[1].register_forward_pre_hook(lambda _, arguments: (torch.cat([confused, arguments[0][6:]]),))
+    result = uncertainty.bind(ensemble, posterior=posterior, seed=0)(images).uncertainty
+    assert result[:6].min() > 1000 * result[6:].max()
 
 
 def test_procrustes_rotations_are_orthogonal_and_the_first_is_the_identity():

@@ -29,7 +29,7 @@ def fitted(prepared_dataset, tmp_path, monkeypatch):
     methods = every_method(params) | {"scaled": SCALED}
 
     def fit(dataset: str, method: str, *, leak: bool = False, **options: object) -> list[RunFolder]:
-        prepared, found = prepared_dataset(dataset), []
+        prepared, result = prepared_dataset(dataset), []
         for name, folder in (("same", prepared), ("other", with_other_test_images(prepared, tmp_path / "changed"))):
             place = tmp_path / name
             (place / "data/prepared").mkdir(parents=True)
@@ -44,8 +44,8 @@ def fitted(prepared_dataset, tmp_path, monkeypatch):
                     opened.setitem(choosing.SPLITS, "validation", {"train": ("train",), "val": ("test",)})
                 steps.fit(RunPlan(run))
             steps.embed(RunPlan(run))
-            found.append(RunFolder(place / "results" / run.name))
-        return found
+            result.append(RunFolder(place / "results" / run.name))
+        return result
 
     return fit
 

@@ -15,7 +15,7 @@ from probmetric.uncertainty.pfe import constant_log_variance, pair_loss
 
 def fit_pfe(encoder, batches, **options):
     uncertainty = create_uncertainty("pfe", **({"epochs": 3} | options))
-    return uncertainty, uncertainty.fit(encoder, batches, generator=torch.Generator().manual_seed(0), device="cpu")
+    return uncertainty, uncertainty.fit(encoder, batches, generator=torch.Generator().manual_seed(0))
 
 
 def hib(encoder, **options):
@@ -59,8 +59,8 @@ def test_pfe_learns_where_positive_pairs_disagree():
     encoder = TinyEncoder()
     uncertainty, posterior = fit_pfe(encoder, batches, epochs=40, learning_rate=0.01, margin=2.0)
     images, labels = batches[0]
-    found = uncertainty.bind(encoder, posterior=posterior, seed=0)(images).uncertainty
-    assert found[labels >= 2].mean() > 1.5 * found[labels < 2].mean()
+    result = uncertainty.bind(encoder, posterior=posterior, seed=0)(images).uncertainty
+    assert result[labels >= 2].mean() > 1.5 * result[labels < 2].mean()
 
 
 def test_pfe_starts_at_the_best_constant_variance():
@@ -187,8 +187,8 @@ def test_hib_trains_encoder_variance_and_calibration():
     images, labels = tiny_batches(1)[0]
     generator = torch.Generator().manual_seed(0)
     objective.from_features(encoder.features(images), encoder.head, labels, generator=generator).backward()
-    own = [p for group in objective.optimizer_groups() for p in group["params"]]
-    assert {id(objective.sharpness), id(objective.offset)} <= {id(p) for p in own}
+    trained = [p for group in objective.optimizer_groups() for p in group["params"]]
+    assert {id(objective.sharpness), id(objective.offset)} <= {id(p) for p in trained}
     for parameter in [*encoder.parameters(), objective.variance.layers[0].weight, objective.sharpness]:
         assert torch.isfinite(parameter.grad).all()
     assert encoder.head.weight.grad.abs().sum() > 0
@@ -210,7 +210,7 @@ def test_posterior_spread_is_the_heads_variance():
 
 def test_errors_name_the_remedy():
     with pytest.raises(ValueError, match="objective: hib"):
-        create_uncertainty("hib").fit(TinyEncoder(), [], generator=torch.Generator(), device="cpu")
+        create_uncertainty("hib").fit(TinyEncoder(), [], generator=torch.Generator())
     with pytest.raises(ValueError, match="no batch had a mined positive pair"):
         fit_pfe(TinyEncoder(), [(torch.randn(4, 3, 2, 2), torch.arange(4))])
     with pytest.raises(ValueError, match="'epochs' is 0"):

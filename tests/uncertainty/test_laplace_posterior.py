@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from uncertainty_helpers import TinyEncoder, tiny_batches
 
 from probmetric.uncertainty import create_uncertainty
-from probmetric.uncertainty._summary import DirectionalSummary, unit_deviation
+from probmetric.uncertainty._summary import Sampled, unit_deviation
 from probmetric.uncertainty.laplace import posterior as _sampling
 from probmetric.uncertainty.laplace.model import evidence_precision, sparsification_area
 
@@ -22,7 +22,6 @@ def fitted(encoder=None, **options):
         encoder,
         tiny_batches(),
         generator=torch.Generator().manual_seed(0),
-        device="cpu",
         validation=tiny_batches(2, seed=7),
     )
     return encoder, uncertainty, posterior
@@ -35,22 +34,21 @@ def test_fit_streams_over_batches(bias, pairs):
     _, uncertainty, posterior = fitted(encoder, pairs=pairs, approximation="full")
     encoder.eval()
     with torch.no_grad():
-        parts = [
-            uncertainty.rule.curvature(encoder.head.weight, encoder.head.bias, encoder.features(images), labels)[
-                0
-            ].double()
-            for images, labels in tiny_batches()
-        ]
+        parts = []
+        for images, labels in tiny_batches():
+            features = encoder.features(images)
+            inputs = torch.cat([features, torch.ones(len(images), 1)], dim=1) if bias else features
+            parts.append(uncertainty.rule.curvature(inputs, encoder.head(features), labels)[0].double())
     expected = sum(parts) / (len(parts) if pairs == "dataset" else 1)
     assert torch.allclose(posterior["weight_curvature"].double(), expected, rtol=1e-6)
-    assert ("bias_curvature" in posterior) == bias
+    assert posterior["weight_curvature"].shape == (4, 6 + bias)
 
 
 def test_batches_without_mined_pairs_are_skipped_and_none_at_all_is_an_error():
     encoder = TinyEncoder()
     uncertainty = create_uncertainty("laplace", margin=1.0)
     single = (torch.randn(4, 3, 2, 2), torch.zeros(4, dtype=torch.long))
-    options = {"generator": torch.Generator(), "device": "cpu"}
+    options = {"generator": torch.Generator()}
     without = uncertainty.fit(encoder, tiny_batches(), **options)
     within = uncertainty.fit(encoder, [single, *tiny_batches()], **options)
     assert torch.equal(without["weight_curvature"], within["weight_curvature"])
@@ -119,12 +117,12 @@ def test_hundred_samples_in_2048_dimensions_need_the_memory_of_a_few():
     """Kept, the samples of these 300 images would take 235 MB."""
     encoder = TinyEncoder(dim=2048)
     images = torch.randn(300, 3, 2, 2, generator=torch.Generator().manual_seed(0))
-    posterior = {"weight_curvature": torch.ones(2048, 6), "prior_precision": torch.tensor(1.0)}
-    found = []
+    posterior = {"weight_curvature": torch.ones(2048, 7), "prior_precision": torch.tensor(1.0)}
+    result = []
     laplace = create_uncertainty("laplace", samples=100)
-    peak = peak_megabytes(lambda: found.append(laplace.bind(encoder, posterior=posterior, seed=0)(images)))
-    assert found[0].mean.shape == (300, 2048)
-    assert found[0].samples is None
+    peak = peak_megabytes(lambda: result.append(laplace.bind(encoder, posterior=posterior, seed=0)(images)))
+    assert result[0].mean.shape == (300, 2048)
+    assert result[0].samples is None
     assert peak < 80
 
 
@@ -153,19 +151,21 @@ def test_tiny_posterior_spread_is_resolved():
     generator = torch.Generator().manual_seed(0)
     z = torch.randn(5, 8, generator=generator)
     steps = 1e-6 * torch.randn(50, 5, 8, generator=generator)
-    summary = DirectionalSummary(F.normalize(z, dim=1), score="inverse_concentration")
-    for step in steps:
-        summary.add(unit_deviation(z, step))
+    draws = ((unit_deviation(z, step), z + step) for step in steps)
+    summary = Sampled().summarise(F.normalize(z, dim=1), draws, None)
     samples = F.normalize(z.double() + steps.double(), dim=-1)
     length = samples.mean(0).norm(dim=1)
     spread = (samples - samples.mean(0)).square().sum((0, 2)) / 50
     expected = length * (8 - length**2) / spread
-    assert torch.allclose(summary.result().concentration.double(), expected, rtol=1e-3)
+    assert torch.allclose(summary.concentration.double(), expected, rtol=1e-3)
 
 
 def test_sampler_has_the_posterior_standard_deviation():
-    sampler = _sampling.DiagonalSampler(torch.tensor([[3.0, -5.0], [0.0, 99.0]]), None, 1.0)
-    draws = torch.stack([weight for weight, _ in sampler.steps(4000, seed=0)])
+    head = torch.nn.Linear(1, 2)
+    curvature = {"weight_curvature": torch.tensor([[3.0, -5.0], [0.0, 99.0]]), "prior_precision": torch.tensor(1.0)}
+    sampler = _sampling.stored_sampler(head, curvature)
+    bias, both = (list(sampler.moves(torch.tensor([[h]]), 4000, seed=0)) for h in (0.0, 1.0))
+    draws = torch.stack([torch.cat([two - one, one]).T for one, two in zip(bias, both, strict=True)]).detach()
     expected = torch.tensor([[0.5, 1.0], [1.0, 0.1]])
     assert torch.allclose(draws.std(0), expected, rtol=0.05)
     assert torch.allclose(draws.mean(0), torch.zeros(2, 2), atol=0.06)
@@ -179,7 +179,7 @@ def test_evidence_precision_is_the_maximum():
     def evidence(delta):
         return -0.5 * delta * theta.square().sum() + 15 * math.log(delta) - 0.5 * (h + delta).log().sum()
 
-    best = evidence_precision([h], [theta])
+    best = evidence_precision(h, theta)
     assert evidence(best) >= max(evidence(best * 1.01), evidence(best / 1.01))
 
 
@@ -207,9 +207,9 @@ def test_the_record_says_how_much_of_the_posterior_is_its_prior(caplog):
     _, _, drowned = fitted(prior_precision=1e6)
     assert float(drowned["prior_share"]) == 1.0
     assert "isotropic noise" in caplog.text
-    for found, precision in ((posterior, 1e-3), (drowned, 1e6)):
-        entries = torch.cat([found["weight_curvature"].flatten(), found["bias_curvature"]])
-        assert float(found["prior_share"]) == pytest.approx(sum(h < precision for h in entries.tolist()) / len(entries))
+    for fit, precision in ((posterior, 1e-3), (drowned, 1e6)):
+        entries = fit["weight_curvature"].flatten()
+        assert float(fit["prior_share"]) == pytest.approx(sum(h < precision for h in entries.tolist()) / len(entries))
     assert 0.0 < float(posterior["prior_share"]) < 0.5
     assert float(drowned["mean_resultant_length"]) == pytest.approx(1.0, abs=1e-4)
     seed = int(torch.randint(2**31, (), generator=torch.Generator().manual_seed(0)))
@@ -234,10 +234,7 @@ def test_the_control_has_the_same_mean_variance_and_no_curvature(bias, structure
     encoder = TinyEncoder(bias=bias)
     _, _, posterior = fitted(encoder, structure=structure)
     _, _, control = fitted(encoder, structure=structure, noise="isotropic")
-    entries = torch.cat(
-        [posterior[name].flatten() for name in ("weight_curvature", "bias_curvature") if name in posterior]
-    )
-    variance = (1 / (entries.double().clamp_min(0) + 1.0)).mean()
+    variance = (1 / (posterior["weight_curvature"].double().clamp_min(0) + 1.0)).mean()
     assert float(control["prior_precision"]) == pytest.approx(float(1 / variance))
     assert not control["weight_curvature"].any()
     if structure == "diagonal":
@@ -255,8 +252,8 @@ def test_the_control_has_the_same_mean_variance_and_no_curvature(bias, structure
 def test_post_hoc_and_online_have_one_rule_for_the_prior():
     assert float(fitted()[2]["prior_precision"]) == 1.0
     options = {name: create_uncertainty(name).__dict__ for name in ("laplace", "laplace_online")}
-    assert {(found["prior"], found["prior_precision"]) for found in options.values()} == {("fixed", 1.0)}
-    assert {found["rule"].geometry for found in options.values()} == {"arccos"}
+    assert {(result["prior"], result["prior_precision"]) for result in options.values()} == {("fixed", 1.0)}
+    assert {result["rule"].geometry for result in options.values()} == {"arccos"}
 
 
 def test_head_inputs_are_the_inputs_of_the_head():
@@ -289,7 +286,7 @@ def test_errors_name_the_remedy():
         uncertainty.bind(encoder, posterior=posterior, seed=0)(images)
     with pytest.raises(ValueError, match="validation"):
         create_uncertainty("laplace", prior="validation").fit(
-            TinyEncoder(), tiny_batches(), generator=torch.Generator(), device="cpu"
+            TinyEncoder(), tiny_batches(), generator=torch.Generator()
         )
     with pytest.raises(ValueError, match="prior='fixed' only"):
         create_uncertainty("laplace", prior="validation", prior_precision=3.0)

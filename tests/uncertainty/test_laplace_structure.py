@@ -29,7 +29,7 @@ class Linear(nn.Module):
 
 def fit(encoder, batches, **options):
     uncertainty = create_uncertainty("laplace", **({"geometry": "euclidean", "margin": 1.0, "samples": 10} | options))
-    return uncertainty, uncertainty.fit(encoder, batches, generator=torch.Generator().manual_seed(0), device="cpu")
+    return uncertainty, uncertainty.fit(encoder, batches, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -42,12 +42,12 @@ def test_kronecker_diagonal_is_the_rotated_gauss_newton_matrix(bias, geometry, a
     encoder.double()
     with torch.no_grad():
         features = encoder.features(images.double())
-        pairs, target, _ = dataset_pairs(encoder.head(features), labels, margin=1.0)
+        targets, _ = dataset_pairs(encoder.head(features), labels, margin=1.0)
         weight = encoder.head.weight.detach()
         if bias:
             weight = torch.cat([weight, encoder.head.bias.detach()[:, None]], dim=1)
             features = torch.cat([features, torch.ones(len(features), 1, dtype=torch.float64)], dim=1)
-    dense = reference_ggn(features, weight, None, pairs, target, fidelity="corrected", **options)
+    dense = reference_ggn(features, weight, targets, fidelity="corrected", **options)
     basis = torch.kron(posterior["output_basis"].double(), posterior["input_basis"].double())
     expected = (basis.T @ dense @ basis).diagonal().reshape(weight.shape)
     scale = float(expected.abs().max())
@@ -63,9 +63,9 @@ def test_kronecker_basis_holds_more_of_the_matrix_than_the_coordinates(approxima
     encoder.double()
     with torch.no_grad():
         features = encoder.features(images.double())
-        pairs, target, _ = dataset_pairs(encoder.head(features), labels, margin=1.0)
+        targets, _ = dataset_pairs(encoder.head(features), labels, margin=1.0)
     options = {"geometry": "euclidean", "approximation": approximation, "fidelity": "corrected"}
-    dense = reference_ggn(features, encoder.head.weight.detach(), None, pairs, target, **options)
+    dense = reference_ggn(features, encoder.head.weight.detach(), targets, **options)
     basis = torch.kron(posterior["output_basis"].double(), posterior["input_basis"].double())
     rotated = basis.T @ dense @ basis
 
@@ -87,8 +87,8 @@ def test_kronecker_samples_have_the_posterior_covariance():
     for k in range(3):
         jacobian = torch.kron(torch.eye(4), inputs[k][None])
         expected = jacobian @ covariance @ jacobian.T
-        found = torch.cov(moves[:, k].T.detach())
-        assert torch.allclose(found, expected, atol=0.08 * float(expected.abs().max()))
+        result = torch.cov(moves[:, k].T.detach())
+        assert torch.allclose(result, expected, atol=0.08 * float(expected.abs().max()))
 
 
 def test_linear_model_with_known_posterior():
@@ -106,7 +106,7 @@ def test_linear_model_with_known_posterior():
     pair_weight = 1 / 2
     off_axis = 1 / (delta + pair_weight / radius**2)
     expected = torch.tensor([[1 / delta] * 2 + [off_axis] * 2, [off_axis] * 2 + [1 / delta] * 2])
-    std = stored_sampler(encoder.head, posterior).weight_std
+    std = stored_sampler(encoder.head, posterior).std
     assert torch.allclose(std.square(), expected, rtol=1e-6)
     moves = torch.stack(list(stored_sampler(encoder.head, posterior).moves(images, 20000, seed=0)))
     assert torch.allclose(moves.var(0), expected.T, rtol=0.05)

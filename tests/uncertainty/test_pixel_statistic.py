@@ -12,19 +12,19 @@ from probmetric.uncertainty.pixel_statistic import KERNEL
 def test_it_is_the_statistic_of_the_pixels(statistic):
     images = torch.rand(5, 3, 7, 9, generator=torch.Generator().manual_seed(0))
     encoder = TinyEncoder(inputs=3 * 7 * 9).eval()
-    found = create_uncertainty("pixel_statistic", statistic=statistic).bind(encoder, seed=0)(images)
+    result = create_uncertainty("pixel_statistic", statistic=statistic).bind(encoder, seed=0)(images)
     grey = images.numpy().mean(1)
     if statistic == "noise":
         expected = [np.sort(np.abs(convolve(x, np.array(KERNEL), mode="nearest")).ravel())[31] for x in grey]
     else:
         expected = (1 if statistic == "contrast" else -1) * grey.reshape(5, -1).std(1, ddof=1)
-    np.testing.assert_allclose(found.uncertainty, expected, rtol=1e-4)
+    np.testing.assert_allclose(result.uncertainty, expected, rtol=1e-4)
     with torch.no_grad():
-        assert torch.allclose(found.mean, torch.nn.functional.normalize(encoder(images), dim=1), atol=1e-6)
+        assert torch.allclose(result.mean, torch.nn.functional.normalize(encoder(images), dim=1), atol=1e-6)
 
 
 def test_smooth_images_have_no_noise():
     ramp = torch.linspace(0, 1, 8).expand(2, 1, 8, 8)
     encoder = TinyEncoder(inputs=64).eval()
-    found = create_uncertainty("pixel_statistic").bind(encoder, seed=0)(ramp)
-    assert torch.allclose(found.uncertainty, torch.zeros(2), atol=1e-6)
+    result = create_uncertainty("pixel_statistic").bind(encoder, seed=0)(ramp)
+    assert torch.allclose(result.uncertainty, torch.zeros(2), atol=1e-6)

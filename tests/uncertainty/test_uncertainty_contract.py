@@ -41,12 +41,12 @@ def test_cuda_gives_the_cpu_record(name):
     """Weight draws and per-image noise are made on the CPU, so both devices see the same ones."""
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
-    encoder, uncertainty, given = cases(UncertaintyContract, [name])[f"Test_{name}"]().prepared()
+    encoder, uncertainty, arguments = cases(UncertaintyContract, [name])[f"Test_{name}"]().prepared()
     images = tiny_batches(1)[0][0]
-    expected = uncertainty.bind(encoder, **given, seed=0)(images)
+    expected = uncertainty.bind(encoder, **arguments, seed=0)(images)
     encoder.cuda()
-    given["loss"].cuda()
-    found = uncertainty.bind(encoder, **given, seed=0)([images.cuda()])
-    assert found.mean.device.type == "cpu"
-    assert torch.allclose(found.mean, expected.mean, atol=1e-3)
-    assert torch.allclose(found.uncertainty, expected.uncertainty, rtol=1e-2)
+    arguments["loss"].cuda()
+    result = uncertainty.bind(encoder, **arguments, seed=0)([images.cuda()])
+    assert result.mean.device.type == "cpu"
+    assert torch.allclose(result.mean, expected.mean, atol=1e-3)
+    assert torch.allclose(result.uncertainty, expected.uncertainty, rtol=1e-2)

@@ -1,11 +1,11 @@
-"""The code in docs/uncertainty.md runs, top to bottom, in one session."""
+"""The code in docs/reference/uncertainty.md runs, top to bottom, in one session."""
 
 import re
 from pathlib import Path
 
 import torch
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "uncertainty.md"
+DOCUMENT = Path(__file__).parents[2] / "docs/reference/uncertainty.md"
 
 
 def test_code_blocks_run():

@@ -94,9 +94,7 @@ def mean_uncertainties(uncertainty, trained, images, distortion):
     encoder, loss, batches = trained
     posterior = None
     if uncertainty.fits:
-        posterior = uncertainty.fit(
-            encoder, batches, loss=loss, generator=torch.Generator().manual_seed(0), device="cpu"
-        )
+        posterior = uncertainty.fit(encoder, batches, loss=loss, generator=torch.Generator().manual_seed(0))
     return [
         float(
             uncertainty.bind(encoder, posterior=posterior, loss=loss, seed=0)(
@@ -130,16 +128,16 @@ def test_laplace_ranks_errors_and_distorted_images(contrastive, digits):
     """
     images, labels = digits[0][1200:], digits[1][1200:]
     uncertainty, (encoder, _, batches) = create_uncertainty("laplace", samples=50), contrastive
-    posterior = uncertainty.fit(encoder, batches, generator=torch.Generator().manual_seed(0), device="cpu")
-    found = uncertainty.bind(encoder, posterior=posterior, seed=0)(images)
-    similarity = (found.mean @ found.mean.T).fill_diagonal_(-1)
+    posterior = uncertainty.fit(encoder, batches, generator=torch.Generator().manual_seed(0))
+    measured = uncertainty.bind(encoder, posterior=posterior, seed=0)(images)
+    similarity = (measured.mean @ measured.mean.T).fill_diagonal_(-1)
     wrong = labels[similarity.argmax(1)] != labels
     assert 5 < int(wrong.sum()) < 100
-    assert auroc(found.uncertainty[~wrong], found.uncertainty[wrong]) > 0.7
+    assert auroc(measured.uncertainty[~wrong], measured.uncertainty[wrong]) > 0.7
     blur = uncertainty.bind(encoder, posterior=posterior, seed=0)(blurred(images, 1.0))
-    assert auroc(found.uncertainty, blur.uncertainty) > 0.75
+    assert auroc(measured.uncertainty, blur.uncertainty) > 0.75
     control = create_uncertainty("laplace", samples=50, noise="isotropic")
-    posterior = control.fit(encoder, batches, generator=torch.Generator().manual_seed(0), device="cpu")
+    posterior = control.fit(encoder, batches, generator=torch.Generator().manual_seed(0))
     noise = control.bind(encoder, posterior=posterior, seed=0)
     assert auroc(noise(images).uncertainty, noise(blurred(images, 1.0)).uncertainty) < 0.5
 
@@ -162,9 +160,9 @@ def hib_recall(digits, fidelity):
             features = encoder.features(images[rows])
             objective.from_features(features, encoder.head, labels[rows], generator=generator).backward()
             optimizer.step()
-    posterior = hib.fit(encoder, [], loss=objective, generator=torch.Generator(), device="cpu")
-    found = hib.bind(encoder, posterior=posterior, seed=0)(images[1200:])
-    similarity = (found.mean @ found.mean.T).fill_diagonal_(-1)
+    posterior = hib.fit(encoder, [], loss=objective, generator=torch.Generator())
+    measured = hib.bind(encoder, posterior=posterior, seed=0)(images[1200:])
+    similarity = (measured.mean @ measured.mean.T).fill_diagonal_(-1)
     return float((labels[1200:][similarity.argmax(1)] == labels[1200:]).float().mean())
 
 

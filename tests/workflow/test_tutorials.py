@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.workflow]
-TUTORIALS = Path(__file__).parents[2] / "docs/tutorials"
+TUTORIALS = Path(__file__).parents[2] / "docs/examples"
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from probmetric.cli import vectors as vectors_command
 from probmetric.cli.arguments import Add, add_on_error, add_promise, harmless, params
 from probmetric.errors import ServingError
 from probmetric.io import FileError, present
@@ -106,14 +107,19 @@ def register(options: argparse.Namespace) -> None:
 
 def search(options: argparse.Namespace) -> None:
     """`probmetric search`."""
+    from probmetric.serving.vectors import is_vectors
+
+    _check_splits(options.splits)
+    places = options.images
+    if all(map(is_vectors, places)):
+        vectors_command.search(options)
+        return
     from probmetric.data.loose import image_files
     from probmetric.serving import Gallery
     from probmetric.serving.gallery_files import INDEX
     from probmetric.serving.model_folder import run_gallery
     from probmetric.serving.search import as_csv, as_text
 
-    _check_splits(options.splits)
-    places = options.images
     stored = present(places[0] / INDEX)
     if stored and len(places) < 2:
         raise ServingError(f"{places[0]} is a gallery; name images to search for after it.")
@@ -130,22 +136,19 @@ def certify(options: argparse.Namespace) -> None:
     """`probmetric certify`."""
     from probmetric.serving import Gallery
     from probmetric.serving.gallery_files import INDEX
+    from probmetric.serving.vectors import is_vectors
 
-    model, folder, risk = _load(options, options.model), options.gallery, options.risk
+    if is_vectors(options.model):
+        vectors_command.certify(options)
+        return
+    if options.gallery is None:
+        raise ServingError("name the gallery to certify: probmetric certify MODEL GALLERY [CALIBRATION]")
+    model, folder = _load(options, options.model), options.gallery
     if not present(folder / INDEX):
         Gallery.open(folder)  # says that it is none
     with Gallery.changing(folder) as gallery:
-        promise = {"risk": risk, "confidence": options.confidence, "score": options.score}
-        certificate = gallery.certify(model, options.calibration, **promise)
-    if certificate.threshold is None:
-        print(harmless(f"nothing can be certified: at every doubt more than {risk:g} of the answers could be wrong"))
-        return
-    said = (
-        f"at most {certificate.risk:g} of the answers given are wrong, with confidence {certificate.confidence:g}: "
-        f"{100 * certificate.coverage:.0f} % of the {certificate.queries} calibration queries are answered, "
-        f"{certificate.errors} of {certificate.answered} wrongly. Valid for {certificate.valid_for}; kept in {folder}"
-    )
-    print(harmless(said))
+        certificate = vectors_command.promised(gallery, options, model, options.calibration)
+    print(harmless(vectors_command.sentence(certificate, folder)))
 
 
 def _items(place: Path, splits: Sequence[str]) -> LooseImages:
@@ -267,14 +270,26 @@ def _declare_asking(add: Add) -> None:
 
 def _declare_certificates(add: Add) -> None:
     command = add("certify", certify, "certify how often the answers of a gallery are wrong, from labelled images")
-    command.add_argument("model", help=MODEL)
-    command.add_argument("gallery", type=Path, help="gallery folder, whose images have classes")
+    command.add_argument(
+        "model", help=f"{MODEL}; or a file of vectors of any model (.parquet, .npz, .npy, .safetensors)"
+    )
+    command.add_argument(
+        "gallery",
+        type=Path,
+        nargs="?",
+        help="gallery folder, whose images have classes; of vectors: a file of labelled queries",
+    )
     command.add_argument(
         "calibration", type=Path, nargs="?", help="one folder per class with images that are not in the gallery"
     )
     add_promise(command)
     command.add_argument("--score", default="", help="what decides (default: P(right))")
+    command.add_argument("--label", default="", help="column of the classes in a file of vectors (default: label)")
     _add_plugin(command)
+    command = add(
+        "try", vectors_command.attempt, "ask bundled vectors of letters: a certified answer and a withheld one"
+    )
+    command.add_argument("--risk", type=float, default=0.1, help="share of wrong answers allowed (default: 0.1)")
     command = add("certificate", certificate, "certify the answers of a run's own test gallery, from its match record")
     command.add_argument("run", help="an evaluated run: <dataset>/<method>/seed<k>")
     add_promise(command)

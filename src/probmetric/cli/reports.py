@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from probmetric.cli import vectors
 from probmetric.cli.arguments import Add, add_threads, params, report_plan, whole
 
 REPORTS = Path("reports")
@@ -14,6 +15,11 @@ REPORTS = Path("reports")
 
 def report(options: argparse.Namespace) -> None:
     """`probmetric report`."""
+    from probmetric.serving.vectors import is_vectors
+
+    if is_vectors(options.experiment):
+        vectors.report(options)
+        return
     from probmetric.reporting.report import make_report
 
     make_report(report_plan(options), options.threads)
@@ -80,11 +86,14 @@ def declare(add: Add) -> None:
     ]
     for name, function, text in steps:
         command = add(name, function, text)
-        command.add_argument("experiment", help="name of a file below workflow/experiments, e.g. demo")
+        also = "; or a file of vectors of any model" if name == "report" else ""
+        command.add_argument("experiment", help=f"name of a file below workflow/experiments, e.g. demo{also}")
         if name == "figure":
             command.add_argument("figure", help="metric_per_method, learning_curves, ...")
         if name == "report":
             add_threads(command)
+            command.add_argument("--output", type=Path, help="page of a file of vectors (default: beside it)")
+            command.add_argument("--label", default="", help="column of its classes (default: label)")
         if name == "track":
             command.add_argument("--receipt", type=Path, help="JSON file that says what was written")
         command.add_argument("--plan", type=Path, help="plan file of the experiment (default: params.yaml)")

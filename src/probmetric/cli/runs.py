@@ -99,7 +99,7 @@ def schema(options: argparse.Namespace) -> None:
     from probmetric.reporting.claims.board import write_tables as write_claims
 
     params()  # elsewhere a folder `workflow` would be begun
-    pages = {Path("docs/evaluation.md"): write_tables, Path("docs/claims.md"): write_claims}
+    pages = {Path("docs/reference/evaluation.md"): write_tables, Path("docs/reference/claims.md"): write_claims}
     tables = [write(page) for page, write in pages.items() if page.is_file()]
     for path in [write_catalogue(), *write_schemas(options.output), *tables]:
         print(path)

@@ -13,7 +13,7 @@ M is the dimension of the space the sphere lies in; a direction is a unit vector
 kappa >= 0.
 """
 
-from .estimation import concentration_from_resultant, fit
+from .estimation import concentration_from_resultant, fit, fuse
 from .kernels import bhattacharyya, expected_likelihood, kl, product_kernel
 from .nonisotropic import NonIsotropicVonMisesFisher
 from .normalizer import log_normalizer, mean_resultant_length
@@ -28,6 +28,7 @@ __all__ = [
     "concentration_from_resultant",
     "expected_likelihood",
     "fit",
+    "fuse",
     "kl",
     "log_normalizer",
     "mean_resultant_length",

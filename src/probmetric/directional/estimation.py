@@ -47,6 +47,28 @@ def fit(samples: Tensor) -> tuple[Tensor, Tensor]:
     return direction, concentration_from_resultant(resultant, samples.shape[-1])
 
 
+def fuse(mean: Tensor, concentration: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the normalised product of von Mises-Fisher densities: several images of one identity as one distribution.
+
+    The product of vMF(mu_i, kappa_i) is vMF with natural parameter sum_i kappa_i mu_i, so sure images count more, and
+    images that contradict each other leave a small concentration.
+
+    Args:
+        mean: (..., N, M) mean directions.
+        concentration: (..., N) concentrations >= 0.
+
+    Returns:
+        Mean direction (..., M), zeros where everything cancels, and concentration (...).
+    """
+    if mean.dim() < 2 or mean.shape[-2] == 0 or concentration.shape != mean.shape[:-1]:
+        raise ValueError(
+            f"mean has shape {tuple(mean.shape)}, concentration {tuple(concentration.shape)}; expected (..., N, M) "
+            "with N >= 1, and (..., N)."
+        )
+    natural = (concentration.unsqueeze(-1) * torch.nn.functional.normalize(mean, dim=-1)).sum(dim=-2)
+    return torch.nn.functional.normalize(natural, dim=-1), torch.linalg.vector_norm(natural, dim=-1)
+
+
 def _residual(kappa: Tensor, target: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """A_M(kappa) - target and A_M'(kappa), without a graph."""
     with torch.enable_grad():

@@ -36,7 +36,7 @@ def product_kernel(nu_z: Tensor, nu_p: Tensor, *, rho: float) -> Tensor:
     if not rho > 0:
         raise ValueError(f"rho is {rho!r}; the order of the product kernel must be > 0.")
     dim = _common_dim(nu_z, nu_p)
-    square_z, square_p = _squares(nu_z), _squares(nu_p)
+    square_z, square_p = nu_z.square().sum(-1), nu_p.square().sum(-1)
     joint = (square_z.unsqueeze(1) + square_p + 2 * nu_z @ nu_p.T).clamp_min(0) * rho**2
     separate = _decay(square_z, dim).unsqueeze(1) + _decay(square_p, dim)
     return rho * separate - _decay(joint, dim) + (2 * rho - 1) * log_c0(dim)
@@ -45,7 +45,7 @@ def product_kernel(nu_z: Tensor, nu_p: Tensor, *, rho: float) -> Tensor:
 def kl(nu_z: Tensor, nu_p: Tensor) -> Tensor:
     """KL(vMF(nu_z) || vMF(nu_p)) >= 0 of `nu_z` (B, M) and `nu_p` (C, M), the first the reference. Returns (B, C)."""
     dim = _common_dim(nu_z, nu_p)
-    square_z, square_p = _squares(nu_z), _squares(nu_p)
+    square_z, square_p = nu_z.square().sum(-1), nu_p.square().sum(-1)
     difference = _decay(square_z, dim).unsqueeze(1) - _decay(square_p, dim)
     ratio = scaled_ratio_of_square(square_z, dim).unsqueeze(1)
     return difference + ratio * (square_z.unsqueeze(1) - nu_z @ nu_p.T)
@@ -54,10 +54,6 @@ def kl(nu_z: Tensor, nu_p: Tensor) -> Tensor:
 def _decay(square: Tensor, dim: int) -> Tensor:
     """Return log C_M(kappa) - log C_M(0): the constant cancels in differences and would cost digits in float32."""
     return log_normalizer_of_square(square, dim, constant=False)
-
-
-def _squares(nu: Tensor) -> Tensor:
-    return nu.square().sum(-1)
 
 
 def _common_dim(nu_z: Tensor, nu_p: Tensor) -> int:

@@ -28,13 +28,6 @@ from .von_mises_fisher import VonMisesFisher
 Normalizer = Literal["exact", "paper", "none"]
 
 
-def check_normalizer(normalizer: Normalizer) -> Normalizer:
-    """Return `normalizer` if it names one of the three factors D."""
-    if normalizer not in get_args(Normalizer):
-        raise ValueError(f"normalizer is {normalizer!r}; allowed: {', '.join(map(repr, get_args(Normalizer)))}.")
-    return normalizer
-
-
 class NonIsotropicVonMisesFisher(Distribution):
     """nivMF with `loc` (..., M), unit rows, and per-dimension `concentration` or `log_concentration` (..., M)."""
 
@@ -52,8 +45,10 @@ class NonIsotropicVonMisesFisher(Distribution):
     ) -> None:
         if (concentration is None) == (log_concentration is None):
             raise ValueError("give either concentration or log_concentration, not both and not neither.")
+        if normalizer not in get_args(Normalizer):
+            raise ValueError(f"normalizer is {normalizer!r}; allowed: {', '.join(map(repr, get_args(Normalizer)))}.")
         logs = concentration.log() if concentration is not None else log_concentration
-        self.normalizer = check_normalizer(normalizer)
+        self.normalizer = normalizer
         self.loc, self.log_concentration = torch.broadcast_tensors(loc, logs)
         super().__init__(self.loc.shape[:-1], self.loc.shape[-1:], validate_args=validate_args)
 

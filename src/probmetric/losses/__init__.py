@@ -15,52 +15,24 @@ from probmetric.lazy import exported
 from probmetric.registry import Registry
 
 if TYPE_CHECKING:
-    from probmetric.losses._base import (
-        Loss,
-        ProxyLoss,
-        class_means,
-        cosine_similarities,
-        excluded,
-        inverse_norm,
-        log_one_plus_exp,
-        log_one_plus_sum_exp,
-        pairwise_distances,
-        safe_sqrt,
-        squared_distances,
-        unit,
-        without_target,
-    )
-
-REGISTRY = Registry(
-    "loss", "probmetric.losses", context=("num_classes", "dim"), constants=("has_proxies", "is_classifier")
-)
-register, list_losses = REGISTRY.register, REGISTRY.names
+    from probmetric.losses._base import Loss, ProxyLoss, cosine_similarities, unit
 
 __all__ = [
     "REGISTRY",
     "Loss",
     "ProxyLoss",
-    "class_means",
     "cosine_similarities",
     "create_loss",
-    "excluded",
-    "inverse_norm",
     "list_losses",
-    "log_one_plus_exp",
-    "log_one_plus_sum_exp",
-    "pairwise_distances",
     "register",
-    "safe_sqrt",
-    "squared_distances",
     "unit",
-    "without_target",
 ]
 
-_BASE = (
-    *("Loss", "ProxyLoss", "class_means", "cosine_similarities", "excluded", "inverse_norm", "log_one_plus_exp"),
-    *("log_one_plus_sum_exp", "pairwise_distances", "safe_sqrt", "squared_distances", "unit", "without_target"),
+REGISTRY = Registry(
+    "loss", "probmetric.losses", context=("num_classes", "dim"), constants=("has_proxies", "is_classifier")
 )
-__getattr__ = exported(__name__, dict.fromkeys(_BASE, "_base"))
+register, list_losses = REGISTRY.register, REGISTRY.names
+__getattr__ = exported(__name__, dict.fromkeys(("Loss", "ProxyLoss", "cosine_similarities", "unit"), "_base"))
 
 
 def create_loss(name: str, *, num_classes: int, dim: int, **options: Any) -> Loss:

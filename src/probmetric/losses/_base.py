@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from probmetric.errors import ProbMetricError
 from probmetric.losses import REGISTRY
@@ -38,8 +39,8 @@ class LossError(ProbMetricError, TypeError):
 class Loss(nn.Module):
     """Base of all losses.
 
-    Subclasses implement `compute`. `num_classes` is C, the number of training classes (labels are 0..C-1), and
-    `dim` is M, the embedding's dimension.
+    Subclasses implement `compute`, or `logits` alone for their cross-entropy. `num_classes` is C, the number of
+    training classes (labels are 0..C-1), and `dim` is M, the embedding's dimension.
     """
 
     has_proxies: ClassVar[Flag] = False
@@ -94,8 +95,14 @@ class Loss(nn.Module):
         return self(head(features), labels, generator=generator)
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return the loss itself: `embeddings` (B, M) in working precision, `labels` (B,), to a scalar."""
-        raise NotImplementedError
+        """Return the loss itself: `embeddings` (B, M) in working precision, `labels` (B,), to a scalar.
+
+        A loss that only defines `logits` is their mean cross-entropy.
+        """
+        logits = self.logits(embeddings)
+        if logits is None:
+            raise NotImplementedError
+        return F.cross_entropy(logits, labels)
 
     def logits(self, embeddings: Tensor) -> Tensor | None:
         """Return class logits (B, C) of `embeddings` (B, M), or None where the loss defines no classifier."""
@@ -216,11 +223,6 @@ def cosine_similarities(embeddings: Tensor, proxies: Tensor) -> Tensor:
     The proxies' norms divide the product, which is smaller than a normalised copy of many proxies.
     """
     return (unit(embeddings) @ proxies.T) * inverse_norm(proxies).T
-
-
-def squared_distances(embeddings: Tensor, proxies: Tensor) -> Tensor:
-    """Return squared Euclidean distances (B, P) on the unit sphere: 2 - 2 cos, never negative."""
-    return (2.0 - 2.0 * cosine_similarities(embeddings, proxies)).clamp_min(0.0)
 
 
 def pairwise_distances(embeddings: Tensor) -> Tensor:

@@ -23,27 +23,27 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-SOFT_CLAMP = 0.636
+SOFT_CLAMP, CLAMP = 0.636, 2.0
 Condition = Literal["dense", "start", "mid", "end"]
 
 
 class CouplingBlock(nn.Module):
-    """One permutation and two affine couplings on vectors of `dim` (M), conditioned on `condition_dim` numbers."""
+    """One permutation and two affine couplings on vectors of `dim` (M), which see a condition (M) or do not."""
 
     order: Tensor
     inverse_order: Tensor
 
-    def __init__(self, dim: int, condition_dim: int, width: int, depth: int, clamp: float, seed: int) -> None:
+    def __init__(self, dim: int, *, sees_condition: bool, width: int, depth: int, seed: int) -> None:
         super().__init__()
-        self.first, self.clamp = round(dim / 2), clamp
-        second = dim - self.first
+        self.first, self.sees_condition = round(dim / 2), sees_condition
+        second, condition_dim = dim - self.first, dim if sees_condition else 0
         self.net1 = _network(self.first + condition_dim, 2 * second, width, depth)
         self.net2 = _network(second + condition_dim, 2 * self.first, width, depth)
         order = torch.randperm(dim, generator=torch.Generator().manual_seed(seed))
         self.register_buffer("order", order)
         self.register_buffer("inverse_order", order.argsort())
 
-    def forward(self, x: Tensor, condition: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, condition: Tensor) -> tuple[Tensor, Tensor]:
         """Map x (B, M) to y (B, M) and log|det dy/dx| (B,)."""
         x1, x2 = x[:, self.order].tensor_split([self.first], dim=1)
         scale1, shift1 = self._affine(self.net2, x2, condition)
@@ -52,7 +52,7 @@ class CouplingBlock(nn.Module):
         y2 = x2 * scale2.exp() + shift2
         return torch.cat([y1, y2], dim=1), scale1.sum(dim=1) + scale2.sum(dim=1)
 
-    def inverse(self, y: Tensor, condition: Tensor | None) -> Tensor:
+    def inverse(self, y: Tensor, condition: Tensor) -> Tensor:
         """Map y (B, M) back to x (B, M)."""
         y1, y2 = y.tensor_split([self.first], dim=1)
         scale2, shift2 = self._affine(self.net1, y1, condition)
@@ -61,38 +61,35 @@ class CouplingBlock(nn.Module):
         x1 = (y1 - shift1) * (-scale1).exp()
         return torch.cat([x1, x2], dim=1)[:, self.inverse_order]
 
-    def _affine(self, network: nn.Module, passive: Tensor, condition: Tensor | None) -> tuple[Tensor, Tensor]:
-        inputs = passive if condition is None else torch.cat([passive, condition], dim=1)
+    def _affine(self, network: nn.Module, passive: Tensor, condition: Tensor) -> tuple[Tensor, Tensor]:
+        inputs = torch.cat([passive, condition], dim=1) if self.sees_condition else passive
         scale, shift = network(inputs).chunk(2, dim=1)
-        return SOFT_CLAMP * self.clamp * scale.atan(), shift
+        return SOFT_CLAMP * CLAMP * scale.atan(), shift
 
 
 class ConditionalFlow(nn.Module):
     """`blocks` coupling blocks; `condition` says which of them see the condition (`dense`: all)."""
 
-    def __init__(
-        self, dim: int, *, blocks: int, width: int, depth: int, condition: Condition = "dense", clamp: float = 2.0
-    ) -> None:
+    def __init__(self, dim: int, *, blocks: int, width: int, depth: int, condition: Condition = "dense") -> None:
         super().__init__()
         seen = {"dense": range(blocks), "start": [0], "mid": [blocks // 2], "end": [blocks - 1]}[condition]
-        self.conditioned = [index in seen for index in range(blocks)]
         self.blocks = nn.ModuleList(
-            CouplingBlock(dim, dim if sees else 0, width, depth, clamp, seed=index)
-            for index, sees in enumerate(self.conditioned)
+            CouplingBlock(dim, sees_condition=index in seen, width=width, depth=depth, seed=index)
+            for index in range(blocks)
         )
 
     def forward(self, x: Tensor, condition: Tensor) -> tuple[Tensor, Tensor]:
         """Return residuals (B, M) of x (B, M) given `condition` (B, M), and log|det| of the map (B,)."""
         total = x.new_zeros(len(x))
-        for block, sees in zip(self.blocks, self.conditioned, strict=True):
-            x, log_det = block(x, condition if sees else None)
+        for block in self.blocks:
+            x, log_det = block(x, condition)
             total = total + log_det
         return x, total
 
     def inverse(self, residual: Tensor, condition: Tensor) -> Tensor:
         """Return the x (B, M) that `forward` maps to `residual` (B, M)."""
-        for block, sees in reversed(list(zip(self.blocks, self.conditioned, strict=True))):
-            residual = block.inverse(residual, condition if sees else None)  # type: ignore[operator]
+        for block in reversed(list(self.blocks)):
+            residual = block.inverse(residual, condition)  # type: ignore[operator]
         return residual
 
 

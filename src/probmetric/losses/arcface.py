@@ -10,7 +10,7 @@ gradient of every obtuse angle; none of their tables reports it and it is not re
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from probmetric.losses import register
 from probmetric.losses.cosine import CosineSoftmax
-from probmetric.registry import CountOrZero, LearningRate, Positive, Range
+from probmetric.registry import CountOrZero, Range
 
 
 @register
@@ -30,15 +30,11 @@ class ArcFace(CosineSoftmax):
     def __init__(
         self,
         *,
-        num_classes: int,
-        dim: int,
         margin: Annotated[float, Range(low=0, below=torch.pi)] = 0.3,
         margin_from_epoch: CountOrZero = 0,
-        scale: Positive = 16.0,
-        learn_scale: bool = True,
-        scale_lr: LearningRate = 0.001,
+        **shared: Any,
     ) -> None:
-        super().__init__(num_classes=num_classes, dim=dim, scale=scale, learn_scale=learn_scale, scale_lr=scale_lr)
+        super().__init__(**shared)
         self.margin, self.margin_from_epoch = margin, margin_from_epoch
         self.register_buffer("margin_is_on", torch.zeros(()))
         self.set_epoch(0)

@@ -56,23 +56,18 @@ class Contrastive(Loss):
         distance = pairwise_distances(embeddings)
         same = labels[:, None] == labels[None, :]
         positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-        positive_weight, negative_weight = self._multiplicities(distance.detach(), positive, ~same)
+        counts = positive, ~same
+        if self.mining != "none":
+            counts = triplets_of_pairs(distance.detach(), *counts, margin=self.margin, mining=self.mining)
+        of_positive, of_negative = (count.to(distance.dtype) for count in counts)
         hinge = (self.margin - distance).clamp_min(0.0)
-        return self._mean_of_nonzero(distance, positive_weight) + self._mean_of_nonzero(hinge, negative_weight)
+        return self._mean_of_nonzero(distance, of_positive) + self._mean_of_nonzero(hinge, of_negative)
 
     def _mean_of_nonzero(self, length: Tensor, weight: Tensor) -> Tensor:
         """Return the weighted mean of the terms of `length` (B, B) that are not zero; 0 where there are none."""
         term = length if self.linear else 0.5 * length.square()
         weight = weight * (term.detach() > 0)
         return (weight * term).sum() / weight.sum().clamp_min(1.0)
-
-    def _multiplicities(self, distance: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        """Return how many kept triplets each positive and each negative pair (B, B) belongs to."""
-        if self.mining == "none":
-            return positive.to(distance.dtype), negative.to(distance.dtype)
-        counts = triplets_of_pairs(distance, positive, negative, margin=self.margin, mining=self.mining)
-        of_positive, of_negative = (count.to(distance.dtype) for count in counts)
-        return of_positive, of_negative
 
 
 def triplets_of_pairs(
@@ -87,23 +82,17 @@ def triplets_of_pairs(
         margin: m.
         mining: which triplets are kept.
     """
-    low, high = _kept_violations(margin, mining)
+    low, high = {
+        "all": (-math.inf, margin),
+        "hard": (-math.inf, min(0.0, margin)),
+        "semihard": (0.0, margin),
+        "easy": (margin, math.inf),
+    }[mining]  # a triplet is kept where low < D <= high
     of_positives = _ranked(distance, negative)
     of_negatives = _ranked(distance, positive)
     negatives_of_pair = of_positives(high, True) - of_positives(low, True)
     positives_of_pair = of_negatives(-low, False) - of_negatives(-high, False)
     return positive * negatives_of_pair, negative * positives_of_pair
-
-
-def _kept_violations(margin: float, mining: Mining) -> tuple[float, float]:
-    """Return low and high: triplets are kept where low < D <= high."""
-    infinity = float("inf")
-    return {
-        "all": (-infinity, margin),
-        "hard": (-infinity, min(0.0, margin)),
-        "semihard": (0.0, margin),
-        "easy": (margin, infinity),
-    }[mining]
 
 
 def _ranked(distance: Tensor, mask: Tensor) -> Callable[[float, bool], Tensor]:

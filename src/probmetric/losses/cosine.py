@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from probmetric.losses import register
 from probmetric.losses._base import Loss, cosine_similarities
@@ -25,7 +24,15 @@ class CosineSoftmax(Loss):
 
     is_classifier = True
 
-    def __init__(self, *, num_classes: int, dim: int, scale: float, learn_scale: bool, scale_lr: float) -> None:
+    def __init__(
+        self,
+        *,
+        num_classes: int,
+        dim: int,
+        scale: Positive = 16.0,
+        learn_scale: bool = True,
+        scale_lr: LearningRate = 0.001,
+    ) -> None:
         super().__init__(num_classes=num_classes, dim=dim)
         self.scale_lr = scale_lr
         self.weight = nn.Parameter(torch.empty(num_classes, dim).uniform_(-(dim**-0.5), dim**-0.5))
@@ -41,14 +48,9 @@ class CosineSoftmax(Loss):
 
     def optimizer_groups(self) -> list[dict[str, Any]]:
         """Return class weights at the base learning rate; log beta at `scale_lr` without momentum."""
-        scale = {
-            "params": [self.log_scale],
-            "lr": self.scale_lr,
-            "weight_decay": 0.0,
-            "momentum": 0.0,
-            "nesterov": False,
-        }
-        return [{"params": [self.weight], "lr_multiplier": 1.0, "weight_decay": 0.0}, scale]
+        weights = {"params": [self.weight], "lr_multiplier": 1.0, "weight_decay": 0.0}
+        scale = {"params": [self.log_scale], "lr": self.scale_lr, "weight_decay": 0.0}
+        return [weights, scale | {"momentum": 0.0, "nesterov": False}]
 
     def diagnostics(self) -> dict[str, float]:
         """Return the inverse temperature beta."""
@@ -58,18 +60,3 @@ class CosineSoftmax(Loss):
 @register
 class Cosine(CosineSoftmax):
     """Cross-entropy over scaled cosines; `scale` is the initial inverse temperature."""
-
-    def __init__(
-        self,
-        *,
-        num_classes: int,
-        dim: int,
-        scale: Positive = 16.0,
-        learn_scale: bool = True,
-        scale_lr: LearningRate = 0.001,
-    ) -> None:
-        super().__init__(num_classes=num_classes, dim=dim, scale=scale, learn_scale=learn_scale, scale_lr=scale_lr)
-
-    def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return the mean cross-entropy over the batch."""
-        return F.cross_entropy(self.logits(embeddings), labels)

@@ -19,7 +19,6 @@ The (images, samples, classes) log-densities come from two matrix products over 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import torch
@@ -31,7 +30,7 @@ from probmetric.directional import VonMisesFisher
 from probmetric.directional.normalizer import log_normalizer_of_square
 from probmetric.losses import create_loss, register
 from probmetric.losses._base import SCALED, WITH_MARGIN, Loss, options_of, unit
-from probmetric.losses._nivmf import nivmf_log_densities, nivmf_log_likelihoods
+from probmetric.losses._nivmf import nivmf_log_likelihoods, unstretched_log_densities
 from probmetric.losses._released_vmf import quadratic_log_normalizer, released_samples
 from probmetric.losses.sample_proxy import Released, SampleProxyLoss, by_fidelity, some_rows
 from probmetric.registry import Count, NotNegative, Positive, When
@@ -69,17 +68,12 @@ class ELNivMF(SampleProxyLoss):
         self.guidance: Loss | None = None
         if guidance != "none" and guidance_weight > 0:
             fidelity = "as_published" if self.published else "corrected"
-            options = {"fidelity": fidelity, "scale": guide_scale, "margin": guide_margin}
-            self.guidance = self._create_guide(guidance, options_of(guidance, options))
+            options = options_of(guidance, {"fidelity": fidelity, "scale": guide_scale, "margin": guide_margin})
+            self.guidance = create_loss(guidance, num_classes=self.num_classes, dim=self.dim, **options)
+            if self.guidance.get_parameter("proxies").shape == self.proxies.shape:  # one per class: ours
+                del self.guidance.proxies
+                self.guidance.register_buffer("proxies", torch.empty(0), persistent=False)
             self.register_buffer("guidance_scale", torch.tensor(1.0))
-
-    def _create_guide(self, name: str, options: Mapping[str, Any]) -> Loss:
-        """Return the guiding loss; where it has one proxy per class, its directions are ours."""
-        loss = create_loss(name, num_classes=self.num_classes, dim=self.dim, **options)
-        if loss.get_parameter("proxies").shape == self.proxies.shape:
-            del loss.proxies
-            loss.register_buffer("proxies", torch.empty(0), persistent=False)
-        return loss
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
         """Cross-entropy over the estimated log expected likelihoods, the prior and the guiding loss."""
@@ -91,8 +85,8 @@ class ELNivMF(SampleProxyLoss):
     def _guide(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the guiding loss, on our proxies where it has one per class."""
         assert self.guidance is not None
-        has_proxies = "proxies" in dict(self.guidance.named_parameters())
-        shared: dict[str, Tensor] = {} if has_proxies else {"proxies": self.proxies}
+        buffers = dict(self.guidance.named_buffers())
+        shared: dict[str, Tensor] = {"proxies": self.proxies} if "proxies" in buffers else {}
         value: Tensor = functional_call(self.guidance, shared, (embeddings, labels))
         return value
 
@@ -135,9 +129,7 @@ class ELNivMF(SampleProxyLoss):
                 draws, self.proxies, logs, log_normalizer_of_square, self.normalizer
             )
         points = draws.flatten(0, 1)
-        densities = nivmf_log_densities(
-            points, self.proxies, logs, quadratic_log_normalizer, self.normalizer, stretch=False
-        )
+        densities = unstretched_log_densities(points, self.proxies, logs, quadratic_log_normalizer, self.normalizer)
         by_draw = self.inverse_temperature() * densities.unflatten(0, draws.shape[:2])
         return by_draw.logsumexp(dim=0) - math.log(self.samples)
 

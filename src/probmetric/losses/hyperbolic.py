@@ -25,11 +25,10 @@ here. At c = 1e-5 the geometry is Euclidean in all but name: logit = 4 <x - p, n
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from probmetric.losses import register
 from probmetric.losses._base import Loss, unit
@@ -68,29 +67,10 @@ class Hyperbolic(Loss):
         c, points, normal_norm = self.curvature, self.to_ball(self.points), self.normals.norm(dim=1)
         x, directions = self.to_ball(embeddings), unit(self.normals)
         if self.riemannian and x.requires_grad:
-            x = _ScaleGradient.apply(x, (1.0 - c * x.square().sum(dim=1, keepdim=True)).square() / 4.0)
+            metric = (1.0 - c * x.detach().square().sum(dim=1, keepdim=True)).square() / 4.0
+            x.register_hook(lambda gradient: gradient * metric)
         x_gap = 1.0 - c * x.square().sum(dim=1, keepdim=True)
         p_gap = 1.0 - c * points.square().sum(dim=1)
         along = p_gap * (x @ directions.T)
         offset = (2.0 - x_gap - 2.0 * c * (x @ points.T)) * (points * directions).sum(dim=1)
         return 2.0 * normal_norm / c**0.5 * torch.asinh(2.0 * c**0.5 * (along - offset) / (x_gap * p_gap))
-
-    def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return the mean cross-entropy over the batch."""
-        return F.cross_entropy(self.logits(embeddings), labels)
-
-
-class _ScaleGradient(torch.autograd.Function):
-    """Identity whose gradient is multiplied by `factor`."""
-
-    @staticmethod
-    def forward(x: Tensor, factor: Tensor) -> Tensor:  # (B, M), (B, 1)
-        return x.view_as(x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[1])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0] * ctx.saved_tensors[0], None

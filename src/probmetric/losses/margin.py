@@ -12,8 +12,8 @@ distance of two uniform points on the sphere,
 
 Below `cutoff` all negatives weigh the same: it is Wu et al.'s lambda, the bound of their weights. In tens of dimensions
 1 / q falls so fast above it that one nearest negative takes all draws: a network from scratch, whose negatives all
-start below 1.4, needs a `cutoff` near the boundary (docs/losses.md). Negatives at `upper_cutoff` and beyond are not
-drawn: Wu et al.'s code has 1.4 = beta + margin, Roth et al. took it out (2, the default here).
+start below 1.4, needs a `cutoff` near the boundary (docs/findings/losses.md). Negatives at `upper_cutoff` and beyond
+are not drawn: Wu et al.'s code has 1.4 = beta + margin, Roth et al. took it out (2, the default here).
 
 Anchors without a positive or without a negative to draw in the batch drop that term.
 """

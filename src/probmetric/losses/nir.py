@@ -103,8 +103,7 @@ class NIR(Loss):
 
     def class_proxies(self) -> tuple[Tensor, Tensor] | None:
         """Return proxies of the base loss."""
-        proxies: tuple[Tensor, Tensor] | None = self.base.class_proxies()
-        return proxies
+        return self.base.class_proxies()
 
     def nll(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the negative log-density (B,) of `embeddings` (B, M) as samples of `labels` (B,), up to a constant."""

@@ -36,9 +36,7 @@ squared distance s, whose clamps give exact zero slopes; d itself would have an 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -52,41 +50,46 @@ TILE = 1024
 DENSE_SHARE = 16
 """A tile with more than one acting pair in this many is evaluated whole instead of pair by pair."""
 
-Potential = Callable[[Tensor], tuple[Tensor, Tensor]]
-
-
-@dataclass(frozen=True)
-class Interaction:
-    """Two potentials, each mapping squared distances s (...) to values and slopes d psi / d s, both (...).
-
-    The repulsion must be zero where s >= `reach`.
-    """
-
-    attraction: Potential
-    repulsion: Potential
-    reach: float
-
 
 class FieldLoss(ProxyLoss):
-    """A loss whose value is the energy of the batch's embeddings and all proxies; row c K + k is proxy k of class c."""
+    """A loss whose value is the energy of the batch's embeddings and all proxies; row c K + k is proxy k of class c.
+
+    A subclass gives the two potentials, of squared distances s (...), in ordinary operations.
+    """
 
     wants_groups = 2
-    proxy_labels: Tensor
 
-    def __init__(self, *, num_classes: int, dim: int, proxies_per_class: int, proxy_lr: float) -> None:
+    def __init__(
+        self,
+        *,
+        num_classes: int,
+        dim: int,
+        proxies_per_class: CountOrZero = 15,
+        delta_attraction: ChordLength = 0.2,
+        delta_repulsion: ChordLength = 0.2,
+        proxy_lr: LearningRate = 0.01,
+    ) -> None:
         super().__init__(num_classes=num_classes, dim=dim, proxy_lr=proxy_lr, per_class=proxies_per_class)
-        owners = torch.arange(num_classes).repeat_interleave(proxies_per_class)
-        self.register_buffer("proxy_labels", owners, persistent=False)
+        self.delta_attraction, self.delta_repulsion = delta_attraction, delta_repulsion
 
     def class_proxies(self) -> tuple[Tensor, Tensor]:
         """Return unit proxies (C K, M) and the class (C K,) of each."""
-        return unit(self.proxies), self.proxy_labels
+        classes = torch.arange(self.num_classes, device=self.proxies.device)
+        return unit(self.proxies), classes.repeat_interleave(len(self.proxies) // self.num_classes)
 
-    def energy(self, embeddings: Tensor, labels: Tensor, interaction: Interaction) -> tuple[Tensor, Tensor]:
+    def attraction(self, squared: Tensor) -> Tensor:
+        """Return the potential of a pair of one class."""
+        raise NotImplementedError
+
+    def repulsion(self, squared: Tensor) -> Tensor:
+        """Return the potential of a pair of two classes: zero from `delta_repulsion`^2 on."""
+        raise NotImplementedError
+
+    def energy(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return energy of embeddings (B, M) and proxies (C K, M), and the labels (B + C K,) of all these points."""
-        points = torch.cat([unit(embeddings), unit(self.proxies)])
-        owners = torch.cat([labels, self.proxy_labels])
-        total: Tensor = _PairEnergy.apply(points, owners, interaction)
+        directions, classes = self.class_proxies()
+        points, owners = torch.cat([unit(embeddings), directions]), torch.cat([labels, classes])
+        total: Tensor = _PairEnergy.apply(points, owners, self)
         return total, owners
 
 
@@ -97,32 +100,25 @@ class PotentialField(FieldLoss):
     def __init__(
         self,
         *,
-        num_classes: int,
-        dim: int,
-        proxies_per_class: CountOrZero = 15,
         alpha: NotNegative = 4.0,
-        delta_attraction: ChordLength = 0.2,
         delta_repulsion: ChordLength = 0.2,
         min_distance: Annotated[float, Range(above=0, below="delta_repulsion")] = 0.05,
-        proxy_lr: LearningRate = 0.01,
         energy: Literal["relative", "eq6"] = "relative",
+        **shared: Any,
     ) -> None:
-        super().__init__(num_classes=num_classes, dim=dim, proxies_per_class=proxies_per_class, proxy_lr=proxy_lr)
-        self.alpha, self.delta_attraction, self.delta_repulsion = alpha, delta_attraction, delta_repulsion
-        self.min_distance, self.relative = min_distance, energy == "relative"
+        super().__init__(delta_repulsion=delta_repulsion, **shared)
+        self.alpha, self.min_distance, self.relative = alpha, min_distance, energy == "relative"
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return the relative energy per image, or U of eq. 6."""
-        interaction = Interaction(self._attraction, self._repulsion, self.delta_repulsion**2)
-        total, owners = self.energy(embeddings, labels, interaction)
+        total, owners = self.energy(embeddings, labels)
         if self.relative:
             return total / len(labels)
-        pairs = count_repelling_pairs(owners, self.num_classes).to(total.dtype)
-        constant = self._level(self.delta_repulsion) * pairs
-        return (total - self._level(self.delta_attraction) * len(owners) + constant) / self._unit_of_energy()
-
-    def _unit_of_energy(self) -> float:
-        return self.delta_attraction**self.alpha
+        counts = torch.bincount(owners, minlength=self.num_classes).double()
+        repelling = (counts.sum().square() - counts.square().sum()).to(total.dtype)
+        constant = self._level(self.delta_repulsion) * repelling
+        total = total - self._level(self.delta_attraction) * len(owners) + constant
+        return total / self.delta_attraction**self.alpha
 
     def _level(self, distance: float) -> float:
         """Return the magnitude of the potential at `distance`, in units of the energy of contact."""
@@ -134,36 +130,27 @@ class PotentialField(FieldLoss):
             return (squared / self.delta_attraction**2) ** (-0.5 * self.alpha)
         return -0.5 * squared.log()
 
-    def _slope(self, squared: Tensor, magnitude: Tensor) -> Tensor:
-        """Return the derivative of the magnitude by the squared distance, negated."""
-        return 0.5 * self.alpha * magnitude / squared if self.alpha > 0 else 0.5 / squared
+    def attraction(self, squared: Tensor) -> Tensor:
+        """-max(d, delta_att)^-alpha, in units of the energy of contact."""
+        return -self._magnitude(squared.clamp_min(self.delta_attraction**2))
 
-    def _attraction(self, squared: Tensor) -> tuple[Tensor, Tensor]:
-        held = squared.clamp_min(self.delta_attraction**2)
-        magnitude = self._magnitude(held)
-        return -magnitude, self._slope(held, magnitude) * (squared > self.delta_attraction**2)
-
-    def _repulsion(self, squared: Tensor) -> tuple[Tensor, Tensor]:
-        low, high = self.min_distance**2, self.delta_repulsion**2
-        held = squared.clamp(low, high)
-        magnitude = self._magnitude(held)
-        acting = (squared > low) & (squared < high)
-        return magnitude - self._level(self.delta_repulsion), -self._slope(held, magnitude) * acting
+    def repulsion(self, squared: Tensor) -> Tensor:
+        """Return min(d, delta_rep)^-alpha above its value at delta_rep, in units of the energy of contact."""
+        held = squared.clamp(self.min_distance**2, self.delta_repulsion**2)
+        return self._magnitude(held) - self._level(self.delta_repulsion)
 
 
 class _PairEnergy(torch.autograd.Function):
     """Scalar energy of unit `vectors` (N, M) with `labels` (N,)."""
 
     @staticmethod
-    def forward(
-        ctx: torch.autograd.function.FunctionCtx, vectors: Tensor, labels: Tensor, interaction: Interaction
-    ) -> Tensor:
+    def forward(ctx: torch.autograd.function.FunctionCtx, vectors: Tensor, labels: Tensor, field: FieldLoss) -> Tensor:
         gradient = torch.zeros_like(vectors) if ctx.needs_input_grad[0] else None  # type: ignore[attr-defined]
         energies = []
         for first in range(0, len(vectors), TILE):
             for second in range(first, len(vectors), TILE):
                 rows, columns = slice(first, first + TILE), slice(second, second + TILE)
-                energies.append(_tile(vectors, labels, interaction, rows, columns, gradient))
+                energies.append(_tile(vectors, labels, field, rows, columns, gradient))
         if gradient is not None:
             ctx.save_for_backward(gradient)
         return torch.stack(energies).sum()
@@ -177,7 +164,7 @@ class _PairEnergy(torch.autograd.Function):
 def _tile(
     vectors: Tensor,  # (N, M)
     labels: Tensor,  # (N,)
-    interaction: Interaction,
+    field: FieldLoss,
     rows: slice,
     columns: slice,
     gradient: Tensor | None,  # (N, M), added to
@@ -186,17 +173,17 @@ def _tile(
     diagonal = rows == columns
     inner = vectors[rows] @ vectors[columns].T
     same = labels[rows, None] == labels[None, columns]
-    acting = same | (inner > 1.0 - 0.5 * interaction.reach)
+    acting = same | (inner > 1.0 - 0.5 * field.delta_repulsion**2)
     if diagonal:
         acting.fill_diagonal_(False)
     if int(torch.count_nonzero(acting)) * DENSE_SHARE > acting.numel():
-        energy, matrix = _evaluate(interaction, inner, same)
+        energy, matrix = _evaluate(field, inner, same)
         energy, matrix = energy * acting, matrix * acting
     else:
         i, j = acting.nonzero(as_tuple=True)
         if len(i) == 0:
             return inner.new_zeros(())
-        energy, force = _evaluate(interaction, inner[i, j], same[i, j])
+        energy, force = _evaluate(field, inner[i, j], same[i, j])
         moving = force != 0
         matrix = torch.sparse_coo_tensor(
             torch.stack([i[moving], j[moving]]), force[moving], inner.shape, is_coalesced=True, check_invariants=False
@@ -209,7 +196,7 @@ def _tile(
 
 
 def _evaluate(
-    interaction: Interaction,
+    field: FieldLoss,
     inner: Tensor,  # (...) inner products of pairs
     attracted: Tensor,  # (...) whether a pair is of one class
 ) -> tuple[Tensor, Tensor]:  # (...), (...)
@@ -217,12 +204,8 @@ def _evaluate(
 
     Each pair is counted from both of its ends, so f = 2 psi'(s) (-2).
     """
-    squared = (2.0 - 2.0 * inner).clamp_min(0.0)
-    (pull, pull_slope), (push, push_slope) = interaction.attraction(squared), interaction.repulsion(squared)
-    return torch.where(attracted, pull, push), -4.0 * torch.where(attracted, pull_slope, push_slope)
-
-
-def count_repelling_pairs(owners: Tensor, num_classes: int) -> Tensor:
-    """Number of ordered pairs of different classes among the labels `owners` (N,), as float64."""
-    counts = torch.bincount(owners, minlength=num_classes).double()
-    return counts.sum().square() - counts.square().sum()
+    squared = (2.0 - 2.0 * inner).clamp_min(0.0).requires_grad_()
+    with torch.enable_grad():
+        energy = torch.where(attracted, field.attraction(squared), field.repulsion(squared))
+        (slope,) = torch.autograd.grad(energy.sum(), squared)
+    return energy.detach(), -4.0 * slope

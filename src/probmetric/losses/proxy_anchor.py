@@ -44,20 +44,15 @@ class ProxyAnchor(ProxyLoss):
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return the attraction of the batch's classes plus repulsion of all classes."""
         cosine = cosine_similarities(embeddings, self.proxies)
-        return proxy_anchor(cosine, labels, self.scale, self.margin, self.per_sample)
-
-
-def proxy_anchor(cosine: Tensor, labels: Tensor, scale: float, margin: float, per_sample: bool = False) -> Tensor:
-    """ProxyAnchor's value for cosines (B, C) and labels (B,); `per_sample` weights classes by their frequency."""
-    pull = -scale * (cosine.gather(1, labels[:, None]).squeeze(1) - margin)
-    attraction = _log_one_plus_sum_by_class(pull, labels, cosine.shape[1])
-    if per_sample:
-        attracted = attraction[labels].mean()
-    else:
-        counts = torch.zeros_like(attraction).index_add_(0, labels, torch.ones_like(pull))
-        attracted = attraction.sum() / (counts > 0).sum()
-    others = without_target(scale * (cosine + margin), labels)
-    return attracted + log_one_plus_exp(others.logsumexp(dim=0)).mean()
+        pull = -self.scale * (cosine.gather(1, labels[:, None]).squeeze(1) - self.margin)
+        attraction = _log_one_plus_sum_by_class(pull, labels, self.num_classes)
+        if self.per_sample:
+            attracted = attraction[labels].mean()
+        else:
+            counts = torch.zeros_like(attraction).index_add_(0, labels, torch.ones_like(pull))
+            attracted = attraction.sum() / (counts > 0).sum()
+        others = without_target(self.scale * (cosine + self.margin), labels)
+        return attracted + log_one_plus_exp(others.logsumexp(dim=0)).mean()
 
 
 def _log_one_plus_sum_by_class(exponent: Tensor, labels: Tensor, num_classes: int) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from probmetric.losses import register
-from probmetric.losses._base import ProxyLoss, squared_distances, without_target
+from probmetric.losses._base import ProxyLoss, cosine_similarities, without_target
 from probmetric.registry import LearningRate, Positive
 
 
@@ -30,7 +30,7 @@ class ProxyNCA(ProxyLoss):
 
     def logits(self, embeddings: Tensor) -> Tensor:
         """Return negative squared distances over the temperature, (B, C)."""
-        return squared_distances(embeddings, self.proxies) / -self.temperature
+        return (2.0 - 2.0 * cosine_similarities(embeddings, self.proxies)).clamp_min(0.0) / -self.temperature
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return the mean over the batch; with a single class there is nothing to repel."""

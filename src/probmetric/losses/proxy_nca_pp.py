@@ -9,40 +9,26 @@ code released with the non-isotropic papers calls ProxyNCA++
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from probmetric.losses import register
-from probmetric.losses._base import ProxyLoss, safe_sqrt, squared_distances
-from probmetric.registry import LearningRate, Positive
+from probmetric.losses._base import Loss, safe_sqrt
+from probmetric.losses.proxy_nca import ProxyNCA
 
 
 @register
-class ProxyNCAPlusPlus(ProxyLoss):
+class ProxyNCAPlusPlus(ProxyNCA):
     """ProxyNCA++ with one proxy per class."""
 
-    is_classifier = True
-
-    def __init__(
-        self,
-        *,
-        num_classes: int,
-        dim: int,
-        temperature: Positive = 0.1111111111111111,
-        proxy_lr: LearningRate = 0.01,
-        fidelity: Literal["corrected", "as_published"] = "corrected",
-    ) -> None:
-        super().__init__(num_classes=num_classes, dim=dim, proxy_lr=proxy_lr)
-        self.temperature, self.unsquared = temperature, fidelity == "as_published"
+    def __init__(self, *, fidelity: Literal["corrected", "as_published"] = "corrected", **shared: Any) -> None:
+        super().__init__(**shared)
+        self.unsquared = fidelity == "as_published"
 
     def logits(self, embeddings: Tensor) -> Tensor:
         """Return negative scaled distances, (B, C)."""
-        scaled = squared_distances(embeddings, self.proxies) / self.temperature
-        return -safe_sqrt(scaled) if self.unsquared else -scaled
+        logits = super().logits(embeddings)
+        return -safe_sqrt(-logits) if self.unsquared else logits
 
-    def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return the mean cross-entropy over the batch."""
-        return F.cross_entropy(self.logits(embeddings), labels)
+    compute = Loss.compute  # with the target's proxy in the sum

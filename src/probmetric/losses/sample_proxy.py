@@ -9,7 +9,7 @@ concentration kappa_p. t and kappa_p are learned.
     temperature        0 (default): `corrected` measures it once, at the warm start, so that the logits of an image
                        have a standard deviation of `START_SPREAD` over the classes (1 until then); `as_published`
                        takes the release's constant. Its constants belong to its own logits: under the exact
-                       normalisers t = 0.003 makes logits so far apart that nothing is learned (docs/losses.md).
+                       normalisers t = 0.003 makes logits so far apart that nothing is learned (findings/losses.md).
     embedding_scale    the released code multiplies the embedding layer's weights at initialisation. 0 (default)
                        measures the network once, at the warm start, and scales its mean norm to where A_M is
                        `resultant`.
@@ -56,7 +56,7 @@ from probmetric.directional.nonisotropic import Normalizer
 from probmetric.directional.normalizer import log_normalizer_of_square
 from probmetric.losses import register
 from probmetric.losses._base import Loss, class_means, cosine_similarities, unit
-from probmetric.losses._nivmf import nivmf_log_densities
+from probmetric.losses._nivmf import nivmf_log_likelihoods
 from probmetric.losses._released_vmf import quadratic_log_normalizer
 from probmetric.registry import LearningRate, NotNegative, OpenShare, Range
 
@@ -255,17 +255,15 @@ class SampleProxy(SampleProxyLoss):
         if self.distance == "cos":
             similarity = cosine_similarities(nu_z, self.proxies)
         elif self.distance == "nivmf":
-            similarity = self._log_density(nu_z)
+            log_c = _quadratic_512 if self.published else log_normalizer_of_square
+            points, logs = unit(nu_z).unsqueeze(0), self.log_concentrations()
+            similarity = nivmf_log_likelihoods(points, self.proxies, logs, log_c, self.normalizer)
         elif self.distance == "l2":
             nu_p = self.proxy_parameters()
             similarity = 2 * nu_z @ nu_p.T - nu_p.square().sum(dim=1)
         else:
             similarity = self._similarity(nu_z, self.proxy_parameters())
         return self.inverse_temperature() * similarity
-
-    def _log_density(self, nu_z: Tensor) -> Tensor:
-        log_c = _quadratic_512 if self.published else log_normalizer_of_square
-        return nivmf_log_densities(unit(nu_z), self.proxies, self.log_concentrations(), log_c, self.normalizer)
 
     def _similarity(self, nu_z: Tensor, nu_p: Tensor) -> Tensor:
         if not self.published:

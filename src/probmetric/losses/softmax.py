@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from probmetric.losses import register
 from probmetric.losses._base import Loss
@@ -29,7 +28,3 @@ class Softmax(Loss):
     def logits(self, embeddings: Tensor) -> Tensor:
         """Return inner products (B, C) with the class weights."""
         return embeddings @ self.weight.T
-
-    def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return the mean cross-entropy over the batch."""
-        return F.cross_entropy(self.logits(embeddings), labels)

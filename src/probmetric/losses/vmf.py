@@ -26,6 +26,7 @@ the ratio of both standard deviations, so that a step of Adam turns a class as f
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, Literal
 
@@ -89,15 +90,13 @@ class VMF(Loss):
         nu, beta = self.alpha * embeddings, self.log_scale.exp()
         square_z, square_w = nu.square().sum(dim=1), self.weight.square().sum(dim=1)
         draws = self._draw(nu, square_z, generator)
-        joint = self._joint_squares(draws.flatten(0, 1), square_w, beta)
-        log_c, ratio = self._log_normalizer, self._ratio
+        along = draws.flatten(0, 1)
+        joint = torch.addmm(square_w + beta**2, along, (2 * beta * self.weight).T).clamp_min(0)  # |w~_j + beta z_s|^2
+        log_c = self._log_normalizer
+        ratio = functools.partial(bounds_scaled_ratio if self.published else scaled_ratio_of_square, dim=self.dim)
         partition = (log_c(square_w) - log_c(joint)).logsumexp(dim=1).unflatten(0, draws.shape[:2]).mean(dim=0)
         agreement = (nu * self.weight[labels]).sum(dim=1)
         return (partition - beta * ratio(square_z) * ratio(square_w)[labels] * agreement).mean()
-
-    def _joint_squares(self, draws: Tensor, square_w: Tensor, beta: Tensor) -> Tensor:
-        """|w~_j + beta z_s|^2 (S B, C) for unit `draws` (S B, M)."""
-        return torch.addmm(square_w + beta**2, draws, (2 * beta * self.weight).T).clamp_min(0)
 
     def _draw(self, nu: Tensor, square: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return draws (S, rows, M) around the rows of `nu` (rows, M), whose squared norms are `square` (rows,)."""
@@ -110,9 +109,6 @@ class VMF(Loss):
         if self.published:
             return bounds_log_normalizer(square, self.dim)
         return log_normalizer_of_square(square, self.dim, constant=False)
-
-    def _ratio(self, square: Tensor) -> Tensor:
-        return (bounds_scaled_ratio if self.published else scaled_ratio_of_square)(square, self.dim)
 
     @torch.no_grad()
     def probabilities(self, embeddings: Tensor, *, generator: torch.Generator | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""The tables of metrics in docs/evaluation.md, written from the records.
+"""The tables of metrics in docs/reference/evaluation.md, written from the records.
 
 A table stands between `<!-- metrics: <group> <group> ... -->` and `<!-- end of metrics -->`.
 """

@@ -28,7 +28,7 @@ from probmetric.runs.plan import Run
 from probmetric.runs.source import module_digests
 from probmetric.trust import scores
 
-VERSIONS: dict[Step, int] = {"train": 1, "fit": 1, "embed": 3, "evaluate": 3}
+VERSIONS: dict[Step, int] = {"train": 1, "fit": 2, "embed": 3, "evaluate": 3}
 PRETRAINED = "pretrained"
 EVALUATION = "probmetric.runs.evaluate"
 

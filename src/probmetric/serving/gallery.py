@@ -27,14 +27,16 @@ from probmetric.retrieval.match import Match, find_match
 from probmetric.retrieval.neighbours import search
 from probmetric.serving import gallery_files, gallery_trust
 from probmetric.serving.gallery_files import GALLERY, INDEX, Content
-from probmetric.serving.gallery_trust import Trust
+from probmetric.serving.gallery_trust import VOTES, Trust
 from probmetric.serving.looks import World, some
+from probmetric.serving.search import Answer, Queries, Rules, answers
+from probmetric.trust.answers import Answers
 from probmetric.trust.certificates import Certificate, CertificateError
 from probmetric.trust.deployed import calibration_answers, certify_record, records_digest
-from probmetric.trust.p_right import PRight
+from probmetric.trust.p_right import PRight, fit_p_right
 
 OnError = Literal["raise", "skip"]
-VOTES = 10  # nearest images that vote in the scores of an answer, however many are shown
+FITTED = 0.2  # share of the gallery's own answers that P(right) is fitted to; the others are certified
 
 
 class Embedder(Protocol):
@@ -101,17 +103,11 @@ class Gallery:
         Raises:
             ServingError: another number of labels or paths, or a row without a direction.
         """
-        rows = np.asarray(vectors, dtype=np.float32)
-        if rows.ndim != 2:
-            raise ServingError(f"vectors have the shape {rows.shape}; expected (N, M), one row for each image.")
-        length = np.linalg.norm(rows, axis=1, keepdims=True)
-        if not (np.isfinite(length) & (length > 0)).all():
-            row = int(np.argmin(np.isfinite(length[:, 0]) & (length[:, 0] > 0)))
-            raise ServingError(f"row {row} of the vectors is zero or not finite; leave it out.")
+        rows = directions(vectors)
         gallery, count = cls(), len(rows)
         names = [f"image {number}" for number in range(count)] if paths is None else [str(path) for path in paths]
         classes = [""] * count if labels is None else [str(label) for label in labels]
-        gallery.take(rows / length, np.zeros(count, dtype=np.float32), names, classes)
+        gallery.take(rows, np.zeros(count, dtype=np.float32), names, classes)
         return gallery
 
     @classmethod
@@ -338,6 +334,42 @@ class Gallery:
         rows, cosines = search(queries["mean"], record["mean"], min(count, len(self)))
         return Match(cosines, rows, self.labels[rows], None, dict(queries))
 
+    def search(
+        self,
+        vectors: Any,
+        *,
+        k: int = 5,
+        risk: float | Certificate | None = None,
+        names: Sequence[str] | None = None,
+        **rules: Any,
+    ) -> list[Answer]:
+        """Return the nearest images of each vector, and how far the answer can be trusted.
+
+        Args:
+            vectors: (Q, M) embeddings by the gallery's model.
+            k: matches per vector.
+            risk: answer only so that at most this share of the answers given is wrong, by a certificate of this
+                gallery; a certificate means its own risk and confidence.
+            names: what the queries are called (Q,), by default their numbers.
+            rules: confidence and strangers, as of `search.Rules`.
+
+        Raises:
+            ServingError: another number of dimensions or names, or a vector without a direction.
+            CertificateError: no certificate for this risk and gallery.
+        """
+        rows = directions(vectors)
+        if len(self) and rows.shape[1] != self.dim:
+            raise ServingError(f"vectors of {rows.shape[1]} dimensions; the gallery has {self.dim}.")
+        if isinstance(risk, Certificate):
+            rules = {"confidence": risk.confidence, **rules}
+            risk = risk.risk
+        called = [f"query {number}" for number in range(len(rows))] if names is None else list(names)
+        if len(called) != len(rows):
+            raise ServingError(f"{len(called)} names for {len(rows)} vectors; give one each.")
+        record = {"mean": rows, "uncertainty": np.zeros(len(rows), dtype=np.float32)}
+        looks = np.empty((len(rows), 0), dtype=np.float32)
+        return answers(self, Queries(called, record, looks), k, Rules(risk, **rules))
+
     def unlike(self, looks: np.ndarray) -> list[str]:
         """Why each image with these `looks` (Q, L) is a stranger to the gallery, "" where it is not; [] if unknown."""
         seen = self._content.looks
@@ -361,13 +393,15 @@ class Gallery:
         """Certify that at most `risk` of the answers given is wrong; kept with the gallery, until that changes.
 
         Args:
-            model: the gallery's model; not needed without images.
-            images: labelled images that are not in the gallery, such as will be asked; as of `add`. Without them each
-                gallery image is asked among the others: valid for queries from the same source as the gallery's.
+            model: the gallery's model; None without images, and for a gallery of vectors.
+            images: labelled images that are not in the gallery, such as will be asked; as of `add`. Of a gallery of
+                vectors (Q, M) vectors. Without them each gallery image is asked among the others: valid for queries
+                from the same source as the gallery's.
             class_names: their classes, by default the names of their folders.
             risk: share of wrong answers allowed among those given.
             confidence: chance that the promise holds.
-            score: what decides; by default P(right), and without `images` the disagreement of the nearest.
+            score: what decides; by default P(right). Without `images` that is fitted to a fifth of the answers and
+                certified with the others.
 
         Raises:
             CertificateError: no labels, too few images, copies of gallery images; says what is needed.
@@ -378,10 +412,12 @@ class Gallery:
         by: str | PRight = score or "disagreement"
         if images is not None:
             queries, labels = self._calibration(model, images, class_names)
-            if score in ("", "p_right") and self.trust.p_right is not None:
-                by = self.trust.p_right
+        asked = calibration_answers(self.record, self.labels, queries, labels)
+        if score in ("", "p_right"):
+            asked, p_right = _with_p_right(asked) if images is None else (asked, self.trust.p_right)
+            by = p_right or by
         certificate = certify_record(
-            calibration_answers(self.record, self.labels, queries, labels).tensors(),
+            asked.tensors(),
             self.labels,
             risk=risk,
             confidence=confidence,
@@ -400,15 +436,23 @@ class Gallery:
         self, model: Embedder | None, images: Any, class_names: Sequence[str] | None
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Embeddings and classes (Q,) of calibration images, numbered as the gallery's; -1 for a class of none."""
-        if model is None:
+        numbers = dict(zip(self.class_names, self.labels, strict=True))
+        if model is None and self.model:
             raise ServingError("name the gallery's model to certify with images: certify(model, images, risk=...).")
+        if model is None:
+            rows = directions(images)
+            if class_names is None or len(class_names) != len(rows):
+                raise CertificateError(
+                    f"{len(rows)} calibration vectors need as many class names: certify(None, vectors, names, ...)."
+                )
+            record = {"mean": rows, "uncertainty": np.zeros(len(rows), dtype=np.float32)}
+            return record, np.array([numbers.get(str(name), -1) for name in class_names])
         items = loose_images(images, None, class_names)
         if "" in items.class_names:
             raise CertificateError(
                 "calibration images without a class: nobody can say whether their answers are right. Name their "
                 "classes, one folder per class."
             )
-        numbers = dict(zip(self.class_names, self.labels, strict=True))
         batch = model.embedded(items.images).batch
         record = {"mean": batch.mean.numpy(), "uncertainty": batch.uncertainty.numpy()}
         return record, np.array([numbers.get(name, -1) for name in items.class_names])
@@ -442,6 +486,36 @@ class Gallery:
         gallery_trust.write_certificates(target, self.certificates)
         self._content, self.folder, self._stored = content, target, self.digest
         return target
+
+
+def directions(vectors: Any) -> np.ndarray:
+    """Return vectors (N, M) of any number type as unit rows in float32.
+
+    Raises:
+        ServingError: no matrix, or a row that is zero or not finite.
+    """
+    rows = np.asarray(vectors)
+    if rows.ndim != 2 or rows.dtype.kind not in "fiu":
+        raise ServingError(f"vectors are {rows.dtype} of shape {rows.shape}; expected (N, M) numbers, a row per image.")
+    rows = rows.astype(np.float32)
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    sound = (np.isfinite(length) & (length > 0))[:, 0]
+    if not sound.all():
+        raise ServingError(f"row {int(np.argmin(sound))} of the vectors is zero or not finite; leave it out.")
+    return np.asarray(rows / length)
+
+
+def _with_p_right(answers: Answers) -> tuple[Answers, PRight | None]:
+    """Return answers to be certified, and P(right) fitted to others, a random fifth of all.
+
+    Where a fifth is all right or all wrong: all answers, and None.
+    """
+    fitted = np.random.default_rng(0).random(len(answers.right)) < FITTED
+    right = answers.right[fitted]
+    if not 0 < right.sum() < len(right):
+        return answers, None
+    p_right = fit_p_right({name: doubt[fitted] for name, doubt in answers.free.items()}, right)
+    return answers.rows(~fitted), p_right
 
 
 def _stacked_looks(before: np.ndarray, after: np.ndarray) -> np.ndarray:

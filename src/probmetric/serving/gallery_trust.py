@@ -21,6 +21,7 @@ from probmetric.trust.deployed import deployed_p_right
 from probmetric.trust.p_right import PRight
 
 SAMPLE = 1000
+VOTES = 10  # nearest images that vote in the scores of an answer, however many are shown
 
 
 @dataclass(frozen=True)

@@ -216,7 +216,7 @@ class Model:
     def evaluate(
         self, images: Any, class_names: Sequence[str] | None = None, *, ks: Sequence[int] = (1, 2, 4, 8)
     ) -> dict[str, float]:
-        """Return metrics of labelled images, each asked among the others; `docs/evaluation.md` defines them.
+        """Return metrics of labelled images, each asked among the others; `docs/reference/evaluation.md` defines them.
 
         Args:
             images: as of `Gallery.add`: a folder with one folder per class, a prepared dataset, or a

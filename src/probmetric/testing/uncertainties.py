@@ -83,7 +83,7 @@ class UncertaintyContract(Contract):
         if uncertainty.fits:
             generator = torch.Generator().manual_seed(0)
             posterior = uncertainty.fit(
-                encoder, tiny_batches(), loss=loss, generator=generator, device="cpu", validation=tiny_batches(1)
+                encoder, tiny_batches(), loss=loss, generator=generator, validation=tiny_batches(1)
             )
         return encoder, uncertainty, {"posterior": posterior, "loss": loss}
 
@@ -141,9 +141,7 @@ class UncertaintyContract(Contract):
         if uncertainty.fits:
             generator = torch.Generator().manual_seed(0)
             batches, validation = tiny_batches(), tiny_batches(1)
-            posterior = uncertainty.fit(
-                encoder, batches, loss=loss, generator=generator, device="cpu", validation=validation
-            )
+            posterior = uncertainty.fit(encoder, batches, loss=loss, generator=generator, validation=validation)
         batch = uncertainty.bind(encoder, loss=loss, posterior=posterior, seed=0)(tiny_batches(1)[0][0])
         assert batch.probabilities is None
 
@@ -175,7 +173,7 @@ class UncertaintyContract(Contract):
         if not uncertainty.fits:
             tiny: Any = TinyEncoder()
             with raises(TypeError, "fits nothing"):
-                uncertainty.fit(tiny, tiny_batches(), generator=torch.Generator(), device="cpu")
+                uncertainty.fit(tiny, tiny_batches(), generator=torch.Generator())
             return
         first = self.prepared()[2]["posterior"]
         torch.rand(3)

@@ -107,7 +107,6 @@ class Assembly(NamedTuple):
             training,
             loss=self.loss,
             generator=torch.Generator(device=device).manual_seed(seed),
-            device=device,
             validation=validation,
         )
 

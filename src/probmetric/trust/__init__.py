@@ -5,6 +5,8 @@ from __future__ import annotations
 from probmetric.trust.batch import Selection, match_e_values, select_by_e_values, select_matches
 from probmetric.trust.certificates import Certificate, CertificateError, certify
 from probmetric.trust.drift import Monitor, monitor
+from probmetric.trust.halves import Halves, certify_halves
+from probmetric.trust.labels import SuspectedLabels, contradictory_copies, suspect_labels
 from probmetric.trust.p_right import PRight, added_auroc, fit_p_right, p_right_metrics
 from probmetric.trust.pairs import PairCertificate, certify_pairs
 from probmetric.trust.sets import CoverageSets, coverage_sets
@@ -14,15 +16,19 @@ __all__ = [
     "Certificate",
     "CertificateError",
     "CoverageSets",
+    "Halves",
     "Monitor",
     "PRight",
     "PairCertificate",
     "Selection",
     "StrangerCertificate",
+    "SuspectedLabels",
     "added_auroc",
     "certify",
+    "certify_halves",
     "certify_pairs",
     "certify_strangers",
+    "contradictory_copies",
     "coverage_sets",
     "fit_p_right",
     "fnir_at_fpir",
@@ -32,4 +38,5 @@ __all__ = [
     "p_right_metrics",
     "select_by_e_values",
     "select_matches",
+    "suspect_labels",
 ]

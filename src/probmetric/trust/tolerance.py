@@ -89,9 +89,9 @@ def disjoint_pairs(identities: Any, *, seed: int = 0) -> Ints:
     degree = np.bincount(numbers.ravel())
     chance = np.random.default_rng(seed).random(len(values))
     taken = np.zeros(len(degree), dtype=bool)
-    rows, pairs = [], numbers.tolist()
-    for row in np.lexsort((chance, degree[numbers].sum(axis=1))).tolist():
-        first, second = pairs[row]
+    rows: list[int] = []
+    order = np.lexsort((chance, degree[numbers].sum(axis=1)))
+    for row, (first, second) in zip(order.tolist(), numbers[order].tolist(), strict=True):
         if not taken[first] and not taken[second]:
             taken[first] = taken[second] = True
             rows.append(row)

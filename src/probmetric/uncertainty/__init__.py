@@ -1,7 +1,7 @@
 """How sure is the encoder about an image? Every answer has one shape, `DirectionalBatch`.
 
     uncertainty = create_uncertainty("laplace", geometry="arccos", samples=100)
-    posterior = uncertainty.fit(encoder, train_batches, generator=generator, device=device)   # where `fits`
+    posterior = uncertainty.fit(encoder, train_batches, generator=generator)   # where `fits`
     predictor = uncertainty.bind(encoder, posterior=posterior, seed=0)
     record = predictor(images)
 
@@ -17,42 +17,19 @@ from probmetric.lazy import exported
 from probmetric.registry import Registry
 
 if TYPE_CHECKING:
-    from probmetric.uncertainty._base import (
-        Batches,
-        DirectionalBatch,
-        Fitting,
-        Objective,
-        Part,
-        Posterior,
-        Predictor,
-        Uncertainty,
-        class_probabilities,
-        device_of,
-        evaluating,
-        linear_head,
-        seed_from,
-    )
-    from probmetric.uncertainty._summary import DirectionalSummary
+    from probmetric.uncertainty._base import DirectionalBatch, Fitting, Objective, Posterior, Predictor, Uncertainty
 
 __all__ = [
     "REGISTRY",
-    "Batches",
     "DirectionalBatch",
-    "DirectionalSummary",
     "Fitting",
     "Objective",
-    "Part",
     "Posterior",
     "Predictor",
     "Uncertainty",
-    "class_probabilities",
     "create_uncertainty",
-    "device_of",
-    "evaluating",
-    "linear_head",
     "list_uncertainties",
     "register",
-    "seed_from",
 ]
 
 REGISTRY = Registry(
@@ -60,31 +37,9 @@ REGISTRY = Registry(
     "probmetric.uncertainty",
     constants=("fits", "trains_encoder", "trains", "closed_set", "needs_head", "needs_classifier"),
 )
-register = REGISTRY.register
-
-_BASE = (
-    *(
-        "Batches",
-        "DirectionalBatch",
-        "Fitting",
-        "Objective",
-        "Part",
-        "Posterior",
-        "Predictor",
-        "Uncertainty",
-        "class_probabilities",
-    ),
-    *("device_of", "evaluating", "linear_head", "seed_from"),
-)
-__getattr__ = exported(
-    __name__,
-    dict.fromkeys(_BASE, "_base") | {"DirectionalSummary": "_summary"},
-)
-
-
-def list_uncertainties() -> list[str]:
-    """Return names of all uncertainties, sorted."""
-    return REGISTRY.names()
+register, list_uncertainties = REGISTRY.register, REGISTRY.names
+_BASE = ("DirectionalBatch", "Fitting", "Objective", "Posterior", "Predictor", "Uncertainty")
+__getattr__ = exported(__name__, dict.fromkeys(_BASE, "_base"))
 
 
 def create_uncertainty(name: str, **options: Any) -> Uncertainty:

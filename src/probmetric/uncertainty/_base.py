@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from probmetric.losses import Loss
 from probmetric.registry import Flag
@@ -28,7 +28,6 @@ from probmetric.registry import Flag
 if TYPE_CHECKING:
     from probmetric.models import Encoder
 
-Tensor = torch.Tensor
 Batches = Iterable[tuple[Tensor, Tensor]]
 Posterior = dict[str, Tensor]
 
@@ -53,6 +52,12 @@ class DirectionalBatch:
 
     def __len__(self) -> int:
         return self.mean.shape[0]
+
+    @classmethod
+    def of_lengths(cls, vectors: Tensor, probabilities: Tensor | None = None) -> DirectionalBatch:
+        """Return directions of `vectors` (B, M) whose lengths are concentrations; the doubt is 1 / length."""
+        kappa = vectors.norm(dim=-1).clamp_min(torch.finfo(vectors.dtype).eps)
+        return cls(vectors / kappa[:, None], kappa.reciprocal(), kappa, probabilities=probabilities)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the fields that are present, by name: what is written to disk."""
@@ -83,8 +88,12 @@ class Fitting:
     batches: Batches  # of the training split: images (B, ...) and labels (B,)
     loss: Loss | None
     generator: torch.Generator
-    device: torch.device | str
     validation: Batches | None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the encoder computes."""
+        return device_of(self.encoder, torch.empty(0))
 
 
 @dataclass(frozen=True)
@@ -174,6 +183,9 @@ class Uncertainty:
         """
         return None
 
+    def check(self, encoder: Encoder, images: Tensor) -> None:
+        """Raise a ValueError if `encoder` cannot have this uncertainty for images (B, ...); asked before training."""
+
     def fit(
         self,
         encoder: Encoder,
@@ -181,11 +193,10 @@ class Uncertainty:
         *,
         loss: Loss | None = None,
         generator: torch.Generator,
-        device: torch.device | str,
         validation: Batches | None = None,
     ) -> Posterior:
         """Fit on training batches of (images (B, ...), labels (B,)) and return the posterior's tensors."""
-        return self.fitted(Fitting(encoder, batches, loss, generator, device, validation))
+        return self.fitted(Fitting(encoder, batches, loss, generator, validation))
 
     def bind(
         self, encoder: Encoder, *, loss: Loss | None = None, posterior: Posterior | None = None, seed: int
@@ -197,7 +208,7 @@ class Uncertainty:
         """
         missing = [key for key in self.needs if key not in (posterior or {})]
         if missing:
-            have = "none was given" if posterior is None else f"the one given has {sorted(posterior)}"
+            have = "there is none" if posterior is None else f"this one has {sorted(posterior)}"
             raise ValueError(f"{type(self).__name__} needs a posterior with {missing}; {have}. Run fit first.")
         return Predictor(self, encoder, loss, posterior or {}, seed)
 
@@ -216,7 +227,7 @@ class Uncertainty:
 
 
 class Objective(Loss):
-    """A loss on features and head, around the run's own loss `inner`."""
+    """A loss on features and head, around the run's own loss `inner`; a subclass defines `from_features`."""
 
     wants_features = True
 
@@ -225,17 +236,6 @@ class Objective(Loss):
         self.inner = inner
         self.wants_groups = inner.wants_groups
         self.wants_warm_start = inner.wants_warm_start
-
-    def from_features(
-        self,
-        features: Tensor,  # (B, D) input of the head
-        head: nn.Linear,
-        labels: Tensor,  # (B,) int64 in 0..C-1
-        *,
-        generator: torch.Generator,
-    ) -> Tensor:  # ()
-        """Return the training loss of one batch; may update buffers in training mode."""
-        raise NotImplementedError
 
     def forward(self, embeddings: Tensor, labels: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Return the inner loss of embeddings (B, M): what is reported where no features are at hand."""
@@ -266,10 +266,6 @@ class Objective(Loss):
     def diagnostics(self) -> dict[str, float]:
         """Return numbers of the inner loss for the training history."""
         return self.inner.diagnostics()
-
-    def posterior(self) -> dict[str, Tensor]:
-        """Return the tensors `embed` needs, as learnt during training."""
-        raise TypeError(f"{type(self).__name__} learns no posterior.")
 
 
 @contextlib.contextmanager

@@ -17,13 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probmetric.uncertainty._base import (
-    DirectionalBatch,
-    Posterior,
-    Predictor,
-    Uncertainty,
-)
-from probmetric.uncertainty._summary import DirectionalSummary, Predictive, Score, unit_deviation
+from probmetric.uncertainty._base import DirectionalBatch, Posterior, Predictor
+from probmetric.uncertainty._summary import Sampled, unit_deviation
 
 
 class LogVarianceHead(nn.Module):
@@ -60,14 +55,11 @@ def stored_head(posterior: Posterior, like: Tensor) -> LogVarianceHead:
     return head.eval()
 
 
-class GaussianHead(Uncertainty):
+class GaussianHead(Sampled):
     """Base of the methods that sample N(μ, σ²) with a learnt variance head."""
 
     fits = True
     needs = ("variance.layers.0.weight",)
-    samples: int
-    score: Score
-    keep_samples: bool
 
     def represent(self, images: Tensor, predictor: Predictor) -> DirectionalBatch:
         """Return directional distributions of `images` (B, ...)."""
@@ -77,14 +69,9 @@ class GaussianHead(Uncertainty):
         embeddings = self.locate(raw)
         std = (0.5 * stored_head(predictor.posterior, features)(features)).exp()
         noise = image_noise(images, (self.samples, embeddings.shape[1]), predictor.seed).to(embeddings)
-        summary = DirectionalSummary(F.normalize(embeddings, dim=1), score=self.score, keep_samples=self.keep_samples)
-        predictive, length = Predictive(predictor.probabilities), raw.norm(dim=1, keepdim=True)
-        for draw in range(self.samples):
-            step = std * noise[:, draw]
-            summary.add(unit_deviation(embeddings, step))
-            predictive.add(length * F.normalize(embeddings + step, dim=1))
-        result = summary.result()
-        result.probabilities = predictive.result()
+        steps, length = (std * noise[:, draw] for draw in range(self.samples)), raw.norm(dim=1, keepdim=True)
+        draws = ((unit_deviation(embeddings, step), length * F.normalize(embeddings + step, dim=1)) for step in steps)
+        result = self.summarise(F.normalize(embeddings, dim=1), draws, predictor.probabilities)
         result.variance = std.square() / embeddings.square().sum(1, keepdim=True).clamp_min(torch.finfo(std.dtype).tiny)
         return result
 
@@ -95,11 +82,6 @@ class GaussianHead(Uncertainty):
 
 def image_noise(images: Tensor, shape: tuple[int, ...], seed: int) -> Tensor:
     """Return standard normal noise (B, *shape); row i is a function of the bytes of images[i] and `seed`."""
-    generators = image_generators(images, seed)
-    return torch.from_numpy(np.stack([rng.standard_normal(shape, dtype=np.float32) for rng in generators]))
-
-
-def image_generators(images: Tensor, seed: int) -> list[np.random.Generator]:
-    """Return one generator per image of (B, ...), seeded by the image's bytes and `seed`."""
     rows = images.detach().cpu().contiguous().numpy()
-    return [np.random.default_rng([seed, zlib.crc32(row.tobytes())]) for row in rows]
+    generators = (np.random.default_rng([seed, zlib.crc32(row.tobytes())]) for row in rows)
+    return torch.from_numpy(np.stack([rng.standard_normal(shape, dtype=np.float32) for rng in generators]))

@@ -13,75 +13,78 @@ The released code uses Σ_d σ_d as the score ("std_sum"); the paper's text desc
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
-from probmetric.uncertainty._base import DirectionalBatch
+from probmetric.registry import Draws
+from probmetric.uncertainty._base import DirectionalBatch, Uncertainty
 
-Tensor = torch.Tensor
 Classifier = Callable[[Tensor], "Tensor | None"]
-Score = Literal["std_sum", "inverse_concentration"]
 
 
-class DirectionalSummary:
-    """Running mean and variance of unit samples around a reference direction (B, M)."""
+class Summarised(Uncertainty):
+    """Base of the uncertainties that are the spread of several embeddings of an image."""
 
-    def __init__(self, reference: Tensor, *, score: Score, keep_samples: bool = False) -> None:
-        self.reference = reference
-        self.score = score
-        self.count = 0
-        self._mean = torch.zeros_like(reference)
-        self._squares = torch.zeros_like(reference)
-        self._samples: list[Tensor] | None = [] if keep_samples else None
+    def __init__(
+        self,
+        *,
+        score: Literal["std_sum", "inverse_concentration"] = "inverse_concentration",
+        keep_samples: bool = False,
+    ) -> None:
+        self.score, self.keep_samples = score, keep_samples
 
-    def add(self, deviation: Tensor) -> None:
-        """Add one sample per image, given as `deviation` (B, M) = sample − reference."""
-        self.count += 1
-        change = deviation - self._mean
-        self._mean.add_(change, alpha=1.0 / self.count)
-        self._squares.addcmul_(change, deviation - self._mean)
-        if self._samples is not None:
-            self._samples.append(self.reference + deviation)
+    def summarise(
+        self,
+        reference: Tensor,  # (B, M) unit rows
+        draws: Iterable[tuple[Tensor, Tensor]],
+        classify: Classifier | None,
+    ) -> DirectionalBatch:
+        """Return mean direction, uncertainty, concentration, class probabilities and, if kept, samples.
 
-    def result(self) -> DirectionalBatch:
-        """Return the mean direction, uncertainty, concentration and, if kept, samples."""
-        if self.count < 2:
-            raise ValueError(f"samples is {self.count}; at least 2 are needed to estimate a spread.")
-        mean = self.reference + self._mean
+        A draw is one sample per image, as its deviation (B, M) from the reference, and the raw embeddings (B, M), as
+        long as the classifier was trained to see them, of which `classify` gives class probabilities (B, C) or None.
+        """
+        mean, squares = torch.zeros_like(reference), torch.zeros_like(reference)
+        samples: list[Tensor] = []
+        probabilities: Tensor | None = None
+        count = 0
+        for count, (deviation, raw) in enumerate(draws, start=1):
+            change = deviation - mean
+            mean.add_(change, alpha=1.0 / count)
+            squares.addcmul_(change, deviation - mean)
+            if self.keep_samples:
+                samples.append(reference + deviation)
+            predicted = None if classify is None else classify(raw)
+            if predicted is None:
+                classify = None
+            else:
+                probabilities = predicted.clone() if probabilities is None else probabilities.add_(predicted)
+        if count < 2:
+            raise ValueError(f"samples is {count}; at least 2 are needed to estimate a spread.")
+        mean = reference + mean
         dim = mean.shape[-1]
         length = mean.norm(dim=-1).clamp_min(torch.finfo(mean.dtype).eps)
-        spread = self._squares.sum(-1) / self.count
+        spread = squares.sum(-1) / count
         inverse = spread.clamp_min(torch.finfo(mean.dtype).tiny) / (length * (dim - length.square()))
-        std_sum = (self._squares / (self.count - 1)).sqrt().sum(-1)
+        std_sum = (squares / (count - 1)).sqrt().sum(-1)
         return DirectionalBatch(
             mean=mean / length[:, None],
             uncertainty=std_sum if self.score == "std_sum" else inverse,
             concentration=inverse.reciprocal().clamp_max(torch.finfo(mean.dtype).max),
-            samples=None if self._samples is None else torch.stack(self._samples, dim=1),
+            samples=torch.stack(samples, dim=1) if self.keep_samples else None,
+            probabilities=None if probabilities is None else probabilities / count,
         )
 
 
-class Predictive:
-    """Running mean of class probabilities over draws of raw embeddings; None where there is no classifier."""
+class Sampled(Summarised):
+    """Base of the uncertainties that make `samples` draws."""
 
-    def __init__(self, classify: Classifier | None) -> None:
-        self.classify, self.count = classify, 0
-        self.total: Tensor | None = None
-
-    def add(self, embeddings: Tensor) -> None:
-        """Add one draw (B, M) per image, as long as the classifier was trained to see it."""
-        probabilities = None if self.classify is None else self.classify(embeddings)
-        if probabilities is None:
-            self.classify = None
-            return
-        self.count += 1
-        self.total = probabilities.clone() if self.total is None else self.total.add_(probabilities)
-
-    def result(self) -> Tensor | None:
-        """Return the mean (B, C) over the draws."""
-        return None if self.total is None else self.total / self.count
+    def __init__(self, *, samples: Draws = 100, **shared: Any) -> None:
+        super().__init__(**shared)
+        self.samples = samples
 
 
 def unit_deviation(embedding: Tensor, step: Tensor) -> Tensor:

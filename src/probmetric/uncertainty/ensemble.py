@@ -22,7 +22,7 @@ Symbols: u_k = unit embedding of member k, R_k = `rotations`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -30,15 +30,8 @@ from torch import Tensor, nn
 
 from probmetric.registry import Count, Range
 from probmetric.uncertainty import register
-from probmetric.uncertainty._base import (
-    DirectionalBatch,
-    Fitting,
-    Posterior,
-    Predictor,
-    Uncertainty,
-    evaluating,
-)
-from probmetric.uncertainty._summary import DirectionalSummary
+from probmetric.uncertainty._base import DirectionalBatch, Fitting, Posterior, Predictor, evaluating
+from probmetric.uncertainty._summary import Summarised
 
 if TYPE_CHECKING:
     from probmetric.models import Encoder
@@ -59,7 +52,7 @@ class EncoderEnsemble(nn.Module):
 
 
 @register
-class Ensemble(Uncertainty):
+class Ensemble(Summarised):
     """Disagreement of independently trained encoders."""
 
     fits = True
@@ -71,11 +64,10 @@ class Ensemble(Uncertainty):
         apart: Count = 1,
         over: Literal["seeds", "folds"] = "seeds",
         combine: Literal["concatenate", "aligned", "average"] = "concatenate",
-        score: Literal["std_sum", "inverse_concentration"] = "inverse_concentration",
-        keep_samples: bool = False,
+        **shared: Any,
     ) -> None:
+        super().__init__(**shared)
         self.members, self.apart, self.over, self.combine = members, apart, over, combine
-        self.score, self.keep_samples = score, keep_samples
         self.needs = () if combine == "average" else ("rotations",)
 
     def fitted(self, fitting: Fitting) -> Posterior:
@@ -104,10 +96,7 @@ class Ensemble(Uncertainty):
 
     def _averaged(self, units: Tensor) -> DirectionalBatch:
         """Return the mean and spread of unit embeddings (K, B, M)."""
-        summary = DirectionalSummary(units[0], score=self.score, keep_samples=self.keep_samples)
-        for member in units:
-            summary.add(member - units[0])
-        return summary.result()
+        return self.summarise(units[0], ((member - units[0], member) for member in units), None)
 
 
 def _as_ensemble(encoder: Encoder | EncoderEnsemble) -> EncoderEnsemble:

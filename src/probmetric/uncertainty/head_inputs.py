@@ -1,12 +1,11 @@
 """Control: the inputs h of the last layer as embeddings, u = h / |h|, without the layer; the doubt is 1 / |h|.
 
 A posterior whose prior is far below |W| moves an embedding by about |h|: drawn weights then rank images, and retrieve
-them, as the layer's inputs do. What a last-layer posterior knows must show beside this row (docs/uncertainty.md).
+them, as the layer's inputs do. What a last-layer posterior knows must show beside it (docs/findings/uncertainty.md).
 """
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from probmetric.uncertainty import register
@@ -26,5 +25,4 @@ class HeadInputs(Uncertainty):
 
     def describe(self, rows: Tensor, predictor: Predictor) -> DirectionalBatch:
         """Return directional distributions of features (N, D)."""
-        kappa = rows.norm(dim=-1).clamp_min(torch.finfo(rows.dtype).eps)
-        return DirectionalBatch(mean=rows / kappa[:, None], uncertainty=kappa.reciprocal(), concentration=kappa)
+        return DirectionalBatch.of_lengths(rows)

@@ -18,19 +18,19 @@ times the root mean square of μ over the training images (`warm_start`), softpl
 distance of 0.6, above the 0.4 between two samples of one image and below the √2 of unrelated images.
 
 Made for two or three dimensions. In many, noise only lengthens distances, and the objective prefers it on clear images
-(docs/uncertainty.md, "HIB in many dimensions").
+(docs/findings/uncertainty.md, "HIB in many dimensions").
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probmetric.registry import Count, Draws, NotNegative
+from probmetric.registry import Count, NotNegative
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import Fitting, Objective, Posterior, linear_head
 from probmetric.uncertainty._gaussian import GaussianHead, LogVarianceHead
@@ -112,10 +112,6 @@ class HIBObjective(Objective):
             terms = variance + mean.square() - 1 - log_variance
         return 0.5 * terms.sum(-1)
 
-    def posterior(self) -> Posterior:
-        """Return the variance head's tensors."""
-        return self.variance.tensors()
-
 
 def _means(embeddings: Tensor, as_published: bool) -> Tensor:
     """Return the Gaussian means μ (B, M) of raw embeddings (B, M)."""
@@ -130,7 +126,6 @@ def _masked_mean(values: Tensor, mask: Tensor) -> Tensor:
 class HIB(GaussianHead):
     """Variance learnt together with the encoder by the soft contrastive objective."""
 
-    fits = True
     trains_encoder = True
 
     def __init__(
@@ -139,12 +134,10 @@ class HIB(GaussianHead):
         train_samples: Count = 8,
         kl_weight: NotNegative = 1e-4,
         fidelity: Literal["corrected", "as_published"] = "corrected",
-        samples: Draws = 100,
-        score: Literal["std_sum", "inverse_concentration"] = "inverse_concentration",
-        keep_samples: bool = False,
+        **shared: Any,
     ) -> None:
+        super().__init__(**shared)
         self.train_samples, self.kl_weight, self.fidelity = train_samples, kl_weight, fidelity
-        self.samples, self.score, self.keep_samples = samples, score, keep_samples
 
     def locate(self, embeddings: Tensor) -> Tensor:
         """μ is the raw embedding, or as published its direction."""
@@ -168,4 +161,4 @@ class HIB(GaussianHead):
                 f"this one was trained with {type(fitting.loss).__name__}. Set `objective: hib` for the method, "
                 "or use `pfe` on a trained encoder."
             )
-        return fitting.loss.posterior()
+        return fitting.loss.variance.tensors()

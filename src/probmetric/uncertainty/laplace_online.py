@@ -21,8 +21,6 @@ scale of the post-hoc approximation. `memory` is m: the text's memory factor α 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
@@ -32,106 +30,72 @@ from torch import Tensor, nn
 from probmetric.registry import CountOrZero, Fraction, Range
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import Fitting, Objective, Posterior, evaluating, linear_head
+from probmetric.uncertainty.laplace.curvature import augment, augmented_weight
 from probmetric.uncertainty.laplace.model import RECORDED, LastLayerPosterior
 
 if TYPE_CHECKING:
     from probmetric.losses import Loss
     from probmetric.models import Encoder
 
-Weights = tuple[Tensor, Tensor | None]
-Curvature = Callable[[Tensor, Tensor | None, Tensor, Tensor, Tensor], tuple[Tensor, Tensor | None, int]]
-
-
-@dataclass(frozen=True)
-class Accumulation:
-    """How the curvature is accumulated and drawn from while training.
-
-    Attributes:
-        curvature: that of a batch, of weight, bias, features, labels and embeddings, with its number of terms.
-        memory: m.
-        initial: the curvature before the first step.
-        scale: factor of every batch's curvature.
-        per_triplet: whether a batch's curvature is divided by its number of terms.
-        prior_precision: delta.
-        draws: S; 0 trains at the mean.
-    """
-
-    curvature: Curvature
-    memory: float
-    initial: float
-    scale: float
-    per_triplet: bool
-    prior_precision: float
-    draws: int
-
 
 class OnlineLaplaceObjective(Objective):
     """The run's loss in expectation over the last layer's posterior, which it maintains."""
 
     weight_curvature: Tensor
-    bias_curvature: Tensor | None
     steps: Tensor
 
-    def __init__(self, inner: Loss, head: nn.Linear, rule: Accumulation) -> None:
+    def __init__(self, inner: Loss, head: nn.Linear, settings: OnlineLaplace, num_images: int) -> None:
         super().__init__(inner)
-        self.rule = rule
-        self.register_buffer("weight_curvature", torch.full_like(head.weight, rule.initial, requires_grad=False))
-        bias = None if head.bias is None else torch.full_like(head.bias, rule.initial, requires_grad=False)
-        self.register_buffer("bias_curvature", bias)
+        self.settings = settings
+        initial = settings.initial_curvature if settings.initial_curvature >= 0 else float(num_images)
+        self.scale = settings.scale if settings.scale >= 0 else float(num_images) ** 2
+        curvature = torch.full_like(augmented_weight(head), initial, requires_grad=False)
+        self.register_buffer("weight_curvature", curvature)
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=head.weight.device))
 
     def from_features(self, features: Tensor, head: nn.Linear, labels: Tensor, *, generator: torch.Generator) -> Tensor:
         """Return the mean loss over the weight draws; in training mode, also one discounted curvature update."""
-        draws = [self._draw(head, generator) for _ in range(self.rule.draws)] or [(head.weight, head.bias)]
-        embeddings = [F.linear(features, *draw) for draw in draws]
+        inputs, weight = augment(features, head), augmented_weight(head)
+        draws = [weight + self._step(head, generator) for _ in range(self.settings.train_samples)]
+        embeddings = [F.linear(inputs, draw) for draw in draws] or [head(features)]
         losses = [self.inner(rows, labels, generator=generator) for rows in embeddings]
         if self.training:
             with torch.no_grad():
-                seen = zip(draws, embeddings, strict=True)
-                self._update(
-                    [self.rule.curvature(*draw, features.detach(), labels, rows.detach()) for draw, rows in seen]
-                )
+                rule = self.settings.rule
+                self._update([rule.curvature(inputs.detach(), rows.detach(), labels) for rows in embeddings])
         return torch.stack(losses).mean()
 
-    def _draw(self, head: nn.Linear, generator: torch.Generator) -> Weights:
-        def perturbed(mean: Tensor, curvature: Tensor) -> Tensor:
-            noise = torch.randn(mean.shape, generator=generator, device=generator.device).to(mean)
-            return mean + noise * (curvature.clamp_min(0) + self.rule.prior_precision).rsqrt()
+    def _step(self, head: nn.Linear, generator: torch.Generator) -> Tensor:
+        """Return σ∘ε (Z, D'), the biases drawn first."""
+        sizes = [tuple(part.shape) for part in (head.bias, head.weight) if part is not None]
+        noise = [torch.randn(size, generator=generator, device=generator.device) for size in sizes]
+        whole = noise[-1] if head.bias is None else torch.cat([noise[-1], noise[0][:, None]], dim=1)
+        return whole.to(self.weight_curvature) * self._std()
 
-        bias = None if self.bias_curvature is None else perturbed(head.bias, self.bias_curvature)
-        return perturbed(head.weight, self.weight_curvature), bias
+    def _std(self) -> Tensor:
+        return (self.weight_curvature.clamp_min(0) + self.settings.prior_precision).rsqrt()
 
-    def _update(self, parts: list[tuple[Tensor, Tensor | None, int]]) -> None:
+    def _update(self, parts: list[tuple[Tensor, int]]) -> None:
         """H ← m H + relu(mean of the draws' curvatures), skipping draws without a triplet."""
-        used = [part for part in parts if part[2] > 0]
+        per_triplet = self.settings.normalize == "triplets" and self.settings.rule.pairs == "mined"
+        used = [self.scale / (count if per_triplet else 1) / len(parts) * part for part, count in parts if count > 0]
         if not used:
             return
-        factors = [self.rule.scale / (count if self.rule.per_triplet else 1) / len(parts) for _, _, count in used]
-        weight = sum(factor * part[0] for factor, part in zip(factors, used, strict=True))
-        self._discount(self.weight_curvature, torch.as_tensor(weight))
-        if self.bias_curvature is not None:
-            bias = sum(factor * part[1] for factor, part in zip(factors, used, strict=True) if part[1] is not None)
-            self._discount(self.bias_curvature, torch.as_tensor(bias))
+        update = torch.stack(used).sum(0)
+        new = self.settings.memory * self.weight_curvature + update.clamp_min(0)
+        self.weight_curvature.copy_(torch.where(torch.isfinite(update.sum()), new, self.weight_curvature))
         self.steps += 1
-
-    def _discount(self, curvature: Tensor, update: Tensor) -> None:
-        new = self.rule.memory * curvature + update.clamp_min(0)
-        curvature.copy_(torch.where(torch.isfinite(update.sum()), new, curvature))
 
     def diagnostics(self) -> dict[str, float]:
         """Return numbers of the inner loss and the posterior's median standard deviation."""
-        std = (self.weight_curvature.clamp_min(0) + self.rule.prior_precision).rsqrt()
-        return self.inner.diagnostics() | {"posterior_std_median": float(std.median())}
+        return self.inner.diagnostics() | {"posterior_std_median": float(self._std().median())}
 
     def posterior(self) -> dict[str, Tensor]:
         """Return the curvature and prior precision, in the form the post-hoc approximation stores them."""
-        tensors = {
+        return {
             "weight_curvature": self.weight_curvature.detach().float().cpu().clone(),
-            "prior_precision": torch.tensor(self.rule.prior_precision, dtype=torch.float64),
+            "prior_precision": torch.tensor(self.settings.prior_precision, dtype=torch.float64),
         }
-        if self.bias_curvature is not None:
-            tensors["bias_curvature"] = self.bias_curvature.detach().float().cpu().clone()
-        return tensors
 
 
 @register
@@ -157,16 +121,7 @@ class OnlineLaplace(LastLayerPosterior):
 
     def objective(self, encoder: Encoder, loss: Loss, *, num_images: int) -> OnlineLaplaceObjective:
         """Return the run's loss in expectation over the posterior of the last layer."""
-        rule = Accumulation(
-            self.rule.curvature,
-            memory=self.memory,
-            initial=self.initial_curvature if self.initial_curvature >= 0 else float(num_images),
-            scale=self.scale if self.scale >= 0 else float(num_images) ** 2,
-            per_triplet=self.normalize == "triplets" and self.rule.pairs == "mined",
-            prior_precision=self.prior_precision,
-            draws=self.train_samples,
-        )
-        return OnlineLaplaceObjective(loss, linear_head(encoder), rule)
+        return OnlineLaplaceObjective(loss, linear_head(encoder), self, num_images)
 
     def fitted(self, fitting: Fitting) -> Posterior:
         """Return the posterior that training learnt, with its record; `batches` serve the record and may be empty.
@@ -182,7 +137,7 @@ class OnlineLaplace(LastLayerPosterior):
         self._require_validation(fitting)
         head, kept = linear_head(fitting.encoder), list[Tensor]()
         with evaluating(fitting.encoder):
-            for _ in self._seen(fitting, kept):
+            for _ in self._layer_batches(fitting, kept):
                 if sum(map(len, kept)) >= RECORDED:
                     break
             return self._finished(fitting, head, fitting.loss.posterior(), kept)

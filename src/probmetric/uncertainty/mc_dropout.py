@@ -1,38 +1,37 @@
 """Monte-Carlo dropout: S networks thinned by dropout (Gal and Ghahramani 2016), as in paper 003, appendix G.4.
 
-Two places are thinned: the encoder's own dropout modules that have a rate above 0 (the paper's small nets have one
-after each convolution block) and, with `rate` above 0, the features before the head. As an objective, `rate` also
-applies while training; the encoder's own modules do so by themselves.
+Two places are thinned: whatever the encoder itself drops at random while it trains (dropout modules and functions of
+every kind, in attention too, and residual paths; the paper's small nets have one after each convolution block) and,
+with `rate` above 0, the features before the head. As an objective, `rate` also applies while training; the encoder's
+own dropout does so by itself.
 
-A draw is one thinned network: its masks are shared by all images of a pass, per channel for `Dropout1d`-`Dropout3d`
-and per unit otherwise, so the draws depend on (seed, s) only, not on batch size or order. (The authors draw a new
-mask for every image; their rate is 0.05 in the configuration and 0.2 in the text.) Without dropout modules in the
-encoder the backbone runs once.
+A draw is one thinned network: its masks are shared by all images of a pass, so the draws depend on (seed, s) only, not
+on batch size or order. (The authors draw a new mask for every image; their rate is 0.05 in the configuration and 0.2
+in the text.) An encoder that drops nothing runs once.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probmetric.registry import Draws, Share
+from probmetric.registry import Share
 from probmetric.uncertainty import register
-from probmetric.uncertainty._base import DirectionalBatch, Objective, Predictor, Uncertainty
-from probmetric.uncertainty._summary import DirectionalSummary, Predictive
+from probmetric.uncertainty._base import DirectionalBatch, Objective, Predictor, device_of, evaluating
+from probmetric.uncertainty._summary import Sampled
 
 if TYPE_CHECKING:
     from probmetric.losses import Loss
     from probmetric.models import Encoder
 
-_CHANNEL_DROPOUT = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
-_DROPOUT = (nn.Dropout, *_CHANNEL_DROPOUT)
-Dropout = nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d
+_KEPT_IN_TRAINING = {"running_mean", "_u", "weight_u"}
+"""Buffers that a forward pass in training mode overwrites: of batch and instance normalisation, of spectral norms."""
 
 
 class DropoutObjective(Objective):
@@ -51,73 +50,91 @@ class DropoutObjective(Objective):
 
 
 @register
-class MCDropout(Uncertainty):
+class MCDropout(Sampled):
     """Spread of the embeddings over thinned networks."""
 
     trains_encoder = True
 
-    def __init__(
-        self,
-        *,
-        rate: Share = 0.2,
-        samples: Draws = 100,
-        score: Literal["std_sum", "inverse_concentration"] = "inverse_concentration",
-        keep_samples: bool = False,
-    ) -> None:
-        self.rate, self.samples, self.score, self.keep_samples = rate, samples, score, keep_samples
+    def __init__(self, *, rate: Share = 0.2, **shared: Any) -> None:
+        super().__init__(**shared)
+        self.rate = rate
 
     def objective(self, encoder: Encoder, loss: Loss, *, num_images: int) -> DropoutObjective:
         """Return the run's loss with dropout on the features."""
         return DropoutObjective(loss, self.rate)
 
+    def check(self, encoder: Encoder, images: Tensor) -> None:
+        """Raise a ValueError if there is nothing to drop."""
+        with evaluating(encoder):
+            self._drops(encoder, images.to(device_of(encoder, images)))
+
+    def _drops(self, encoder: Encoder, images: Tensor) -> bool:
+        drops = drops_while_training(encoder, images)
+        if not drops and self.rate == 0:
+            raise ValueError(
+                "mc_dropout has rate 0, and the network drops nothing while it trains: set the rate above 0, or give "
+                "the network dropout."
+            )
+        return drops
+
     def represent(self, images: Tensor, predictor: Predictor) -> DirectionalBatch:
         """Return directional distributions of `images` (B, ...)."""
         encoder = predictor.encoder
-        modules = [module for module in encoder.modules() if isinstance(module, _DROPOUT) and module.p > 0]
-        if not modules and self.rate == 0:
-            raise ValueError(
-                "rate is 0 and the encoder has no active dropout module; set rate or the backbone's dropout."
-            )
-        features = encoder.features(images)
-        embeddings = features if encoder.head is None else encoder.head(features)
-        summary = DirectionalSummary(F.normalize(embeddings, dim=1), score=self.score, keep_samples=self.keep_samples)
-        predictive = Predictive(predictor.probabilities)
-        for draw in range(self.samples):
-            generator = torch.Generator().manual_seed(_mix(predictor.seed, draw))
-            if modules:
-                with _thinned(modules, generator):
-                    features = encoder.features(images)
-            thin = features * _mask(features.shape[1:], self.rate, generator, features)
+        features, is_thinned = encoder.features(images), self._drops(encoder, images)
+        reference = F.normalize(features if encoder.head is None else encoder.head(features), dim=1)
+
+        def drawn(draw: int) -> tuple[Tensor, Tensor]:
+            seed = (predictor.seed * 1_000_003 + draw) % 2**63
+            whole = thinned_features(encoder, images, seed) if is_thinned else features
+            keep = torch.rand(whole.shape[1:], generator=torch.Generator().manual_seed(seed)) >= self.rate
+            thin = whole * (keep.to(whole) / (1 - self.rate))
             sample = thin if encoder.head is None else encoder.head(thin)
-            summary.add(F.normalize(sample, dim=1) - summary.reference)
-            predictive.add(sample)
-        result = summary.result()
-        result.probabilities = predictive.result()
-        return result
+            return F.normalize(sample, dim=1) - reference, sample
+
+        return self.summarise(reference, map(drawn, range(self.samples)), predictor.probabilities)
 
 
-def _mix(seed: int, draw: int) -> int:
-    """Return one seed for draw `draw` of a pass seeded with `seed`."""
-    return (seed * 1_000_003 + draw) % 2**63
+def drops_while_training(encoder: Encoder, images: Tensor) -> bool:
+    """Return whether the encoder draws random numbers for an image while it trains, as dropout of a rate above 0."""
+    with _thinning(encoder, images, seed=0) as generator:
+        before = generator.get_state()
+        encoder.features(images[:1])
+        return not torch.equal(before, generator.get_state())
 
 
-def _mask(shape: torch.Size, rate: float, generator: torch.Generator, like: Tensor) -> Tensor:
-    """Inverted-dropout mask of `shape`: 0 with probability `rate`, else 1/(1 − rate)."""
-    return (torch.rand(shape, generator=generator) >= rate).to(like) / (1 - rate)
+def thinned_features(encoder: Encoder, images: Tensor, seed: int) -> Tensor:
+    """Return features (B, D) of images (B, ...) by the network that dropout thins with `seed`, the same for all images.
+
+    Networks that `torch.func.vmap` cannot follow, recurrent ones for instance, see the images one at a time.
+    """
+
+    def features(image: Tensor) -> Tensor:
+        return encoder.features(image[None])[0]
+
+    with _thinning(encoder, images, seed) as generator:
+        with contextlib.suppress(RuntimeError), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+            return torch.func.vmap(features, randomness="same")(images)
+        rows = []
+        for image in images:
+            generator.manual_seed(seed)
+            rows.append(features(image))
+        return torch.stack(rows)
 
 
 @contextlib.contextmanager
-def _thinned(modules: Sequence[Dropout], generator: torch.Generator) -> Iterator[None]:
-    """Let dropout modules in evaluation mode apply one mask, drawn in the order of their calls, to all images."""
-
-    def apply(rate: float, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        per_channel = isinstance(module, _CHANNEL_DROPOUT)
-        shape = torch.Size([output.shape[1], *[1] * (output.ndim - 2)]) if per_channel else output.shape[1:]
-        return output * _mask(shape, rate, generator, output)
-
-    handles = [module.register_forward_hook(functools.partial(apply, module.p)) for module in modules]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+def _thinning(encoder: nn.Module, images: Tensor, seed: int) -> Iterator[torch.Generator]:
+    """Let an encoder in evaluation mode drop as while it trains, by a global generator of its own for the block."""
+    cuda = images.device.type == "cuda"
+    parts = [
+        part for part in encoder.modules() if not _KEPT_IN_TRAINING & dict(part.named_buffers(recurse=False)).keys()
+    ]
+    with torch.random.fork_rng(devices=[images.device] if cuda else []):
+        try:
+            for part in parts:
+                part.training = True
+            torch.manual_seed(seed)
+            yield torch.cuda.default_generators[images.device.index or 0] if cuda else torch.default_generator
+        finally:
+            for part in parts:
+                part.training = False

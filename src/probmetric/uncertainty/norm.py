@@ -8,7 +8,6 @@ a likelihood. Uncertainty is 1/κ.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from probmetric.uncertainty import register
@@ -21,10 +20,4 @@ class Norm(Uncertainty):
 
     def describe(self, rows: Tensor, predictor: Predictor) -> DirectionalBatch:
         """Return directional distributions of raw embeddings (N, M)."""
-        kappa = rows.norm(dim=-1).clamp_min(torch.finfo(rows.dtype).eps)
-        return DirectionalBatch(
-            mean=rows / kappa[:, None],
-            uncertainty=kappa.reciprocal(),
-            concentration=kappa,
-            probabilities=predictor.probabilities(rows),
-        )
+        return DirectionalBatch.of_lengths(rows, predictor.probabilities(rows))

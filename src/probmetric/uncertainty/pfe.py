@@ -15,13 +15,13 @@ times the length of μ, a few hundred steps do not reach the data's scale and th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from probmetric.registry import Count, Draws, LearningRate, Positive
+from probmetric.registry import Count, LearningRate, Positive
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import Fitting, Posterior, evaluating, seed_from
 from probmetric.uncertainty._gaussian import GaussianHead, LogVarianceHead
@@ -32,7 +32,6 @@ from probmetric.uncertainty.laplace.curvature import mined_pairs
 class PFE(GaussianHead):
     """Learnt variance of a frozen encoder."""
 
-    fits = True
     trains = True
 
     def __init__(
@@ -42,13 +41,11 @@ class PFE(GaussianHead):
         learning_rate: LearningRate = 1e-3,
         margin: Positive = 0.7,
         triplets: Literal["all", "hard", "semihard", "easy"] = "all",
-        samples: Draws = 100,
-        score: Literal["std_sum", "inverse_concentration"] = "inverse_concentration",
-        keep_samples: bool = False,
+        **shared: Any,
     ) -> None:
+        super().__init__(**shared)
         self.epochs, self.learning_rate = epochs, learning_rate
         self.margin, self.triplets = margin, triplets
-        self.samples, self.score, self.keep_samples = samples, score, keep_samples
 
     def locate(self, embeddings: Tensor) -> Tensor:
         """μ is the normalised embedding."""
@@ -79,9 +76,9 @@ class PFE(GaussianHead):
             for images, labels in fitting.batches:
                 features = encoder.features(images.to(device))
                 means = self.locate(features if encoder.head is None else encoder.head(features))
-                pairs, counts, _ = mined_pairs(means, labels.to(device), margin=self.margin, triplets=self.triplets)
+                counts, _ = mined_pairs(means, labels.to(device), margin=self.margin, triplets=self.triplets)
                 if bool((counts > 0).any()):
-                    cached.append((features, means, pairs[counts > 0], counts[counts > 0]))
+                    cached.append((features, means, (counts > 0).nonzero(), counts[counts > 0]))
         if not cached:
             raise ValueError(
                 f"no batch had a mined positive pair (margin={self.margin}, triplets={self.triplets!r}); "

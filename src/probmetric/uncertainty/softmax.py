@@ -16,12 +16,7 @@ from torch import Tensor
 
 from probmetric.registry import Positive
 from probmetric.uncertainty import register
-from probmetric.uncertainty._base import (
-    DirectionalBatch,
-    Predictor,
-    Uncertainty,
-    class_probabilities,
-)
+from probmetric.uncertainty._base import DirectionalBatch, Predictor, Uncertainty, class_probabilities
 
 if TYPE_CHECKING:
     from probmetric.losses import Loss

@@ -53,19 +53,15 @@ class VMF(Uncertainty):
         )
 
     def _describe_rows(self, embeddings: Tensor, predictor: Predictor, generator: torch.Generator) -> DirectionalBatch:
-        kappa = embeddings.norm(dim=-1).clamp_min(torch.finfo(embeddings.dtype).eps)
-        mean = embeddings / kappa[:, None]
-        distribution = VonMisesFisher(mean, kappa, validate_args=False)
+        record = DirectionalBatch.of_lengths(embeddings)
+        kappa = record.concentration
+        assert kappa is not None
+        distribution = VonMisesFisher(record.mean, kappa, validate_args=False)
         samples = distribution.sample((self.samples,), generator=generator)
         if self.chosen == "sampled" or (self.chosen == "auto" and not draws_its_own(predictor.loss)):
             drawn = predictor.probabilities((kappa[:, None] * samples).flatten(0, 1))
-            probabilities = None if drawn is None else drawn.unflatten(0, samples.shape[:2]).mean(0)
+            record.probabilities = None if drawn is None else drawn.unflatten(0, samples.shape[:2]).mean(0)
         else:
-            probabilities = predictor.probabilities(embeddings)
-        return DirectionalBatch(
-            mean=mean,
-            uncertainty=kappa.reciprocal(),
-            concentration=kappa,
-            samples=samples.transpose(0, 1).contiguous() if self.keep_samples else None,
-            probabilities=probabilities,
-        )
+            record.probabilities = predictor.probabilities(embeddings)
+        record.samples = samples.transpose(0, 1).contiguous() if self.keep_samples else None
+        return record

@@ -1,6 +1,6 @@
 """Findings about the papers' claims for readers: a line per claim, a column per dataset; and the claims in the docs.
 
-A table of claims in docs/claims.md stands between `<!-- claims: <paper> -->` and `<!-- end of claims -->`.
+A table of claims in docs/reference/claims.md stands between `<!-- claims: <paper> -->` and `<!-- end of claims -->`.
 """
 
 from __future__ import annotations

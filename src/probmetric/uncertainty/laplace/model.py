@@ -26,37 +26,34 @@ text instead of the sum of standard deviations (`score="std_sum"`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from probmetric.metrics.selective import accuracy_by_coverage
-from probmetric.registry import Draws, Positive, Range, When
+from probmetric.registry import Positive, Range, When
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import (
     DirectionalBatch,
     Fitting,
     Posterior,
     Predictor,
-    Uncertainty,
     evaluating,
     linear_head,
     seed_from,
 )
-from probmetric.uncertainty._summary import Classifier
-from probmetric.uncertainty.laplace.curvature import CurvatureRule
-from probmetric.uncertainty.laplace.posterior import Drawing, flattened, record, stored_sampler, summarise
-
-Tensor = torch.Tensor
+from probmetric.uncertainty._summary import Sampled
+from probmetric.uncertainty.laplace.curvature import Batch, CurvatureRule, augment, augmented_weight
+from probmetric.uncertainty.laplace.posterior import flattened, record, summarise_moves
 
 LOWEST, HIGHEST = 1e-8, 1e12
 _CANDIDATES = tuple(10.0**power for power in range(-3, 9))
 RECORDED = 512
 
 
-class LastLayerPosterior(Uncertainty):
+class LastLayerPosterior(Sampled):
     """Gaussian posterior over the last layer, sampled into directional distributions; subclasses say how it is fitted.
 
     `prior` is an option of theirs.
@@ -79,25 +76,24 @@ class LastLayerPosterior(Uncertainty):
         negative_weight: Annotated[float, Range(low=0, high=1)] = 0.5,
         prior_precision: Annotated[Positive, When(prior="fixed")] = 1.0,
         noise: Literal["posterior", "isotropic"] = "posterior",
-        samples: Draws = 100,
-        score: Literal["std_sum", "inverse_concentration"] = "inverse_concentration",
-        keep_samples: bool = False,
+        **shared: Any,
     ) -> None:
+        super().__init__(**shared)
         self.rule = CurvatureRule(geometry, approximation, fidelity, pairs, triplets, margin, negative_weight)
         self.prior_precision, self.noise = prior_precision, noise
-        self.samples, self.score, self.keep_samples = samples, score, keep_samples
 
     def _require_validation(self, fitting: Fitting) -> None:
         if self.prior == "validation" and fitting.validation is None:
             raise ValueError("prior is 'validation' but fit got no validation batches; pass validation=.")
 
-    def _seen(self, fitting: Fitting, kept: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Return features (B, D) and labels (B,) of the batches; the first features go to `kept`, for the record."""
+    def _layer_batches(self, fitting: Fitting, kept: list[Tensor]) -> Iterator[Batch]:
+        """Yield inputs and outputs of the last layer, and labels; the first features go to `kept`, for the record."""
+        head = linear_head(fitting.encoder)
         for images, labels in fitting.batches:
             features = fitting.encoder.features(images.to(fitting.device))
             if sum(map(len, kept)) < RECORDED:
                 kept.append(features)
-            yield features, labels.to(fitting.device)
+            yield augment(features, head), head(features), labels.to(fitting.device)
 
     def _finished(self, fitting: Fitting, head: nn.Linear, posterior: Posterior, kept: list[Tensor]) -> Posterior:
         """Return the posterior, or its isotropic control, with its prior precision and its record."""
@@ -112,11 +108,8 @@ class LastLayerPosterior(Uncertainty):
         """Add the prior precision: the option, that of the highest evidence, or the best on validation images."""
         posterior["prior_precision"] = torch.tensor(self.prior_precision, dtype=torch.float64)
         if self.prior == "marginal_likelihood":
-            curvature = [
-                posterior[key].clamp_min(0) for key in ("weight_curvature", "bias_curvature") if key in posterior
-            ]
-            chosen = evidence_precision(curvature, [part.detach().cpu() for part in head.parameters()])
-            posterior["prior_precision"].fill_(chosen)
+            weight = augmented_weight(head).detach().cpu()
+            posterior["prior_precision"].fill_(evidence_precision(posterior["weight_curvature"].clamp_min(0), weight))
         elif self.prior == "validation":
             self._choose_on_validation(fitting, head, posterior, seed)
 
@@ -129,16 +122,10 @@ class LastLayerPosterior(Uncertainty):
 
         def area(precision: float) -> float:
             posterior["prior_precision"].fill_(precision)
-            batch = self._summarise(head, features, posterior, seed)
+            batch = summarise_moves(head, features, posterior, self, seed, None)
             return sparsification_area(batch.mean, labels, batch.uncertainty)
 
         posterior["prior_precision"].fill_(max(_CANDIDATES, key=area))
-
-    def _summarise(
-        self, head: nn.Linear, features: Tensor, posterior: Posterior, seed: int, classify: Classifier | None = None
-    ) -> DirectionalBatch:
-        draws = Drawing(self.samples, seed, self.score, self.keep_samples)
-        return summarise(head, features, stored_sampler(head, posterior), draws, classify)
 
     def represent(self, images: Tensor, predictor: Predictor) -> Tensor:
         """Return inputs (B, D) of the last layer."""
@@ -148,7 +135,7 @@ class LastLayerPosterior(Uncertainty):
     def describe(self, rows: Tensor, predictor: Predictor) -> DirectionalBatch:
         """Describe features (N, D); every weight draw is generated once and applied to all."""
         head = linear_head(predictor.encoder)
-        return self._summarise(head, rows, predictor.posterior, predictor.seed, predictor.probabilities)
+        return summarise_moves(head, rows, predictor.posterior, self, predictor.seed, predictor.probabilities)
 
 
 @register
@@ -174,22 +161,17 @@ class Laplace(LastLayerPosterior):
         self._require_validation(fitting)
         head, kept = linear_head(fitting.encoder), list[Tensor]()
         with evaluating(fitting.encoder):
-            seen = self._seen(fitting, kept)
-            if self.structure == "kronecker":
-                posterior = self.rule.kronecker(head, seen, self.scale)
-            else:
-                posterior = self.rule.diagonal(head.weight, head.bias, seen, self.scale)
-            return self._finished(fitting, head, posterior, kept)
+            curvature = self.rule.kronecker if self.structure == "kronecker" else self.rule.diagonal
+            return self._finished(fitting, head, curvature(self._layer_batches(fitting, kept), self.scale), kept)
 
 
-def evidence_precision(curvature: Sequence[Tensor], parameters: Sequence[Tensor]) -> float:
+def evidence_precision(curvature: Tensor, weight: Tensor) -> float:
     """δ that maximises the evidence, for diagonal curvature h ≥ 0 and the mean parameters θ (same shapes)."""
-    squared_norm = sum(float(part.double().square().sum()) for part in parameters)
+    squared_norm, curvature = float(weight.double().square().sum()), curvature.double()
 
     def surplus(log_precision: float) -> float:
         precision = math.exp(log_precision)
-        effective = sum(float((part.double() / (part.double() + precision)).sum()) for part in curvature)
-        return effective - precision * squared_norm
+        return float((curvature / (curvature + precision)).sum()) - precision * squared_norm
 
     low, high = math.log(LOWEST), math.log(HIGHEST)
     for _ in range(60):

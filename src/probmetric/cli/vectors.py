@@ -1,0 +1,137 @@
+"""Commands on vectors of any embedding model: `certify`, `search` and `report` on a file, and `try`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from probmetric.cli.arguments import harmless
+from probmetric.errors import ServingError
+
+if TYPE_CHECKING:
+    from probmetric.serving.gallery import Gallery
+    from probmetric.trust.certificates import Certificate
+
+TRIED = 0.25  # share of the letters that ask
+STEPS = 10  # of a page, for the progress bar
+OTHER_RISKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
+
+
+def certify(options: argparse.Namespace) -> None:
+    """Certify a file of vectors; the gallery and its certificate are kept in a folder beside it."""
+    from probmetric.serving.vectors import gallery_folder, gallery_of, read_vectors
+
+    if options.calibration or options.plugin:
+        raise ServingError("a file of vectors needs no model: probmetric certify vectors.parquet [calibration.parquet]")
+    vectors = read_vectors(Path(options.model), label=options.label)
+    queries = vectors.parts[1]
+    if options.gallery is not None:
+        queries = read_vectors(options.gallery, label=options.label)
+    gallery = gallery_of(vectors.parts[0])
+    certificate = promised(gallery, options, None, *((queries.rows, queries.labels) if queries else ()))
+    print(harmless(sentence(certificate, gallery.save(gallery_folder(vectors.file)))))
+
+
+def promised(gallery: Gallery, options: argparse.Namespace, *calibration: Any) -> Certificate:
+    """Return the certificate that the options ask for, from a gallery's `certify` and its first arguments.
+
+    Raises:
+        CertificateError: nothing can be certified for this risk; says which could.
+    """
+    from probmetric.trust.certificates import CertificateError
+
+    def attempt(risk: float) -> Certificate:
+        promise = {"confidence": options.confidence, "score": options.score}
+        return gallery.certify(*calibration, risk=risk, **promise)
+
+    kept = list(gallery.certificates)
+    certificate = attempt(options.risk)
+    if certificate.threshold is not None:
+        return certificate
+    possible = (risk for risk in OTHER_RISKS if risk > options.risk and attempt(risk).threshold is not None)
+    instead = next(possible, None)
+    gallery.certificates = kept
+    hint = f"A risk of {instead:g} could be certified" if instead else "No risk up to 0.5 could be certified"
+    raise CertificateError(
+        f"nothing can be certified: at every doubt more than {options.risk:g} of the answers could be wrong. {hint} "
+        "with these calibration queries; a better model or more of them may help."
+    )
+
+
+def sentence(certificate: Certificate, folder: Path) -> str:
+    """Return what a certificate promises, in words."""
+    return (
+        f"at most {certificate.risk:g} of the answers given are wrong, with confidence {certificate.confidence:g}: "
+        f"{100 * certificate.coverage:.0f} % of the {certificate.queries} calibration queries are answered, "
+        f"{certificate.errors} of {certificate.answered} wrongly. Valid for {certificate.valid_for}; kept in {folder}"
+    )
+
+
+def search(options: argparse.Namespace) -> None:
+    """Ask the vectors of some files in the gallery of another."""
+    from probmetric.serving.gallery import Gallery
+    from probmetric.serving.gallery_files import INDEX
+    from probmetric.serving.search import as_csv, as_text
+    from probmetric.serving.vectors import gallery_of, read_vectors
+
+    place, files = Path(options.model), options.images
+    gallery = Gallery.open(place) if (place / INDEX).is_file() else gallery_of(read_vectors(place).parts[0])
+    rules = {name: getattr(options, name) for name in ("risk", "confidence", "strangers")}
+    answers = []
+    for file in files:
+        queries = read_vectors(file)
+        answers += gallery.search(queries.rows, k=options.k, names=queries.names, **rules)
+    said = as_csv(answers).rstrip() if options.csv else as_text(answers)
+    print(said if options.csv and not sys.stdout.isatty() else harmless(said))
+
+
+def report(options: argparse.Namespace) -> None:
+    """Write the page of a file of vectors."""
+    from tqdm import tqdm
+
+    from probmetric.io.folders import check_new_file
+    from probmetric.serving.vectors import gallery_of, read_vectors
+    from probmetric.serving.vectors_page import is_ours, write_page
+
+    file = Path(options.experiment)
+    output = options.output or file.with_suffix(".html")
+    check_new_file(output, is_ours)
+    gallery = gallery_of(read_vectors(file, label=options.label).parts[0])
+    with tqdm(total=STEPS, disable=None, bar_format="{desc}: {percentage:3.0f} %|{bar}| {elapsed}") as bar:
+
+        def step(text: str) -> None:
+            bar.set_description(text)
+            bar.update()
+
+        print(write_page(gallery, output, file.stem, step))
+
+
+def attempt(options: argparse.Namespace) -> None:
+    """`probmetric try`."""
+    import numpy as np
+
+    from probmetric.serving.gallery import Gallery
+    from probmetric.serving.search import as_text
+    from probmetric.serving.vectors import read_vectors
+    from probmetric.trust.certificates import CertificateError
+
+    letters = read_vectors(Path(__file__).parents[1] / "serving" / "letters.npz")
+    asked = np.random.default_rng(0).random(len(letters)) < TRIED
+    labels = np.array(letters.labels)
+    gallery = Gallery.from_vectors(letters.rows[~asked], labels[~asked].tolist())
+    certificate = gallery.certify(risk=options.risk)
+    answers = gallery.search(letters.rows[asked], k=1, risk=certificate, names=labels[asked].tolist())
+    given = [answer for answer in answers if not answer.withheld]
+    if not given:
+        raise CertificateError(f"nothing is answered at a risk of {options.risk:g}; try --risk 0.1.")
+    wrong = sum(answer.image != answer.matches[0].class_name for answer in given)
+    withheld = next(answer for answer in answers if answer.withheld)
+    print(
+        f"{len(gallery)} vectors of letters are the gallery, {len(answers)} others ask. Certified: at most "
+        f"{options.risk:g} of the answers given are wrong.\n\n{as_text([given[0], withheld])}\n\n"
+        f"{len(given)} of {len(answers)} are answered, {wrong} of them wrongly: {wrong / len(given):.3f}, by chance "
+        f"{(options.risk / len(given)) ** 0.5:.3f} more or less than all such letters would give.\n"
+        "With your own: probmetric certify vectors.parquet --risk 0.05"
+    )

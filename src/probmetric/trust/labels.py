@@ -1,0 +1,100 @@
+"""Find labels that are probably wrong: images nearer to another class than to their own.
+
+Notation: z_i unit embeddings, y_i labels, m_c the sum of the embeddings of class c. Image i is compared with every
+other class by cos(z_i, m_c) and with its own class without itself, by cos(z_i, m_y - z_i):
+
+    suspicion_i = max over c of cos(z_i, m_c) - cos(z_i, m_y - z_i)
+
+Above 0 another class is nearer. Class means judge better than nearest images: where a fifth of the labels is wrong, the
+nearest image often has one of them, while a mean hardly moves (`benchmarks/labels.py` compares them).
+
+An image alone in its class has nothing to be compared with: its suspicion is NaN, and it is listed last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probmetric.metrics import arrays
+
+BLOCK = 4096  # images compared with all classes at once
+SAME = 1 - 1e-6  # cosine of two embeddings of the same picture
+
+
+@dataclass(frozen=True)
+class SuspectedLabels:
+    """Images by how much another class is nearer to them than their own.
+
+    Attributes:
+        order: (N,) rows, the most suspicious first; images alone in their class last.
+        suspicion: (N,) cosine of the nearest other class minus that of the image's own class, NaN where it is alone.
+        proposed: (N,) the nearest other class of each image.
+    """
+
+    order: NDArray[np.int64]
+    suspicion: NDArray[np.float64]
+    proposed: NDArray[Any]
+
+    @property
+    def count(self) -> int:
+        """Images that are nearer to another class than to their own."""
+        return int((self.suspicion > 0).sum())
+
+
+def suspect_labels(embeddings: Any, labels: Any) -> SuspectedLabels:
+    """Rank images by how likely their label is wrong.
+
+    Args:
+        embeddings: (N, M) embeddings of any length; only their directions count.
+        labels: (N,) class of each image; at least two classes.
+
+    Returns:
+        Suspicions, the classes proposed in place of the labels, and the order to look in.
+
+    Raises:
+        ValueError: shapes do not fit, an embedding is not finite, or there is only one class.
+    """
+    directions = arrays.matrix(embeddings, "embeddings").astype(np.float64)
+    classes, codes = np.unique(arrays.to_numpy(labels), return_inverse=True)
+    if codes.shape != (len(directions),):
+        raise ValueError(f"labels has shape {codes.shape}; expected ({len(directions)},), one per embedding.")
+    if len(classes) < 2:
+        raise ValueError("labels has one class; a label can only be suspected where there is another class.")
+    directions = _unit(directions)
+    sums = np.zeros((len(classes), directions.shape[1]))
+    np.add.at(sums, codes, directions)
+    means = _unit(sums)
+    suspicion, proposed = np.empty(len(codes)), np.empty(len(codes), dtype=np.int64)
+    for start in range(0, len(codes), BLOCK):
+        rows = slice(start, start + BLOCK)
+        block, own = directions[rows], codes[rows]
+        cosines = block @ means.T
+        cosines[np.arange(len(own)), own] = -np.inf
+        proposed[rows] = cosines.argmax(axis=1)
+        without = _unit(sums[own] - block)
+        suspicion[rows] = cosines.max(axis=1) - np.einsum("ij,ij->i", block, without)
+    suspicion[np.bincount(codes)[codes] == 1] = np.nan
+    return SuspectedLabels(np.argsort(-suspicion, kind="stable"), suspicion, classes[proposed])
+
+
+def contradictory_copies(embeddings: Any, labels: Any) -> NDArray[np.int64]:
+    """Return pairs (P, 2) of rows with the same embedding and different labels: one picture in two classes."""
+    directions = _unit(arrays.matrix(embeddings, "embeddings").astype(np.float64))
+    _, codes = np.unique(arrays.to_numpy(labels), return_inverse=True)
+    pairs: list[NDArray[np.int64]] = []
+    for start in range(0, len(directions), BLOCK):
+        block = directions[start : start + BLOCK]
+        first, second = np.nonzero(block @ directions[start:].T > SAME)
+        differ = (second > first) & (codes[start + first] != codes[start + second])
+        pairs.append(np.stack([first[differ], second[differ]], axis=1) + start)
+    return np.concatenate(pairs) if pairs else np.empty((0, 2), dtype=np.int64)
+
+
+def _unit(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return rows divided by their norms; a row of zeros stays."""
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 1e-12)
