@@ -19,15 +19,17 @@ The counts are in summary.json. There is no silent fallback: a black image never
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from probmetric.data.manifest import DataError
+from probmetric.data.manifest import DataError, refusing
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -53,7 +55,6 @@ TURNS = {
     8: "ROTATE_90",
 }  # fmt: skip
 JPEG, END = b"\xff\xd8\xff", b"\xff\xd9"
-APP1, FRAMES, SCAN = 0xE1, (0xC0, 0xC1, 0xC2), 0xDA
 
 
 class Decoded(NamedTuple):
@@ -65,10 +66,8 @@ class Decoded(NamedTuple):
 
 def decode_file(path: Path, *, mode: Mode = "RGB", shorter_side: int | None = None) -> Decoded:
     """Decode an image file; see `decode`."""
-    try:
+    with refusing(f"{path} cannot be read", "the dataset is incomplete", OSError):
         data = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}); the dataset is incomplete.") from error
     return decode(data, str(path), mode=mode, shorter_side=shorter_side)
 
 
@@ -87,15 +86,24 @@ def decode(data: bytes, name: str, *, mode: Mode = "RGB", shorter_side: int | No
     """
     from PIL import Image, UnidentifiedImageError
 
-    try:
-        image = Image.open(io.BytesIO(data), formats=_formats())
-    except UnidentifiedImageError as error:
-        raise DataError(f"{name} {_not_read(data, name)}.") from error
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise _too_large(name, error) from error
-    except Exception as error:  # a reader of other people's bytes may stumble anywhere
-        raise DataError(f"{name} is truncated or damaged ({error}); get the dataset again.") from error
+    with _concerning(name):
+        try:
+            image = Image.open(io.BytesIO(data), formats=_formats())
+        except UnidentifiedImageError as error:
+            raise DataError(f"{name} {_not_read(data, name)}.") from error
     return decoded(image, name, mode=mode, shorter_side=shorter_side)
+
+
+@contextlib.contextmanager
+def _concerning(name: str) -> Iterator[None]:
+    """Turn whatever a reader of other people's bytes stumbles over into a `DataError` that names the image."""
+    from PIL import Image
+
+    with refusing(f"{name} is truncated or damaged", "get the dataset again"):
+        try:
+            yield
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+            raise _too_large(name, error) from error
 
 
 def decoded(
@@ -112,20 +120,12 @@ def decoded(
     Raises:
         DataError: it has no area, more than `MAX_PIXELS` pixels, or was opened from a file that is damaged.
     """
-    from PIL import Image
-
     if not image.width * image.height:
         raise DataError(f"{name} has no area ({image.width}x{image.height} pixels); leave it out.")
     if image.width * image.height > MAX_PIXELS:
         raise _too_large(name, f"{image.width}x{image.height} pixels")
-    try:
+    with _concerning(name):
         return _decoded(image, mode, shorter_side)
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise _too_large(name, error) from error
-    except (DataError, MemoryError):
-        raise
-    except Exception as error:  # a reader of other people's bytes may stumble anywhere
-        raise DataError(f"{name} is truncated or damaged ({error}); get the dataset again.") from error
 
 
 def _decoded(image: Image.Image, mode: Mode, shorter_side: int | None) -> Decoded:
@@ -177,7 +177,7 @@ def _formats() -> tuple[str, ...]:
 
 
 def decode_jpeg(data: np.ndarray) -> np.ndarray | None:
-    """Pixels (H, W, 3) uint8 of a plain RGB JPEG (L,) uint8, a third faster than PIL and equal to it bit for bit.
+    """Return pixels (H, W, 3) uint8 of a plain RGB JPEG (L,) uint8, a third faster than PIL and equal to the bit.
 
     None where torchvision is not installed or cannot read the data; `decode` then reads it or says what is wrong.
     """
@@ -215,21 +215,21 @@ def _upright(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
 
 
 def _plain(image: Image.Image, mode: Mode) -> tuple[Image.Image, tuple[str, ...]]:
-    """8-bit RGB or L, and what had to be decided."""
+    """Return the image as 8-bit RGB or L, and what had to be decided."""
     from PIL import Image
 
-    found = image.mode
-    if found == "F":
+    kind = image.mode
+    if kind == "F":
         values, remark = _floats(np.asarray(image))
         return Image.fromarray(values).convert(mode), (remark,)
-    if found.startswith("I"):
+    if kind.startswith("I"):
         values = np.asarray(image).astype(np.float64)
-        top = 65535.0 if values.max(initial=0.0) > 255 or found.startswith("I;16") else 255.0
+        top = 65535.0 if values.max(initial=0.0) > 255 or kind.startswith("I;16") else 255.0
         grey = Image.fromarray(np.rint(np.clip(values / top, 0, 1) * 255).astype(np.uint8))
         return grey.convert(mode), ("16 bits per channel scaled to 8",)
-    if found == mode and "transparency" not in image.info:
+    if kind == mode and "transparency" not in image.info:
         return image, ()
-    if found in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+    if kind in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
         layer = image.convert("RGBA")
         white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
         return Image.alpha_composite(white, layer).convert(mode), ("transparency laid on white",)
@@ -239,7 +239,7 @@ def _plain(image: Image.Image, mode: Mode) -> tuple[Image.Image, tuple[str, ...]
         "P": "palette colours",
         "RGB": "luma of a colour image",
     }
-    return image.convert(mode), (names.get(found, f"{found} converted to {mode}"),)
+    return image.convert(mode), (names.get(kind, f"{kind} converted to {mode}"),)
 
 
 def _floats(values: np.ndarray) -> tuple[np.ndarray, str]:
@@ -273,41 +273,26 @@ def _reduced(image: Image.Image, shorter_side: int) -> Image.Image:
 
 
 def plain_jpeg_shape(data: bytes) -> tuple[int, int, int] | None:
-    """(H, W, 3) of a complete, upright JPEG of three 8-bit channels; None for anything else.
+    """Return (H, W, 3) of a complete, upright JPEG of three 8-bit channels; None for anything else.
 
-    Read from the markers before the picture and the one that ends the file, without decoding.
+    Read from what stands before the picture and the marker that ends the file, without decoding.
     """
     if data[:3] != JPEG or data[-1024:].rstrip(b"\0")[-2:] != END:
         return None
-    at, shape = 2, None
-    while at + 10 <= len(data) and data[at] == 0xFF:
-        kind, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
-        if kind == APP1 and data[at + 4 : at + 8] == b"Exif" and _turned(data[at + 10 : at + 2 + length]):
-            return None
-        if kind == SCAN:
-            return shape
-        if kind in FRAMES:
-            height, width = (int.from_bytes(data[at + k : at + k + 2], "big") for k in (5, 7))
-            plain = data[at + 4] == 8 and data[at + 9] == 3 and 0 < height * width <= MAX_PIXELS
-            shape = (height, width, 3) if plain else None
-        at += 1 if kind == 0xFF else 2 + length
-    return None
-
-
-def _turned(exif: bytes) -> bool:
-    """Whether EXIF data ask for another orientation than the one stored; so do data that cannot be read."""
     from PIL import Image
 
     try:
-        found = Image.Exif()
-        found.load(exif)
-        return int(found.get(ORIENTATION, 1)) != 1
-    except Exception:  # EXIF data are written by many programs, and some of it is no EXIF data
-        return True
+        with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
+            width, height = image.size
+            upright = image.getexif().get(ORIENTATION, 1) == 1
+            plain = image.mode == "RGB" and upright and 0 < height * width <= MAX_PIXELS
+            return (height, width, 3) if plain else None
+    except Exception:  # a header that cannot be read: whoever decodes it says so
+        return None
 
 
 def as_png(pixels: np.ndarray) -> bytes:
-    """Pixels (H, W, C) uint8 as a PNG file."""
+    """Return pixels (H, W, C) uint8 as a PNG file."""
     from PIL import Image
 
     buffer = io.BytesIO()

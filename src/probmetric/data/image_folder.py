@@ -180,8 +180,3 @@ def _inside(link: Path, root: Path) -> bool:
         return link.resolve(strict=True).is_relative_to(root)
     except (OSError, RuntimeError):  # links in a circle, or to nothing
         return False
-
-
-def readable_name(name: str) -> bool:
-    """Say whether a file's name can be stored as UTF-8."""
-    return not any("\ud800" <= character <= "\udfff" for character in name)

@@ -12,6 +12,7 @@ changes it holds its lock: `save` while it writes, `changing` from the reading t
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -274,7 +275,8 @@ class Gallery:
             raise ServingError(f"{counts}, {len(set(paths))} different paths; give one of each for every image.")
         if len(self) and mean.shape[1] != self.dim:
             raise ServingError(f"embeddings of {mean.shape[1]} dimensions; the gallery has {self.dim}.")
-        self.remove(set(paths) & set(self.paths))
+        places = set(map(_place, paths))
+        self.remove(path for path in self.paths if _place(path) in places)
         seen = np.empty((len(mean), 0), dtype=np.float32) if looks is None else looks
         old = self._content
         rows = old.mean if len(self) else np.empty((0, mean.shape[1]), dtype=np.float32)
@@ -503,6 +505,11 @@ def directions(vectors: Any) -> np.ndarray:
     if not sound.all():
         raise ServingError(f"row {int(np.argmin(sound))} of the vectors is zero or not finite; leave it out.")
     return np.asarray(rows / length)
+
+
+def _place(path: str) -> str:
+    """Return where an image lies, whichever way its path is spelled."""
+    return os.path.abspath(path)  # noqa: PTH100 - resolve() asks the disk for every image
 
 
 def _with_p_right(answers: Answers) -> tuple[Answers, PRight | None]:

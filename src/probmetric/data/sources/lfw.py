@@ -12,26 +12,25 @@ image only.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from probmetric.data.manifest import DataError
-from probmetric.data.raw import RawFile, RawFiles
-from probmetric.data.sources import register
-from probmetric.data.sources._base import Source, Table, check_counts
-from probmetric.data.sources._files import LAM_VIEW, Photographs, existing, open_set_counts, strings
+from probmetric.data.sources import RawFile, RawFiles, Table, options, register
+from probmetric.data.sources._files import LAM_VIEW, Photographs, existing, strings, validation_classes
 from probmetric.data.sources._listing import Row, once, rows
 from probmetric.registry import CountOrZero
 
 
 @register
-class Lfw(Source):
+@dataclass(frozen=True, kw_only=True)
+class Lfw(Photographs):
     """Labeled Faces in the Wild."""
 
-    view: ClassVar[dict[str, Any]] = {"name": "photos"}
-    views: ClassVar[dict[str, dict[str, Any]]] = {"lam": LAM_VIEW}
+    title = "Labeled Faces in the Wild, funneled"
+    views = options(lam=LAM_VIEW)
     files = (
         RawFile("lfw-funneled.tgz", "1b42dfed7d15c9b2dd63d5e5840c86ad", "243 MB"),
         RawFile("peopleDevTrain.txt", "54eaac34beb6d042ed3a7d883e247a21"),
@@ -40,74 +39,48 @@ class Lfw(Source):
     pairs_file = RawFile("pairsDevTest.txt", "5132f7440eb68cf58910c8a45a2ac10b")
     folders = ("lfw_funneled",)
     where = "the original site refuses downloads; figshare and Kaggle (lfw-dataset) carry copies"
-    counts: ClassVar[dict[str, int]] = {
-        "images": 13_233,
-        "classes": 5_749,
-        "train+val": 9_525,
-        "test": 3_708,
-        "training classes": 4_038,
-    }
+    counts = options(images=13_233, classes=5_749, training=9_525, test=3_708, training_classes=4_038)
 
-    def __init__(
-        self, *, shorter_side: CountOrZero = 0, store: Literal["pixels", "files"] = "pixels", subset: bool = False
-    ) -> None:
-        self.chosen = Photographs("standard", 0, shorter_side, store)
+    shorter_side: CountOrZero = 0
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """List the images of both lists."""
-        root = files.find(self.folders, self.files[:1])
-        lists = []
-        for file in self.files[1:]:
-            found = files.files(file.name)
-            if not found:
-                raise files.missing([file.name], [file], [])
-            files.check(found[0], file)
-            lists.append(_people(found[0]))
+        root = files.find(self.folders, self.files[:1]) / "lfw_funneled"
+        lists = [_people(files.checked(file)) for file in self.files[1:]]
         people = sorted(name for part in lists for name in part)
         if len(set(people)) != len(people):
             raise DataError("lfw: a person is in both lists, peopleDevTrain.txt and peopleDevTest.txt.")
-        number = {name: i for i, name in enumerate(people)}
         images = [(name, i) for part in lists for name, count in part.items() for i in range(1, count + 1)]
         paths = strings([f"{name}/{name}_{i:04d}.jpg" for name, i in images])
-        existing(root / "lfw_funneled", paths, files.name)
-        label = np.array([number[name] for name, _ in images])
-        train, test = (np.array(sorted(number[name] for name in part)) for part in lists)
-        split = self.chosen.split(label, train, test, seed)
-        check_counts(files, self.counts, open_set_counts(label, np.isin(label, train)))
+        existing(root, paths, files.name)
         names = strings([name for name, _ in images])
-        tested = {image: row for row, image in enumerate(images) if split[row] == "test"}
-        listed = files.files(self.pairs_file.name)
-        if listed:
-            files.check(listed[0], self.pairs_file)
-        else:
-            files.notes.append(f"no {self.pairs_file.name}: no pairs to verify")
-        return Table(
-            {
-                "path": paths,
-                "label": label,
-                "class_name": strings([name.replace("_", " ") for name in names]),
-                "split": split,
-                "identity": names,
-            },
-            self.chosen.images(root / "lfw_funneled", paths),
-            "open_set",
-            "Labeled Faces in the Wild, funneled",
-            pairs=_pairs(listed[0], tested) if listed else (),
-            parallel=True,
-        )
+        train, test = (np.searchsorted(people, sorted(part)) for part in lists)
+        val = validation_classes(train, "standard", 0, seed)
+        columns = {
+            "file": paths,
+            "label": np.searchsorted(people, names.astype(str)),
+            "class_name": strings([name.replace("_", " ") for name in names]),
+            "identity": names,
+        }
+        table = self.table(files, root, columns, {"train": train, "val": val, "test": test})
+        if not files.files(self.pairs_file.name):
+            table.notes.append(f"no {self.pairs_file.name}: no pairs to verify")
+            return table
+        tested = {image: row for row, image in enumerate(images) if table.columns["split"][row] == "test"}
+        return replace(table, pairs=_pairs(files.checked(self.pairs_file), tested))
 
 
 def _people(path: Path) -> dict[str, int]:
-    """Name -> number of images."""
+    """Return name -> number of images."""
     head, *listed = rows(path, 2, separator="\t", announced=True)
     if head.whole(0) != len(listed):
         raise head.bad(f"announces {head.whole(0)} people, and {len(listed)} follow")
-    once(listed, lambda row: row.cells[0])
+    once(listed, 0)
     return {row.inside(0): row.whole(1, 1, 10_000) for row in listed}
 
 
 def _pairs(path: Path, row_of: dict[tuple[str, int], int]) -> list[tuple[int, int, bool]]:
-    """Pairs to verify: rows of the two images, and whether they show one person.
+    """Return the pairs to verify: rows of the two images, and whether they show one person.
 
     The first line holds the number n of pairs of each kind; n lines `name<TAB>i<TAB>j` and n lines
     `name<TAB>i<TAB>other<TAB>j` follow. `row_of` knows the test images by name and number.
@@ -123,7 +96,7 @@ def _pairs(path: Path, row_of: dict[tuple[str, int], int]) -> list[tuple[int, in
 
 
 def _images_of(row: Row, row_of: dict[tuple[str, int], int]) -> tuple[int, int]:
-    """Rows of the two images a line names."""
+    """Return the rows of the two images a line names."""
     if len(row.cells) not in (3, 4):
         raise row.bad(f"{len(row.cells)} columns, a pair has 3 or 4")
     other = 0 if len(row.cells) == 3 else 2
