@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 
+import numpy as np
+
 from probmetric.io import FileError
 from probmetric.runs import steps
+from probmetric.trust import drift
 from probmetric.trust.certificates import Certificate
-from probmetric.trust.monitor import monitored
+from probmetric.trust.drift import logged_doubts
 
 
 def certificate(options: argparse.Namespace) -> None:
@@ -21,13 +24,14 @@ def certificate(options: argparse.Namespace) -> None:
 
 def monitor(options: argparse.Namespace) -> None:
     """`probmetric monitor`."""
-    report = monitored(
-        Certificate.load(options.certificate),
-        options.log,
-        column=options.column,
-        patience=options.patience,
-        ordered=not options.unordered,
-    )
+    reference = Certificate.load(options.certificate).reference
+    doubts = logged_doubts(options.log, options.column)
+    if options.unordered:  # a folder lists its images class by class, which is no order that calibration has
+        doubts = np.random.default_rng(0).permutation(doubts)
+    report = drift.monitor(reference, doubts, patience=options.patience)
     print(report.text)
-    if report.expired:
-        raise FileError(report.advice)
+    if report.alarm:
+        raise FileError(
+            "the certificate has expired: these queries are not like those it was made from. Look at the answers since "
+            "then (other cameras, other classes, another gallery?), label some and certify again."
+        )

@@ -43,10 +43,11 @@ def certify(options: argparse.Namespace) -> None:
         queries = _fresh(queries, trained)
     if vectors.rows.dtype != np.float32:
         log.info("vectors are stored as %s; what is certified are answers by these", vectors.rows.dtype)
-    gallery = gallery_of(part)
+    gallery, folder = gallery_of(part), gallery_folder(vectors.file)
+    del part, vectors  # a second copy of the vectors
     calibration = () if queries is None else (queries.rows, queries.labels)
     certificate = promised(gallery, options, None, *calibration, groups=None if queries is None else queries.groups)
-    print(harmless(sentence(certificate, gallery.save(gallery_folder(vectors.file)))))
+    print(harmless(sentence(certificate, gallery.save(folder))))
 
 
 def _fresh(queries: Vectors, trained: Vectors) -> Vectors:

@@ -25,11 +25,12 @@ from typing import Any
 import numpy as np
 
 from probmetric.data.manifest import DataError
-from probmetric.data.sources.embeddings import VECTORS, _arrays
+from probmetric.data.sources.embeddings import _arrays
 from probmetric.data.sources.table import columns_of
 from probmetric.errors import ServingError
 from probmetric.io import present
 from probmetric.retrieval.neighbours import search
+from probmetric.serving.frames import LABELS, NAMES, VECTORS, column_of
 from probmetric.serving.gallery import Gallery, directions
 from probmetric.serving.gallery_files import INDEX
 from probmetric.trust.deployed import SAME
@@ -40,8 +41,6 @@ FILES = (".parquet", ".npz", ".npy", ".safetensors", *FAISS)
 TOGETHER = ("group", "groups", "session", "person", "subject", "sequence", "burst", "walk", "camera")
 BURSTY, ALIKE = 0.05, 0.1  # share of rows that follow a near copy; how near that is, in distances within a class
 HELD_OUT = 3  # one group of so many calibrates
-LABELS = ("label", "labels", "class", "class_name")
-NAMES = ("path", "paths", "id", "name")
 GALLERY_SPLITS, QUERY_SPLITS = ("gallery", "reference", "index"), ("calibration", "query", "queries", "probe")
 
 
@@ -136,10 +135,10 @@ def vectors_of(
     if not vector or columns[vector].ndim != 2:
         raise DataError(f"{file} holds {', '.join(columns)}; expected a column `vector` of lists of one length.")
     rows = columns[vector]
-    labels = _column(file, columns, label, LABELS, len(rows))
-    names = _column(file, columns, "", NAMES, len(rows))
-    splits = _column(file, columns, "", ("split",), len(rows))
-    groups = _column(file, columns, group, (), len(rows)) if group else None
+    labels = column_of(file, columns, label, LABELS, len(rows))
+    names = column_of(file, columns, "", NAMES, len(rows))
+    splits = column_of(file, columns, "", ("split",), len(rows))
+    groups = column_of(file, columns, group, (), len(rows)) if group else None
     vectors = Vectors(
         file,
         rows,
@@ -151,27 +150,6 @@ def vectors_of(
     if groups is None:
         _warn_of_groups(vectors, columns)
     return vectors
-
-
-def columns_of_frame(frame: Any) -> dict[str, np.ndarray]:
-    """Return the columns of a frame of pandas, Arrow or DuckDB, lists of one length as matrices.
-
-    Raises:
-        DataError: vectors of several lengths.
-    """
-    for convert in ("to_pandas", "df"):  # of Arrow and of DuckDB
-        if not hasattr(frame, "columns") or hasattr(frame, convert):
-            frame = getattr(frame, convert)() if hasattr(frame, convert) else frame
-    columns = {}
-    for name in map(str, frame.columns):
-        values = frame[name].to_numpy()
-        if name in VECTORS:
-            try:
-                values = np.stack([np.asarray(row) for row in values])
-            except ValueError as error:
-                raise DataError(f"column {name!r} of the frame holds no lists of one length ({error}).") from error
-        columns[name] = values
-    return columns
 
 
 def _of_faiss(file: Path) -> dict[str, np.ndarray]:
@@ -186,7 +164,6 @@ def _of_faiss(file: Path) -> dict[str, np.ndarray]:
     try:
         faiss = importlib.import_module("faiss")
         index = faiss.read_index(str(file))
-        index = getattr(faiss, "downcast_index", lambda same: same)(index)
         if hasattr(index, "make_direct_map"):
             index.make_direct_map()
         vectors = index.reconstruct_n(0, index.ntotal)
@@ -194,7 +171,7 @@ def _of_faiss(file: Path) -> dict[str, np.ndarray]:
         raise DataError(f"{file} is read by faiss, which is not installed; pip install faiss-cpu.") from error
     except RuntimeError as error:
         raise DataError(f"{file} is no faiss index whose vectors can be read: {error}") from error
-    if index.ntotal and index.code_size < 4 * index.d if hasattr(index, "code_size") else False:
+    if getattr(index, "code_size", 4 * index.d) < 4 * index.d:
         log.warning("%s holds compressed vectors; what is certified are their approximations", file)
     return {"vector": np.asarray(vectors)} | columns_of(listing)
 
@@ -283,18 +260,3 @@ def gallery_of(vectors: Vectors) -> Gallery:
         if stored.digest == gallery.digest:
             return stored
     return gallery
-
-
-def _column(
-    file: Path, columns: Mapping[str, np.ndarray], wanted: str, usual: Sequence[str], count: int
-) -> list[str] | None:
-    """Return a column as text, the one that is asked for or the first of the usual names; None where there is none."""
-    name = wanted or next((name for name in usual if name in columns), "")
-    if not name:
-        return None
-    if name not in columns:
-        raise DataError(f"{file} has no column {name!r}; it has {', '.join(columns)}.")
-    values = columns[name]
-    if values.shape != (count,):
-        raise DataError(f"{file}: {name} has the shape {values.shape} for {count} vectors; give one entry each.")
-    return ["" if value is None or value != value else str(value) for value in values.tolist()]

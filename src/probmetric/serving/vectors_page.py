@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 
 from probmetric.io import write_text
+from probmetric.metrics.calibration import reliability
 from probmetric.metrics.ood import auroc
 from probmetric.metrics.selective import accuracy_by_coverage
 from probmetric.retrieval import retrieval_metrics
 from probmetric.serving.gallery import Gallery
 from probmetric.trust.answers import Answers, asked_in
 from probmetric.trust.certificates import Certificate, CertificateError
-from probmetric.trust.deployed import calibration_answers
 from probmetric.trust.labels import suspect_labels
-from probmetric.trust.p_right import cross_fitted, diagram, p_right_metrics
+from probmetric.trust.p_right import cross_fitted, p_right_metrics
 
 RISKS = (0.01, 0.02, 0.05, 0.1, 0.2)
 STRANGE = 0.2  # share of the classes that are taken out of the gallery to play strangers
@@ -78,7 +78,7 @@ def write_page(gallery: Gallery, output: Path, title: str, step: Callable[[str],
         CertificateError: rows without a class, or one class.
     """
     step("asking each vector among the others")
-    answers = calibration_answers(gallery.record, gallery.labels)
+    answers = gallery.left_out
     step("certificates")
     certificates = [made for risk in RISKS if (made := _certificate(gallery, risk)) is not None]
     step("strangers")
@@ -208,7 +208,7 @@ def _probability(contents: Contents) -> str:
     stated, right = _stated(contents.answers), contents.answers.right
     if not 0 <= stated.min() <= stated.max() <= 1:
         return ""
-    found = diagram(stated, right)
+    found = reliability(stated, right)
     points = list(zip(found.confidence, found.accuracy, strict=True))
     ece = p_right_metrics(stated, right)["ece"]
     picture = _drawing([(0.0, 0.0), (1.0, 1.0)], points, "stated P(right)", "share right")
