@@ -7,8 +7,13 @@ noticed. The likelihood ratio
 
 has mean at most 1 as long as the true share is at most alpha: a wager on more errors. So has the mean of L_n over
 several q, and the chance that it ever reaches 1 / delta is at most delta, however long one looks (Ville 1939;
-Waudby-Smith and Ramdas 2023). To notice q takes about log(1 / delta) / KL(q, alpha) checks: at a risk of .05 some
-hundreds for one and a half times as many errors as promised, whatever the method.
+Waudby-Smith and Ramdas 2023). To notice q takes about log(1 / delta) / KL(q, alpha) checks, whatever the method. With
+1 % false alarms the median of 300 runs is
+
+    risk promised      1.5 times as many errors      twice      three times
+         .05                    939                   237            67
+         .10                    395                   119            34
+         .20                    174                    47            14
 """
 
 from __future__ import annotations
@@ -79,7 +84,7 @@ def checks_needed(share: float, *, risk: float, false_alarms: float = 0.01) -> f
 
     Examples:
         >>> [round(checks_needed(1.5 * risk, risk=risk), -1) for risk in (0.05, 0.2)]
-        [810.0, 160.0]
+        [800.0, 160.0]
     """
     check_shares(share=share, risk=risk, false_alarms=false_alarms)
     if share <= risk:
