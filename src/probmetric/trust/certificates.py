@@ -446,7 +446,9 @@ class GroupTest:
         answers = np.bincount(self.units, given, minlength=count) / largest
         errors = np.bincount(self.units, given * self.wrong, minlength=count) / largest
         pilot = (self.risk * answers - errors)[self.piloted]
-        spread = np.append(pilot, 0.5 * self.risk).var()  # with one more group at the edge
+        spread = max(
+            np.append(pilot, 0.5 * self.risk).var(), 1e-12
+        )  # with one more group at the edge; 0 if all lie there
         evidence = math.log(1 / self.delta)
         stake = min(math.sqrt(2 * evidence / ((~self.piloted).sum() * spread)), 1 / (1 - risk))
         gains = np.maximum(stake * (risk * answers - errors)[~self.piloted], -1 + 1e-12)
