@@ -30,6 +30,7 @@ PRIOR = 1e-2
 SQUARED_FROM = 500
 FOLDS = 5
 BINS = 15
+MOST_RESAMPLES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,14 @@ class PRight:
     def of(cls, values: Mapping[str, Any]) -> PRight:
         """Return the map that `plain` described."""
         fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-        return cls(**fields)
+        p_right = cls(**fields)
+        widths = {len(p_right.scores), len(p_right.centre), len(p_right.scale), len(p_right.weights)}
+        widths |= {len(part) for part in (p_right.squares, p_right.low, p_right.high) if part}
+        parts = (p_right.centre, p_right.scale, p_right.weights, p_right.squares, p_right.low, p_right.high)
+        numbers = np.array([p_right.bias, *(number for part in parts for number in part)], dtype=np.float64)
+        if len(widths) != 1 or not np.isfinite(numbers).all():
+            raise ValueError("a map to P(right) has one number for each of its scores")
+        return p_right
 
 
 def fit_p_right(scores: Mapping[str, Any], right: Any) -> PRight:
@@ -131,6 +139,8 @@ def cross_fitted(scores: Mapping[str, Any], right: Any, groups: Any, *, folds: i
     """
     truth = arrays.booleans(right, "right", count=len(_columns(scores)))
     part = class_folds(groups, folds=folds, seed=seed)
+    if part.shape != truth.shape:
+        raise ValueError(f"groups has shape {part.shape}; expected {truth.shape}, one class for each answer.")
     stated = np.empty(len(truth))
     for fold in np.unique(part):
         out = part == fold
@@ -161,11 +171,12 @@ def p_right_metrics(probability: Any, right: Any, *, bins: int = BINS) -> dict[s
     """
     stated = arrays.vector(probability, "probability")
     truth = arrays.booleans(right, "right", count=len(stated))
+    error = calibration_error(stated, truth, bins=bins)  # refuses what is no probability
     happened = np.where(truth == 1, stated, 1.0 - stated)
     return {
         "nll": float(-np.log(np.maximum(happened, 1e-12)).mean()),
         "brier": float(((stated - truth) ** 2).mean()),
-        "ece": calibration_error(stated, truth, bins=bins),
+        "ece": error,
         "ece_floor": ece_floor(stated, bins=bins),
     }
 
@@ -197,6 +208,7 @@ def added_auroc(
         `free` and `both`, the two AUROCs, `added`, their difference, `added_low` and `added_high`.
     """
     truth = arrays.booleans(right, "right")
+    arrays.check_count(resamples, "resamples", most=MOST_RESAMPLES)
     maps = [_Ranked(cross_fitted(scores, truth, groups, seed=seed), truth) for scores in (free, {**free, **own})]
     names, codes = np.unique(arrays.to_numpy(groups), return_inverse=True)
     generator = np.random.default_rng(seed)
@@ -229,8 +241,8 @@ class _Ranked:
 
 
 def _columns(scores: Mapping[str, Any]) -> Doubles:
-    if not scores:
-        raise ValueError("no scores were given; pass at least one, such as cosine.")
+    if not isinstance(scores, Mapping) or not scores:
+        raise ValueError("no scores were given; pass at least one by its name, such as {'cosine': values}.")
     first = next(iter(scores.values()))
     count = len(arrays.to_numpy(first))
     return np.stack([arrays.vector(values, name, count=count) for name, values in scores.items()], axis=1)
