@@ -9,7 +9,7 @@ import torch
 
 from probmetric.config import ConfigError, Method, Params, load, parse
 from probmetric.losses import REGISTRY, create_loss, list_losses
-from probmetric.planning.expansion import resolve
+from probmetric.planning.expansion import Point, resolve
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,7 +22,7 @@ def params(monkeypatch) -> Params:
 
 def plan(params, methods, method="m", dataset="digits"):
     found = {name: parse(Method, spec, name) for name, spec in methods.items()}
-    return resolve(params, found, dataset=dataset, method=method)
+    return resolve(params, found, Point(dataset=dataset, method=method))
 
 
 REFUSED = [

@@ -5,14 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from probmetric.cli.arguments import harmless
-from probmetric.errors import ServingError
+import numpy as np
+from tqdm import tqdm
 
-if TYPE_CHECKING:
-    from probmetric.serving.gallery import Gallery
-    from probmetric.trust.certificates import Certificate
+from probmetric.errors import ServingError, harmless
+from probmetric.io.folders import check_new_file
+from probmetric.serving.gallery import Gallery
+from probmetric.serving.gallery_files import INDEX
+from probmetric.serving.search import as_csv, as_text
+from probmetric.serving.vectors import gallery_folder, gallery_of, read_vectors
+from probmetric.serving.vectors_page import is_ours, write_page
+from probmetric.trust.certificates import Certificate, CertificateError
 
 TRIED = 0.25  # share of the letters that ask
 STEPS = 10  # of a page, for the progress bar
@@ -21,8 +26,6 @@ OTHER_RISKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 
 def certify(options: argparse.Namespace) -> None:
     """Certify a file of vectors; the gallery and its certificate are kept in a folder beside it."""
-    from probmetric.serving.vectors import gallery_folder, gallery_of, read_vectors
-
     if options.calibration or options.plugin:
         raise ServingError("a file of vectors needs no model: probmetric certify vectors.parquet [calibration.parquet]")
     vectors = read_vectors(Path(options.model), label=options.label)
@@ -40,7 +43,6 @@ def promised(gallery: Gallery, options: argparse.Namespace, *calibration: Any) -
     Raises:
         CertificateError: nothing can be certified for this risk; says which could.
     """
-    from probmetric.trust.certificates import CertificateError
 
     def attempt(risk: float) -> Certificate:
         promise = {"confidence": options.confidence, "score": options.score}
@@ -71,11 +73,6 @@ def sentence(certificate: Certificate, folder: Path) -> str:
 
 def search(options: argparse.Namespace) -> None:
     """Ask the vectors of some files in the gallery of another."""
-    from probmetric.serving.gallery import Gallery
-    from probmetric.serving.gallery_files import INDEX
-    from probmetric.serving.search import as_csv, as_text
-    from probmetric.serving.vectors import gallery_of, read_vectors
-
     place, files = Path(options.model), options.images
     gallery = Gallery.open(place) if (place / INDEX).is_file() else gallery_of(read_vectors(place).parts[0])
     rules = {name: getattr(options, name) for name in ("risk", "confidence", "strangers")}
@@ -89,12 +86,6 @@ def search(options: argparse.Namespace) -> None:
 
 def report(options: argparse.Namespace) -> None:
     """Write the page of a file of vectors."""
-    from tqdm import tqdm
-
-    from probmetric.io.folders import check_new_file
-    from probmetric.serving.vectors import gallery_of, read_vectors
-    from probmetric.serving.vectors_page import is_ours, write_page
-
     file = Path(options.experiment)
     output = options.output or file.with_suffix(".html")
     check_new_file(output, is_ours)
@@ -110,13 +101,6 @@ def report(options: argparse.Namespace) -> None:
 
 def attempt(options: argparse.Namespace) -> None:
     """`probmetric try`."""
-    import numpy as np
-
-    from probmetric.serving.gallery import Gallery
-    from probmetric.serving.search import as_text
-    from probmetric.serving.vectors import read_vectors
-    from probmetric.trust.certificates import CertificateError
-
     letters = read_vectors(Path(__file__).parents[1] / "serving" / "letters.npz")
     asked = np.random.default_rng(0).random(len(letters)) < TRIED
     labels = np.array(letters.labels)

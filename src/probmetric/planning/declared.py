@@ -48,8 +48,8 @@ def data_source(params: Params, name: str) -> DataSource:
     if name in params.data.on_request:
         return params.data.on_request[name]
     if name not in list_datasets():
-        known = {*dataset_names(params), *list_datasets()}
-        raise FileError(f"unknown dataset {name!r}: {nearest(name, known)}")
+        names = {*dataset_names(params), *list_datasets()}
+        raise FileError(f"unknown dataset {name!r}: {nearest(name, names)}")
     return DataSource(source=name, options=params.data.options.get(name, {}))
 
 
@@ -83,8 +83,8 @@ def check_declared(params: Params, dataset: str, noise: float) -> None:
 def stage(params: Params, name: str) -> str:
     """DVC stage that makes prepared dataset `name` (`cub-vmf`, `glyphs+noise0.2`)."""
     dataset, noise = split_data_name(name)
-    own = f"noise@{dataset}-{noise}" if noise else f"prepare@{dataset}"
-    return own if dataset in params.datasets else f"{ON_REQUEST}:{own}"
+    address = f"noise@{dataset}-{noise}" if noise else f"prepare@{dataset}"
+    return address if dataset in params.datasets else f"{ON_REQUEST}:{address}"
 
 
 def ensure(params: Params, name: str) -> None:
@@ -180,8 +180,8 @@ def _make(params: Params, name: str) -> None:
         prepare(params, clean, progress=True)
         return
     _make(params, clean)
-    found = LabelNoise.parse(noise)
-    add_noise(folder / clean, folder / name, rate=found.rate, kind=found.kind, seed=found.seed)
+    label_noise = LabelNoise.parse(noise)
+    add_noise(folder / clean, folder / name, rate=label_noise.rate, kind=label_noise.kind, seed=label_noise.seed)
 
 
 def outdated(params: Params, name: str) -> str:
@@ -269,30 +269,30 @@ def _differing(params: Params, name: str, folder: Path, made: dict[str, Any]) ->
     from probmetric.data.raw import RawFiles, raw_content
     from probmetric.data.sources import REGISTRY
 
-    found = data_source(params, name)
+    declared = data_source(params, name)
     had = {name: made[name] for name in ("source", "seed") if name in made} | made.get("options", {})
-    has = {"source": found.source, "seed": params.data.seed} | found.options
+    has = {"source": declared.source, "seed": params.data.seed} | declared.options
     ignored = set() if "left_out" in made else {"on_error"}  # it decides about files that cannot be read
-    if changed := _changed(had, has, REGISTRY.options(found.source), ignored):
+    if changed := _changed(had, has, REGISTRY.options(declared.source), ignored):
         return changed
-    code = plugin_code(found.source) if "code" in made else {}
+    code = plugin_code(declared.source) if "code" in made else {}
     if changed := ", ".join(module for module in sorted(code) if made["code"].get(module) != code[module]):
         return f"{changed} changed"
-    raw = Path(found.raw or params.data.raw)
+    raw = Path(declared.raw or params.data.raw)
     if "raw_content" not in made or not raw.exists():
         return ""
     try:
-        source = REGISTRY.create(found.source, **found.options)
-        root, names = source.raw_files(RawFiles(found.source, raw, folder, homes=source.homes))
+        source = REGISTRY.create(declared.source, **declared.options)
+        root, names = source.raw_files(RawFiles(declared.source, raw, folder, homes=source.homes))
         same = raw_content(root, names, folder)
     except DataError as error:
         return str(error)
     return "" if same == made["raw_content"] else f"the content of {raw} has changed"
 
 
-def _changed(had: Mapping[str, Any], has: Mapping[str, Any], known: Mapping[str, Option], ignored: Set[str]) -> str:
+def _changed(had: Mapping[str, Any], has: Mapping[str, Any], options: Mapping[str, Option], ignored: Set[str]) -> str:
     """The first value that differs, as `shorter_side 256 -> 128`; a `known` option not named has its default."""
-    defaults = {"source": has["source"]} | {name: option.default for name, option in known.items()}
+    defaults = {"source": has["source"]} | {name: option.default for name, option in options.items()}
     for name in sorted({*had, *has} - ignored):
         before, now = (values.get(name, defaults.get(name)) for values in (had, has))
         if digest_of(before) != digest_of(now):  # a tuple is a list in JSON
@@ -304,12 +304,12 @@ def prepare(params: Params, name: str, *, output: Path | None = None, raw: Path 
     """Prepare dataset `name` as params.yaml describes it; returns the prepared folder."""
     from probmetric.data import prepare_dataset
 
-    found, folders = data_source(params, name), params.data
-    options: dict[str, Any] = dict(found.options)
+    declared, folders = data_source(params, name), params.data
+    options: dict[str, Any] = dict(declared.options)
     return prepare_dataset(
-        found.source,
+        declared.source,
         output or Path(folders.prepared) / name,
-        raw=raw or found.raw or folders.raw,
+        raw=raw or declared.raw or folders.raw,
         seed=folders.seed,
         progress=progress,
         **options,
@@ -344,9 +344,8 @@ def status(params: Params, names: Iterable[str] | None = None) -> list[DatasetSt
 
     rows = []
     for name in dataset_names(params) if names is None else names:
-        found = data_source(params, name)
-        raw = Path(found.raw or params.data.raw)
-        subset = bool(found.options.get("subset", False))
-        prepared = Path(params.data.prepared)
-        rows.append(dataset_status(name, found.source, raw, prepared, subset=subset))
+        declared = data_source(params, name)
+        raw = Path(declared.raw or params.data.raw)
+        subset = bool(declared.options.get("subset", False))
+        rows.append(dataset_status(name, declared.source, raw, Path(params.data.prepared), subset=subset))
     return rows

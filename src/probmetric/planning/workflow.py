@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +25,10 @@ from probmetric.planning.plans import DataPlan, ReportPlan, reporting_code
 from probmetric.process import switch_telemetry_off
 from probmetric.reporting.figures import REGISTRY as FIGURES
 from probmetric.runs.folder import RunFolder
-from probmetric.runs.identity import planned_steps
+from probmetric.runs.identity import planned_steps, plugin_modules
 from probmetric.runs.made import Judge
 from probmetric.runs.plan import PLANS, Run, RunPlan
-from probmetric.runs.source import remember
+from probmetric.runs.source import remember, unnamed_reads
 
 
 @dataclass(frozen=True)
@@ -148,11 +147,16 @@ class WorkflowPlan:
         return {name: why for name, why in reasons.items() if why}
 
     def notice(self) -> str:
-        """Return one line on what is stale, for the start of a workflow; empty where all is as planned."""
-        states = Counter(self.judge.run_verdict(name).state for name in self.runs)
-        if not states["stale"]:
-            return ""
-        return f"{states['stale']} run(s) are stale and are made again (`probmetric status` says why)."
+        """Return what is to be said at the start of a workflow; empty where all is as planned."""
+        stale = sum(self.judge.run_verdict(name).state == "stale" for name in self.runs)
+        lines = [f"{stale} run(s) are stale and are made again (`probmetric status` says why)."] if stale else []
+        modules = {module for run in self.runs.values() for module in plugin_modules(run.settings)}
+        lines += [
+            f"Warning: {module} reads a file while it is imported and names none that is there, so its changes "
+            'go unnoticed; name it in the module: READS = ["scale.npy"].'
+            for module in unnamed_reads(*sorted(modules))
+        ]
+        return "\n".join(lines)
 
 
 def run_inputs(run: str, result_of: str) -> list[str]:

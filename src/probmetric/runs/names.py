@@ -51,14 +51,14 @@ class LabelNoise:
         Raises:
             FileError: it is not written so, or the rate is not between 0 and 1.
         """
-        found = _LABEL_NOISE.fullmatch(text)
-        if found is None or not 0.0 < float(found["rate"]) < 1.0:
+        parts = _LABEL_NOISE.fullmatch(text)
+        if parts is None or not 0.0 < float(parts["rate"]) < 1.0:
             raise FileError(
                 f"label noise {text!r} is not understood; write its kind (noise, nearest), its rate between 0 and 1 "
                 "and, unless it is 0, its seed: noise0.2, nearest0.4, uniform0.2s1."
             )
-        kind: NoiseKind = "nearest" if found["kind"] == "nearest" else "uniform"
-        noise = cls(kind, float(found["rate"]), int(found["seed"] or 0))
+        kind: NoiseKind = "nearest" if parts["kind"] == "nearest" else "uniform"
+        noise = cls(kind, float(parts["rate"]), int(parts["seed"] or 0))
         if str(noise) != text:
             raise FileError(f"label noise {text!r} is written {str(noise)!r}.")
         return noise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from probmetric.trust.batch import Selection, match_e_values, select_by_e_values, select_matches
 from probmetric.trust.certificates import Certificate, CertificateError, certify
+from probmetric.trust.drift import Monitor, monitor
 from probmetric.trust.halves import Halves, certify_halves
 from probmetric.trust.labels import SuspectedLabels, contradictory_copies, suspect_labels
 from probmetric.trust.p_right import PRight, added_auroc, fit_p_right, p_right_metrics
@@ -16,6 +17,7 @@ __all__ = [
     "CertificateError",
     "CoverageSets",
     "Halves",
+    "Monitor",
     "PRight",
     "PairCertificate",
     "Selection",
@@ -32,6 +34,7 @@ __all__ = [
     "fnir_at_fpir",
     "identification_rates",
     "match_e_values",
+    "monitor",
     "p_right_metrics",
     "select_by_e_values",
     "select_matches",
