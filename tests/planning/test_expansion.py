@@ -1,5 +1,8 @@
 """Experiments expand into runs whose folder names say what they are."""
 
+import os
+import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +15,7 @@ from probmetric.planning.expansion import _telling_absent, expand, find_run, ori
 from probmetric.planning.workflow import WorkflowPlan, run_inputs
 from probmetric.runs.identity import steps_before
 from probmetric.runs.names import LabelNoise
-from probmetric.runs.plan import origin_run
+from probmetric.runs.plan import PLANS, origin_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -212,3 +215,55 @@ def test_a_target_that_no_planned_experiment_has_is_told_with_the_way_to_it(para
         ConfigError, match=r"glyphs/arcface/seed7 is in none .* --config 'runs=\[glyphs/arcface/seed7\]'"
     ):
         plan.check_planned("glyphs/arcface/seed7")
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("glyphs+noise0.2000001/contrastive/seed0", "glyphs+noise0.2/contrastive/seed0"),
+        ("glyphs+noise.2/contrastive/seed0", "glyphs+noise0.2/contrastive/seed0"),
+        ("glyphs+noise0.20/contrastive/seed0", "glyphs+noise0.2/contrastive/seed0"),
+        ("glyphs+noise0/contrastive/seed0", "glyphs/contrastive/seed0"),
+        ("glyphs/contrastive/seed\N{ARABIC-INDIC DIGIT THREE}", "not a run folder"),
+        ("glyphs/contrastive/seed\N{FULLWIDTH DIGIT THREE}", "not a run folder"),
+        ("glyphs/contrastive/seed03", "glyphs/contrastive/seed3"),
+        (f"glyphs/contrastive/seed{'9' * 5000}", "not a run folder"),
+        ("glyphs/../glyphs/contrastive/seed0", "glyphs/contrastive/seed0"),
+        ("./glyphs/contrastive/seed0", "glyphs/contrastive/seed0"),
+        ("glyphs//contrastive/seed0", "glyphs/contrastive/seed0"),
+        ("glyphs/contrastive/seed0/", "glyphs/contrastive/seed0"),
+        ("glyphs/contrastive+/seed0", "glyphs/contrastive/seed0"),
+        ("glyphs/contrastive+dim=32+dim=32/seed0", "glyphs/contrastive+dim=32/seed0"),
+        ("glyphs/contrastive+training.epochs=3+dim=32/seed0", "+dim=32+training.epochs=3"),
+        ("glyphs/contrastive+training.epochs=03/seed0", "written in an unusual way"),
+        ("glyphs/contrastive+training.epochs=3.0/seed0", "write 3"),
+        ("glyphs/contrastive+dim=1_0/seed0", "written in an unusual way"),
+    ],
+)
+def test_a_run_has_one_name(params, name, fix):
+    with pytest.raises(ConfigError, match=re.escape(fix)):
+        find_run(params, name)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["seed", "method", "dataset", "noise", "base", "label", "prepared", "ood", "run", "encoder", "change", "like"],
+)
+def test_what_the_name_of_a_run_says_elsewhere_is_no_override(params, key):
+    with pytest.raises(ConfigError, match=f"override '{key}' reaches nothing"):
+        find_run(params, f"glyphs/contrastive+{key}=5/seed0")
+    for group in ("training", "evaluation"):
+        with pytest.raises(ConfigError, match="unknown key"):
+            find_run(params, f"glyphs/contrastive+{group}.{key}=5/seed0")
+
+
+def test_a_time_in_the_future_is_said_before_any_job(params, tmp_path, monkeypatch):
+    plan = WorkflowPlan.from_config(params.model_dump() | {"experiments": ["smoke"]})
+    monkeypatch.chdir(tmp_path)
+    plan.write()
+    file = PLANS / f"{next(iter(plan.runs))}.json"
+    os.utime(file, (time.time() + 3600, time.time() + 3600))
+    with pytest.raises(ConfigError, match="touch"):
+        plan.write()
+    file.touch()
+    plan.write()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ from probmetric.runs.identity import planned_steps, plugin_modules
 from probmetric.runs.made import Judge
 from probmetric.runs.plan import PLANS, Run, RunPlan
 from probmetric.runs.source import remember, unnamed_reads
+
+AHEAD = 60  # seconds that clocks of machines with one file system may differ
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,23 @@ class WorkflowPlan:
             self.run_plan(run).write(planned_steps(run))
         for name in self.planned:
             self.report_plan(name).write()
+        self._check_times()
         remember()
+
+    def _check_times(self) -> None:
+        """Stop where a file that Snakemake compares bears a time in the future: it would wait, or make all again."""
+        files = [Path(self.params.data.prepared) / name / "digest" for run in self.runs.values() for name in run.data]
+        files += [file for name in self.runs for file in (PLANS / f"{name}.json", RunFolder.named(name).metrics_file)]
+        files += [Path(f"reports/{name}/index.html") for name in self.planned]
+        limit = time.time() + AHEAD
+        late = [str(file) for file in dict.fromkeys(files) if file.exists() and file.stat().st_mtime > limit]
+        if late:
+            more = f" and {len(late) - 1} other file(s)" if len(late) > 1 else ""
+            raise ConfigError(
+                f"{late[0]}{more}: last changed in the future, by this machine's clock. Set the clock right, or give "
+                f"the files the present time: `find results state reports {self.params.data.prepared} -newermt now -exec "
+                "touch {} +`."
+            )
 
     def run_plan(self, run: Run) -> RunPlan:
         """Return what the job of a run is told."""
