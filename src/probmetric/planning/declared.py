@@ -26,7 +26,7 @@ from probmetric.io import FileError, alone, digest_of, write_text
 from probmetric.process import call
 from probmetric.registry import Option, nearest
 from probmetric.runs.names import LabelNoise, RunKey, data_name, split_data_name
-from probmetric.runs.source import is_own
+from probmetric.runs.source import LINKS, is_own
 
 ON_REQUEST = "data/dvc.yaml"
 PARAMS = Path("params.yaml")
@@ -254,8 +254,9 @@ def _differing(params: Params, name: str, folder: Path, made: dict[str, Any]) ->
     if changed := _changed(had, has, REGISTRY.options(declared.source), ignored):
         return changed
     code = plugin_code(declared.source) if "code" in made else {}
-    if changed := ", ".join(module for module in sorted(code) if made["code"].get(module) != code[module]):
-        return f"{changed} changed"
+    modules = [module for module in sorted(code) if made["code"].get(module) != code[module]]
+    if modules:
+        return f"{', '.join([module for module in modules if module != LINKS] or modules)} changed"
     raw = Path(declared.raw or params.data.raw)
     if "raw_content" not in made or not raw.exists():
         return ""

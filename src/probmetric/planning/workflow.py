@@ -19,6 +19,8 @@ from pydantic import TypeAdapter
 
 from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, parse
 from probmetric.io import read_json, read_yaml, write_json
+from probmetric.models import REGISTRY as BACKBONES
+from probmetric.models._weights import missing_weights
 from probmetric.planning.declared import absent, outdated, strangers
 from probmetric.planning.expansion import PlannedExperiment, find_run, origins, plan_experiment
 from probmetric.planning.metric_names import check_metrics
@@ -31,6 +33,7 @@ from probmetric.runs.made import Judge
 from probmetric.runs.plan import PLANS, Run, RunPlan
 from probmetric.runs.source import remember, unnamed_reads
 
+TIMM_TAG = str(BACKBONES.options("timm")["tag"].default)
 AHEAD = 60  # seconds that clocks of machines with one file system may differ
 
 
@@ -101,10 +104,10 @@ class WorkflowPlan:
         late = [str(file) for file in dict.fromkeys(files) if file.exists() and file.stat().st_mtime > limit]
         if late:
             more = f" and {len(late) - 1} other file(s)" if len(late) > 1 else ""
+            folders = f"results state reports {self.params.data.prepared}"
             raise ConfigError(
                 f"{late[0]}{more}: last changed in the future, by this machine's clock. Set the clock right, or give "
-                f"the files the present time: `find results state reports {self.params.data.prepared} -newermt now -exec "
-                "touch {} +`."
+                f"the files the present time: `find {folders} -newermt now -exec touch {{}} +`."
             )
 
     def run_plan(self, run: Run) -> RunPlan:
@@ -145,18 +148,18 @@ class WorkflowPlan:
             )
 
     def _check_weights(self) -> None:
-        """Stop if a run that is still to be trained starts from a weight file that is not there."""
-        named = {name: run.settings.pretrained for name, run in self.runs.items() if run.trains}
-        files = {
-            name: path
-            for name, path in named.items()
-            if isinstance(path, str) and self.runs[name].origin not in self.runs and not Path(path).is_file()
-        }
-        for name, path in files.items():
-            if not self.judge.verdict(name, "train").usable:
-                raise ConfigError(
-                    f"run {name}: pretrained: there is no weight file {path}; correct it or put it there."
-                )
+        """Stop if a run that is still to be trained starts from weights that are not there."""
+        for name, run in self.runs.items():
+            weights, backbone = run.settings.pretrained, run.settings.backbone
+            why = ""
+            if not weights or not run.trains or run.origin in self.runs:
+                continue
+            if isinstance(weights, str) and not Path(weights).is_file():
+                why = f"there is no weight file {weights}; correct it or put it there"
+            elif weights is True and backbone.name == "timm":
+                why = _missing_weights(str(backbone.options.get("tag", TIMM_TAG)))
+            if why and not self.judge.verdict(name, "train").usable:
+                raise ConfigError(f"run {name}: pretrained: {why}.")
 
     @functools.cached_property
     def outdated_data(self) -> dict[str, str]:
@@ -176,6 +179,11 @@ class WorkflowPlan:
             for module in unnamed_reads(*sorted(modules))
         ]
         return "\n".join(lines)
+
+
+@functools.cache
+def _missing_weights(tag: str) -> str:
+    return missing_weights(tag)
 
 
 def run_inputs(run: str, result_of: str) -> list[str]:
