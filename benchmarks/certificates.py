@@ -98,7 +98,7 @@ def asked(record: dict[str, Any]) -> dict[str, Any]:
 def doubt_of(record: dict[str, Any], score: str, fitted: PRight | None) -> np.ndarray:
     """The doubt that a certificate for this score decides by."""
     doubts = {name.removeprefix("doubt."): values for name, values in record.items() if name.startswith("doubt.")}
-    return decided_by(score, fitted if score == "p_right" else None, {"own": record["own"], **doubts})
+    return decided_by(fitted if fitted and score == "p_right" else score, {"own": record["own"], **doubts})
 
 
 def over_splits(

@@ -1,12 +1,13 @@
 """`probmetric`: one thin command per task. Parses, calls, prints.
 
-    commands    the commands and their arguments
-    data        prepared datasets, and how your own become one
-    runs        runs, searches for settings, what there is and what is finished
-    reports     tables, figures and pages of experiments, MLflow
-    models      trained models: export, galleries, search, certificates
-    vectors     the same for vectors of any model
-    project     params.yaml and what is planned of it
+    commands        the commands and their arguments
+    data            prepared datasets, and how your own become one
+    runs            runs, searches for settings, what there is and what is finished
+    reports         tables, figures and pages of experiments, MLflow
+    models          trained models: export, galleries, search, certificates
+    vectors         the same for vectors of any model
+    certificates    of runs, and in use
+    project, plans  params.yaml, and what is planned of it
 
 The module of a command is imported when the command runs: help and mistyped commands are answered at once.
 """

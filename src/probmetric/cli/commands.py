@@ -193,6 +193,14 @@ def _declare_asking(add: Add) -> None:
     command.add_argument("--csv", action="store_true", help="one row per match, for programs")
     _add_plugin(command)
 
+    command = add("serve", "models:serve", "answer questions to a gallery over HTTP")
+    command.add_argument("model", help=MODEL)
+    command.add_argument("gallery", type=Path, help="gallery folder (`probmetric index` makes one)")
+    command.add_argument("--host", default="127.0.0.1", help="address to listen at (default: this machine only)")
+    command.add_argument("--port", type=whole(1, 65535), default=8000, help="port (default: 8000)")
+    command.add_argument("--writable", action="store_true", help="images may be added to the gallery")
+    _add_plugin(command)
+
 
 def _declare_certificates(add: Add) -> None:
     command = add(
@@ -217,7 +225,9 @@ def _declare_certificates(add: Add) -> None:
     command = add("try", "vectors:attempt", "ask bundled vectors of letters: a certified answer and a withheld one")
     command.add_argument("--risk", type=float, default=0.1, help="share of wrong answers allowed (default: 0.1)")
     command = add(
-        "certificate", "models:certificate", "certify the answers of a run's own test gallery, from its match record"
+        "certificate",
+        "certificates:certificate",
+        "certify the answers of a run's own test gallery",
     )
     command.add_argument("run", help="an evaluated run: <dataset>/<method>/seed<k>")
     add_promise(command)
@@ -226,7 +236,7 @@ def _declare_certificates(add: Add) -> None:
         "--unit", default="auto", choices=["auto", "query", "class"], help="what is drawn independently"
     )
     command = add(
-        "monitor", "models:monitor", "say whether a certificate has expired, from the log of the queries answered"
+        "monitor", "certificates:monitor", "say whether a certificate has expired, from the log of the queries answered"
     )
     command.add_argument("certificate", type=Path, help="certificate.json")
     command.add_argument("log", type=Path, help="CSV of `probmetric search --csv`, in the order of the queries")

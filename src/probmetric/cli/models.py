@@ -13,17 +13,14 @@ from probmetric.cli import vectors as vectors_command
 from probmetric.cli.project import params
 from probmetric.data.loose import LooseImages, in_folders, loose_images, prepared_images
 from probmetric.errors import ServingError, harmless
-from probmetric.io import FileError, present
+from probmetric.io import present
 from probmetric.io.folders import check_claimable, check_new_file, check_replaceable
 from probmetric.registry import load_plugins
-from probmetric.runs import steps
 from probmetric.runs.names import RESULTS
 from probmetric.serving.gallery import Gallery
 from probmetric.serving.gallery_files import GALLERY, INDEX
 from probmetric.serving.search import as_csv, as_text
 from probmetric.serving.vectors import is_vectors
-from probmetric.trust.certificates import Certificate
-from probmetric.trust.monitor import monitored
 
 log = logging.getLogger(__name__)
 SPLITS = ("train", "val", "test")
@@ -148,24 +145,7 @@ def _tell(problems: Sequence[tuple[str, str]]) -> None:
         log.warning("left out: %s: %s", name, reason)
 
 
-def certificate(options: argparse.Namespace) -> None:
-    """`probmetric certificate`."""
-    print(
-        steps.certify(
-            options.run, risk=options.risk, confidence=options.confidence, score=options.score, unit=options.unit
-        )
-    )
-
-
-def monitor(options: argparse.Namespace) -> None:
-    """`probmetric monitor`."""
-    report = monitored(
-        Certificate.load(options.certificate),
-        options.log,
-        column=options.column,
-        patience=options.patience,
-        ordered=not options.unordered,
-    )
-    print(report.text)
-    if report.expired:
-        raise FileError(report.advice)
+def serve(options: argparse.Namespace) -> None:
+    """`probmetric serve`."""
+    model = _load(options, options.model)
+    serving.run_service(model, options.gallery, host=options.host, port=options.port, writable=options.writable)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from probmetric import tracking
 from probmetric.cli import vectors
-from probmetric.cli.project import params, report_plan
+from probmetric.cli.plans import report_plan
+from probmetric.cli.project import params
 from probmetric.io import remembered_json, write_json
 from probmetric.io.folders import check_new_file
 from probmetric.reporting.experiment import ReportContext

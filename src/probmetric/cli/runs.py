@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 
 from probmetric.cli.listing import listing
-from probmetric.cli.project import PARAMS, params, workflow_plan
+from probmetric.cli.plans import workflow_plan
+from probmetric.cli.project import PARAMS, params
 from probmetric.launch import take_place
 from probmetric.metrics import write_tables
 from probmetric.planning.expansion import find_run

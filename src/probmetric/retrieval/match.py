@@ -176,7 +176,7 @@ def find_match(
         raise ValueError(
             f"the gallery has {len(kept)} image(s); nothing can be found in it but the query itself or junk."
         )
-    match = match_of_lists(space, nearest(rows, parts, struck, most))
+    match = match_of_lists(space, nearest(space, most))
     indices = kept[match.indices]
     return replace(match, indices=indices, query=dict(query), answer=GalleryRows(gallery, indices[:, 0]))
 

@@ -26,6 +26,7 @@ Ints = NDArray[np.int64]
 Doubles = NDArray[np.float64]
 Floats = NDArray[np.float32]
 SPARE = 4
+STORED = (np.dtype(np.float16), np.dtype(np.int8))
 BLOCK_ROWS = 16_384
 CELLS = 1 << 23
 LONGEST_LIST = 64
@@ -51,8 +52,9 @@ def search(
 
     Args:
         queries: (Q,M) unit rows.
-        gallery: (N,M) unit rows: an array, which may be mapped from disk, a tensor on a GPU, or a list of arrays
-            (n,M) that are numbered through; None asks the queries among themselves, each of the others.
+        gallery: (N,M) unit rows: an array, a tensor on a GPU, a memory map, which is read a block at a time, or a list
+            of these (n,M), numbered through. Rows of float16 or int8 (n,M) are directions: their norms do not matter.
+            None asks the queries among themselves, each of the others.
         k: length of the lists.
         self_index: (Q,) gallery row that is the query itself and is not to be found, -1 for none.
         ignore: gallery rows that a query is not to find either: (Q,N) bool, a SciPy sparse matrix (Q,N), integer pairs
@@ -74,19 +76,23 @@ def search(
     itself = np.arange(len(unit)) if gallery is None else self_index
     struck = struck_rows(itself, ignore, (len(unit), sum(map(len, parts))))
     if not arrays.is_cuda(queries):
-        return nearest(unit, parts, struck, k)
+        return nearest(Search(unit, parts, struck, normalize=normalize and gallery is not None), k)
     check_k(k, struck, parts)
     nothing = SparseRelation(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), (len(unit), 1))
-    return Nearest(*engine("torch_engine").torch_nearest(Problem(unit, np.concatenate(parts), nothing, struck), k))
+    return Nearest(
+        *engine("torch_engine").torch_nearest(
+            Problem(unit, np.concatenate([as_read(part, normalize) for part in parts]), nothing, struck), k
+        )
+    )
 
 
-def nearest(unit: Floats, parts: list[NDArray[Any]], struck: SparseRelation, k: int) -> Nearest:
-    """Return the k nearest, in the `parts` (n,M) of a gallery, of checked rows `unit` (Q,M), less those `struck`."""
-    check_k(k, struck, parts)
-    if parts[0] is unit and len(unit) ** 2 >= COMPILED_FROM and k <= LONGEST_LIST and has_kernels():
-        lists = engine("compiled").searched_lists(unit, struck, k)
-        return settled(Search(unit, parts, struck), lists.nearest())
-    return Search(unit, parts, struck).nearest(k)
+def nearest(space: Search, k: int) -> Nearest:
+    """Return the k nearest of a search, whose arrays are checked; a large set among itself by compiled code."""
+    check_k(k, space.struck, space.parts)
+    among, large = space.parts[0] is space.queries, len(space.queries) ** 2 >= COMPILED_FROM
+    if among and large and k <= LONGEST_LIST and has_kernels():
+        return settled(space, engine("compiled").searched_lists(space.queries, space.struck, k).nearest())
+    return space.nearest(k)
 
 
 def check_k(k: int, struck: SparseRelation, parts: list[NDArray[Any]]) -> None:
@@ -110,8 +116,13 @@ def in_parts(gallery: Any) -> bool:
 
 def parts_of(gallery: Any, dim: int, normalize: bool = False) -> list[NDArray[Any]]:
     """Return the gallery as arrays (n,M); rows on disk stay there and are checked where they are found."""
+    if isinstance(gallery, np.memmap) or (isinstance(gallery, np.ndarray) and gallery.dtype in STORED):
+        gallery = [gallery]
     parts = list(gallery) if in_parts(gallery) else [numpy_rows(gallery, "gallery", normalize=normalize)]
     widths = {part.shape[1] for part in parts}
+    kinds = {part.dtype for part in parts} - {*STORED, np.dtype(np.float32), np.dtype(np.float64)}
+    if kinds:
+        raise TypeError(f"gallery has dtype {kinds.pop()}; expected float32, float64, float16, or int8.")
     if widths != {dim}:
         raise ValueError(f"queries have {dim} dimensions, rows {sorted(widths)}; use one model for both.")
     return parts
@@ -121,7 +132,8 @@ def parts_of(gallery: Any, dim: int, normalize: bool = False) -> list[NDArray[An
 class Search:
     """One search: unit queries (Q,M), the gallery's `parts` (n,M), and the rows `struck` that a query is not to find.
 
-    Where `classes` (Q,) are given, these are also rows of this class by their `labels` (N,).
+    Where `classes` (Q,) are given, these are also rows of this class by their `labels` (N,). Rows of the parts are
+    divided by their norms to `normalize` them.
     """
 
     queries: Floats
@@ -129,6 +141,7 @@ class Search:
     struck: SparseRelation
     classes: Ints | None = None
     labels: Ints | None = None
+    normalize: bool = False
 
     def nearest(self, k: int) -> Nearest:
         """Return the k nearest: candidates in order of their exact keys, searched again where these may lack one."""
@@ -175,7 +188,7 @@ class Search:
         first = 0
         for part in self.parts:
             for start in range(0, len(part), BLOCK_ROWS):
-                yield first + start, np.asarray(part[start : start + BLOCK_ROWS], dtype=np.float32)
+                yield first + start, as_read(part[start : start + BLOCK_ROWS], self.normalize)
             first += len(part)
 
     def _strike(self, products: NDArray[Any], which: Ints, first: int) -> None:
@@ -189,13 +202,19 @@ class Search:
     def _exact(self, part: slice, rows: Ints) -> Doubles:
         """Return the exact keys (B,W) of the queries `part` with the gallery `rows` (B,W); -inf where a row is -1."""
         queries, listed = self.queries[part], rows >= 0
-        candidates = gathered(self.parts, np.where(listed, rows, max(0, rows.max())).ravel())
+        candidates = gathered(self.parts, np.where(listed, rows, max(0, rows.max())).ravel(), self.normalize)
         searched = on_grid(candidates, steps_of(candidates, "cosine")).reshape(*rows.shape, -1)
         products: Doubles = np.einsum("bm,bwm->bw", on_grid(queries, steps_of(queries, "cosine")), searched)
         return np.where(listed, products, -np.inf)
 
 
-def gathered(parts: Sequence[NDArray[Any]], rows: Ints) -> Floats:
+def as_read(rows: NDArray[Any], normalize: bool = False) -> Floats:
+    """Return stored rows (B,M) as float32; those of float16 or int8 are directions, divided by their norms."""
+    values = np.asarray(rows, dtype=np.float32)
+    return arrays.normalized(values) if normalize or rows.dtype in STORED else values
+
+
+def gathered(parts: Sequence[NDArray[Any]], rows: Ints, normalize: bool = False) -> Floats:
     """Return the rows (K,M) with these numbers, through all parts.
 
     Raises:
@@ -205,7 +224,7 @@ def gathered(parts: Sequence[NDArray[Any]], rows: Ints) -> Floats:
     first = 0
     for part in parts:
         here = np.flatnonzero((rows >= first) & (rows < first + len(part)))
-        listed[here] = part[rows[here] - first]
+        listed[here] = as_read(part[rows[here] - first], normalize)
         first += len(part)
     arrays.check_unit_rows(listed, "gallery rows")
     return listed

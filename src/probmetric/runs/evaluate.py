@@ -71,7 +71,6 @@ from probmetric.trust.answers import (
     stranger_aurocs,
     trust_metrics,
 )
-from probmetric.trust.p_right import diagram
 from probmetric.trust.truth import Truth, truth_metrics
 
 Metrics = dict[str, float | None]
@@ -202,7 +201,7 @@ def _trusted(
     trust, stated = trust_metrics(answers)
     results.metrics |= trust
     if stated is not None:
-        results.add_diagram("p_right", diagram(stated, answers["test"].right[answers["test"].asked]))
+        results.add_diagram("p_right", reliability(stated, answers["test"].right[answers["test"].asked]))
     if "test" in answers:
         results.curves |= _severities(test, distortions, answers["test"], stated)
     return results

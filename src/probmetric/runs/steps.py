@@ -190,13 +190,15 @@ def certify(run: str, *, risk: float, confidence: float, score: str = "", unit: 
     record = {name: values[matches["test"]["asked"]] for name, values in matches["test"].items()}
     folder.embeddings("test")  # damaged ones have the digest of whole ones
     gallery = content_digest(folder.embeddings_file("test"))
+    by: str | PRight = score or "disagreement"
+    if score in ("", "p_right") and "p_right" in metadata:
+        by = PRight.of(json.loads(metadata["p_right"]))
     made = certify_record(
         record,
         matches["test"]["label"],
         risk=risk,
         confidence=confidence,
-        score=score,
-        p_right=PRight.of(json.loads(metadata["p_right"])) if "p_right" in metadata else None,
+        score=by,
         unit=unit,
         gallery=gallery,
         weights=content_digest(folder.weights_file()) if folder.trained else "",

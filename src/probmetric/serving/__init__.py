@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from probmetric.serving.model_folder import MODEL_FOLDER, run_gallery
     from probmetric.serving.registry import register
     from probmetric.serving.search import Answer, Match
+    from probmetric.serving.service import run_service
 
 __all__ = [
     "MODEL_FOLDER",
@@ -33,6 +34,7 @@ __all__ = [
     "load",
     "register",
     "run_gallery",
+    "run_service",
     "write_program",
     "write_vectors",
 ]
@@ -52,5 +54,6 @@ __getattr__ = exported(
         "write_program": "export",
         "write_vectors": "export",
         "MODEL_FOLDER": "model_folder",
+        "run_service": "service",
     },
 )

@@ -12,6 +12,7 @@ changes it holds its lock: `save` while it writes, `changing` from the reading t
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -274,7 +275,8 @@ class Gallery:
             raise ServingError(f"{counts}, {len(set(paths))} different paths; give one of each for every image.")
         if len(self) and mean.shape[1] != self.dim:
             raise ServingError(f"embeddings of {mean.shape[1]} dimensions; the gallery has {self.dim}.")
-        self.remove(set(paths) & set(self.paths))
+        places = set(map(_place, paths))
+        self.remove(path for path in self.paths if _place(path) in places)
         seen = np.empty((len(mean), 0), dtype=np.float32) if looks is None else looks
         old = self._content
         rows = old.mean if len(self) else np.empty((0, mean.shape[1]), dtype=np.float32)
@@ -408,19 +410,20 @@ class Gallery:
         """
         if model is not None:
             self.check_model(model)
-        queries, labels, p_right = None, None, None
+        queries, labels = None, None
+        by: str | PRight = score or "disagreement"
         if images is not None:
             queries, labels = self._calibration(model, images, class_names)
         asked = calibration_answers(self.record, self.labels, queries, labels)
         if score in ("", "p_right"):
             asked, p_right = _with_p_right(asked) if images is None else (asked, self.trust.p_right)
+            by = p_right or by
         certificate = certify_record(
             asked.tensors(),
             self.labels,
             risk=risk,
             confidence=confidence,
-            score=score,
-            p_right=p_right,
+            score=by,
             gallery=self.digest,
             weights=self.model,
             calibration=records_digest(
@@ -502,6 +505,11 @@ def directions(vectors: Any) -> np.ndarray:
     if not sound.all():
         raise ServingError(f"row {int(np.argmin(sound))} of the vectors is zero or not finite; leave it out.")
     return np.asarray(rows / length)
+
+
+def _place(path: str) -> str:
+    """Return where an image lies, whichever way its path is spelled."""
+    return os.path.abspath(path)  # noqa: PTH100 - resolve() asks the disk for every image
 
 
 def _with_p_right(answers: Answers) -> tuple[Answers, PRight | None]:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from probmetric.io import write_text
+from probmetric.metrics.calibration import reliability
 from probmetric.metrics.ood import auroc
 from probmetric.metrics.selective import accuracy_by_coverage
 from probmetric.retrieval import retrieval_metrics
@@ -27,7 +28,7 @@ from probmetric.trust.answers import Answers, asked_in
 from probmetric.trust.certificates import Certificate, CertificateError
 from probmetric.trust.deployed import calibration_answers
 from probmetric.trust.labels import suspect_labels
-from probmetric.trust.p_right import cross_fitted, diagram, p_right_metrics
+from probmetric.trust.p_right import cross_fitted, p_right_metrics
 
 RISKS = (0.01, 0.02, 0.05, 0.1, 0.2)
 STRANGE = 0.2  # share of the classes that are taken out of the gallery to play strangers
@@ -208,7 +209,7 @@ def _probability(contents: Contents) -> str:
     stated, right = _stated(contents.answers), contents.answers.right
     if not 0 <= stated.min() <= stated.max() <= 1:
         return ""
-    found = diagram(stated, right)
+    found = reliability(stated, right)
     points = list(zip(found.confidence, found.accuracy, strict=True))
     ece = p_right_metrics(stated, right)["ece"]
     picture = _drawing([(0.0, 0.0), (1.0, 1.0)], points, "stated P(right)", "share right")

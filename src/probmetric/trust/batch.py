@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
-from probmetric.trust.tolerance import check_shares
+from probmetric.trust.certificates import check_shares
 
 Doubles = NDArray[np.float64]
 LEVELS = 200
