@@ -88,6 +88,8 @@ class Certificate:
         calibration: digest of the calibration set.
         gallery_classes: classes of the gallery.
         valid_for: the deployment it holds for, in words.
+        tries: certificates tried on this calibration set, this one among them, that the confidence is shared by.
+        weighted: whether queries were weighted to stand for a deployment that draws others.
         p_right: the map whose 1 - P(right) is the doubt, where that is the score (`PRight.plain`).
         reference: doubts of calibration queries, some of them where there are many: what a monitor compares with.
     """
@@ -108,6 +110,8 @@ class Certificate:
     calibration: str = ""
     gallery_classes: int = 0
     valid_for: str = ""
+    tries: int = 1
+    weighted: bool = False
     p_right: dict[str, Any] | None = None
     reference: tuple[float, ...] = ()
 
@@ -181,9 +185,10 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
     "share of queries": (lambda value: _is_number(value, 0, 1), ("coverage", "risk_bound")),
     "count": (
         lambda value: isinstance(value, int) and value >= 0,
-        ("queries", "answered", "errors", "groups", "gallery_classes"),
+        ("queries", "answered", "errors", "groups", "gallery_classes", "tries"),
     ),
     "number": (lambda value: value is None or _is_number(value), ("threshold",)),
+    "yes or no": (lambda value: isinstance(value, bool), ("weighted",)),
     "text": (
         lambda value: isinstance(value, str),
         ("unit", "score", "gallery", "weights", "calibration", "valid_for"),
@@ -194,19 +199,22 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
 
 
 def certify(
-    doubt: Any, right: Any, *, risk: float, confidence: float = 0.9, groups: Any = None, seed: int = 0, **facts: Any
+    doubt: Any, right: Any, *, risk: float, confidence: float = 0.9, groups: Any = None, **options: Any
 ) -> Certificate:
     """Certify the largest threshold at which at most `risk` of the answers given is wrong, with this confidence.
 
     Args:
-        doubt: (Q,) doubt of the answers to the calibration queries, higher = less sure.
+        doubt: (Q,) doubt of the answers to the calibration queries, higher = less sure; or several, name -> (Q,), of
+            which the pilot chooses one, so that the choice costs nothing: the certificate's `score`.
         right: (Q,) whether they are right.
         risk: share of wrong answers allowed among those given.
         confidence: chance that the promise holds.
         groups: (Q,) class of each query, where deployment has classes that calibration does not show; None where
             queries are drawn independently from what is deployed.
-        seed: of the choice of the pilot.
-        facts: fields of `Certificate` to be recorded: score, gallery, weights, calibration, valid_for, ...
+        options: `tries`, how many certificates are tried on this calibration set, of which the best is kept: each
+            must hold with confidence 1 - (1 - confidence) / tries; `importance` (Q,), how many queries of deployment
+            each query stands for, up to a factor; `seed` of the choice of the pilot; and fields of `Certificate` to be
+            recorded: score, gallery, weights, calibration, valid_for, ...
 
     Returns:
         The certificate; its threshold is None where these answers are too often wrong at every threshold.
@@ -223,33 +231,87 @@ def certify(
         (True, True)
     """
     check_shares(risk=risk, confidence=confidence)
-    values = arrays.vector(doubt, "doubt")
-    wrong = 1.0 - arrays.booleans(right, "right", count=len(values))
-    units = np.arange(len(values)) if groups is None else group_numbers(groups, len(values))
-    count = int(units.max()) + 1
-    _check_size(count, risk, confidence, grouped=groups is not None)
+    tries, importance, seed = (options.pop(name, default) for name, default in _OPTIONS.items())
+    if not isinstance(tries, int | np.integer) or tries < 1:
+        raise CertificateError(f"tries is {tries!r}; expected how many certificates are tried, at least 1.")
+    scores = doubt if isinstance(doubt, Mapping) else {options.pop("score", ""): doubt}
+    doubts = {name: arrays.vector(values, name or "doubt") for name, values in scores.items()}
+    queries = len(next(iter(doubts.values()), ()))
+    if any(len(values) != queries for values in doubts.values()) or not queries:
+        raise ValueError(
+            f"doubt has scores of {sorted({len(v) for v in doubts.values()})} entries; expected one length."
+        )
+    wrong = 1.0 - arrays.booleans(right, "right", count=queries)
+    weights = None if importance is None else _weights(importance, queries)
+    units = np.arange(queries) if groups is None else group_numbers(groups, queries)
+    count, delta = int(units.max()) + 1, (1 - confidence) / tries
     piloted = np.zeros(count, dtype=bool)
-    pilot = _pilot_size(count, PILOT if groups is None else PILOT_OF_GROUPS)
     generator = np.random.default_rng(seed)
-    piloted[generator.permutation(count)[:pilot]] = True
-    if groups is None:
-        threshold, bound = _search_queries(values, wrong, piloted, (risk, 1 - confidence), generator)
+    by_sums = groups is not None or weights is not None
+    _check_size(count, risk, 1 - delta, "classes" if groups is not None else "labelled queries", by_sums)
+    piloted[generator.permutation(count)[: _pilot_size(count, PILOT_OF_GROUPS if by_sums else PILOT)]] = True
+    name = _chosen(doubts, wrong, piloted[units], risk) if len(doubts) > 1 else next(iter(doubts))
+    values = doubts[name]
+    if by_sums:
+        threshold, bound = GroupTest(values, wrong, units, piloted, risk, delta, weights).search()
     else:
-        threshold, bound = GroupTest(values, wrong, units, piloted, risk, 1 - confidence).search()
+        threshold, bound = _search_queries(values, wrong, piloted, (risk, delta), generator)
     answered = values <= (-np.inf if threshold is None else threshold)
     return Certificate(
         risk=risk,
         confidence=confidence,
         threshold=threshold,
-        coverage=float(answered.mean()),
+        coverage=float(np.average(answered, weights=weights)),
         risk_bound=bound,
-        queries=len(values),
+        queries=queries,
         answered=int(answered.sum()),
         errors=int(wrong[answered].sum()),
         unit="query" if groups is None else "group",
         groups=0 if groups is None else count,
-        **facts,
+        score=name,
+        tries=int(tries),
+        weighted=weights is not None,
+        **options,
     )
+
+
+_OPTIONS: dict[str, Any] = {"tries": 1, "importance": None, "seed": 0}
+
+
+def _weights(importance: Any, count: int) -> Doubles:
+    weights = arrays.vector(importance, "importance", count=count)
+    if weights.min() < 0 or not weights.any():
+        raise ValueError(f"importance has {weights.min():g} as its least weight; expected 0 or more, not all 0.")
+    return weights
+
+
+def _chosen(doubts: Mapping[str, Doubles], wrong: Doubles, pilot: NDArray[np.bool_], risk: float) -> str:
+    """Return the name of the score by which the pilot's answers could be given up to the largest share at this risk."""
+
+    def gain(doubt: Doubles) -> float:
+        order = np.argsort(doubt[pilot], kind="stable")
+        return float(np.max(np.cumsum(risk - wrong[pilot][order])))
+
+    return max(doubts, key=lambda name: gain(doubts[name]))
+
+
+def class_importance(labels: Any, shares: Mapping[Any, float]) -> Doubles:
+    """Return the weight (Q,) of calibration queries of classes `labels` (Q,) whose `shares` in deployment are known.
+
+    Examples:
+        >>> class_importance(["a", "a", "b"], {"a": 0.5, "b": 0.5}).tolist()
+        [0.75, 0.75, 1.5]
+    """
+    names, numbers = np.unique(arrays.to_numpy(labels), return_inverse=True)
+    missing = sorted({str(name) for name in shares} - {str(name) for name in names.tolist()})
+    absent = [name for name in names.tolist() if name not in shares]
+    if missing or absent:
+        raise ValueError(
+            f"shares name {', '.join(missing) or 'no class'} that calibration does not show, and lack "
+            f"{', '.join(map(str, absent[:3])) or 'none'} that it does; expected the same classes."
+        )
+    wanted = np.array([shares[name] for name in names.tolist()], dtype=np.float64)
+    return np.asarray((wanted / wanted.sum() / np.bincount(numbers) * len(numbers))[numbers])
 
 
 def least_units(risk: float, confidence: float, *, grouped: bool = False) -> int:
@@ -356,6 +418,7 @@ class GroupTest:
         piloted: (G,) groups of the pilot.
         risk: alpha.
         delta: 1 - confidence.
+        weights: (Q,) importance of the queries; None where all count alike.
     """
 
     doubt: Doubles
@@ -364,6 +427,7 @@ class GroupTest:
     piloted: NDArray[np.bool_]
     risk: float
     delta: float
+    weights: Doubles | None = None
 
     def search(self) -> tuple[float | None, float]:
         """Return the certified threshold and the bound of its risk."""
@@ -376,10 +440,11 @@ class GroupTest:
 
     def passes(self, threshold: float, risk: float) -> bool:
         """Tell whether the risk of answers with a doubt up to `threshold` is shown to be at most `risk`."""
-        given = self.doubt <= threshold
-        count, largest = len(self.piloted), np.bincount(self.units).max()
-        answers = np.bincount(self.units[given], minlength=count) / largest
-        errors = np.bincount(self.units[given], self.wrong[given], minlength=count) / largest
+        given = (self.doubt <= threshold) * (1.0 if self.weights is None else self.weights)
+        count = len(self.piloted)
+        largest = np.bincount(self.units, self.weights).max()
+        answers = np.bincount(self.units, given, minlength=count) / largest
+        errors = np.bincount(self.units, given * self.wrong, minlength=count) / largest
         pilot = (self.risk * answers - errors)[self.piloted]
         spread = max(
             np.append(pilot, 0.5 * self.risk).var(), 1e-12
@@ -438,11 +503,12 @@ def _pilot_size(units: int, share: int) -> int:
     return max(1, units // share)
 
 
-def _check_size(count: int, risk: float, confidence: float, *, grouped: bool) -> None:
+def _check_size(count: int, risk: float, confidence: float, noun: str, grouped: bool) -> None:
     needed = least_units(risk, confidence, grouped=grouped)
     if count < needed:
-        noun = ("classes" if count > 1 else "class") if grouped else "labelled queries"
+        noun = "class" if (count, noun) == (1, "classes") else noun
         raise CertificateError(
             f"calibration has {count} {noun}; a risk of {risk:g} at confidence {confidence:g} needs at least {needed}, "
-            "even if every answer is right. Label more queries, or ask for a higher risk or a lower confidence."
+            f"even if every answer is right; {count} can show a risk of {1 - (1 - confidence) ** (1 / count):.2g} at "
+            "best. Label more queries, or ask for a higher risk or a lower confidence."
         )

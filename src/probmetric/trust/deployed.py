@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from probmetric.metrics import arrays
 from probmetric.trust.answers import Answers, among_others, asked_in
 from probmetric.trust.certificates import Certificate, CertificateError, certify
+from probmetric.trust.copies import copies_of, distinct
 from probmetric.trust.p_right import PRight, fit_p_right
 
 log = logging.getLogger(__name__)
@@ -117,7 +118,7 @@ def certified_doubt(certificate: Certificate, doubts: Mapping[str, Any]) -> Doub
 
 
 def calibration_answers(
-    gallery: Record, labels: Any, queries: Record | None = None, query_labels: Any = None
+    gallery: Record, labels: Any, queries: Record | None = None, query_labels: Any = None, *, trained_on: Any = None
 ) -> Answers:
     """Return the answers to the calibration queries, or to each gallery image asked among the others.
 
@@ -126,27 +127,40 @@ def calibration_answers(
         labels: (N,) classes.
         queries: record of the queries: mean (Q,M), uncertainty (Q,); None for the gallery's own images.
         query_labels: (Q,) their classes, numbered as the gallery's; -1 for a class that is not in it.
+        trained_on: (T,M) embeddings of the images that the model was trained on, which it answers too well: refused
+            among the queries, and of the gallery's own images they calibrate nothing. Copies count once.
 
     Raises:
         CertificateError: a gallery or calibration set nothing can be said of; a calibration image that is in the
             gallery too.
     """
     if queries is None:
-        return _left_out(gallery, labels)
+        return _left_out(gallery, labels, trained_on)
     _check_gallery(gallery, labels)
     if not len(queries["mean"]):
         raise CertificateError("the calibration set is empty; label some queries that are not in the gallery.")
     answers = asked_in(queries, query_labels, gallery, labels)
+    trained = 0 if trained_on is None else int(copies_of(queries["mean"], trained_on).sum())
+    if trained:
+        raise CertificateError(
+            f"{trained} of {len(queries['mean'])} calibration images are images that the model was trained on, which "
+            "it answers better than any new one. Calibrate with images that were held out."
+        )
     copies = np.flatnonzero(_copies(queries, gallery, answers))
     if len(copies):
         raise CertificateError(
             f"{len(copies)} of {len(queries['mean'])} calibration images are in the gallery too, the first is number "
             f"{copies[0]}; they find themselves. Take them out of one of the two."
         )
+    once = distinct(queries["mean"])
+    if len(once) < len(answers.right):
+        count = len(answers.right)
+        log.warning("%d of %d calibration images are copies of others; each counts once", count - len(once), count)
+        answers = answers.rows(np.isin(np.arange(count), once))
     return answers
 
 
-def _left_out(gallery: Record, labels: Any) -> Answers:
+def _left_out(gallery: Record, labels: Any, trained_on: Any = None) -> Answers:
     _check_gallery(gallery, labels)
     answers = among_others(gallery, labels)
     # Alone in its class an image cannot be found, but a query of that class can; a copy finds its copy, no query does.
@@ -155,6 +169,10 @@ def _left_out(gallery: Record, labels: Any) -> Answers:
         log.warning(
             "%d of %d images of the gallery are copies of others and calibrate nothing", copies.sum(), len(copies)
         )
+    if trained_on is not None:
+        trained = copies_of(gallery["mean"], trained_on)
+        log.warning("%d of %d images of the gallery were trained on and calibrate nothing", trained.sum(), len(trained))
+        copies |= trained
     answers = answers.rows(answers.asked & ~copies)
     if not answers.mixed:
         raise CertificateError(

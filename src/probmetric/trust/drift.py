@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from probmetric.io import FileError, read_csv
 from probmetric.metrics import arrays
-from probmetric.trust.certificates import CertificateError
+from probmetric.trust.certificates import CertificateError, group_numbers
 
 Doubles = NDArray[np.float64]
 RISEN = ((0.4, 1.0), (0.7, 1.0), (1.0, 1.5), (1.0, 2.0), (1.0, 3.0), (0.7, 3.0), (1.5, 2.0))
@@ -66,13 +66,15 @@ class Report:
         return f"{self.queries} queries; the doubts {self.alarm.doubts}: alarm at query {self.alarm.query}"
 
 
-def monitor(reference: Any, doubt: Any, *, patience: float = PATIENCE, seed: int = 0) -> Report:
+def monitor(reference: Any, doubt: Any, *, patience: float = PATIENCE, groups: Any = None, seed: int = 0) -> Report:
     """Tell whether the doubts of answers are still those of calibration.
 
     Args:
         reference: doubts (V,) of the answers the certificate was made from, `Certificate.reference`.
         doubt: doubts (Q,) of answers, in the order in which the queries came.
         patience: clean queries that pass on average, at least, before a false alarm.
+        groups: (Q,) source of each query (session, person), where queries come in bursts: the first of each source
+            counts, and the reference should hold one of each source too.
         seed: of the draws that break ties.
 
     Raises:
@@ -82,11 +84,15 @@ def monitor(reference: Any, doubt: Any, *, patience: float = PATIENCE, seed: int
     Examples:
         >>> generator = np.random.default_rng(0)
         >>> print(monitor(generator.random(500), generator.random(300) ** 0.5).text)
-        300 queries; the doubts rose: alarm at query 53
+        300 queries; the doubts rose: alarm at query 93
     """
     running = Monitor(reference, patience=patience, seed=seed)
     values = arrays.vector(doubt, "doubt")
-    alarm = running.watch(values)
+    numbers = np.arange(len(values)) if groups is None else group_numbers(groups, len(values))
+    first = np.sort(np.unique(numbers, return_index=True)[1])
+    alarm = running.watch(values[first])
+    if alarm is not None:
+        alarm = Alarm(int(first[alarm.query - 1]) + 1, alarm.doubts)
     return Report(len(values), running.evidence, alarm)
 
 

@@ -83,7 +83,14 @@ class PRight:
     def of(cls, values: Mapping[str, Any]) -> PRight:
         """Return the map that `plain` described."""
         fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-        return cls(**fields)
+        p_right = cls(**fields)
+        widths = {len(p_right.scores), len(p_right.centre), len(p_right.scale), len(p_right.weights)}
+        widths |= {len(part) for part in (p_right.squares, p_right.low, p_right.high) if part}
+        parts = (p_right.centre, p_right.scale, p_right.weights, p_right.squares, p_right.low, p_right.high)
+        numbers = np.array([p_right.bias, *(number for part in parts for number in part)], dtype=np.float64)
+        if len(widths) != 1 or not np.isfinite(numbers).all():
+            raise ValueError("a map to P(right) has one number for each of its scores")
+        return p_right
 
 
 def fit_p_right(scores: Mapping[str, Any], right: Any) -> PRight:
