@@ -205,7 +205,7 @@ def test_pictures_that_are_left_out_are_told_at_once(project, capsys):
     photos(project / "photos")
     (project / "photos/kind 0/new.psd").touch()
     unread = "1 picture(s) of kinds that are not read, such as kind 0/new.psd (1 .psd: convert it to JPEG or PNG)"
-    assert cli.main(["init", "photos", "--name", "shop"]) == 1
+    assert cli.main(["init", "photos", "--name", "shop"]) == 2
     assert unread in capsys.readouterr().err
     assert cli.main(["init", "photos", "--name", "shop", "--on-error", "skip"]) == 0
     assert f"Note: left out: {unread}." in capsys.readouterr().out
