@@ -27,6 +27,14 @@ def plan(params, methods, method="m", dataset="digits"):
 
 REFUSED = [
     (
+        {"loss": "triplet", "training": {"batch_size": 10, "images_per_class": 4}},
+        "training.batch_size 10 is not a multiple of training.images_per_class 4; nearest allowed: 8",
+    ),
+    (
+        {"loss": "triplet", "training": {"batch_size": 9, "sampler": "pairs"}},
+        "training.batch_size 9: with the sampler 'pairs' it must be even",
+    ),
+    (
         {
             "loss": "triplet",
             "backbone": "bn_inception",

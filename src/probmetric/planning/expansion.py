@@ -6,6 +6,7 @@ runs (`names`).
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
@@ -267,6 +268,7 @@ def resolve(params: Params, methods: Mapping[str, Method], point: Point) -> Run:
     of_encoder = {key: value for key, value in point.overrides.items() if key.split(".")[0] not in _POSTERIOR_KEYS}
     encoder = replace(point, method=draft.base, overrides=of_encoder) if draft.base else point
     run = Run(name=point.run, encoder=encoder.run, settings=parse(RunSettings, settings, where))
+    _check_written(run.settings, point.overrides, where)
     check_run(run.settings, run.encoders, source, dataset_names(params), where)
     return run
 
@@ -309,13 +311,20 @@ def _short(value: Any) -> str:
 
 
 def find_run(params: Params, name: str) -> Run:
-    """Resolve a run by its name, as in `results/<name>`; overrides are read from the name."""
+    """Resolve a run by its name, as in `results/<name>`; overrides are read from the name.
+
+    Raises:
+        ConfigError: it names no run, or is written in another way than the run's folder.
+    """
     methods = shared_methods(params)
     try:
         shared = RunKey.parse(name).method in methods
     except FileError as error:
         raise ConfigError(str(error)) from None
-    return _named(params, methods if shared else every_method(params), name)
+    run = _named(params, methods if shared else every_method(params), name)
+    if run.name != name:
+        raise ConfigError(f"{name!r} is no name of a run; it is written {run.name}.")
+    return run
 
 
 def _named(params: Params, methods: Mapping[str, Method], name: str) -> Run:
@@ -327,7 +336,24 @@ def _named(params: Params, methods: Mapping[str, Method], name: str) -> Run:
 
 
 def _value(text: str) -> Any:
-    try:
+    """Return what an override's text says: JSON, or a name.
+
+    Raises:
+        ConfigError: a number that is written in no usual way (03, 1_0), which would be one run under two names.
+    """
+    with contextlib.suppress(ValueError):
         return json.loads(text)
-    except json.JSONDecodeError:
+    try:
+        float(text)
+    except ValueError:
         return text
+    raise ConfigError(f"override value {text[:40]!r} is a number written in an unusual way.")
+
+
+def _check_written(settings: RunSettings, overrides: Mapping[str, Any], where: str) -> None:
+    """Raise `ConfigError` for a whole number written otherwise (3.0, "3"): it would be one run under two names."""
+    for key, value in overrides.items():
+        part, _, name = key.partition(".")
+        taken = getattr(getattr(settings, part, None), name, None) if name else getattr(settings, part, None)
+        if isinstance(taken, int) and not isinstance(taken, bool) and type(value) is not int:
+            raise ConfigError(f"{where}: override {key} is {value!r}; write {taken}.")

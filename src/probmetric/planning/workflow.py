@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from pydantic import TypeAdapter
 
 from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, parse
 from probmetric.io import read_json, read_yaml, write_json
+from probmetric.models import REGISTRY as BACKBONES
+from probmetric.models._weights import missing_weights
 from probmetric.planning.declared import absent, outdated, strangers
 from probmetric.planning.expansion import PlannedExperiment, find_run, origins, plan_experiment
 from probmetric.planning.metric_names import check_metrics
@@ -29,6 +32,9 @@ from probmetric.runs.identity import planned_steps, plugin_modules
 from probmetric.runs.made import Judge
 from probmetric.runs.plan import PLANS, Run, RunPlan
 from probmetric.runs.source import remember, unnamed_reads
+
+TIMM_TAG = str(BACKBONES.options("timm")["tag"].default)
+AHEAD = 60  # seconds that clocks of machines with one file system may differ
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,23 @@ class WorkflowPlan:
             self.run_plan(run).write(planned_steps(run))
         for name in self.planned:
             self.report_plan(name).write()
+        self._check_times()
         remember()
+
+    def _check_times(self) -> None:
+        """Stop where a file that Snakemake compares bears a time in the future: it would wait, or make all again."""
+        files = [Path(self.params.data.prepared) / name / "digest" for run in self.runs.values() for name in run.data]
+        files += [file for name in self.runs for file in (PLANS / f"{name}.json", RunFolder.named(name).metrics_file)]
+        files += [Path(f"reports/{name}/index.html") for name in self.planned]
+        limit = time.time() + AHEAD
+        late = [str(file) for file in dict.fromkeys(files) if file.exists() and file.stat().st_mtime > limit]
+        if late:
+            more = f" and {len(late) - 1} other file(s)" if len(late) > 1 else ""
+            folders = f"results state reports {self.params.data.prepared}"
+            raise ConfigError(
+                f"{late[0]}{more}: last changed in the future, by this machine's clock. Set the clock right, or give "
+                f"the files the present time: `find {folders} -newermt now -exec touch {{}} +`."
+            )
 
     def run_plan(self, run: Run) -> RunPlan:
         """Return what the job of a run is told."""
@@ -126,18 +148,18 @@ class WorkflowPlan:
             )
 
     def _check_weights(self) -> None:
-        """Stop if a run that is still to be trained starts from a weight file that is not there."""
-        named = {name: run.settings.pretrained for name, run in self.runs.items() if run.trains}
-        files = {
-            name: path
-            for name, path in named.items()
-            if isinstance(path, str) and self.runs[name].origin not in self.runs and not Path(path).is_file()
-        }
-        for name, path in files.items():
-            if not self.judge.verdict(name, "train").usable:
-                raise ConfigError(
-                    f"run {name}: pretrained: there is no weight file {path}; correct it or put it there."
-                )
+        """Stop if a run that is still to be trained starts from weights that are not there."""
+        for name, run in self.runs.items():
+            weights, backbone = run.settings.pretrained, run.settings.backbone
+            why = ""
+            if not weights or not run.trains or run.origin in self.runs:
+                continue
+            if isinstance(weights, str) and not Path(weights).is_file():
+                why = f"there is no weight file {weights}; correct it or put it there"
+            elif weights is True and backbone.name == "timm":
+                why = _missing_weights(str(backbone.options.get("tag", TIMM_TAG)))
+            if why and not self.judge.verdict(name, "train").usable:
+                raise ConfigError(f"run {name}: pretrained: {why}.")
 
     @functools.cached_property
     def outdated_data(self) -> dict[str, str]:
@@ -157,6 +179,11 @@ class WorkflowPlan:
             for module in unnamed_reads(*sorted(modules))
         ]
         return "\n".join(lines)
+
+
+@functools.cache
+def _missing_weights(tag: str) -> str:
+    return missing_weights(tag)
 
 
 def run_inputs(run: str, result_of: str) -> list[str]:

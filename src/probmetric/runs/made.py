@@ -14,6 +14,7 @@ from probmetric.io import content_digest, digest_of, remembered_json, remove, wr
 from probmetric.runs.folder import RunFolder, Step
 from probmetric.runs.identity import PRETRAINED, Ingredients, ingredients, steps_before
 from probmetric.runs.plan import Run
+from probmetric.runs.source import LINKS
 
 State = Literal["fresh", "stale", "missing"]
 _SHOWN = 3
@@ -178,7 +179,8 @@ def _changed_modules(had: Ingredients, wanted: Ingredients) -> list[str]:
         return []
     digests = set(had.code.values())
     changed = [name for name, digest in wanted.code.items() if digest not in digests]
-    return changed or _differing(had.code, wanted.code)
+    changed = changed or _differing(had.code, wanted.code)
+    return [name for name in changed if name != LINKS] or changed  # which follow from the modules' contents
 
 
 def _shortened(reasons: list[str]) -> str:

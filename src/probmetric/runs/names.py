@@ -19,10 +19,10 @@ RESULTS = Path("results")
 STATE = Path("state/training")
 MADE = "made="
 EPOCHS = "training.epochs="  # how the override of a run's length begins
-_SEED = re.compile(r"seed(\d+)")
-_NOISE = re.compile(r"(?P<dataset>.+?)(?:\+noise(?P<rate>\d*\.?\d+))?")
+_SEED = re.compile(r"seed([0-9]{1,19})")
+_NOISE = re.compile(r"(?P<dataset>.+?)(?:\+noise(?P<rate>[0-9]*\.?[0-9]+))?")
 NoiseKind = Literal["uniform", "nearest"]
-_LABEL_NOISE = re.compile(r"(?P<kind>noise|uniform|nearest)(?P<rate>\d*\.?\d+)(?:s(?P<seed>\d+))?")
+_LABEL_NOISE = re.compile(r"(?P<kind>noise|uniform|nearest)(?P<rate>[0-9]*\.?[0-9]+)(?:s(?P<seed>[0-9]{1,19}))?")
 
 
 def data_name(dataset: str, noise: float) -> str:
@@ -98,7 +98,10 @@ class RunKey:
             )
         data = _NOISE.fullmatch(parts[0])
         method, _, overrides = parts[1].partition("+")
-        return cls(data["dataset"], float(data["rate"] or 0), method, overrides, int(seed[1]))  # type: ignore[index]
+        key = cls(data["dataset"], float(data["rate"] or 0), method, overrides, int(seed[1]))  # type: ignore[index]
+        if key.run != "/".join(parts):
+            raise FileError(f"{'/'.join(parts)} is no name of a run; it is written {key.run}.")
+        return key
 
     @property
     def variant(self) -> str:
