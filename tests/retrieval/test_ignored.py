@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import scipy.sparse
+from brute_force import cosine_keys, metrics_of_ranking, ranking
 
 from probmetric.retrieval import find_match, match_record, rank_counts, retrieval_metrics, retrieval_per_query, search
 from probmetric.retrieval.compiled import compiled_counts
@@ -182,3 +183,37 @@ def test_one_query_one_class_and_images_alone_in_their_class():
     assert "gap" not in match_record(rows[:1], rows, [5, 5, 5])
     two = match_record(rows, rows, [5, 5, 6], self_index=np.arange(3))
     assert np.isfinite(two["gap"]).all()
+
+
+@pytest.mark.parametrize("ties", ["pessimistic", "optimistic"])
+def test_random_problems_equal_full_rankings(ties):
+    """Brute force in integers: every metric of every query, with junk, rows to ignore, itself, and tied rows."""
+    for seed in range(150):
+        generator = np.random.default_rng(seed)
+        count, others, dim = (int(size) for size in generator.integers(1, 9, 3))
+        gallery = generator.integers(-1, 2, (others, dim)) + 0.0
+        gallery /= np.maximum(np.linalg.norm(gallery, axis=1, keepdims=True), 1)
+        itself = generator.integers(-1, others, count)
+        queries = np.where(itself[:, None] >= 0, gallery[itself], 0.0)
+        labels, classes = generator.integers(0, 3, count), generator.integers(-1, 3, others)
+        ignored = generator.random((count, others)) < 0.2
+        if (classes == JUNK).all():
+            continue
+        values = retrieval_per_query(
+            queries,
+            labels,
+            gallery=gallery,
+            gallery_labels=classes,
+            self_index=itself,
+            ignore=ignored,
+            ties=ties,
+            ks=(1, 3),
+        )
+        keys = cosine_keys(queries.astype(np.float32), gallery.astype(np.float32))
+        for query in range(count):
+            there = (classes != JUNK) & ~ignored[query] & (np.arange(others) != itself[query])
+            kept = [key for key, listed in zip(keys[query], there, strict=True) if listed]
+            right = set(np.flatnonzero(classes[there] == labels[query]).tolist())
+            expected = metrics_of_ranking(ranking(kept, right, -1, ties), (1, 3))
+            for name, value in expected.items():
+                assert values[name][query] == pytest.approx(value, abs=1e-12), (seed, query, name)

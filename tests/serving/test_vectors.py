@@ -150,3 +150,120 @@ def test_no_torch_is_imported(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.splitlines()[-1]) == [[0, 0, 0, 0], []]
+
+
+def as_faiss(path, vectors, labels):
+    faiss = pytest.importorskip("faiss")
+    index = faiss.IndexFlatIP(vectors.shape[1])
+    index.add(vectors.astype(np.float32))
+    faiss.write_index(index, str(path))
+    pd.DataFrame({"label": labels}).to_csv(path.with_suffix(".csv"), index=False)
+
+
+def test_a_faiss_index_with_a_label_file(tmp_path, caplog):
+    faiss = pytest.importorskip("faiss")
+    vectors, labels = blobs(2)
+    as_faiss(tmp_path / "v.faiss", vectors, labels)
+    table = read_vectors(tmp_path / "v.faiss")
+    np.testing.assert_allclose(table.rows, vectors, rtol=1e-6)
+    assert table.labels == labels
+    assert not caplog.records
+    coarse = faiss.IndexScalarQuantizer(vectors.shape[1], faiss.ScalarQuantizer.QT_8bit)
+    coarse.train(vectors.astype(np.float32))
+    coarse.add(vectors.astype(np.float32))
+    faiss.write_index(coarse, str(tmp_path / "v.faiss"))
+    np.testing.assert_allclose(read_vectors(tmp_path / "v.faiss").rows, vectors, atol=0.05)
+    assert "compressed vectors" in caplog.text
+    (tmp_path / "v.faiss").write_bytes(b"no index")
+    with pytest.raises(DataError, match="no faiss index"):
+        read_vectors(tmp_path / "v.faiss")
+    (tmp_path / "v.csv").unlink()
+    with pytest.raises(DataError, match=r"v\.csv beside it"):
+        read_vectors(tmp_path / "v.faiss")
+
+
+def test_a_frame_is_a_gallery():
+    pa = pytest.importorskip("pyarrow")
+    vectors, labels = blobs(2)
+    table = frame(vectors, labels, path=[f"p{row}" for row in range(60)])
+    expected = Gallery.from_vectors(vectors.astype(np.float32), labels, table["path"].tolist())
+    assert Gallery.from_vectors(table).digest == expected.digest
+    assert Gallery.from_vectors(pa.Table.from_pandas(table)).digest == expected.digest
+    with pytest.raises(DataError, match="expected `vector`"):
+        Gallery.from_vectors(table.drop(columns="vector"))
+
+
+def bursts(seed, walks=900, frames=5, classes=20, dim=16):
+    """Walks of nearly the same frames: vectors, class names, number of the walk."""
+    centres = np.random.default_rng(98).normal(size=(classes, dim))
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(classes, size=walks)
+    seen = centres[labels] + 0.5 * rng.normal(size=(walks, dim))
+    rows = np.repeat(seen, frames, axis=0) + 0.03 * rng.normal(size=(walks * frames, dim))
+    return rows, [f"class {label}" for label in np.repeat(labels, frames)], np.repeat(np.arange(walks), frames)
+
+
+def test_groups_keep_the_promise_that_bursts_break(tmp_path, capsys, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    rows, labels, walks = bursts(0)
+    frame(rows, labels, walk=walks).to_parquet("v.parquet")
+    read_vectors(tmp_path / "v.parquet")
+    assert "the column 'walk' is not used" in caplog.text
+    caplog.clear()
+    frame(rows, labels).to_parquet("unnamed.parquet")
+    read_vectors(tmp_path / "unnamed.parquet")
+    assert "are nearly the row before" in caplog.text
+    assert main(["certify", "v.parquet", "--risk", "0.2", "--group", "walk"]) == 0
+    assert "in groups like the 300 that calibration shows" in capsys.readouterr().out
+    gallery = Gallery.open("v.gallery")
+    new, truth, _ = bursts(1)
+    given = [
+        answer.matches[0].class_name == name
+        for answer, name in zip(gallery.search(new, k=1, risk=0.2), truth, strict=True)
+        if not answer.withheld
+    ]
+    assert len(given) > 100
+    assert 1 - np.mean(given) <= 0.22
+
+
+def test_independent_rows_are_no_bursts(tmp_path, caplog):
+    as_parquet(tmp_path / "v.parquet", *blobs(20))
+    read_vectors(tmp_path / "v.parquet")
+    assert not caplog.records
+
+
+def test_copies_among_the_calibration_queries_count_once(caplog):
+    gallery = Gallery.from_vectors(*blobs(30))
+    queries, names = blobs(10, seed=4)
+    once = gallery.certify(None, queries, names, risk=0.2)
+    tenfold = gallery.certify(None, np.repeat(queries, 10, axis=0), np.repeat(names, 10).tolist(), risk=0.2)
+    assert (tenfold.queries, tenfold.threshold) == (once.queries, once.threshold)
+    assert "2700 of 3000 calibration images are copies" in caplog.text
+
+
+def test_rows_that_were_trained_on_calibrate_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows, labels = blobs(60)
+    as_parquet(tmp_path / "v.parquet", rows, labels)
+    as_parquet(tmp_path / "trained.parquet", rows[::2], labels[::2])
+    asked, names = blobs(30, seed=2)
+    mixed = tmp_path / "labelled.parquet"
+    as_parquet(mixed, np.concatenate([asked, rows[:40:2] + 0]), names + labels[:40:2])
+    assert main(["certify", "v.parquet", "--risk", "0.2", "--trained-on", "trained.parquet"]) == 0
+    assert "of the 600 calibration queries" in capsys.readouterr().out
+    as_parquet(tmp_path / "g.parquet", *blobs(60, seed=7))
+    assert main(["certify", "g.parquet", "labelled.parquet", "--risk", "0.2", "--trained-on", "trained.parquet"]) == 0
+    assert "20 of 920 calibration queries are among those trained on" in capsys.readouterr().err
+    assert main(["certify", "g.parquet", "trained.parquet", "--risk", "0.2", "--trained-on", "v.parquet"]) != 0
+    assert "trained on all of the 900" in capsys.readouterr().err
+
+
+def test_groups_need_calibration_images():
+    gallery = Gallery.from_vectors(*blobs(10))
+    with pytest.raises(CertificateError, match="groups are of calibration images"):
+        gallery.certify(risk=0.2, groups=[1] * 300)
+    queries, names = blobs(10, seed=4)
+    with pytest.raises(CertificateError, match="3 groups for 300"):
+        gallery.certify(None, queries, names, risk=0.2, groups=[1, 2, 3])
+    with pytest.raises(ServingError, match="not rsk"):
+        gallery.certify(risk=0.2, rsk=1)

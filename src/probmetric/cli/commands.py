@@ -221,6 +221,10 @@ def _declare_certificates(add: Add) -> None:
     add_promise(command)
     command.add_argument("--score", default="", help="what decides (default: P(right))")
     command.add_argument("--label", default="", help="column of the classes in a file of vectors (default: label)")
+    command.add_argument(
+        "--group", default="", help="column of what rows come from together: a person, a walk, a burst"
+    )
+    command.add_argument("--trained-on", type=Path, help="file of vectors that the model was trained on")
     _add_plugin(command)
     command = add("try", "vectors:attempt", "ask bundled vectors of letters: a certified answer and a withheld one")
     command.add_argument("--risk", type=float, default=0.1, help="share of wrong answers allowed (default: 0.1)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from probmetric.io.folders import check_new_file
 from probmetric.serving.gallery import Gallery
 from probmetric.serving.gallery_files import INDEX
 from probmetric.serving.search import as_csv, as_text
-from probmetric.serving.vectors import gallery_folder, gallery_of, read_vectors
+from probmetric.serving.vectors import Vectors, copies_of, gallery_folder, gallery_of, held_out, read_vectors
 from probmetric.serving.vectors_page import is_ours, write_page
 from probmetric.trust.certificates import Certificate, CertificateError
 
+log = logging.getLogger(__name__)
 TRIED = 0.25  # share of the letters that ask
 STEPS = 10  # of a page, for the progress bar
 OTHER_RISKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
@@ -28,16 +30,41 @@ def certify(options: argparse.Namespace) -> None:
     """Certify a file of vectors; the gallery and its certificate are kept in a folder beside it."""
     if options.calibration or options.plugin:
         raise ServingError("a file of vectors needs no model: probmetric certify vectors.parquet [calibration.parquet]")
-    vectors = read_vectors(Path(options.model), label=options.label)
-    queries = vectors.parts[1]
+    columns = {"label": options.label, "group": options.group}
+    vectors = read_vectors(Path(options.model), **columns)
+    trained = read_vectors(options.trained_on, label=options.label) if options.trained_on else None
+    part, queries = vectors.parts
     if options.gallery is not None:
-        queries = read_vectors(options.gallery, label=options.label)
-    gallery = gallery_of(vectors.parts[0])
-    certificate = promised(gallery, options, None, *((queries.rows, queries.labels) if queries else ()))
-    print(harmless(sentence(certificate, gallery.save(gallery_folder(vectors.file)))))
+        queries = read_vectors(options.gallery, **columns)
+    elif queries is None and (options.group or trained is not None):
+        part, queries = held_out(vectors, trained)
+        log.info("%d rows calibrate, chosen with seed 0; the other %d are the gallery", len(queries), len(part))
+    if queries is not None and trained is not None:
+        queries = _fresh(queries, trained)
+    if vectors.rows.dtype != np.float32:
+        log.info("vectors are stored as %s; what is certified are answers by these", vectors.rows.dtype)
+    gallery, folder = gallery_of(part), gallery_folder(vectors.file)
+    del part, vectors  # a second copy of the vectors
+    calibration = () if queries is None else (queries.rows, queries.labels)
+    certificate = promised(gallery, options, None, *calibration, groups=None if queries is None else queries.groups)
+    print(harmless(sentence(certificate, gallery.save(folder))))
 
 
-def promised(gallery: Gallery, options: argparse.Namespace, *calibration: Any) -> Certificate:
+def _fresh(queries: Vectors, trained: Vectors) -> Vectors:
+    """Return the queries that the model was not trained on.
+
+    Raises:
+        CertificateError: it was trained on all of them.
+    """
+    seen = copies_of(queries.rows, trained.rows)
+    if seen.all():
+        raise CertificateError(f"the model was trained on all of the {len(seen)} calibration queries; label others.")
+    if seen.any():
+        log.warning("%d of %d calibration queries are among those trained on and are left out", seen.sum(), len(seen))
+    return queries.rows_where(~seen)
+
+
+def promised(gallery: Gallery, options: argparse.Namespace, *calibration: Any, groups: Any = None) -> Certificate:
     """Return the certificate that the options ask for, from a gallery's `certify` and its first arguments.
 
     Raises:
@@ -46,7 +73,7 @@ def promised(gallery: Gallery, options: argparse.Namespace, *calibration: Any) -
 
     def attempt(risk: float) -> Certificate:
         promise = {"confidence": options.confidence, "score": options.score}
-        return gallery.certify(*calibration, risk=risk, **promise)
+        return gallery.certify(*calibration, risk=risk, groups=groups, **promise)
 
     kept = list(gallery.certificates)
     certificate = attempt(options.risk)

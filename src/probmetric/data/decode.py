@@ -7,11 +7,12 @@
     transparency, also by colour key     laid on white                                 counted
     16 bits per channel                  scaled to 8 bits                              counted
     floating point                       0 to 1 or 0 to 255; else from smallest to     counted
-                                         largest value; what is no number is black
+                                         largest value
     EXIF orientation                     turned upright                                counted
     several frames                       the first one                                 counted
     truncated, unreadable, no image, a   error that names the file
-    kind that is not read, without area
+    kind that is not read, without area,
+    pixels that are no finite numbers
     more than 80 million pixels          error that names the file
 
 The counts are in summary.json. There is no silent fallback: a black image never stands for an unreadable one.
@@ -23,7 +24,8 @@ import contextlib
 import functools
 import importlib.util
 import io
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -35,18 +37,19 @@ if TYPE_CHECKING:
     from PIL import Image
 
 MAX_PIXELS = 80_000_000
-FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM", "AVIF", "HEIF")
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
 # Endings of the files that are read; which bytes a file holds decides how.
 IMAGE_KINDS = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"),
-    *(".avif", ".heic", ".heif"),
+    *(".jp2", ".j2k", ".avif", ".heic", ".heif"),
 )
 # Endings of pictures that are not read: each is an error, or left out by name, never silently.
-UNREAD_KINDS = (".jp2", ".j2k", ".jxl", ".psd", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2")
+UNREAD_KINDS = (".jxl", ".psd", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2")
+# Endings whose reader may be missing: format, and how to get it.
 NEEDED = {
-    ".avif": "AVIF is read by Pillow 11.3 or later: pip install -U pillow",
-    ".heic": "HEIC is read where pillow-heif is installed: pip install pillow-heif",
-    ".heif": "HEIF is read where pillow-heif is installed: pip install pillow-heif",
+    **dict.fromkeys((".jp2", ".j2k"), ("JPEG2000", "pip install -U pillow")),
+    ".avif": ("AVIF", "pip install -U 'pillow>=11.3'"),
+    **dict.fromkeys((".heic", ".heif"), ("HEIF", "pip install 'probmetric[heif]'")),
 }
 Mode = Literal["RGB", "L"]
 ORIENTATION = 0x0112
@@ -54,7 +57,12 @@ TURNS = {
     2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_270", 7: "TRANSVERSE",
     8: "ROTATE_90",
 }  # fmt: skip
+CONVERT = "convert it to JPEG or PNG"
 JPEG, END = b"\xff\xd8\xff", b"\xff\xd9"
+
+
+class _UnusableError(ValueError):
+    """What is wrong with an image that can be read."""
 
 
 class Decoded(NamedTuple):
@@ -102,6 +110,8 @@ def _concerning(name: str) -> Iterator[None]:
     with refusing(f"{name} is truncated or damaged", "get the dataset again"):
         try:
             yield
+        except _UnusableError as error:
+            raise DataError(f"{name} {error}; mend the image, or leave it out.") from error
         except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
             raise _too_large(name, error) from error
 
@@ -140,11 +150,17 @@ def _decoded(image: Image.Image, mode: Mode, shorter_side: int | None) -> Decode
     return Decoded(pixels[..., None] if pixels.ndim == 2 else pixels, (*remarks, *more))
 
 
-def unread_kinds() -> tuple[str, ...]:
-    """Return the endings of pictures that are not read with what is installed."""
-    formats = _formats()
-    avif = () if "AVIF" in formats else (".avif",)
-    return (*UNREAD_KINDS, *avif, *(() if "HEIF" in formats else (".heic", ".heif")))
+def unread_advice(names: Iterable[str]) -> str:
+    """Return how many pictures of which kinds are not read with what is installed, and what to do; "" for none."""
+    lacking = (kind for kind, (form, _) in NEEDED.items() if form not in _formats())
+    unread = {*UNREAD_KINDS, *lacking}
+    pictures = [name for name in names if Path(name).suffix.lower() in unread]
+    kinds = Counter(Path(name).suffix.lower() for name in pictures)
+    if not pictures:
+        return ""
+    advice = {kind: NEEDED[kind][1] if kind in NEEDED else CONVERT for kind in kinds}
+    fixes = "; ".join(f"{count} {kind}: {advice[kind]}" for kind, count in sorted(kinds.items()))
+    return f"{len(pictures)} picture(s) of kinds that are not read, such as {pictures[0]} ({fixes})"
 
 
 def _too_large(name: str, what: object) -> DataError:
@@ -157,9 +173,9 @@ def _not_read(data: bytes, name: str) -> str:
     if not data:
         return "is empty; get the dataset again"
     if kind in NEEDED:
-        return f"cannot be read; {NEEDED[kind]}, or convert it to JPEG or PNG"
+        return f"cannot be read; {NEEDED[kind][1]}, or {CONVERT}"
     if kind in UNREAD_KINDS:
-        return f"is of a kind that is not read ({kind}); convert it to JPEG or PNG"
+        return f"is of a kind that is not read ({kind}); {CONVERT}"
     return f"is no image (it begins with {data[:8]!r}); get the dataset again"
 
 
@@ -246,10 +262,9 @@ def _floats(values: np.ndarray) -> tuple[np.ndarray, str]:
     """Return floating-point values (H, W) as 8 bits, and what had to be decided."""
     numbers = np.isfinite(values)
     if not numbers.all():
-        if not numbers.any():
-            raise ValueError("none of its pixels is a number")
-        grey, remark = _floats(np.where(numbers, values, values[numbers].min()))
-        return np.where(numbers, grey, np.uint8(0)), f"{remark}; pixels that are no numbers are black"
+        raise _UnusableError(
+            f"has {numbers.size - numbers.sum():,} of {numbers.size:,} pixels that are no finite numbers"
+        )
     low, high = float(values.min()), float(values.max())
     if low >= 0 and high <= 1:
         low, high, remark = 0.0, 1.0, "floating point, 0 to 1, scaled to 8 bits"

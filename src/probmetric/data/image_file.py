@@ -161,7 +161,7 @@ def _segments(folder: Path, read: ImageOf, names: np.ndarray, workers: int) -> I
         except BrokenProcessPool as error:
             raise DataError(
                 f"a process decoding images for {folder} was killed (out of memory?); free memory, then run the same "
-                "command again."
+                "command again. A script of yours must call from below `if __name__ == '__main__':`."
             ) from error
         finally:
             pool.shutdown(cancel_futures=True)

@@ -11,6 +11,7 @@ import inspect
 import logging
 import math
 import os
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -121,10 +122,11 @@ def loose_images(
         DataError: not one name or class per image, or a name twice.
     """
     source = _source(images)
-    chosen = LooseImages(source.images, paths or source.paths, class_names or source.class_names)
-    for what, names in (("paths", chosen.paths), ("class_names", chosen.class_names)):
-        if len(names) != len(chosen):
-            raise DataError(f"{len(names)} {what} for {len(chosen)} images; give one of each.")
+    names = [unicodedata.normalize("NFC", name) for name in class_names or source.class_names]
+    chosen = LooseImages(source.images, paths or source.paths, names)
+    for what, listed in (("paths", chosen.paths), ("class_names", chosen.class_names)):
+        if len(listed) != len(chosen):
+            raise DataError(f"{len(listed)} {what} for {len(chosen)} images; give one of each.")
     path, number = Counter(chosen.paths).most_common(1)[0] if chosen.paths else ("", 0)
     if number > 1:
         raise DataError(f"{path!r} is named twice; a gallery knows its images by name.")
@@ -303,7 +305,8 @@ def _class_name(label: Any, classes: Sequence[str]) -> str:
     plain = label.item() if hasattr(label, "item") else label
     if not isinstance(plain, str | int):
         raise DataError(f"an item has the label {plain!r}; labels are whole numbers or names of classes.")
-    return str(classes[plain]) if isinstance(plain, int) and 0 <= plain < len(classes) else str(plain)
+    name = str(classes[plain]) if isinstance(plain, int) and 0 <= plain < len(classes) else str(plain)
+    return unicodedata.normalize("NFC", name)
 
 
 # ---- one image -----------------------------------------------------------------------------------------------------

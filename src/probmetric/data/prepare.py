@@ -173,7 +173,7 @@ def repeated(columns: dict[str, np.ndarray], marks: np.ndarray, readable: np.nda
     halves = columns["sha256"].astype("V16")  # 128 bits tell images apart
     equal = np.unique(halves.view("S16"), return_inverse=True)[1]
     same = alike(marks, equal) if marks.any() else equal
-    notes = []
+    notes = _contradictions(columns, equal, readable)
     rank[~readable] = -1
     keep = readable & (rank == _best(rank, same))
     copies = readable & (rank < _best(rank, equal))
@@ -186,6 +186,22 @@ def repeated(columns: dict[str, np.ndarray], marks: np.ndarray, readable: np.nda
     if marks.any() and within:
         notes.append(f"{within} image(s) look like another one of their split")
     return keep, notes
+
+
+def _contradictions(columns: dict[str, np.ndarray], equal: np.ndarray, readable: np.ndarray) -> list[str]:
+    """Return a note about images with the same pixels, whose numbers `equal` (N,) are one, under two classes."""
+    label = columns["label"]
+    lowest = np.full(equal.max(initial=-1) + 1, np.iinfo(np.int64).max)
+    highest = np.full_like(lowest, -1)
+    np.minimum.at(lowest, equal[readable], label[readable])
+    np.maximum.at(highest, equal[readable], label[readable])
+    rows = np.flatnonzero(readable & (lowest[equal] < highest[equal]))
+    if not len(rows):
+        return []
+    rows = rows[np.argsort(equal[rows], kind="stable")]
+    shown = ", ".join(f"{text(columns['path'][row])} ({columns['class_name'][row]})" for row in rows[:20])
+    more = " ..." if len(rows) > 20 else ""
+    return [f"{len(rows)} image(s) are contradictory duplicates, the same pixels under two classes: {shown}{more}"]
 
 
 def _best(rank: np.ndarray, key: np.ndarray) -> np.ndarray:

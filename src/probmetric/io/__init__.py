@@ -430,7 +430,7 @@ def _dense(tensor: Any) -> Any:
         return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
     import numpy as np
 
-    return np.array(tensor, order="C")
+    return np.asarray(tensor, order="C")
 
 
 def _checksum(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> str:

@@ -12,6 +12,7 @@ changes it holds its lock: `save` while it writes, `changing` from the reading t
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
 from probmetric.data.loose import loose_images
 from probmetric.errors import ServingError
@@ -27,15 +30,17 @@ from probmetric.io.folders import claim_folder
 from probmetric.retrieval.match import Match, find_match
 from probmetric.retrieval.neighbours import search
 from probmetric.serving import gallery_files, gallery_trust
+from probmetric.serving.frames import is_frame, vectors_and_names
 from probmetric.serving.gallery_files import GALLERY, INDEX, Content
 from probmetric.serving.gallery_trust import VOTES, Trust
 from probmetric.serving.looks import World, some
 from probmetric.serving.search import Answer, Queries, Rules, answers
 from probmetric.trust.answers import Answers
 from probmetric.trust.certificates import Certificate, CertificateError
-from probmetric.trust.deployed import calibration_answers, certify_record, records_digest
+from probmetric.trust.deployed import SAME, calibration_answers, certify_record, records_digest
 from probmetric.trust.p_right import PRight, fit_p_right
 
+log = logging.getLogger(__name__)
 OnError = Literal["raise", "skip"]
 FITTED = 0.2  # share of the gallery's own answers that P(right) is fitted to; the others are certified
 
@@ -81,6 +86,7 @@ class Gallery:
         """Exchange the content; what was known of the old one is forgotten, but certificates, which will be refused."""
         self._content, self._digest, self._trust = content, "", None
         self._labels: np.ndarray | None = None
+        self._left_out: Answers | None = None
         self._world: tuple[World | None] | None = None
 
     @classmethod
@@ -97,13 +103,17 @@ class Gallery:
         """Return a gallery of embeddings of any model, scaled to unit length.
 
         Args:
-            vectors: (N, M) numbers, no row of zeros.
+            vectors: (N, M) numbers, no row of zeros; or a frame of pandas, Arrow or DuckDB with the columns `vector`,
+                `label` and, where there is one, `path`.
             labels: classes of the images (N,); None where none is known.
             paths: names of the images (N,), by default their numbers.
 
         Raises:
             ServingError: another number of labels or paths, or a row without a direction.
         """
+        if is_frame(vectors):
+            vectors, in_frame, named = vectors_and_names(vectors)
+            labels, paths = in_frame if labels is None else labels, named if paths is None else paths
         rows = directions(vectors)
         gallery, count = cls(), len(rows)
         names = [f"image {number}" for number in range(count)] if paths is None else [str(path) for path in paths]
@@ -195,8 +205,19 @@ class Gallery:
     def trust(self) -> Trust:
         """What the gallery's images, each asked among the others, say of its answers; computed once."""
         if self._trust is None:
-            self._trust = gallery_trust.learn(self.record, self.labels)
+            self._trust = gallery_trust.learn(lambda: self.left_out, self.record["mean"])
         return self._trust
+
+    @property
+    def left_out(self) -> Answers:
+        """The answers to the gallery's own images, each asked among the others; computed once.
+
+        Raises:
+            CertificateError: images without a class, one class, or answers that are all right or all wrong.
+        """
+        if self._left_out is None:
+            self._left_out = calibration_answers(self.record, self.labels)
+        return self._left_out
 
     def check_model(self, model: Embedder) -> None:
         """Raise `ServingError` unless `model` embedded this gallery."""
@@ -389,8 +410,8 @@ class Gallery:
         class_names: Sequence[str] | None = None,
         *,
         risk: float,
-        confidence: float = 0.9,
-        score: str = "",
+        groups: Sequence[Any] | None = None,
+        **options: Any,
     ) -> Certificate:
         """Certify that at most `risk` of the answers given is wrong; kept with the gallery, until that changes.
 
@@ -401,34 +422,45 @@ class Gallery:
                 from the same source as the gallery's.
             class_names: their classes, by default the names of their folders.
             risk: share of wrong answers allowed among those given.
-            confidence: chance that the promise holds.
-            score: what decides; by default P(right). Without `images` that is fitted to a fifth of the answers and
-                certified with the others.
+            groups: what the images come from together, such as a person or a walk (Q,): groups are drawn then, not
+                images. Copies within a calibration set are counted once either way.
+            options: `confidence`, the chance that the promise holds (0.9); `score`, what decides (P(right); without
+                `images` that is fitted to a fifth of the answers and certified with the others).
 
         Raises:
             CertificateError: no labels, too few images, copies of gallery images; says what is needed.
         """
         if model is not None:
             self.check_model(model)
-        queries, labels = None, None
+        score, confidence = options.pop("score", ""), options.pop("confidence", 0.9)
+        if options:
+            raise ServingError(f"certify takes risk, groups, confidence and score; not {', '.join(options)}.")
         by: str | PRight = score or "disagreement"
-        if images is not None:
+        if images is None:
+            if groups is not None:
+                raise CertificateError("groups are of calibration images; hand those over, too.")
+            answers, mean, labels = self.left_out, self.record["mean"], self.labels
+            if score in ("", "p_right"):
+                answers, p_right = _with_p_right(answers)
+                by = p_right or by
+        else:
             queries, labels = self._calibration(model, images, class_names)
-        asked = calibration_answers(self.record, self.labels, queries, labels)
-        if score in ("", "p_right"):
-            asked, p_right = _with_p_right(asked) if images is None else (asked, self.trust.p_right)
-            by = p_right or by
+            kept, mean = _first_of_copies(queries["mean"]), queries["mean"]
+            groups = None if groups is None else _as_many(groups, len(labels))[kept]
+            queries, mean, labels = {name: rows[kept] for name, rows in queries.items()}, mean[kept], labels[kept]
+            answers = calibration_answers(self.record, self.labels, queries, labels)
+            if score in ("", "p_right"):
+                by = self.trust.p_right or by
+        facts: dict[str, Any] = {"gallery": self.digest, "weights": self.model}
+        facts |= {} if groups is None else {"groups": groups}
         certificate = certify_record(
-            asked.tensors(),
+            answers.tensors(),
             self.labels,
             risk=risk,
             confidence=confidence,
             score=by,
-            gallery=self.digest,
-            weights=self.model,
-            calibration=records_digest(
-                self.record["mean"] if queries is None else queries["mean"], self.labels if labels is None else labels
-            ),
+            calibration=records_digest(mean, labels),
+            **facts,
         )
         others = [each for each in self.certificates if (each.risk, each.confidence) != (risk, confidence)]
         self.certificates = [*others, certificate]
@@ -500,11 +532,35 @@ def directions(vectors: Any) -> np.ndarray:
     if rows.ndim != 2 or rows.dtype.kind not in "fiu":
         raise ServingError(f"vectors are {rows.dtype} of shape {rows.shape}; expected (N, M) numbers, a row per image.")
     rows = rows.astype(np.float32)
-    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    length = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))[:, None]
     sound = (np.isfinite(length) & (length > 0))[:, 0]
     if not sound.all():
         raise ServingError(f"row {int(np.argmin(sound))} of the vectors is zero or not finite; leave it out.")
-    return np.asarray(rows / length)
+    rows /= length
+    return rows
+
+
+def _first_of_copies(mean: np.ndarray) -> np.ndarray:
+    """Return the unit rows (Q, M) that have no copy before them, as numbers; says how many have."""
+    rows = np.arange(len(mean))
+    if len(mean) < 2:
+        return rows
+    nearest = search(mean, k=1).rows[:, 0]
+    copies = np.flatnonzero(np.abs(mean - mean[nearest]).max(axis=1) <= SAME)
+    pairs = csr_array((np.ones(len(copies)), (copies, nearest[copies])), shape=(len(rows), len(rows)))
+    first = np.sort(np.unique(connected_components(pairs, directed=False)[1], return_index=True)[1])
+    if len(first) < len(rows):
+        log.warning(
+            "%d of %d calibration images are copies of others and are counted once", len(rows) - len(first), len(rows)
+        )
+    return first
+
+
+def _as_many(groups: Sequence[Any], count: int) -> np.ndarray:
+    """Return the groups as an array, if there is one for each of `count` images."""
+    if len(groups) != count:
+        raise CertificateError(f"{len(groups)} groups for {count} calibration images; give one each.")
+    return np.asarray(groups)
 
 
 def _place(path: str) -> str:

@@ -4,29 +4,43 @@
     label             class of each row; "" or missing where none is known
     path              name of each row; by default its number
     split             gallery | calibration (or query); without it all rows are the gallery
-    group             what rows come from together: a person, a walk, a burst
+    group             what rows come from together: a person, a walk, a burst; used where it is asked for
+
+A faiss index (.faiss, .index) holds vectors, and the CSV file of the same name the other columns. A frame of pandas,
+Arrow or DuckDB has the same columns.
 
 The gallery of `shop.parquet` is kept in the folder `shop.gallery` beside it, with its certificates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from probmetric.data.manifest import DataError
-from probmetric.data.sources.embeddings import VECTORS, _arrays
+from probmetric.data.sources.embeddings import _arrays
+from probmetric.data.sources.table import columns_of
 from probmetric.errors import ServingError
 from probmetric.io import present
-from probmetric.serving.gallery import Gallery
+from probmetric.retrieval.neighbours import search
+from probmetric.serving.frames import LABELS, NAMES, VECTORS, column_of
+from probmetric.serving.gallery import Gallery, directions
 from probmetric.serving.gallery_files import INDEX
+from probmetric.trust.deployed import SAME
 
-FILES = (".parquet", ".npz", ".npy", ".safetensors")
-LABELS = ("label", "labels", "class", "class_name")
-NAMES = ("path", "paths", "id", "name")
+log = logging.getLogger(__name__)
+FAISS = (".faiss", ".index")
+FILES = (".parquet", ".npz", ".npy", ".safetensors", *FAISS)
+TOGETHER = ("group", "groups", "session", "person", "subject", "sequence", "burst", "walk", "camera")
+BURSTY, ALIKE = 0.05, 0.1  # share of rows that follow a near copy; how near that is, in distances within a class
+HELD_OUT = 3  # one group of so many calibrates
 GALLERY_SPLITS, QUERY_SPLITS = ("gallery", "reference", "index"), ("calibration", "query", "queries", "probe")
 
 
@@ -53,9 +67,8 @@ class Vectors:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def of(self, splits: Sequence[str]) -> Vectors:
-        """Return the rows of some splits."""
-        kept = np.array([split in splits for split in self.splits], dtype=bool)
+    def rows_where(self, kept: np.ndarray) -> Vectors:
+        """Return the rows that are `kept` (N,)."""
         chosen = np.flatnonzero(kept).tolist()
         return replace(
             self,
@@ -65,6 +78,10 @@ class Vectors:
             splits=[self.splits[row] for row in chosen],
             groups=None if self.groups is None else self.groups[kept],
         )
+
+    def of(self, splits: Sequence[str]) -> Vectors:
+        """Return the rows of some splits."""
+        return self.rows_where(np.isin(np.array(self.splits, dtype=str), splits))
 
     @property
     def parts(self) -> tuple[Vectors, Vectors | None]:
@@ -93,7 +110,7 @@ def read_vectors(file: Path, *, label: str = "", group: str = "") -> Vectors:
     """Read a file of vectors.
 
     Args:
-        file: Parquet, .npz, .npy with a CSV file beside it, or safetensors.
+        file: Parquet, .npz, safetensors; or .npy or a faiss index with a CSV file beside it.
         label: column of the classes; by default one of `LABELS`.
         group: column of the groups; by default none.
 
@@ -102,16 +119,27 @@ def read_vectors(file: Path, *, label: str = "", group: str = "") -> Vectors:
     """
     if not is_vectors(file) or not present(file):
         raise DataError(f"{file} is no file of vectors; expected {', '.join(FILES)}.")
-    columns = _arrays(file)
+    columns = _of_faiss(file) if file.suffix.lower() in FAISS else _arrays(file)
+    return vectors_of(columns, file, label=label, group=group)
+
+
+def vectors_of(
+    columns: Mapping[str, np.ndarray], file: Path = Path("frame"), *, label: str = "", group: str = ""
+) -> Vectors:
+    """Return the vectors in some columns, name -> (N, ...); `file` is what messages call them, the rest as above.
+
+    Raises:
+        DataError: a column is missing or has another length.
+    """
     vector = next((name for name in VECTORS if name in columns), "")
     if not vector or columns[vector].ndim != 2:
         raise DataError(f"{file} holds {', '.join(columns)}; expected a column `vector` of lists of one length.")
     rows = columns[vector]
-    labels = _column(file, columns, label, LABELS, len(rows))
-    names = _column(file, columns, "", NAMES, len(rows))
-    splits = _column(file, columns, "", ("split",), len(rows))
-    groups = _column(file, columns, group, (), len(rows)) if group else None
-    return Vectors(
+    labels = column_of(file, columns, label, LABELS, len(rows))
+    names = column_of(file, columns, "", NAMES, len(rows))
+    splits = column_of(file, columns, "", ("split",), len(rows))
+    groups = column_of(file, columns, group, (), len(rows)) if group else None
+    vectors = Vectors(
         file,
         rows,
         labels or [""] * len(rows),
@@ -119,6 +147,103 @@ def read_vectors(file: Path, *, label: str = "", group: str = "") -> Vectors:
         splits or [""] * len(rows),
         None if groups is None else np.array(groups),
     )
+    if groups is None:
+        _warn_of_groups(vectors, columns)
+    return vectors
+
+
+def _of_faiss(file: Path) -> dict[str, np.ndarray]:
+    """Return the vectors that a faiss index holds, and the columns of the CSV file of the same name.
+
+    Raises:
+        DataError: faiss or the CSV file is missing, or the index cannot be read.
+    """
+    listing = file.with_suffix(".csv")
+    if not listing.is_file():
+        raise DataError(f"{file} has no labels: put them into {listing.name} beside it, a line per vector.")
+    try:
+        faiss = importlib.import_module("faiss")
+        index = faiss.read_index(str(file))
+        if hasattr(index, "make_direct_map"):
+            index.make_direct_map()
+        vectors = index.reconstruct_n(0, index.ntotal)
+    except ModuleNotFoundError as error:
+        raise DataError(f"{file} is read by faiss, which is not installed; pip install faiss-cpu.") from error
+    except RuntimeError as error:
+        raise DataError(f"{file} is no faiss index whose vectors can be read: {error}") from error
+    if getattr(index, "code_size", 4 * index.d) < 4 * index.d:
+        log.warning("%s holds compressed vectors; what is certified are their approximations", file)
+    return {"vector": np.asarray(vectors)} | columns_of(listing)
+
+
+def _warn_of_groups(vectors: Vectors, columns: Mapping[str, np.ndarray]) -> None:
+    """Say where rows may come in groups that nobody named: a column that sounds so, or runs of near copies."""
+    unused = next((name for name in TOGETHER if name in columns and 1 < len(set(columns[name])) < len(vectors)), "")
+    if unused:
+        log.warning(
+            "%s: the column %r is not used; if rows of one %s belong together: --group %s",
+            vectors.file, unused, unused, unused,
+        )  # fmt: skip
+        return
+    if len(vectors) < 20 or not all(vectors.labels):
+        return
+    rows = directions(vectors.rows)
+    labels = np.unique(vectors.labels, return_inverse=True)[1]
+    apart = np.random.default_rng(0).permutation(len(rows))
+    order = apart[np.argsort(labels[apart], kind="stable")]  # neighbours are of one class, in random order
+    same = labels[order][1:] == labels[order][:-1]
+    usual = np.median((1 - (rows[order][1:] * rows[order][:-1]).sum(axis=1))[same]) if same.any() else 0.0
+    follows = (labels[1:] == labels[:-1]) & (1 - (rows[1:] * rows[:-1]).sum(axis=1) < ALIKE * usual)
+    if follows.mean() > BURSTY:
+        log.warning(
+            "%s: %d of %d rows are nearly the row before (frames of one event?); rows of one event are one "
+            "observation: name them in a column and give --group",
+            vectors.file, follows.sum(), len(rows),
+        )  # fmt: skip
+
+
+def held_out(vectors: Vectors, trained: Vectors | None = None, seed: int = 0) -> tuple[Vectors, Vectors]:
+    """Return gallery and calibration rows: a third of the groups, or of the rows, calibrates.
+
+    Every class stays in the gallery. Rows that the model was trained on calibrate nothing.
+
+    Args:
+        vectors: rows without splits.
+        trained: what the model was trained on; None: nothing of this file.
+        seed: of the choice.
+
+    Raises:
+        ServingError: nothing can be held out.
+    """
+    groups = np.arange(len(vectors)) if vectors.groups is None else vectors.groups
+    seen = np.zeros(len(vectors), dtype=bool) if trained is None else copies_of(vectors.rows, trained.rows)
+    names, numbers = np.unique(groups, return_inverse=True)
+    classes = [set[str]() for _ in names]
+    for number, label in zip(numbers.tolist(), vectors.labels, strict=True):
+        classes[number].add(label)
+    left = Counter(label for shown in classes for label in shown)
+    fresh = np.setdiff1d(np.arange(len(names)), numbers[seen])
+    chosen: set[int] = set()
+    for number in np.random.default_rng(seed).permutation(fresh).tolist():
+        if len(chosen) < len(names) // HELD_OUT and all(left[label] > 1 for label in classes[number]):
+            chosen.add(number)
+            left.subtract(classes[number])
+    if not chosen:
+        raise ServingError(
+            f"{vectors.file}: no row can calibrate: each is the only group of its class, or the model was trained on "
+            "it. Give labelled queries as the second file."
+        )
+    out = np.isin(numbers, list(chosen))
+    return vectors.rows_where(~out), vectors.rows_where(out)
+
+
+def copies_of(rows: Any, others: Any) -> np.ndarray:
+    """Return which vectors (N, M) are among the `others` (n, M), up to rounding (N,)."""
+    rows, others = directions(rows), directions(others)
+    if rows.shape[1] != others.shape[1]:
+        raise ServingError(f"vectors of {rows.shape[1]} and of {others.shape[1]} dimensions are of two models.")
+    nearest = search(rows, others, 1).rows[:, 0]
+    return np.asarray(np.abs(rows - others[nearest]).max(axis=1) <= SAME)
 
 
 def gallery_folder(file: Path) -> Path:
@@ -135,18 +260,3 @@ def gallery_of(vectors: Vectors) -> Gallery:
         if stored.digest == gallery.digest:
             return stored
     return gallery
-
-
-def _column(
-    file: Path, columns: dict[str, np.ndarray], asked: str, usual: Sequence[str], count: int
-) -> list[str] | None:
-    """Return a column as text, the one that is asked for or the first of the usual names; None where there is none."""
-    name = asked or next((name for name in usual if name in columns), "")
-    if not name:
-        return None
-    if name not in columns:
-        raise DataError(f"{file} has no column {name!r}; it has {', '.join(columns)}.")
-    values = columns[name]
-    if values.shape != (count,):
-        raise DataError(f"{file}: {name} has the shape {values.shape} for {count} vectors; give one entry each.")
-    return ["" if value is None or value != value else str(value) for value in values.tolist()]

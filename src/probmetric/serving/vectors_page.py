@@ -26,7 +26,6 @@ from probmetric.retrieval import retrieval_metrics
 from probmetric.serving.gallery import Gallery
 from probmetric.trust.answers import Answers, asked_in
 from probmetric.trust.certificates import Certificate, CertificateError
-from probmetric.trust.deployed import calibration_answers
 from probmetric.trust.labels import suspect_labels
 from probmetric.trust.p_right import cross_fitted, p_right_metrics
 
@@ -79,7 +78,7 @@ def write_page(gallery: Gallery, output: Path, title: str, step: Callable[[str],
         CertificateError: rows without a class, or one class.
     """
     step("asking each vector among the others")
-    answers = calibration_answers(gallery.record, gallery.labels)
+    answers = gallery.left_out
     step("certificates")
     certificates = [made for risk in RISKS if (made := _certificate(gallery, risk)) is not None]
     step("strangers")

@@ -69,7 +69,7 @@ def certify_record(
         score: what decides: a score of the answers, `own`, or a map that was fitted to other answers than these, for
             1 - P(right).
         unit: what is drawn independently; `auto` decides by the share of the gallery's classes that calibration shows.
-        options: further arguments of `certify`.
+        options: further arguments of `certify`; `groups` (Q,) in place of what `unit` says.
 
     Raises:
         CertificateError: no answers, a score that they do not have, or too few of them; says what is needed.
@@ -94,8 +94,12 @@ def certify_record(
         "gallery_classes": len(classes),
         "valid_for": (like if by_class else queries).format(len(shown), len(classes)),
     }
-    groups = record["label"] if by_class else None
-    return certify(doubt, record["right"], risk=risk, groups=groups, **facts, **options)
+    if "groups" in options:
+        count = len(np.unique(arrays.to_numpy(options["groups"])))
+        facts["valid_for"] = f"queries in groups like the {count} that calibration shows"
+    elif by_class:
+        options["groups"] = record["label"]
+    return certify(doubt, record["right"], risk=risk, **facts, **options)
 
 
 def decided_by(score: str | PRight, doubts: Mapping[str, Any]) -> Doubles:

@@ -201,7 +201,7 @@ def existing(root: Path, paths: np.ndarray, name: str) -> None:
     absent: list[str] = []
     number = 0
     for folder, rows in itertools.groupby(order, lambda row: text(paths[row]).rpartition("/")[0]):
-        inside = _names(root / folder)
+        inside = names_in(root / folder)
         lacking = [path for path in (text(paths[row]) for row in rows) if path.rpartition("/")[2] not in inside]
         absent, number = [*absent, *lacking[:3]], number + len(lacking)
     if absent:
@@ -211,7 +211,7 @@ def existing(root: Path, paths: np.ndarray, name: str) -> None:
         )
 
 
-def _names(folder: Path) -> set[str]:
+def names_in(folder: Path) -> set[str]:
     """Return the files of a folder, none if there is no such folder."""
     try:
         with os.scandir(folder) as entries:

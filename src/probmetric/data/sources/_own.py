@@ -5,7 +5,8 @@
     by_group   as by_image, but the images of a group (the shots of one product) stay together; a class of one group
                trains
 
-Where the data name their splits, these are kept as they are, and `split` says what kind they must be.
+Where the data name their splits, these are kept as they are, and `split` says what kind they must be. Images of the
+splits `query` and `gallery` are test images; the column `role` keeps which. Without other images nothing is trained.
 
 Annotations are not postponed here: a source inherits options of other modules with their ranges.
 """
@@ -26,6 +27,8 @@ Split = Literal["by_class", "by_image", "by_group"]
 OnError = Literal["raise", "skip"]
 CLOSED_SETS = ("by_image", "by_group")
 Columns = dict[str, np.ndarray]
+ROLES = ("query", "gallery")
+SEARCHED = "images of the splits query and gallery are test images, their column `role` says of which"
 LEAST_ASKED = 50  # images: each is two points of recall@1
 _PURPOSE = {"val": "choosing epochs and settings by retrieval", "test": "comparing methods by retrieval"}
 
@@ -75,24 +78,35 @@ class OwnData(Source):
         rng = np.random.default_rng(seed)
         if "split" in listed:
             splits = listed["split"].copy()
-            self._check_splits(classes, labels, splits, where)
+            paired = np.isin(splits.astype(str), ROLES)
+            if paired.any():
+                listed = {"role": np.where(paired, splits, "")} | listed
+                splits[paired] = "test"
+                notes.append(SEARCHED)
+            if not paired.all():
+                self._check_splits(classes, labels, splits, where)
         else:
             splits = strings(["train"] * len(labels))
             splits[self._held_out(labels, groups, splits == "train", self.test_fraction, rng)] = "test"
-        if not np.any(splits == "val"):
+        if np.any(splits == "train") and not np.any(splits == "val"):
             splits[self._held_out(labels, groups, splits == "train", self.val_fraction, rng)] = "val"
+        if np.any(splits != "test"):
+            self._check_enough(labels, splits, where)
+        notes += _too_small(labels, splits)
+        return listed | {"label": labels, "class_name": strings(classes[labels].tolist()), "split": splits}
+
+    def _check_enough(self, labels: np.ndarray, splits: np.ndarray, where: Path) -> None:
+        """Raise `DataError` unless there are images of two classes to train on, and some to validate on."""
         if len(np.unique(labels[splits == "train"])) < 2:
             raise DataError(
-                f"{where} has {len(classes)} class(es): too few to train on two and to validate and test on others. "
-                "Add classes, lower test_fraction, or set split: by_image."
+                f"{where} has {len(np.unique(labels))} class(es): too few to train on two and to validate and test on "
+                "others. Add classes, lower test_fraction, or set split: by_image."
             )
         if not np.any(splits == "val"):
             raise DataError(
                 f"{where} leaves no image to validate on: with test_fraction {self.test_fraction:g} every class keeps "
                 "one image to train on. Add images, lower test_fraction, or set split: by_class."
             )
-        notes += _too_small(labels, splits)
-        return listed | {"label": labels, "class_name": strings(classes[labels].tolist()), "split": splits}
 
     def _large_enough(self, names: np.ndarray, where: Path, notes: list[str]) -> np.ndarray:
         """Return the mask (N,) of images of classes with `min_images` images; the others are noted."""
@@ -109,7 +123,7 @@ class OwnData(Source):
         """Raise `DataError` unless the splits the data name are such as the option says."""
         unknown = sorted({str(name) for name in splits} - set(SPLITS))
         if unknown:
-            raise DataError(f"{where}: split {unknown[0]!r}; allowed: {', '.join(SPLITS)}.")
+            raise DataError(f"{where}: split {unknown[0]!r}; allowed: {', '.join((*SPLITS, *ROLES))}.")
         train, test = (set(labels[splits == split].tolist()) for split in ("train", "test"))
         if not train or not test:
             raise DataError(f"{where}: no image is in split {'test' if train else 'train'!r}; name some, or no splits.")
@@ -195,7 +209,7 @@ def _groups_held_out(groups: np.ndarray, labels: np.ndarray, fraction: float, rn
 def _too_small(labels: np.ndarray, splits: np.ndarray) -> list[str]:
     """Return notes about splits in which few images have another one of their class; labels (N,), splits (N,)."""
     notes = []
-    for split, purpose in _PURPOSE.items():
+    for split, purpose in _PURPOSE.items() if np.any(splits != "test") else (("test", _PURPOSE["test"]),):
         counts = np.unique(labels[splits == split], return_counts=True)[1]
         queries = int(counts[counts > 1].sum())
         if queries >= LEAST_ASKED:

@@ -42,6 +42,8 @@ class Folder(OwnImages):
         """List the images by class and file name."""
         folder = self._folder(files)
         files.notes.extend(folder.notes)
+        if folder.unread and self.on_error == "raise":
+            raise DataError(f"{folder.root}: {folder.unread}; or leave them out: on_error: skip.")
         if folder.links_out and self.on_error == "raise":
             shown = ", ".join(folder.links_out[:3])
             raise DataError(
@@ -76,6 +78,8 @@ class Folder(OwnImages):
             notes.append(f"{loose} image(s) left out because they lie in no class folder")
         if self.on_error == "raise":
             return images
+        if folder.unread:
+            notes.append(f"left out: {folder.unread}")
         usable = [image for image in images if is_utf8(image.path)]
         gone = [*folder.links_out, *(image.path for image in images if not is_utf8(image.path))]
         if gone:

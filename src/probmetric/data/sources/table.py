@@ -5,16 +5,21 @@
     path,label,split,price        path below the table's folder (or `images`), class; any columns
     a/1.jpg,mug,train,3.50
 
-Columns, which options may name otherwise: path, label and, where they are there, split (train, val, test) and group
-(what must stay together). All others become columns of the manifest. Splits that are not named are made as by `folder`.
+Columns, which options may name otherwise: path, label and, where they are there, split (train, val, test, query,
+gallery) and group (what must stay together). All others become columns of the manifest. Splits that are not named are
+made as by `folder`. Paths of a table that was written elsewhere, on Windows too, are found if what follows their first
+folders lies there. A missing image is named with its row before anything is prepared.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import posixpath
+import re
+import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -23,7 +28,7 @@ import numpy as np
 
 from probmetric.data.manifest import TYPES, DataError, refusing
 from probmetric.data.sources import RawFiles, Table, _listing, register
-from probmetric.data.sources._files import strings
+from probmetric.data.sources._files import names_in, strings
 from probmetric.data.sources._own import Columns, InColumns, OwnImages
 
 FILES = (".csv", ".tsv", ".parquet")
@@ -42,21 +47,65 @@ class TableOfImages(OwnImages, InColumns):
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Read the table; the images are read later."""
         file, root, listed = self._listed(files)
-        outside = [str(path) for path in listed["path"] if not _listing.stays_inside(str(path))]
-        if outside:
-            raise DataError(f"{file}: {len(outside)} path(s) leave the folder {root} ({outside[0]!a}); mend the lines.")
         check_once(file, listed["path"])
         return self.table(root, self.columns(listed, file, files.notes, seed), f"images listed in {file.name}")
 
     def raw_files(self, files: RawFiles) -> tuple[Path, list[str]]:
         """Return the folder, and the table and the images below it."""
-        file, root, listed = self._listed(files)
+        file, root, listed = self._listed(replace(files, notes=[]))  # `read` has noted the same
         return root, [os.path.relpath(file, root), *listed["path"].tolist()]
 
     def _listed(self, files: RawFiles) -> tuple[Path, Path, Columns]:
-        """Return the table, the folder its paths are below, and what it lists."""
+        """Return the table, the folder its paths are below, and what it lists of the images that are there.
+
+        Raises:
+            DataError: images are missing, and are not to be skipped.
+        """
         file = files.users_file(FILES)
-        return file, Path(self.images) if self.images else file.parent, listed_in(file, self.names, columns_of(file))
+        root = Path(self.images) if self.images else file.parent
+        listed = listed_in(file, self.names, columns_of(file))
+        listed["path"], missing = _located(root, listed["path"], files.notes)
+        if not len(missing):
+            return file, root, listed
+        path, count = str(listed["path"][missing[0]]), len(listed["path"])
+        what = "is not in" if _listing.stays_inside(path) else "leaves"
+        problem = (
+            f"row {missing[0] + 1}: {path!a} {what} the folder {root}; {len(missing)} of {count} images are missing"
+        )
+        if self.on_error == "raise" or len(missing) == count:
+            fix = "mend the rows, name the folder of the images (images: ...), or leave them out (on_error: skip)"
+            raise DataError(f"{file}, {problem}; {fix}.")
+        files.notes.append(f"{len(missing)} row(s) left out whose image is missing, e.g. {problem}")
+        keep = np.delete(np.arange(count), missing)
+        return file, root, {name: values[keep] for name, values in listed.items()}
+
+
+def _located(root: Path, paths: np.ndarray, notes: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the paths (N,) as they lie below `root`, and the rows whose file is not there.
+
+    A table may have been written elsewhere: where none is there as it is written, separators and drives of Windows are
+    read as such, and the first folders may be others, as many for all paths.
+    """
+    missing = _missing(root, paths)
+    if len(missing) < len(paths):
+        return paths, missing
+    parts = [[part for part in re.split(r"[\\/]", str(path)) if part not in ("", ".")] for path in paths]
+    for dropped in range(max(map(len, parts)) if not any(".." in path for path in parts) else 0):
+        moved = strings(["/".join(path[dropped:]) for path in parts])
+        if not len(_missing(root, moved)):
+            before = "/".join(parts[0][:dropped])
+            notes.append(f"paths are read below {root} without what stands before them, such as {before!a}")
+            return moved, missing[:0]
+    return paths, missing
+
+
+def _missing(root: Path, paths: np.ndarray) -> np.ndarray:
+    """Return the rows of paths (N,) that leave `root`, or lead to no file below it."""
+    inside = functools.cache(names_in)
+    split = [str(path).rpartition("/")[::2] for path in paths]
+    there = (_listing.stays_inside(str(path)) for path in paths)
+    present = [ok and name in inside(root / folder) for ok, (folder, name) in zip(there, split, strict=True)]
+    return np.flatnonzero(~np.array(present))
 
 
 def columns_of(file: Path, *, vectors: bool = False) -> Columns:
@@ -97,8 +146,10 @@ def listed_in(file: Path, names: dict[str, str], columns: Columns) -> Columns:
         if len(empty):
             raise DataError(f"{file}: row {empty[0] + 1} has no {role}; mend it ({len(empty)} such).")
     _check_names(file, texts["label"])
+    texts["label"] = strings([unicodedata.normalize("NFC", name) for name in texts["label"]])
     taken = {*names.values(), *TYPES, "clean_label", LENGTH}
-    extra = {name: values for name, values in columns.items() if name not in taken}
+    extra = {name: values for name, values in columns.items() if name not in taken and values.ndim == 1}
+    extra = {name: values for name, values in extra.items() if not isinstance(values[0], bytes)}
     return extra | {"class_name" if role == "label" else role: values for role, values in texts.items()}
 
 
@@ -172,16 +223,16 @@ def _of_parquet(file: Path, vectors: bool) -> Columns:
                 columns[name] = _matrix(file, name, column.combine_chunks())
         elif pa.types.is_primitive(kind) and not pa.types.is_temporal(kind) and not column.null_count:
             columns[name] = np.array(column.to_pylist())
-        elif not pa.types.is_temporal(kind):
+        elif not pa.types.is_null(kind):
             columns[name] = strings([_cell(value) for value in column.to_pylist()])
     return columns
 
 
-def _cell(value: Any) -> str:
-    """Return a cell as text, "" where there is none; decimals that are whole numbers without a point."""
-    if isinstance(value, Decimal):
-        value = int(value) if value.is_finite() and value == value.to_integral_value() else value
-    return "" if value is None else value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+def _cell(value: Any) -> Any:
+    """Return a cell as text, "" where there is none; decimals that are whole numbers without a point, bytes as such."""
+    if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
+        value = int(value)
+    return "" if value is None else value if isinstance(value, bytes) else str(value)
 
 
 def _matrix(file: Path, name: str, column: Any) -> np.ndarray:
