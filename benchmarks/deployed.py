@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from certificates import rounded
+from run_certificates import rounded
 from scipy.ndimage import gaussian_filter
 
 import probmetric
