@@ -9,6 +9,7 @@ a view's normalisation                 a backbone that does not convert another 
 uncertainty temperature, prior: validation   validation images that were not trained on in the end
 uncertainty temperature, selection by accuracy   data with validation images of the training classes
 an uncertainty learnt while training   the objective of that name
+uncertainty mc_dropout with rate 0     a backbone whose own rate of dropout is above 0
 an ensemble                            a base; over folds, a dataset for each
 """
 
@@ -121,6 +122,11 @@ def _problems(settings: RunSettings) -> Iterator[str]:
             "too. Use selection: validation, or an uncertainty (or prior) that needs none."
         )
     yield from _unreadable_images(settings)
+    if name == "mc_dropout" and settings.uncertainty.options.get("rate") == 0 and not _drops(settings.backbone):
+        yield (
+            f"uncertainty 'mc_dropout' with rate 0 needs dropout in the network; backbone {settings.backbone.name!r} "
+            "has a rate of 0. Set uncertainty.rate or the backbone's rate above 0."
+        )
     if not _can(models.REGISTRY, settings.backbone, "has_head"):
         headless = f"a linear head; backbone {settings.backbone.name!r} has none with these options."
         if settings.objective is not None and trains:
@@ -138,6 +144,13 @@ def _unreadable_images(settings: RunSettings) -> Iterator[str]:
                 f"view.{name} {options[name]!r}: backbone {settings.backbone.name!r} converts images with the "
                 f"statistics of {wanted} itself; leave view.{name} out."
             )
+
+
+def _drops(backbone: Component) -> bool:
+    """Return whether a backbone thins itself while training; one without an option for that may."""
+    options = models.REGISTRY.options(backbone.name)
+    rates = [backbone.options.get(n, options[n].default) for n in ("dropout", "drop_rate") if n in options]
+    return not rates or any(rates)
 
 
 def _can(registry: Registry, component: Component | None, flag: str) -> bool:

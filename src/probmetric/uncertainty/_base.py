@@ -32,6 +32,8 @@ Batches = Iterable[tuple[Tensor, Tensor]]
 Posterior = dict[str, Tensor]
 
 _ROWS = 1024
+LEAST_SURE = 1 / torch.finfo(torch.float32).eps
+"""The doubt about an embedding without a direction, a row of zeros: no other one is above it."""
 
 
 @dataclass
@@ -43,7 +45,7 @@ class DirectionalBatch:
     over the distribution, or absent.
     """
 
-    mean: Tensor  # (B, M) unit rows
+    mean: Tensor  # (B, M) unit rows, zeros where the embedding has no direction
     uncertainty: Tensor  # (B,) higher = less sure
     concentration: Tensor | None = None  # (B,)
     variance: Tensor | None = None  # (B, M)
@@ -56,8 +58,19 @@ class DirectionalBatch:
     @classmethod
     def of_lengths(cls, vectors: Tensor, probabilities: Tensor | None = None) -> DirectionalBatch:
         """Return directions of `vectors` (B, M) whose lengths are concentrations; the doubt is 1 / length."""
-        kappa = vectors.norm(dim=-1).clamp_min(torch.finfo(vectors.dtype).eps)
-        return cls(vectors / kappa[:, None], kappa.reciprocal(), kappa, probabilities=probabilities)
+        mean, length = polar(vectors)
+        kappa = length.clamp(1 / LEAST_SURE, torch.finfo(length.dtype).max)
+        return cls(mean, kappa.reciprocal(), kappa, probabilities=probabilities)
+
+    def settled(self) -> DirectionalBatch:
+        """Give images whose embedding has no direction the largest doubt, and none a variance above that."""
+        lost = (self.mean == 0).all(dim=1)
+        self.uncertainty = self.uncertainty.masked_fill(lost, LEAST_SURE)
+        if self.concentration is not None:
+            self.concentration = self.concentration.masked_fill(lost, 1 / LEAST_SURE)
+        if self.variance is not None:
+            self.variance = self.variance.clamp_max(LEAST_SURE)
+        return self
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the fields that are present, by name: what is written to disk."""
@@ -132,7 +145,7 @@ class Predictor:
             return DirectionalBatch.concatenate(records)
         rows = torch.cat([part for part in parts if isinstance(part, Tensor)])
         with evaluating(self.encoder, self.loss):
-            return self.uncertainty.describe(rows.to(device_of(self.encoder, rows)), self).to("cpu")
+            return self.uncertainty.describe(rows.to(device_of(self.encoder, rows)), self).settled().to("cpu")
 
     def probabilities(self, embeddings: Tensor) -> Tensor | None:
         """Return class probabilities (N, C) of embeddings (N, M) where the loss trained a classifier, else None.
@@ -147,7 +160,7 @@ class Predictor:
 
     def _part(self, images: Tensor) -> Part:
         part = self.uncertainty.represent(images, self)
-        return part.to("cpu") if isinstance(part, DirectionalBatch) else part
+        return part.settled().to("cpu") if isinstance(part, DirectionalBatch) else part
 
 
 class Uncertainty:
@@ -280,6 +293,19 @@ def evaluating(*modules: nn.Module | None) -> Iterator[None]:
     finally:
         for part, training in flags:
             part.training = training
+
+
+def polar(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Return directions (..., M), zeros where a vector is zero, and lengths (...) of `vectors` (..., M).
+
+    Lengths whose squares would over- or underflow are measured in units of the largest entry.
+    """
+    largest, length = vectors.abs().amax(dim=-1, keepdim=True), vectors.norm(dim=-1, keepdim=True)
+    extreme = (largest > 0) & ((length < 1e-12) | (length > 1e18))
+    unit = torch.where(extreme, largest, 1.0)
+    scaled = vectors / unit
+    length = scaled.norm(dim=-1, keepdim=True)
+    return scaled / length.clamp_min(torch.finfo(length.dtype).tiny), (length * unit).squeeze(-1)
 
 
 def device_of(encoder: nn.Module, images: Tensor) -> torch.device:
