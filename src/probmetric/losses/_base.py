@@ -202,6 +202,41 @@ class ProxyLoss(Loss):
         return groups + ([{"params": rest, "lr_multiplier": 1.0, "weight_decay": 0.0}] if rest else [])
 
 
+class WrappingLoss(Loss):
+    """A loss around another one, `inner`, whose classifier, parameters and warm start it takes over."""
+
+    def __init__(self, inner: Loss) -> None:
+        super().__init__(num_classes=inner.num_classes, dim=inner.dim)
+        self.inner = inner
+        self.wants_groups, self.wants_warm_start = inner.wants_groups, inner.wants_warm_start
+
+    def logits(self, embeddings: Tensor) -> Tensor | None:
+        """Return class logits (B, C) of the inner loss."""
+        return self.inner.logits(embeddings)
+
+    def probabilities(self, embeddings: Tensor, *, generator: torch.Generator | None = None) -> Tensor | None:
+        """Return class probabilities (B, C) of the inner loss."""
+        return self.inner.probabilities(embeddings, generator=generator)
+
+    def optimizer_groups(self) -> list[dict[str, Any]]:
+        """Return the inner loss's groups and one for the parameters that are not the inner loss's."""
+        parameters = [parameter for name, parameter in self.named_parameters() if not name.startswith("inner.")]
+        extra = [{"params": parameters, "lr_multiplier": 1.0, "weight_decay": 0.0}] if parameters else []
+        return self.inner.optimizer_groups() + extra
+
+    def warm_start(self, embeddings: Tensor, labels: Tensor) -> float | None:
+        """Warm-start the inner loss."""
+        return self.inner.warm_start(embeddings, labels)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the inner loss which epoch begins."""
+        self.inner.set_epoch(epoch)
+
+    def diagnostics(self) -> dict[str, float]:
+        """Return numbers of the inner loss for the training history."""
+        return self.inner.diagnostics()
+
+
 def inverse_norm(vectors: Tensor) -> Tensor:
     """Return 1/|v| of the rows of `vectors` (..., M) as (..., 1); zero, with zero gradient, where |v| is zero.
 

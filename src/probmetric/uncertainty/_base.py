@@ -17,12 +17,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from probmetric.losses import Loss
+from probmetric.losses._base import WrappingLoss
 from probmetric.registry import Flag
 
 if TYPE_CHECKING:
@@ -239,46 +240,14 @@ class Uncertainty:
         raise NotImplementedError
 
 
-class Objective(Loss):
+class Objective(WrappingLoss):
     """A loss on features and head, around the run's own loss `inner`; a subclass defines `from_features`."""
 
     wants_features = True
 
-    def __init__(self, inner: Loss) -> None:
-        super().__init__(num_classes=inner.num_classes, dim=inner.dim)
-        self.inner = inner
-        self.wants_groups = inner.wants_groups
-        self.wants_warm_start = inner.wants_warm_start
-
     def forward(self, embeddings: Tensor, labels: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Return the inner loss of embeddings (B, M): what is reported where no features are at hand."""
         return self.inner(embeddings, labels, generator=generator)
-
-    def logits(self, embeddings: Tensor) -> Tensor | None:
-        """Return class logits (B, C) of the inner loss."""
-        return self.inner.logits(embeddings)
-
-    def probabilities(self, embeddings: Tensor, *, generator: torch.Generator | None = None) -> Tensor | None:
-        """Return class probabilities (B, C) of the inner loss."""
-        return self.inner.probabilities(embeddings, generator=generator)
-
-    def optimizer_groups(self) -> list[dict[str, Any]]:
-        """Return the inner loss's groups and one for the objective's own parameters."""
-        parameters = [parameter for name, parameter in self.named_parameters() if not name.startswith("inner.")]
-        extra = [{"params": parameters, "lr_multiplier": 1.0, "weight_decay": 0.0}] if parameters else []
-        return self.inner.optimizer_groups() + extra
-
-    def warm_start(self, embeddings: Tensor, labels: Tensor) -> float | None:
-        """Warm-start the inner loss."""
-        return self.inner.warm_start(embeddings, labels)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Tell the inner loss which epoch begins."""
-        self.inner.set_epoch(epoch)
-
-    def diagnostics(self) -> dict[str, float]:
-        """Return numbers of the inner loss for the training history."""
-        return self.inner.diagnostics()
 
 
 @contextlib.contextmanager
