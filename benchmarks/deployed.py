@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from certificates import rounded
+from run_certificates import rounded
 from scipy.ndimage import gaussian_filter
 
 import probmetric
@@ -32,7 +32,7 @@ from probmetric.io import write_json
 from probmetric.trust.answers import Answers, asked_in
 from probmetric.trust.certificates import CertificateError
 from probmetric.trust.deployed import P_RIGHT, certify_record, decided_by, deployed_p_right
-from probmetric.trust.monitor import Monitor
+from probmetric.trust.drift import Monitor
 from probmetric.trust.p_right import PRight, p_right_metrics
 
 PER_CLASS, GALLERY, CALIBRATION, CLEAN, BEFORE = 160, 48, 2_240, 10_000, 2_000
@@ -116,22 +116,20 @@ def judged(world: World) -> dict[str, Any]:
         "other gallery": elsewhere,
         "half of the gallery": world.asked(moved, world.truth[rows], np.isin(world.labels, half)),
     }
-    doubts = {name: decided_by(P_RIGHT, fitted, answers.doubts) for name, answers in changes.items()}
+    doubts = {name: decided_by(fitted, answers.doubts) for name, answers in changes.items()}
     found["monitor"] = watched(1.0 - stated, doubts)
     return found
 
 
 def certified(world: World, fresh: Answers, risk: float, score: str, fitted: PRight) -> dict[str, float]:
     """Violations and coverage over draws of the calibration set."""
-    map_of = fitted if score == P_RIGHT else None
-    doubt = decided_by(score, map_of, {"own": fresh.own, **fresh.doubts})
+    by = fitted if score == P_RIGHT else score
+    doubt = decided_by(by, {"own": fresh.own, **fresh.doubts})
     violated, coverage = [], []
     for number in range(DRAWS):
         calibration = np.isin(np.arange(len(doubt)), _drawn(len(doubt), CALIBRATION, number))
         try:
-            made = certify_record(
-                fresh.rows(calibration).tensors(), world.labels, risk=risk, score=score, p_right=map_of, seed=number
-            )
+            made = certify_record(fresh.rows(calibration).tensors(), world.labels, risk=risk, score=by, seed=number)
         except CertificateError:
             continue
         answered = made.answers(doubt) & ~calibration

@@ -112,5 +112,5 @@ def project(tmp_path, monkeypatch):
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
             del sys.modules[name]
-    for cached in (source._top_folder, source.source_file, source.closure):
+    for cached in (source._top_folder, source.source_file, source._targets, source.closure):
         cached.cache_clear()

@@ -1,5 +1,7 @@
 """Errors meant for people."""
 
+import re
+
 
 class ProbMetricError(Exception):
     """Something a person can mend: the message says what is wrong, where, and the fix. Commands print it alone."""
@@ -22,3 +24,8 @@ def is_out_of_memory(error: Exception) -> bool:
         or type(error).__name__ == "OutOfMemoryError"
         or any(sign in str(error) for sign in ("can't allocate memory", "out of memory"))
     )
+
+
+def harmless(text: str) -> str:
+    """Return a text without control characters: names of files must not steer the terminal."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda match: match[0].encode("unicode_escape").decode(), text)

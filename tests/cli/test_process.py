@@ -44,7 +44,7 @@ IMPORTS = """
     import swallows
 """
 CALLS = """
-    program = "import pathlib, time; pathlib.Path('ready').touch()\\ntry:\\n [time.sleep(0.01) for _ in range(6000)]\\n"
+    program = "import pathlib, time\\ntry:\\n pathlib.Path('ready').touch(); [time.sleep(0.01) for _ in range(6000)]\\n"
     program += "except KeyboardInterrupt:\\n time.sleep(0.5); pathlib.Path('in order').touch()"
     call([sys.executable, "-c", program])
 """

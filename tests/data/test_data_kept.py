@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from probmetric.data import DataError, manifest, prepare_dataset
 from probmetric.data.manifest import IMAGES, verify_digest
 from probmetric.data.prepare import kept_pairs
+from probmetric.data.raw import raw_content
 
 
 def test_pairs_follow_their_images_and_go_with_them() -> None:
@@ -37,3 +39,24 @@ def test_large_images_of_another_size_are_refused_without_being_read(
     (folder / IMAGES).write_bytes(content + change if change else content[:-1])
     with pytest.raises(DataError, match=rf"{IMAGES} is {state}"):
         verify_digest(folder)
+
+
+@pytest.mark.parametrize("how", ["rename", "rewrite"])
+def test_files_of_equal_size_and_time_that_change_places_are_other_data(tmp_path, how):
+    (tmp_path / "photos").mkdir()
+    first, second = (tmp_path / "photos" / name for name in ("a.jpg", "b.jpg"))
+    for path, data in ((first, b"one"), (second, b"two")):
+        path.write_bytes(data)
+        os.utime(path, ns=(10**18, 10**18))
+    names = ["a.jpg", "b.jpg"]
+    before = raw_content(tmp_path / "photos", names, tmp_path / "shop")
+    assert raw_content(tmp_path / "photos", names, tmp_path / "shop") == before
+    if how == "rename":
+        first.rename(tmp_path / "x")
+        second.rename(first)
+        (tmp_path / "x").rename(second)
+    else:
+        for path, data in ((first, b"two"), (second, b"one")):
+            path.write_bytes(data)
+            os.utime(path, ns=(10**18, 10**18))
+    assert raw_content(tmp_path / "photos", names, tmp_path / "shop") != before

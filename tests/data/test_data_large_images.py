@@ -11,7 +11,7 @@ from PIL import Image
 from probmetric.data import open_images, prepare_dataset
 from probmetric.data.draws import uniforms
 from probmetric.data.images import Eye, PreparedImages, batches
-from probmetric.data.samplers import EpisodicSampler, PairSampler
+from probmetric.data.samplers import Batching, create_sampler, pair_sampler, pairs_of_classes
 from probmetric.data.views import create_view
 from probmetric.data.views.photos import Photos, crop_window, jittered
 
@@ -161,7 +161,7 @@ def test_impossible_options_are_explained(options, message):
 
 def test_episodes_have_n_classes_of_k_distinct_images():
     labels = np.repeat(np.arange(9), [1, 2, 3, 4, 5, 6, 7, 8, 9])
-    sampler = EpisodicSampler(labels, classes=4, per_class=3, episodes=50, seed=0)
+    sampler = create_sampler(Batching("episodic", 12, 3, steps=50), labels, seed=0)
     episodes = sampler.epoch(0)
     assert len(episodes) == len(sampler) == 50
     for episode in episodes:
@@ -172,14 +172,14 @@ def test_episodes_have_n_classes_of_k_distinct_images():
     assert np.array_equal(episodes, sampler.epoch(0))
     assert not np.array_equal(episodes, sampler.epoch(1))
     with pytest.raises(ValueError, match="only 7 of 9 classes"):
-        EpisodicSampler(labels, classes=8, per_class=3, episodes=1, seed=0)
+        create_sampler(Batching("episodic", 24, 3), labels, seed=0)
 
 
 def test_pairs_of_faces_use_every_image_and_any_partner():
     labels = np.repeat(np.arange(5), [1, 2, 3, 4, 5])
     partners = {position: set() for position in range(1, 15)}
     for epoch in range(60):
-        pairs = np.concatenate(PairSampler.of_classes(labels, 7, seed=0).epoch(epoch)).reshape(-1, 2)
+        pairs = np.concatenate(pair_sampler(*pairs_of_classes(labels), 7, seed=0).epoch(epoch)).reshape(-1, 2)
         assert (labels[pairs[:, 0]] == labels[pairs[:, 1]]).all()
         assert (pairs[:, 0] != pairs[:, 1]).all()
         assert sorted(pairs[:, 0]) == list(range(1, 15))
@@ -191,11 +191,11 @@ def test_pairs_of_faces_use_every_image_and_any_partner():
 
 def test_pairs_of_places_take_their_positives():
     queries, positives = np.array([3, 8, 9]), [np.array([1, 2]), np.array([], dtype=int), np.array([5])]
-    sampler = PairSampler(queries, positives, 2, seed=0)
+    sampler = pair_sampler(queries, positives, 2, seed=0)
     seen = {tuple(pair) for epoch in range(30) for batch in sampler.epoch(epoch) for pair in batch.reshape(-1, 2)}
     assert seen == {(3, 1), (3, 2), (9, 5)}
     with pytest.raises(ValueError, match="0 queries have a positive"):
-        PairSampler(queries[1:2], positives[1:2], 2, seed=0)
+        pair_sampler(queries[1:2], positives[1:2], 2, seed=0)
 
 
 def test_stored_jpegs_are_decoded_as_pil_does_with_and_without_torchvision(tmp_path, monkeypatch):

@@ -299,13 +299,12 @@ def test_unusual_images_are_what_their_viewers_show(tmp_path):
 
 def test_pictures_of_kinds_that_are_not_read_are_errors_that_say_what_to_do(tmp_path):
     raw = photographs(tmp_path / "photos", range(8), count=10)
-    for name in ("a.heic", "b.JP2", "notes.txt", ".hidden.gif"):
+    for name in ("a.heic", "b.PSD", "notes.txt", ".hidden.gif"):
         (raw / "class 1" / name).write_bytes(b"of another kind")
     with pytest.raises(DataError) as error:
         prepared(raw, tmp_path / "shop")
-    heic, jp2 = sorted(str(error.value).splitlines()[1:])
-    assert "a.heic cannot be read; HEIC is read where pillow-heif is installed" in heic
-    assert "b.JP2 is of a kind that is not read (.jp2); convert it to JPEG or PNG" in jp2
+    assert "2 picture(s) of kinds that are not read, such as class 1/" in str(error.value)
+    assert "1 .heic: pip install 'probmetric[heif]'; 1 .psd: convert it to JPEG or PNG" in str(error.value)
     prepared(raw, tmp_path / "shop", on_error="skip")
     assert len(json.loads((tmp_path / "shop" / "summary.json").read_text())["left_out"]) == 2
 
@@ -314,7 +313,7 @@ def test_pictures_of_kinds_that_are_not_read_are_errors_that_say_what_to_do(tmp_
     ("suffix", "kind"),
     [
         *((".jpe", "JPEG"), (".JFIF", "JPEG"), (".bmp", "BMP"), (".gif", "GIF"), (".webp", "WEBP"), (".tif", "TIFF")),
-        *((".avif", "AVIF"), (".ppm", "PPM")),
+        *((".avif", "AVIF"), (".ppm", "PPM"), (".jp2", "JPEG2000"), (".J2K", "JPEG2000")),
     ],
 )
 def test_pictures_of_all_usual_kinds_are_read(tmp_path, suffix, kind):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from datetime import date
+from decimal import Decimal
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,6 +13,8 @@ import pytest
 from PIL import Image
 
 from probmetric.data import DataError, doctor, load_manifest, load_metadata, open_images, prepare_dataset
+from probmetric.data.raw import RawFiles
+from probmetric.data.sources.table import TableOfImages
 
 
 def pictures(root, count=24):
@@ -68,8 +74,8 @@ def test_named_splits_and_groups_are_kept(tmp_path):
         ("path,kind\na/0.png,x\n", "has no column 'label'; it has path, kind"),
         ("path,label,label\na,b,c\n", "named twice"),
         ("path,label\na/0.png\n", "line 2: 1 of 2 columns"),
-        ("path,label\n../../etc/passwd,x\na/0.png,y", "leave the folder"),
-        ("path,label\n/etc/passwd,x\na/0.png,y", "leave the folder"),
+        ("path,label\n../../etc/passwd,x\na/0.png,y", "row 1: .* leaves the folder"),
+        ("path,label\na/0.png,y\n/etc/passwd,x", "row 2: .* leaves the folder"),
         ("path,label\na/0.png,\n", "row 1 has no label"),
         ('path,label\n"a/0.png,x\n', "no readable CSV"),
         ("path,label,split\na/0.png,x,train\na/1.png,x,train\na/2.png,y,exam\na/3.png,y,test", "split 'exam'"),
@@ -84,7 +90,7 @@ def test_named_splits_and_groups_are_kept(tmp_path):
         ("path;label\na/0.png;x\na/1.png;x", "separated by ';': write it with commas"),
         ("path\tlabel\na/0.png\tx\na/1.png\tx", r"separated by '\\t': write it with commas"),
         (f"path,label\na/0.png,{'x' * 200_000}\n", "line 2: no readable CSV"),
-        ("path,label\na/0\0.png,x\na/0.png,y", "leave the folder"),
+        ("path,label\na/0\0.png,x\na/0.png,y", "row 1: .* leaves the folder"),
         ("path,label\na/0.png,x\na/1.png,x\na/2.png,y\na/3.png,y\na/4.png,y", "no image to validate on"),
         ("path,label\na/0.png,x\na/1.png,x", "too few"),
     ],
@@ -94,6 +100,82 @@ def test_a_hostile_table_is_refused(tmp_path, text, says):
     (tmp_path / "s.csv").write_text(text)
     with pytest.raises(DataError, match=says):
         prepared(tmp_path / "s.csv", tmp_path / "shop", split="by_image")
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["C:\\shop\\photos\\", "photos\\", "/home/other/photos/", "processed/", "./", "\\\\server\\share\\"],
+)
+def test_paths_of_a_table_written_elsewhere_are_found_by_what_follows_their_first_folders(tmp_path, before):
+    mark = "\\" if "\\" in before else "/"
+    lines = [f"{before}{path.replace('/', mark)},{number % 4}" for number, path in enumerate(pictures(tmp_path))]
+    (tmp_path / "s.csv").write_text("\n".join(["path,label", *lines]))
+    listed = prepared(tmp_path / "s.csv", tmp_path / "shop", split="by_image", near_duplicates=False)
+    assert sorted(path.lstrip("./") for path in listed["path"]) == sorted(f"a/{number}.png" for number in range(24))
+    assert doctor(tmp_path / "shop") == []
+
+
+@pytest.mark.parametrize("path", ["a/999.png", "C:\\gone\\1.png", "/gone/1.png", "b/1.png"])
+def test_a_missing_image_is_named_with_its_row_when_the_table_is_read(tmp_path, path):
+    lines = [f"{name},{number % 4}" for number, name in enumerate(pictures(tmp_path))]
+    lines[3] = f"{path},3"
+    (tmp_path / "s.csv").write_text("\n".join(["path,label", *lines]))
+    source, files = TableOfImages(split="by_image"), RawFiles("table", tmp_path / "s.csv", tmp_path)
+    with pytest.raises(DataError, match=r"row 4: .*; 1 of 24 images are missing; mend the rows, name the folder"):
+        source.read(files, seed=0)
+    table = TableOfImages(split="by_image", on_error="skip").read(files, seed=0)
+    assert len(table.columns["path"]) == 23
+    assert any("1 row(s) left out whose image is missing, e.g. row 4" in note for note in files.notes)
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        (pa.array([True, False] * 12), {"True", "False"}),
+        (pa.array([1.0, 2.0] * 12), {"1", "2"}),
+        (pa.array([Decimal("1.00"), Decimal("2.00")] * 12), {"1", "2"}),
+        (pa.array(["x", "y"] * 12, pa.large_string()), {"x", "y"}),
+        (pa.array(["x", "y"] * 12, pa.string_view()), {"x", "y"}),
+        (pa.array(["x", "y"] * 12).dictionary_encode(), {"x", "y"}),
+        (pa.array([7, 8] * 12).dictionary_encode(), {"7", "8"}),
+        (pa.array([b"x", b"y"] * 12), {"x", "y"}),
+        (pa.array([date(2026, 1, 1), date(2026, 1, 2)] * 12), {"2026-01-01", "2026-01-02"}),
+        (pa.array(["caf\u00e9", "cafe\u0301", "tea", "tea"] * 6), {"caf\u00e9", "tea"}),
+    ],
+    ids=["truth", "float", "decimal", "large", "view", "dictionary", "numbers", "bytes", "dates", "unicode forms"],
+)
+def test_any_column_of_names_is_a_label(tmp_path, labels, names):
+    table = pa.table({"path": pictures(tmp_path), "label": labels})
+    try:
+        pq.write_table(table, tmp_path / "s.parquet")
+    except pa.ArrowNotImplementedError:
+        pytest.skip("this pyarrow writes no such column")
+    assert set(prepared(tmp_path / "s.parquet", tmp_path / "shop", split="by_image")["class_name"]) == names
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_query_and_gallery_are_test_images_of_two_roles(tmp_path, trains):
+    paths = pictures(tmp_path)
+    splits = [("train" if trains and number < 12 else ("query", "gallery")[number // 4 % 2]) for number in range(24)]
+    lines = [f"{path},{number % 4},{split}" for number, (path, split) in enumerate(zip(paths, splits, strict=True))]
+    (tmp_path / "s.csv").write_text("\n".join(["path,label,split", *lines]))
+    listed = prepared(tmp_path / "s.csv", tmp_path / "shop", split="by_image", near_duplicates=False)
+    roles = listed.set_index("path")["role"].to_dict()
+    assert roles == {path: split.replace("train", "") for path, split in zip(paths, splits, strict=True)}
+    assert (listed["split"] == "test").sum() == (12 if trains else 24)
+
+
+def test_the_same_pixels_under_two_classes_are_told(tmp_path):
+    paths = pictures(tmp_path)
+    (tmp_path / "a" / "1.png").write_bytes((tmp_path / "a" / "0.png").read_bytes())
+    (tmp_path / "a" / "5.png").write_bytes((tmp_path / "a" / "9.png").read_bytes())
+    lines = [f"{path},{number % 4}" for number, path in enumerate(paths)]
+    (tmp_path / "s.csv").write_text("\n".join(["path,label", *lines]))
+    prepared(tmp_path / "s.csv", tmp_path / "shop", split="by_image", store="files")
+    notes = json.loads((tmp_path / "shop" / "summary.json").read_text())["notes"]
+    (note,) = [note for note in notes if "contradictory" in note]
+    assert note.startswith("2 image(s) are contradictory duplicates")
+    assert "a/0.png (0), a/1.png (1)" in note
 
 
 def test_what_is_no_table_is_said(tmp_path):

@@ -7,17 +7,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probmetric.data.draws import uniforms
-from probmetric.data.samplers import (
-    BalancedSampler,
-    ClassRandomSampler,
-    EpisodicSampler,
-    PairSampler,
-    ShuffledSampler,
-)
+from probmetric.data.samplers import Batching, create_sampler, members_of, pair_sampler, pairs_of_classes
 from probmetric.data.views import create_view, source_view
 from probmetric.data.views.small import Small, _affine_grid
 
 IMAGES = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (40, 3, 32, 32), dtype=np.uint8))
+
+
+def sampler_of(name, labels, size, per_class=1, seed=0, steps=None):
+    return create_sampler(Batching(name, size, per_class, steps), np.asarray(labels), seed)
+
+
+def pairs_among(labels, size, seed):
+    return pair_sampler(*pairs_of_classes(labels), size, seed)
 
 
 def same(a, b):
@@ -34,7 +36,9 @@ def same(a, b):
 )
 def test_balanced_batches_have_p_classes_of_k_images(sizes, classes, per_class, seed, replacement):
     labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)) * 7, sizes))
-    batches = BalancedSampler(labels, classes * per_class, per_class, seed, replacement=replacement)
+    batches = sampler_of(
+        "balanced_with_replacement" if replacement else "balanced", labels, classes * per_class, per_class, seed
+    )
     for batch in batches.epoch(3):
         found, counts = np.unique(labels[batch], return_counts=True)
         assert len(found) == min(classes, len(sizes))
@@ -47,20 +51,23 @@ def test_balanced_batches_have_p_classes_of_k_images(sizes, classes, per_class, 
 
 def test_without_replacement_equal_classes_are_used_equally():
     labels = np.repeat(np.arange(12), 8)
-    seen = np.bincount(np.concatenate(BalancedSampler(labels, 16, 4, seed=0).epoch(0)), minlength=96)
+    seen = np.bincount(np.concatenate(sampler_of("balanced", labels, 16, 4).epoch(0)), minlength=96)
     assert (seen == 1).all()
 
 
 def test_every_class_is_used_almost_equally_when_sizes_differ():
     labels = np.repeat(np.arange(30), np.random.default_rng(0).integers(3, 40, 30))
-    used = labels[np.concatenate(BalancedSampler(labels, 32, 4, seed=0).epoch(0))]
+    used = labels[np.concatenate(sampler_of("balanced", labels, 32, 4).epoch(0))]
     counts = np.bincount(used, minlength=30)
     assert counts.max() - counts.min() <= 4
 
 
 def test_batches_depend_on_seed_and_epoch_alone():
     labels = np.repeat(np.arange(10), 10)
-    for make in (lambda seed: BalancedSampler(labels, 20, 2, seed), lambda seed: ShuffledSampler(100, 20, seed)):
+    for make in (
+        lambda seed: sampler_of("balanced", labels, 20, 2, seed),
+        lambda seed: sampler_of("shuffle", labels, 20, seed=seed),
+    ):
         sampler = make(1)
         assert same(sampler.epoch(4), make(1).epoch(4))
         sampler.epoch(0)
@@ -72,7 +79,7 @@ def test_batches_depend_on_seed_and_epoch_alone():
 
 def test_class_random_batches_draw_classes_and_images_with_replacement():
     labels = np.repeat(np.arange(6), [1, 2, 3, 30, 30, 30])
-    sampler = ClassRandomSampler(labels, 8, 2, seed=0)
+    sampler = sampler_of("class_random", labels, 8, 2)
     batches = [batch for epoch in range(60) for batch in sampler.epoch(epoch)]
     groups = np.stack(batches).reshape(-1, 2)
     assert (labels[groups[:, 0]] == labels[groups[:, 1]]).all()
@@ -84,18 +91,18 @@ def test_class_random_batches_draw_classes_and_images_with_replacement():
 
 
 def test_shuffled_batches_cover_distinct_images():
-    batches = ShuffledSampler(103, 20, seed=0).epoch(0)
+    batches = sampler_of("shuffle", np.zeros(103), 20).epoch(0)
     rows = np.concatenate(batches)
     assert [len(batch) for batch in batches] == [20] * 5
     assert len(np.unique(rows)) == 100
-    assert len(ShuffledSampler(7, 20, seed=0).epoch(0)[0]) == 7
+    assert len(sampler_of("shuffle", np.zeros(7), 20).epoch(0)[0]) == 7
 
 
 def test_a_batch_size_that_does_not_fit_is_explained():
     with pytest.raises(ValueError, match="not a multiple of 4 images per class; nearest allowed: 20"):
-        BalancedSampler(np.arange(50) // 5, 21, 4, seed=0)
+        sampler_of("balanced", np.arange(50) // 5, 21, 4)
     with pytest.raises(ValueError, match="training split is empty"):
-        BalancedSampler(np.empty(0, dtype=int), 8, 4, seed=0)
+        sampler_of("balanced", np.empty(0, dtype=int), 8, 4)
 
 
 def test_counter_numbers_are_uniform_and_independent_of_company():
@@ -206,7 +213,7 @@ EPISODES = np.repeat([3, 1, 8, 5], [2, 3, 6, 1])
 
 def test_episodes_are_n_classes_of_k_different_images_drawn_anew():
     labels = np.random.default_rng(1).permutation(EPISODES)
-    sampler = EpisodicSampler(labels, classes=2, per_class=2, episodes=7, seed=4)
+    sampler = sampler_of("episodic", labels, 4, 2, seed=4, steps=7)
     episodes = [episode for epoch in range(40) for episode in sampler.epoch(epoch)]
     assert len(sampler) == len(sampler.epoch(0)) == 7
     for episode in episodes:
@@ -218,17 +225,17 @@ def test_episodes_are_n_classes_of_k_different_images_drawn_anew():
 
 
 def test_as_many_classes_as_have_k_images_make_an_episode():
-    sampler = EpisodicSampler(EPISODES, classes=2, per_class=3, episodes=1, seed=0)
+    sampler = sampler_of("episodic", EPISODES, 6, 3)
     assert set(EPISODES[sampler.epoch(0)[0]]) == {1, 8}
     with pytest.raises(ValueError, match=r"3 classes x 3 images: only 2 of 4 classes .* at most 2 classes"):
-        EpisodicSampler(EPISODES, classes=3, per_class=3, episodes=1, seed=0)
+        sampler_of("episodic", EPISODES, 9, 3)
 
 
 POSITIVES = [np.array([7]), np.array([], dtype=int), np.array([8, 9]), np.array([10, 11, 12]), np.array([13])]
 
 
 def test_every_query_with_a_positive_is_paired_once_with_any_of_them():
-    sampler = PairSampler(np.arange(5) + 20, POSITIVES, pairs_per_batch=2, seed=3)
+    sampler = pair_sampler(np.arange(5) + 20, POSITIVES, 2, seed=3)
     assert len(sampler) == len(sampler.epoch(0)) == 2
     seen = set()
     for epoch in range(60):
@@ -241,37 +248,38 @@ def test_every_query_with_a_positive_is_paired_once_with_any_of_them():
 
 
 def test_a_last_smaller_batch_of_pairs_is_dropped_unless_it_is_the_only_one():
-    assert [len(batch) for batch in PairSampler(np.arange(5), POSITIVES, 3, seed=0).epoch(0)] == [6]
-    assert [len(batch) for batch in PairSampler(np.arange(5), POSITIVES, 9, seed=0).epoch(0)] == [8]
-    assert [len(batch) for batch in PairSampler(np.arange(5), POSITIVES, 1, seed=0).epoch(0)] == [2] * 4
+    assert [len(batch) for batch in pair_sampler(np.arange(5), POSITIVES, 3, seed=0).epoch(0)] == [6]
+    assert [len(batch) for batch in pair_sampler(np.arange(5), POSITIVES, 9, seed=0).epoch(0)] == [8]
+    assert [len(batch) for batch in pair_sampler(np.arange(5), POSITIVES, 1, seed=0).epoch(0)] == [2] * 4
     for positives, size, message in (
         ([[], []], 1, "^0 queries have a positive, 1 pairs"),
         ([[1], [0]], 0, "^2 .*, 0 "),
     ):
         with pytest.raises(ValueError, match=message + ".* per batch: need at least 1"):
-            PairSampler(np.arange(2), [np.array(found) for found in positives], size, seed=0)
+            pair_sampler(np.arange(2), [np.array(found) for found in positives], size, seed=0)
 
 
 def test_pairs_of_classes_are_two_images_of_one():
     labels = np.array([4, 1, 4, 2, 1, 4])
-    sampler = PairSampler.of_classes(labels, 2, seed=0)
-    assert sampler.queries.tolist() == [0, 1, 2, 4, 5]
-    assert [found.tolist() for found in sampler.positives] == [[2, 5], [4], [0, 5], [1], [0, 2]]
-    assert (sampler.pairs_per_batch, sampler.seed) == (2, 0)
+    queries, partners = pairs_of_classes(labels)
+    assert queries.tolist() == [0, 1, 2, 4, 5]
+    assert [rows.tolist() for rows in partners] == [[2, 5], [4], [0, 5], [1], [0, 2]]
 
 
 def test_images_of_a_class_stand_in_their_order_so_that_a_seed_means_the_same_everywhere():
     labels = np.random.default_rng(2).integers(0, 3, 3000)
     members = [np.flatnonzero(labels == label) for label in range(3)]
-    episodic = EpisodicSampler(labels, 3, 2, 1, seed=0)
-    assert all(np.array_equal(*both) for both in zip(episodic._members, members, strict=True))
-    first = PairSampler.of_classes(labels, 2, seed=0).positives[0]
+    assert all(np.array_equal(*both) for both in zip(members_of(labels), members, strict=True))
+    first = pairs_of_classes(labels)[1][0]
     assert np.array_equal(first, members[labels[0]][members[labels[0]] != 0])
 
 
 def test_episodes_and_pairs_depend_on_seed_and_epoch_alone():
     labels = np.repeat(np.arange(10), 10)
-    for make in (lambda s: EpisodicSampler(labels, 4, 2, 5, s), lambda s: PairSampler.of_classes(labels, 8, s)):
+    for make in (
+        lambda s: sampler_of("episodic", labels, 8, 2, s, steps=5),
+        lambda s: pairs_among(labels, 8, s),
+    ):
         sampler = make(1)
         assert same(sampler.epoch(4), make(1).epoch(4))
         assert not same(sampler.epoch(4), sampler.epoch(5))

@@ -14,7 +14,7 @@ from PIL import Image
 from probmetric.data import DataError, doctor, load_manifest, open_images, prepare_dataset
 from probmetric.data.sources import REGISTRY
 from probmetric.data.sources._files import validation_classes
-from probmetric.data.sources._small import check_pickle
+from probmetric.data.sources._small import safe_pickle
 from probmetric.data.sources.cars import class_key
 
 CASES = [(name, layout) for name in miniatures.NAMES for layout in miniatures.LAYOUTS[name]]
@@ -175,8 +175,8 @@ def test_named_protocols_hold_out_the_classes_they_say():
     first, second = (validation_classes(cub, "standard", 0, seed) for seed in (0, 1))
     assert len(first) == 15
     assert not np.array_equal(first, second)
-    with pytest.raises(ValueError, match="fold is 4; allowed: 0 to 3"):
-        validation_classes(cub, "mlrc", 4, 0)
+    with pytest.raises(ValueError, match="option 'fold' is 4; allowed: a number at least 0, at most 3"):
+        REGISTRY.create("cub", protocol="mlrc", fold=4)
 
 
 def test_the_lam_protocol_drops_the_last_training_class_of_cars(tmp_path, minis):
@@ -309,9 +309,9 @@ def test_pickles_that_would_run_code_are_refused(tmp_path):
         path = tmp_path / f"data_batch_{protocol}"
         path.write_bytes(pickle.dumps({"data": Evil()}, protocol=protocol))
         with pytest.raises(DataError, match="would run code"):
-            check_pickle(path)
+            safe_pickle(path)
         path.write_bytes(pickle.dumps({"data": np.zeros((2, 3), np.uint8), "labels": [1, 2]}, protocol=protocol))
-        check_pickle(path)
+        assert safe_pickle(path)["labels"] == [1, 2]
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "svhn"])

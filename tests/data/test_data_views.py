@@ -17,7 +17,7 @@ from probmetric.models import input_statistics, list_backbones
 from probmetric.registry import UnknownNameError
 from probmetric.testing import SourceContract, ViewContract, cases, isolated_components
 
-globals().update(cases(SourceContract, SOURCES.own_names()))
+globals().update(cases(SourceContract, SOURCES.names()))
 globals().update(cases(ViewContract, ["small"], options={"shift": 2, "rotation": 9.0, "flip": True, "erase": 4}))
 globals().update(
     cases(ViewContract, ["photos"], options={"size": 16, "jitter": [0.1, 0.1, 0.1, 0.1]}, sizes=[(40, 30)] * 6)

@@ -67,8 +67,6 @@ def test_orientations_that_are_none_turn_nothing(orientation):
         (RAMP * 1000, RAMP * 255, "smallest value to its largest"),
         (RAMP * 1000 - 500, RAMP * 255, "smallest value to its largest"),
         (np.full((16, 16), 300, np.float32), np.zeros((16, 16)), "smallest value to its largest"),
-        (np.where(RAMP > 0.5, np.nan, RAMP), np.where(RAMP > 0.5, 0, RAMP * 255), "no numbers are black"),
-        (np.where(RAMP > 0.5, np.inf, RAMP), np.where(RAMP > 0.5, 0, RAMP * 255), "no numbers are black"),
     ],
 )
 def test_floating_point_is_seen(values, expected, remark):
@@ -78,10 +76,24 @@ def test_floating_point_is_seen(values, expected, remark):
         assert remark in remarks[0]
 
 
-def test_an_image_without_a_number_is_refused():
-    data = encoded(Image.fromarray(np.full((4, 4), np.nan, np.float32)), "TIFF")
-    with pytest.raises(DataError, match=r"x\.tif .*none of its pixels is a number"):
-        decode(data, "x.tif")
+@pytest.mark.parametrize(("hole", "count"), [(np.nan, 128), (np.inf, 128), (np.nan, 256)])
+def test_pixels_that_are_no_numbers_are_an_error_that_names_the_file(hole, count):
+    image = Image.fromarray(np.where((0 if count == 256 else 0.5) <= RAMP, hole, RAMP).astype(np.float32))
+    with pytest.raises(
+        DataError, match=rf"^x\.tif has {count} of 256 pixels that are no finite numbers; mend the image"
+    ):
+        decode(encoded(image, "TIFF"), "x.tif")
+
+
+@pytest.mark.parametrize("kind", ["PNG", "GIF"])
+def test_a_transparent_entry_of_a_palette_is_laid_on_white(kind):
+    image = Image.new("P", (4, 4), 3)
+    image.putpalette([value for entry in range(4) for value in (entry, 0, 200)])
+    image.putpixel((0, 0), 1)
+    pixels, remarks = decode(encoded(image, kind, transparency=3), "x")
+    assert remarks == ("transparency laid on white",)
+    assert pixels[0, 0].tolist() == [1, 0, 200]
+    assert (pixels[1:] == 255).all()
 
 
 @pytest.mark.parametrize(("mode", "key"), [("RGB", (10, 20, 30)), ("L", 10)])

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from probmetric.data.image_folder import read_image_folder
+from probmetric.data.loose import loose_images
 from probmetric.data.manifest import DataError, load_manifest
 from probmetric.data.prepare import prepare_dataset
 
@@ -69,10 +70,29 @@ def test_classes_beside_splits_and_two_folders_of_one_split_are_refused(tmp_path
 
 def test_hidden_folders_and_files_are_no_images(tmp_path):
     root = pictures(tmp_path / "photos")
-    pictures(root, (".ipynb_checkpoints", "cat/.thumbs"))
+    pictures(root, (".ipynb_checkpoints", "cat/.thumbs", ".git", "@eaDir", "__MACOSX", "dog/@eaDir", "$RECYCLE.BIN"))
     (root / "cat" / "._0.png").write_bytes(b"resource fork")
     (root / "cat" / "notes.txt").write_text("no picture")
     assert len(read_image_folder(root).images) == 12
+
+
+def test_a_class_name_in_two_unicode_forms_is_one_class(tmp_path):
+    root = pictures(tmp_path / "photos", ("caf\u00e9", "tea"))
+    pictures(root, ("cafe\u0301",))
+    if len(list(root.iterdir())) < 3:
+        pytest.skip("this file system knows one form only")
+    assert {image.class_name for image in read_image_folder(root).images} == {"caf\u00e9", "tea"}
+    assert set(loose_images(root).class_names) == {"caf\u00e9", "tea"}
+
+
+@pytest.mark.parametrize("others", ["train", ""])
+def test_query_and_gallery_are_splits(tmp_path, others):
+    for name in ("query", "Gallery", *others.split()):
+        pictures(tmp_path / "photos" / name)
+    folder = read_image_folder(tmp_path / "photos")
+    assert {image.class_name for image in folder.images} == set(CLASSES)
+    assert {image.split for image in folder.images} == {"query", "gallery", *others.split()}
+    assert folder.notes == []
 
 
 def test_links_out_are_listed_and_followed_when_told_to(tmp_path):

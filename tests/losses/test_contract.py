@@ -13,8 +13,8 @@ from probmetric.losses import REGISTRY, Loss, create_loss
 from probmetric.testing import LossContract, cases
 from probmetric.testing.losses import C, M, batch, draws_samples, gradients, run
 
-EVERY = pytest.mark.parametrize("name", REGISTRY.own_names())
-globals().update(cases(LossContract, REGISTRY.own_names()))
+EVERY = pytest.mark.parametrize("name", REGISTRY.names())
+globals().update(cases(LossContract, REGISTRY.names()))
 
 
 def make(name: str, **options: object) -> Loss:

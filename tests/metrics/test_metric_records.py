@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from probmetric import metrics
 from probmetric.registry import RegistrationError, UnknownNameError
-from probmetric.runs import evaluate_splits
+from probmetric.runs import evaluate as evaluation
 from probmetric.runs.evaluate import evaluate_run
 from probmetric.testing import isolated_components
 
@@ -91,8 +91,8 @@ def test_a_users_metric_does_not_hide_the_librarys(group, name):
 
 
 def test_a_number_without_a_record_is_an_error(run, monkeypatch):
-    summarize = evaluate_splits.summarize
-    monkeypatch.setattr(evaluate_splits, "summarize", lambda values: summarize(values) | {"recal": 1.0})
+    summarize = evaluation.summarize
+    monkeypatch.setattr(evaluation, "summarize", lambda values: summarize(values) | {"recal": 1.0})
     with pytest.raises(UnknownNameError, match="unknown metric 'retrieval/recal': did you mean 'retrieval/"):
         evaluate_run(run)
 

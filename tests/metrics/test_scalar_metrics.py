@@ -374,7 +374,7 @@ def test_a_reliability_diagram_by_hand():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"bins": 0}, "^bins is 0; expected at least 1"),
+        ({"bins": 0}, "^bins is 0; expected 1 to 1000000"),
         ({"scheme": "wide"}, "^scheme is 'wide'; allowed: 'equal_mass', 'equal_width'"),
         ({"last_bin": "shut"}, "^last_bin is 'shut'; allowed: 'closed', 'open'"),
         ({"norm": "l3"}, "^norm is 'l3'; allowed: 'l1', 'l2'"),

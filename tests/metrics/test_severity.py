@@ -28,5 +28,5 @@ def test_few_strengths_are_their_own_bins_and_unknown_ones_are_left_out():
 
 
 def test_bad_input_is_named():
-    with pytest.raises(ValueError, match="own has 1 entries, expected 2"):
+    with pytest.raises(ValueError, match="doubt has 1 entries, expected 2"):
         by_severity([0.1, 0.2], [1, 0], [1.0])

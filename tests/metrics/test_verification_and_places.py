@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from probmetric.metrics.verification import Pairs, verification_metrics
-from probmetric.runs.evaluate_places import Places, place_metrics, place_retrieval
+from probmetric.runs.places import Places, place_metrics, place_retrieval
 
 
 def unit(rng, count, dim=8):

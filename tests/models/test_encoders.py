@@ -32,12 +32,12 @@ def images(name: str, count: int = 4, channels: int = 3) -> torch.Tensor:
     return torch.randn(count, channels, size, size, generator=torch.Generator().manual_seed(1))
 
 
-for _name in REGISTRY.own_names():
+for _name in REGISTRY.names():
     size = {"image_size": SMALL_IMAGE.get(_name, 32), "options": TINY.get(_name, {})}
     globals().update(cases(BackboneContract, [_name], **size))
 
 
-@pytest.fixture(params=REGISTRY.own_names())
+@pytest.fixture(params=REGISTRY.names())
 def name(request: pytest.FixtureRequest) -> str:
     return request.param
 

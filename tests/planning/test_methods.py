@@ -9,7 +9,7 @@ import pytest
 from probmetric.config import ConfigError, Experiment, Method, Params, load, parse
 from probmetric.io import write_yaml
 from probmetric.metrics import metric_names
-from probmetric.planning.expansion import plan_experiment, resolve
+from probmetric.planning.expansion import Point, plan_experiment, resolve
 from probmetric.planning.experiments import Substitution, methods_with, shared_methods
 from probmetric.planning.metric_names import check_metrics
 from probmetric.runs.names import table_of
@@ -44,7 +44,7 @@ def methods(**more) -> dict[str, Method]:
 
 
 def settings(params, method, dataset="glyphs", **rest):
-    return resolve(params, methods(), dataset=dataset, method=method, **rest).settings
+    return resolve(params, methods(), Point(dataset=dataset, method=method, **rest)).settings
 
 
 def test_a_method_is_like_another_apart_from_what_it_changes(params):
@@ -105,7 +105,7 @@ WRONG = {
 def test_wrong_definitions_stop_with_the_fix(params, case):
     more, name, message = WRONG[case]
     with pytest.raises(ConfigError, match=message):
-        resolve(params, methods(**more), dataset="glyphs", method=name)
+        resolve(params, methods(**more), Point(dataset="glyphs", method=name))
 
 
 def test_with_like_nothing_else_is_given():

@@ -203,6 +203,9 @@ def test_a_dozen_images_of_each_class_are_enough_to_choose_by(project, capsys):
 
 def test_pictures_that_are_left_out_are_told_at_once(project, capsys):
     photos(project / "photos")
-    (project / "photos/kind 0/new.jp2").touch()
-    assert cli.main(["init", "photos", "--name", "shop"]) == 0
-    assert "Note: 1 picture(s) of kinds that are not read (1 .jp2): convert them." in capsys.readouterr().out
+    (project / "photos/kind 0/new.psd").touch()
+    unread = "1 picture(s) of kinds that are not read, such as kind 0/new.psd (1 .psd: convert it to JPEG or PNG)"
+    assert cli.main(["init", "photos", "--name", "shop"]) == 2
+    assert unread in capsys.readouterr().err
+    assert cli.main(["init", "photos", "--name", "shop", "--on-error", "skip"]) == 0
+    assert f"Note: left out: {unread}." in capsys.readouterr().out

@@ -8,7 +8,7 @@ import pytest
 
 from probmetric.config import ConfigError, Method, Params, load, parse
 from probmetric.data.views import source_view
-from probmetric.planning.expansion import find_run, resolve
+from probmetric.planning.expansion import Point, find_run, resolve
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,7 +21,7 @@ def params(monkeypatch) -> Params:
 
 def view(params, spec=None, dataset="cub", **rest):
     methods = {"m": parse(Method, {"loss": "cosine"} | (spec or {}), "m")}
-    return resolve(params, methods, dataset=dataset, method="m", **rest).settings.view
+    return resolve(params, methods, Point(dataset=dataset, method="m", **rest)).settings.view
 
 
 def test_without_a_word_it_is_the_datasets_own(params):
@@ -44,7 +44,7 @@ def test_a_named_view_has_its_own_defaults(params):
 
 def test_an_override_makes_any_run_small(params):
     methods = {"m": parse(Method, {"loss": "cosine"}, "m")}
-    run = resolve(params, methods, dataset="cub", method="m", overrides={"view.size": 64, "view.resize": 80})
+    run = resolve(params, methods, Point(dataset="cub", method="m", overrides={"view.size": 64, "view.resize": 80}))
     assert run.name == "cub/m+view.resize=80+view.size=64/seed0"
     assert run.settings.view.options == {"size": 64, "resize": 80}
     assert run.settings.plain()["view"] == {"name": "photos", "options": {"size": 64, "resize": 80}}
@@ -78,6 +78,6 @@ def test_a_borrowed_encoder_keeps_its_view(params):
         "own": parse(Method, {"loss": "cosine", "view": {"size": 64}}, "own"),
         "m": parse(Method, {"base": "own", "uncertainty": "laplace"}, "m"),
     }
-    assert resolve(params, methods, dataset="cub", method="m").settings.encoder().view.options == {"size": 64}
+    assert resolve(params, methods, Point(dataset="cub", method="m")).settings.encoder().view.options == {"size": 64}
     with pytest.raises(ConfigError, match="with `base: own` the encoder is that method's; remove view"):
         parse(Method, {"base": "own", "view": {"size": 2}}, "m")

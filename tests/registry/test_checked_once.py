@@ -6,7 +6,7 @@ import pytest
 
 from probmetric.config import ConfigError, Params, parse
 from probmetric.losses import create_loss
-from probmetric.planning.expansion import find_run, resolve
+from probmetric.planning.expansion import Point, find_run, resolve
 from probmetric.registry import registry as registries
 from probmetric.runs.plan import RunPlan
 
@@ -34,7 +34,7 @@ def planned(**method) -> Params:
 
 def test_from_the_file_to_the_loss(project, checks):
     params = planned()
-    run = resolve(params, params.methods, dataset="digits", method="m")
+    run = resolve(params, params.methods, Point(dataset="digits", method="m"))
     plan = RunPlan(run).write()
     assert checks == ["loss 'contrastive'"], "planning"
     encoder = RunPlan.read(plan).run.settings.encoder()
@@ -48,11 +48,13 @@ def test_from_the_file_to_the_loss(project, checks):
 def test_a_changed_component_is_checked_as_it_is_in_the_end(project, checks):
     params = planned(loss={"name": "margin", "margin": 0.2})
     changed = {"loss.cutoff": 1.4, "loss.upper_cutoff": 1.6}
-    run = resolve(params, params.methods, dataset="digits", method="m", overrides=changed)
+    run = resolve(params, params.methods, Point(dataset="digits", method="m", overrides=changed))
     assert run.settings.loss.options == {"margin": 0.2, "cutoff": 1.4, "upper_cutoff": 1.6}
     assert checks == ["loss 'margin'"] * 2, "as the method has it, as the run has it"
     with pytest.raises(ConfigError, match=r"'upper_cutoff' is 1.1; .*above cutoff"):
-        resolve(params, params.methods, dataset="digits", method="m", overrides=changed | {"loss.upper_cutoff": 1.1})
+        resolve(
+            params, params.methods, Point(dataset="digits", method="m", overrides=changed | {"loss.upper_cutoff": 1.1})
+        )
 
 
 def test_integers_are_floats_from_planning_on(project):

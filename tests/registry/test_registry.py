@@ -198,7 +198,7 @@ def test_numbers_out_of_range_are_refused_by_name(kind: str, name: str, option: 
 
 def test_defaults_are_in_their_ranges():
     for registry in all_registries():
-        for name in registry.own_names():
+        for name in registry.names():
             for option in registry.options(name).values():
                 if option.default is not REQUIRED:
                     defaults = {other.name: other.default for other in registry.options(name).values()}

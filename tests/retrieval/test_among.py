@@ -6,9 +6,9 @@ import pytest
 from brute_force import GRID, cosine_keys
 from hypothesis import given, settings
 
-from probmetric.retrieval import compiled, find_match, match, match_among, rank_counts, retrieval_per_query
-from probmetric.retrieval.compiled import Lists, compiled_counts, searched_lists
-from probmetric.retrieval.match import Seen
+from probmetric.retrieval import find_match, match_among, neighbours, rank_counts, retrieval_per_query, search
+from probmetric.retrieval.compiled import Lists, compiled_counts
+from probmetric.retrieval.match import match_of_lists
 from probmetric.retrieval.neighbours import Search, settled
 from probmetric.retrieval.problem import build_problem
 from probmetric.trust.answers import among_others
@@ -33,24 +33,20 @@ def unit_rows(seed, count, dim=16, kind="apart"):
 
 def offered(rows, labels, k, tile):
     lists = Lists(rows, labels, k)
-    problem = build_problem(rows, labels)
-    for _ in compiled_counts(problem, tile, lists=lists):
+    for _ in compiled_counts(build_problem(rows, labels), tile, lists=lists):
         pass
     return lists
 
 
-def seen_in(lists, rows):
-    """What a match is told of a pass over all pairs."""
-    others = lists.nearest_of_others()
-    other = np.where(others.sure, others.cosines[:, 0], np.nan) if others.cosines.shape[1] else None
-    return Seen(settled(rows, lists.nearest()), other)
-
-
 def matched(rows, labels, k=10, lists=None):
     """The match of each row among the others."""
-    record, own = {"mean": rows}, np.arange(len(rows))
-    seen = None if lists is None else seen_in(lists, rows)
-    return find_match(record, record, labels, k=k, self_index=own, seen=seen)
+    if lists is None:
+        return find_match({"mean": rows}, {"mean": rows}, labels, k=k, self_index=np.arange(len(rows)))
+    space = Search(rows, [rows], build_problem(rows, labels).struck, labels=labels)
+    k = min(k, len(rows) - 1)
+    nearest = lists.nearest()
+    nearest = nearest._replace(rows=nearest.rows[:, :k], cosines=nearest.cosines[:, :k])
+    return match_of_lists(space, settled(space, nearest), lists.nearest_of_others())
 
 
 def assert_same(found, expected):
@@ -71,10 +67,9 @@ def by_integers(rows, labels, k):
 
 
 @pytest.mark.parametrize("kind", ["apart", "duplicates", "binary", "near ties", "ascending"])
-@pytest.mark.parametrize("lister", [searched_lists, offered])
-def test_lists_are_those_of_integer_arithmetic(kind, lister):
+def test_lists_are_those_of_integer_arithmetic(kind):
     rows, labels = unit_rows(2, 70, 8, kind), np.random.default_rng(2).integers(0, 5, 70)
-    found = matched(rows, labels, 7, lister(rows, labels, 7, 16))
+    found = matched(rows, labels, 7, offered(rows, labels, 7, 16))
     indices, gaps = by_integers(rows, labels, 7)
     np.testing.assert_array_equal(found.indices, indices)
     np.testing.assert_allclose(found.gap, gaps, rtol=0, atol=1e-15)
@@ -92,16 +87,14 @@ def test_lists_are_those_of_integer_arithmetic(kind, lister):
 def test_the_match_is_that_of_a_full_search(seed, count, kind, classes, tile, k):
     rows, labels = unit_rows(seed, count, kind=kind), np.random.default_rng(seed).integers(0, classes, count)
     expected = matched(rows, labels, k)
-    for lister in (searched_lists, offered):
-        lists = lister(rows, labels, k, tile)
-        assert_same(matched(rows, labels, k, lists), expected)
+    assert_same(matched(rows, labels, k, offered(rows, labels, k, tile)), expected)
 
 
 def test_a_class_of_one_image_and_classes_in_a_row():
     rows, labels = unit_rows(5, 300), np.repeat(np.arange(3), 100)
     labels[0] = 9
     for classes in (labels, np.where(np.arange(300), 4, 7)):
-        lists = searched_lists(rows, classes, 10, 32)
+        lists = offered(rows, classes, 10, 32)
         expected = matched(rows, classes)
         assert_same(matched(rows, classes, lists=lists), expected)
 
@@ -119,7 +112,7 @@ def test_spare_candidates_prove_the_lists_of_rows_that_lie_apart():
     assert lists.nearest().sure.mean() > 0.99
     assert lists.nearest_of_others().sure.mean() > 0.99
     again = unit_rows(6, 300, 8, "near ties")
-    assert not searched_lists(again, labels[:300], 10).nearest().sure.any()
+    assert not offered(again, labels[:300], 10, 128).nearest().sure.any()
 
 
 @pytest.mark.parametrize("numba", [True, False])
@@ -129,7 +122,7 @@ def test_metrics_and_match_of_one_pass_are_those_of_two(monkeypatch, numba):
     monkeypatch.setattr(rank_counts, "COMPILED_FROM", 1)
     monkeypatch.setattr(rank_counts, "has_kernels", lambda: numba)
     if numba:
-        monkeypatch.setattr(match, "search", lambda *given: pytest.fail("searched again"))
+        monkeypatch.setattr("probmetric.retrieval.match.nearest", lambda *given: pytest.fail("searched again"))
     found, metrics = match_among({"mean": rows}, labels, ks=(1, 5, 1))
     assert_same(found, expected)
     assert list(metrics) == list(per_query)
@@ -139,15 +132,15 @@ def test_metrics_and_match_of_one_pass_are_those_of_two(monkeypatch, numba):
 
 def test_a_large_set_is_searched_symmetrically_without_being_told(monkeypatch):
     rows, labels = unit_rows(8, 700, 16), np.random.default_rng(8).integers(0, 9, 700)
-    expected = Search(rows, [rows], np.arange(700)).nearest(10)
-    monkeypatch.setattr("probmetric.retrieval.neighbours.COMPILED_FROM", 1)
-    monkeypatch.setattr(Search, "nearest", lambda *given: pytest.fail("searched by rows"))
-    found = compiled.searched_lists(rows, labels, 10).nearest()
-    np.testing.assert_array_equal(found.rows, expected.rows)
-    monkeypatch.setattr(match, "nearest_of_others", lambda *given: np.zeros(len(given[0])))
+    struck = build_problem(rows, labels).struck
+    expected, match = Search(rows, [rows], struck).nearest(10), matched(rows, labels)
+    monkeypatch.setattr(neighbours, "COMPILED_FROM", 1)
     found = matched(rows, labels)
-    np.testing.assert_array_equal(found.indices, expected.rows)
-    np.testing.assert_array_equal(found.similarity, expected.cosines)
+    assert_same(found, match)
+    monkeypatch.setattr(Search, "nearest", lambda *given: pytest.fail("searched by rows"))
+    found = search(rows, k=10)
+    np.testing.assert_array_equal(found.rows, expected.rows)
+    np.testing.assert_array_equal(found.cosines, expected.cosines)
     doubled = np.where(np.arange(700)[:, None] == 3, 2 * rows, rows)
     with pytest.raises(ValueError, match="row 3 has norm 2"):
         matched(doubled, labels)

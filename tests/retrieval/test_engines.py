@@ -10,7 +10,7 @@ from brute_force import cosine_keys, label_positives
 from hypothesis import given, settings
 
 from probmetric.metrics.ranked import collect
-from probmetric.retrieval import compiled, rank_counts, retrieval_metrics, retrieval_per_query, search
+from probmetric.retrieval import rank_counts, retrieval_metrics, retrieval_per_query, search
 from probmetric.retrieval.compiled import compiled_counts
 from probmetric.retrieval.problem import build_problem
 from probmetric.retrieval.rank_counts import compiles, numpy_counts, ranks
@@ -127,17 +127,22 @@ def test_queries_in_parts_give_the_same(monkeypatch):
 
 
 @pytest.mark.parametrize("distance", ["cosine", "euclidean"])
-@pytest.mark.parametrize(("spread", "crowded"), [(0.3, False), (3.0, True)])
-def test_tables_are_made_where_classes_overlap_and_change_nothing(monkeypatch, distance, spread, crowded):
+@pytest.mark.parametrize("spread", [0.3, 3.0])
+def test_many_right_answers_and_exact_ties(distance, spread):
     rows, labels = clustered(5, 1500, 12, 32, spread)
-    rows[:40], labels[:40] = rows[40:80], labels[40:80]  # exact ties
+    rows[:40], labels[:40] = rows[40:80], labels[40:80]
     problem = build_problem(rows, labels, distance=distance)
-    exact, answers, judge = joined(numpy_counts(problem)), [], compiled._crowded
-    monkeypatch.setattr(compiled, "_crowded", lambda *given: answers.append(judge(*given)) or answers[-1])
-    np.testing.assert_array_equal(exact, joined(compiled_counts(problem, 256)))
-    assert answers == [crowded]
-    monkeypatch.setattr(compiled, "_crowded", lambda *_given: not crowded)
-    np.testing.assert_array_equal(exact, joined(compiled_counts(problem, 256)))
+    np.testing.assert_array_equal(joined(numpy_counts(problem)), joined(compiled_counts(problem, 256)))
+
+
+def test_collapsed_embeddings_are_left_to_float64(monkeypatch):
+    rows, labels = clustered(12, 400, 20, 32, 1.0)
+    collapsed = 1.0 + 1e-4 * rows
+    collapsed = (collapsed / np.linalg.norm(collapsed, axis=1, keepdims=True)).astype(np.float32)
+    monkeypatch.setattr(rank_counts, "COMPILED_FROM", 1)
+    for distance in ("cosine", "euclidean"):
+        assert compiles(build_problem(rows, labels, distance=distance))
+        assert not compiles(build_problem(collapsed, labels, distance=distance))
 
 
 def test_blocks_and_shuffles_change_nothing():
@@ -162,11 +167,11 @@ def test_threads_of_the_matrix_product_change_nothing(engine):
 
 
 def test_engine_is_chosen_by_size_and_numpy_needs_no_numba(monkeypatch):
-    rows = np.ones((1, 64), dtype=np.float32) / np.float32(8)
-    small, large = (build_problem(rows.repeat(count, 0), np.arange(count) % 500) for count in (1_000, 5_000))
+    rows = clustered(13, 5_000, 500, 64, 1.0)[0]
+    small, large = (build_problem(rows[:count], np.arange(count) % 500) for count in (1_000, 5_000))
     assert [compiles(problem) for problem in (small, large)] == [False, True]
-    assert not compiles(build_problem(rows.repeat(5_000, 0), np.zeros(5_000, dtype=int)))  # all of one class
-    assert not compiles(build_problem(rows.repeat(5_000, 0) / 2, np.arange(5_000) % 500, distance="poincare"))
+    assert not compiles(build_problem(rows, np.zeros(5_000, dtype=int)))  # all of one class
+    assert not compiles(build_problem(rows / 2, np.arange(5_000) % 500, distance="poincare"))
     monkeypatch.setitem(sys.modules, "probmetric.retrieval.compiled", None)
     rank_counts.has_kernels.cache_clear()
     assert not compiles(large)

@@ -14,8 +14,7 @@ from probmetric.directional import VonMisesFisher, log_normalizer
 from probmetric.metrics.selective import selective_metrics
 from probmetric.retrieval import Match, find_match, match_record
 from probmetric.retrieval.match import GalleryRows
-from probmetric.runs.evaluate import evaluate_run
-from probmetric.runs.evaluate_answers import answers_among_others, run_answers
+from probmetric.runs.evaluate import answers_among_others, evaluate_run, run_answers
 from probmetric.runs.folder import Embeddings, RunFolder
 from probmetric.testing import isolated_components
 from probmetric.trust import scores
@@ -88,8 +87,8 @@ def test_bad_galleries_are_named():
     rows = np.eye(3, dtype=np.float32)
     with pytest.raises(ValueError, match="gallery has no labels"):
         match_record(rows, rows, None)
-    with pytest.raises(ValueError, match="gallery_labels: entry 1 is -1"):
-        match_record(rows, rows, [0, -1, 2])
+    with pytest.raises(ValueError, match="gallery_labels: entry 1 is -2"):
+        match_record(rows, rows, [0, -2, 2])
     with pytest.raises(ValueError, match="nothing can be found in it but the query itself"):
         match_record(rows[:1], rows[:1], [0], self_index=np.array([0]))
     with pytest.raises(ValueError, match="self_index has shape"):

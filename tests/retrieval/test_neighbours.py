@@ -5,6 +5,7 @@ import pytest
 from brute_force import cosine_keys
 
 from probmetric.retrieval import search
+from probmetric.retrieval.problem import build_problem
 from probmetric.retrieval.torch_engine import torch_nearest
 
 
@@ -64,7 +65,10 @@ def test_torch_gives_the_same(rows, monkeypatch):
     own = np.where(np.arange(len(rows)) % 2, np.arange(len(rows)), -1)
     expected = search(rows, rows, 9, self_index=own)
     monkeypatch.setattr("probmetric.retrieval.torch_engine.BLOCK_BYTES", 8 * len(rows) * 50)
-    nearest, cosines = torch_nearest(rows, rows, own, 9)
+    problem = build_problem(
+        rows, np.zeros(307, dtype=int), gallery=rows, gallery_labels=np.zeros(307, dtype=int), self_index=own
+    )
+    nearest, cosines = torch_nearest(problem, 9)
     np.testing.assert_array_equal(nearest, expected.rows)
     np.testing.assert_array_equal(cosines, expected.cosines)
 
@@ -82,3 +86,20 @@ def test_bad_input_is_named(rows):
         search(rows, [np.where(np.arange(307)[:, None] == 9, np.nan, rows)], 1)
     with pytest.raises(ValueError, match=r"gallery rows: row .* has norm 2"):
         search(rows[:2], [2 * rows], 3)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_a_gallery_on_disk_is_searched_as_it_lies(rows, dtype, tmp_path, monkeypatch):
+    stored = (rows * (100 if dtype == "int8" else 1)).astype(dtype)
+    if dtype == "int8":
+        stored[5] = 0  # no direction
+    np.save(tmp_path / "rows.npy", stored)
+    monkeypatch.setattr("probmetric.retrieval.neighbours.BLOCK_ROWS", 37)
+    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    expected = search(rows[:9], stored.astype(np.float32), 4, normalize=True)
+    for gallery in (mapped, stored, [mapped[:100], mapped[100:]]):
+        found = search(rows[:9], gallery, 4, normalize=dtype == "float32")
+        np.testing.assert_array_equal(found.rows, expected.rows)
+        np.testing.assert_array_equal(found.cosines, expected.cosines)
+    with pytest.raises(TypeError, match="gallery has dtype int16; expected float32"):
+        search(rows, [stored.astype("int16")], 4)

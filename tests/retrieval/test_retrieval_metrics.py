@@ -121,7 +121,7 @@ BAD = {
     "length": (lambda x, y: (x, y[:-1]), {}, r"labels has shape \(5,\); expected \(6,\)"),
     "negative": (lambda x, y: (x, np.where(np.arange(6) == 2, -1, y)), {}, "labels: entry 2 is -1"),
     "vector": (lambda x, y: (x[0], y), {}, r"embeddings has shape \(3,\)"),
-    "ks": (lambda x, y: (x, y), {"ks": (0,)}, "cutoffs of at least 1"),
+    "ks": (lambda x, y: (x, y), {"ks": (0,)}, "a cutoff in ks is 0; expected at least 1"),
     "ties": (lambda x, y: (x, y), {"ties": "random"}, "'expected'"),
     "distance": (lambda x, y: (x, y), {"distance": "cosin"}, "did you mean 'cosine'"),
     "ball": (lambda x, y: (x, y), {"distance": "poincare"}, "inside the unit ball"),

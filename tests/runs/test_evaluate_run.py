@@ -11,7 +11,7 @@ from probmetric.io import FileError
 from probmetric.metrics import auroc, ood_metrics, sparsification, spearman
 from probmetric.metrics.image_errors import auroc_error
 from probmetric.retrieval import retrieval_metrics
-from probmetric.runs.evaluate import Known, evaluate_run
+from probmetric.runs.evaluate import ImageFacts, evaluate_run
 
 
 def write(folder, name, rows, labels, doubt, metadata=None, **extra):
@@ -49,7 +49,7 @@ def test_every_group_of_metrics_is_named_and_right(run):
     folder, data, outside, probabilities = run
     rows, labels, doubt = data["test"]
     distortion = np.where(np.arange(40) < 30, np.arange(40.0), np.nan)
-    metrics, curves = evaluate_run(folder, Evaluation(ks=(1, 2)), Known({"distortion": distortion}))
+    metrics, curves = evaluate_run(folder, Evaluation(ks=(1, 2)), ImageFacts({"distortion": distortion}))
     expected = retrieval_metrics(rows.astype(np.float32), labels, ks=(1, 2))
     assert metrics["retrieval/map_at_r"] == expected["map_at_r"]
     assert metrics["val/retrieval/recall_at_1"] == retrieval_metrics(data["val"][0], data["val"][1])["recall_at_1"]

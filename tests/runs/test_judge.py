@@ -76,15 +76,15 @@ def other_code(monkeypatch):
     def change(module: str = ARCFACE, moved: str = "", gone: str = "") -> None:
         true = identity.module_digests
 
-        def digests(name: str) -> dict[str, str]:
-            found = {key: "0" * 16 if key == module else value for key, value in true(name).items() if key != gone}
+        def digests(*names: str) -> dict[str, str]:
+            found = {key: "0" * 16 if key == module else value for key, value in true(*names).items() if key != gone}
             return {"probmetric.elsewhere" if key == moved else key: value for key, value in found.items()}
 
         monkeypatch.setattr(identity, "module_digests", digests)
-        identity.component_code.cache_clear()
+        identity.code_of.cache_clear()
 
     yield change
-    identity.component_code.cache_clear()
+    identity.code_of.cache_clear()
 
 
 def test_a_finished_run_is_fresh_whatever_the_times_of_its_files(place):

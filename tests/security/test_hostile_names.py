@@ -20,7 +20,7 @@ from fabricated_runs import Workspace, gathered, study_metrics, write_prepared, 
 from probmetric.config import ConfigError, Params, load, parse
 from probmetric.data import doctor, load_manifest, prepare_dataset
 from probmetric.io import read_yaml
-from probmetric.planning.expansion import plan_experiment, resolve
+from probmetric.planning.expansion import Point, plan_experiment, resolve
 from probmetric.reporting.figures import draw
 from probmetric.reporting.page import TEMPLATES
 from probmetric.reporting.report import contents_of, write_page, write_tables
@@ -56,7 +56,7 @@ def test_a_method_cannot_be_called_so(params, name):
     changed["methods"][name] = {"loss": "contrastive"}
     known = parse(Params, changed, "params.yaml")
     with pytest.raises(ConfigError, match="cannot name a folder"):
-        resolve(known, known.methods, dataset="digits", method=name)
+        resolve(known, known.methods, Point(dataset="digits", method=name))
 
 
 @pytest.mark.parametrize("label", [HOSTILE["newline"], "bell \a", "\x1b[31mred"])
@@ -70,7 +70,7 @@ def test_a_label_is_one_line(label):
 @pytest.mark.parametrize("value", [*HOSTILE.values(), "../up", "a/b", "a+b", "a=b", "", "a b", "a,b", "$HOME"])
 def test_an_override_cannot_be_so(params, value):
     with pytest.raises(ConfigError):
-        resolve(params, params.methods, dataset="digits", method="contrastive", overrides={"pretrained": value})
+        resolve(params, params.methods, Point(dataset="digits", method="contrastive", overrides={"pretrained": value}))
 
 
 @pytest.mark.parametrize("name", [*NAMES, "smoke; touch pwned", "smoke@$(id)", "smoke@digits+`id`"])

@@ -1,13 +1,12 @@
 """A run becomes a folder that loads anywhere and answers as the run does."""
 
-import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from serving_helpers import ENSEMBLE, LAPLACE, PLAIN, undigested
+from serving_helpers import ENSEMBLE, LAPLACE, PLAIN, resigned, undigested
 
 import probmetric
 from probmetric.data import open_images
@@ -161,7 +160,7 @@ def test_a_hostile_record_is_refused(exported, tmp_path, path, value, says):
     folder = shutil.copytree(exported[PLAIN], tmp_path / "m")
     record = undigested(folder / "model.json")
     changed(record, path, value)
-    (folder / "model.json").write_text(json.dumps(record))
+    (folder / "model.json").write_text(resigned(record))
     with pytest.raises((ProbMetricError, ValueError), match=says):
         probmetric.load(folder)
 
@@ -184,7 +183,7 @@ def test_a_model_cannot_make_python_import_a_module(exported, tmp_path, monkeypa
     record = undigested(folder / "model.json")
     record["plugins"] = ["evil"]
     record["members"][0]["settings"]["loss"] = {"name": "evil", "options": {}}
-    (folder / "model.json").write_text(json.dumps(record))
+    (folder / "model.json").write_text(resigned(record))
     with pytest.raises(ProbMetricError, match=r"load_plugins\(\['evil'\]\)"):
         probmetric.load(folder)
 

@@ -7,6 +7,7 @@ import argparse
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from serving_helpers import PLAIN
 
@@ -30,6 +31,7 @@ COMMANDS = {
     "publish": ["publish", "--output", "OUT"],
     "track": ["track", "study", "--receipt", "OUT"],
     "schema": ["schema", "--output", "OUT"],
+    "report": ["report", "vectors.npz", "--output", "OUT.html"],
 }
 NAMES = {"output", "place", "gallery", "digest", "prepared", "receipt"}
 SOURCES = {"prepare": "data/raw", "noise": "data/prepared/digits", "data card": "data/prepared/digits"}
@@ -43,6 +45,7 @@ def place(project, exported, photos, tmp_path, monkeypatch) -> Path:
     shutil.copytree(project, here)
     shutil.copytree(exported[PLAIN], here / "model")
     shutil.copytree(photos[0], here / "photos")
+    np.savez(here / "vectors.npz", vector=np.eye(12), label=np.arange(12) // 3)
     (here / "data/raw/digits").mkdir(parents=True)
     (here / "data/raw/digits/archive.tgz").write_text("supplied by hand")
     (here / "reports/study").mkdir(parents=True)
@@ -96,7 +99,7 @@ def test_a_folder_of_somebody_else_stays(place, command, capsys):
 def test_what_a_link_leads_to_stays(place, command):
     target = foreign(place.parent / "target")
     (place / "link").symlink_to(target)
-    for suffix in (".onnx", ".pt2", ".parquet"):
+    for suffix in (".onnx", ".pt2", ".parquet", ".html"):
         (place / "link").with_suffix(suffix).symlink_to(target / "thesis.md")
     before = content(target)
     cli.main(written(command, "link"))

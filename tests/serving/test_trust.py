@@ -1,11 +1,10 @@
 """P(right), certificates and strangers in a search."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from serving_helpers import LAPLACE, undigested
+from serving_helpers import LAPLACE, resigned, undigested
 
 import probmetric
 from probmetric.data import load_columns, open_images
@@ -184,7 +183,7 @@ def test_the_command(exported, gallery, certified, photos, capsys, tmp_path, pro
 def test_damaged_trust_is_refused(certified, tmp_path, file, change):
     folder = certified.save(tmp_path / "g")
     values = undigested(folder / file)
-    (folder / file).write_text(json.dumps(values | change))
+    (folder / file).write_text(resigned(values | change))
     with pytest.raises(ProbMetricError):
         probmetric.Gallery.open(folder)
 

@@ -10,9 +10,7 @@ from probmetric.trust.certificates import (
     EVERYTHING,
     Certificate,
     CertificateError,
-    _pilot,
-    _sequence,
-    _Test,
+    GroupTest,
     certify,
     errors_allowed,
     least_tested,
@@ -130,11 +128,11 @@ def test_the_least_calibration_set_is_the_least():
     ("doubt", "right", "options", "message"),
     [
         ([0.1, np.nan], [1, 0], {}, "doubt: entry 1 is not finite"),
-        ([0.1, 0.2], [1], {}, "correct has 1 entries, expected 2"),
+        ([0.1, 0.2], [1], {}, "right has 1 entries, expected 2"),
         ([0.1, 0.2], [1, 2], {}, "expected only 0 .wrong. and 1 .right."),
         ([], [], {}, "doubt is empty"),
-        ([0.1], [1], {"risk": 1.5}, "risk is 1.5, confidence is 0.9; both are shares between 0 and 1"),
-        ([0.1], [1], {"confidence": 1.0}, "confidence is 1;"),
+        ([0.1], [1], {"risk": 1.5}, "risk is 1.5; expected a share between 0 and 1"),
+        ([0.1], [1], {"confidence": 1.0}, "confidence is 1; expected a share"),
         ([0.1] * 9, [1] * 9, {"groups": [0] * 9}, "calibration has 1 class; a risk of 0.1"),
         ([0.1], [1], {"groups": [1, 2]}, "groups has shape"),
     ],
@@ -214,15 +212,18 @@ def test_a_damaged_certificate_is_refused(tmp_path, change):
         Certificate.load(tmp_path / "none.json")
 
 
-def passes_by_definition(test, errors, answers, risk):
-    """The product of the module's docstring over the tested groups, from errors and answers (G,) of all groups."""
+def passes_by_definition(test, threshold, risk):
+    """The product of the module's docstring over the tested groups."""
     largest = max(np.bincount(test.units))
-    pilot = [(test.risk * answers[g] - errors[g]) / largest for g in test.pilot]
+    sums = []
+    for group in range(len(test.piloted)):
+        given = (test.units == group) & (test.doubt <= threshold)
+        sums.append((given.sum() / largest, test.wrong[given].sum() / largest))
+    pilot = [test.risk * n - w for (n, w), piloted in zip(sums, test.piloted, strict=True) if piloted]
     spread = np.var([*pilot, 0.5 * test.risk])
-    tested = [g for g in range(len(answers)) if g not in test.pilot]
+    tested = [pair for pair, piloted in zip(sums, test.piloted, strict=True) if not piloted]
     stake = min(math.sqrt(2 * math.log(1 / test.delta) / (len(tested) * spread)), 1 / (1 - risk))
-    factors = [1 + stake * (risk * answers[g] - errors[g]) / largest for g in tested]
-    return math.prod(max(factor, 1e-12) for factor in factors) >= 1 / test.delta
+    return math.prod(max(1 + stake * (risk * n - w), 1e-12) for n, w in tested) >= 1 / test.delta
 
 
 @pytest.mark.parametrize(
@@ -234,19 +235,14 @@ def test_groups_are_tested_by_the_betting_of_the_definition(wrong_share, risk, d
     units = np.repeat(np.arange(60), generator.integers(3, 9, 60))
     units = np.r_[units, np.full(9, 60)]
     wrong = (generator.random(len(units)) < wrong_share).astype(float)
-    answered = generator.random(len(units)) < 0.8
+    doubt = generator.random(len(units))
     if all_wrong:
-        wrong[units == 60], answered[units == 60] = 1.0, True
-    rows = ~np.isin(units, np.arange(0, 60, 5))
-    test = _Test.of(units, rows, risk, delta)
-    assert (test.count, test.largest, test.pilot.tolist()) == (49, 9, list(range(0, 60, 5)))
-    errors = np.bincount(units, wrong * answered)
-    answers = np.bincount(units, answered)
-    spread = test.spread(answered, wrong)
-    assert test.passes(answered, wrong, spread) == passes_by_definition(test, errors, answers, risk)
-    bound = test.bound(answered, wrong, spread)
-    assert passes_by_definition(test, errors, answers, bound + 1e-6)
-    assert not passes_by_definition(test, errors, answers, bound - 1e-6)
+        wrong[units == 60], doubt[units == 60] = 1.0, 0.0
+    test = GroupTest(doubt, wrong, units, np.arange(61) % 5 == 0, risk, delta)
+    assert test.passes(0.8, risk) == passes_by_definition(test, 0.8, risk)
+    bound = test.bound(0.8)
+    assert passes_by_definition(test, 0.8, bound + 1e-6)
+    assert not passes_by_definition(test, 0.8, bound - 1e-6)
 
 
 @pytest.mark.parametrize("count", [40, 5000])
@@ -256,20 +252,20 @@ def test_thresholds_of_groups_are_the_pilots_doubts_from_where_it_gains_most(cou
     wrong = (generator.random(count) < 0.6 * doubt).astype(float)
     units = np.arange(count) // 2
     pilot = units % 5 == 0
-    test = _Test.of(units, ~pilot, 0.2, 0.1)
-    own = sorted(set(doubt[pilot]))
-    answers = np.array([(doubt[pilot] <= t).sum() for t in own])
-    errors = np.array([wrong[pilot & (doubt <= t)].sum() for t in own])
+    test = GroupTest(doubt, wrong, units, np.arange(count // 2) % 5 == 0, 0.2, 0.1)
+    levels = sorted(set(doubt[pilot]))
+    answers = np.array([(doubt[pilot] <= t).sum() for t in levels])
+    errors = np.array([wrong[pilot & (doubt <= t)].sum() for t in levels])
     start = int(np.argmax(0.2 * answers - errors))
-    enough = 1.5 * least_tested(0.2, 0.9) / test.count * pilot.sum()
-    while start < len(own) and answers[start] < enough:
+    enough = 1.5 * least_tested(0.2, 0.9) / (~test.piloted).sum() * pilot.sum()
+    while start < len(levels) and answers[start] < enough:
         start += 1
-    found = _sequence(doubt, wrong, pilot, test)
-    assert (found[0], found[-1]) == (own[start] if start < len(own) else EVERYTHING, EVERYTHING)
-    assert len(found) == min(len(own) - start, 100) + 1
-    assert set(found[:-1]) <= set(own[start:])
-    assert (np.diff(found) > 0).all()
-    assert len(found) == 1 or found[-2] == own[-1]
+    sequence = test.sequence()
+    assert (sequence[0], sequence[-1]) == (levels[start] if start < len(levels) else EVERYTHING, EVERYTHING)
+    assert len(sequence) == min(len(levels) - start, 100) + 1
+    assert set(sequence[:-1]) <= set(levels[start:])
+    assert (np.diff(sequence) > 0).all()
+    assert len(sequence) == 1 or sequence[-2] == levels[-1]
 
 
 def test_the_last_threshold_before_one_fails_is_certified():
@@ -285,13 +281,7 @@ def test_the_last_threshold_before_one_fails_is_certified():
     assert (classes.unit, classes.groups, classes.score, classes.confidence) == ("group", 40, "gap", 0.8)
 
 
-def test_the_pilot_of_groups_is_a_fifth_of_them_and_depends_on_the_seed():
-    units = np.repeat(np.arange(25), 3)
-    rows = _pilot(units, 0)
-    assert (rows.sum(), len(np.unique(units[rows]))) == (15, 5)
-    assert np.array_equal(rows, _pilot(units, 0))
-    assert not np.array_equal(rows, _pilot(units, 1))
-    assert _pilot(np.arange(3), 0).sum() == 1
+def test_the_least_number_leaves_enough_beside_the_pilot():
     for risk, confidence in ((0.05, 0.9), (0.3, 0.5), (0.01, 0.99)):
         tested = least_tested(risk, confidence)
         assert (1 - risk) ** tested <= 1 - confidence < (1 - risk) ** (tested - 1)
@@ -302,7 +292,7 @@ def test_the_pilot_of_groups_is_a_fifth_of_them_and_depends_on_the_seed():
 
 @pytest.mark.parametrize("wrong", [{"risk": 0.0}, {"risk": 1.0}, {"confidence": 0.0}, {"confidence": 1.0}])
 def test_risk_and_confidence_are_shares(wrong):
-    with pytest.raises(CertificateError, match="both are shares between 0 and 1"):
+    with pytest.raises(CertificateError, match="expected a share between 0 and 1"):
         certify([0.1], [1], **({"risk": 0.1} | wrong))
 
 
@@ -343,16 +333,17 @@ def test_the_bound_of_a_certificate_is_that_of_the_queries_that_tested_it():
     assert certify(doubt, np.zeros(600), risk=0.2).risk_bound == 1.0
     groups = np.arange(600) // 10
     grouped = certify(doubt, right, risk=0.3, groups=groups)
-    test = _Test.of(groups, ~_pilot(groups, 0), 0.3, 1 - 0.9)
-    answered = doubt <= grouped.threshold
-    assert grouped.risk_bound == test.bound(answered, 1.0 - right, test.spread(answered, 1.0 - right))
+    piloted = np.isin(np.arange(60), np.random.default_rng(0).permutation(60)[:12])
+    assert grouped.risk_bound == GroupTest(doubt, 1.0 - right, groups, piloted, 0.3, 1 - 0.9).bound(grouped.threshold)
+    assert certify(doubt, right, risk=0.3, groups=groups, seed=1).risk_bound != grouped.risk_bound
 
 
 def test_a_pilots_group_without_an_answer_gains_nothing():
     units = np.repeat(np.arange(10), 2)
-    test = _Test.of(units, units < 8, 0.2, 0.1)
-    answered = units != 9
-    assert test.spread(answered, np.zeros(20)) == pytest.approx(np.var([0.2, 0.0, 0.1]))
+    test = GroupTest((units == 9).astype(float), np.zeros(20), units, np.arange(10) >= 8, 0.2, 0.1)
+    stake = min(np.sqrt(2 * np.log(10) / (8 * np.var([0.2, 0.0, 0.1]))), 1 / 0.8)
+    for threshold, passes in ((0.5, 8 * np.log1p(stake * 0.2) >= np.log(10)), (-1.0, False)):
+        assert test.passes(threshold, 0.2) == passes
 
 
 SHAPES = {
@@ -405,7 +396,7 @@ def test_a_risk_that_nobody_can_certify_is_refused_at_once():
     ("count", "risk", "delta"), [(300, 0.05, 0.1), (60, 0.3, 0.01), (40, 0.9, 0.5), (20, 0.01, 0.1)]
 )
 def test_as_many_errors_are_allowed_as_the_binomial_lets_pass(count, risk, delta):
-    allowed = errors_allowed(count, risk, delta)
+    allowed = errors_allowed(np.arange(1, count + 1), risk, delta)
     for answers, most in enumerate(allowed.tolist(), start=1):
         assert most == -1 or binom.cdf(most, answers, risk) <= delta
         assert most == answers or binom.cdf(most + 1, answers, risk) > delta

@@ -3,10 +3,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from probmetric.trust.answers import asked_in
 from probmetric.trust.certificate_page import page
 from probmetric.trust.certificates import Certificate, CertificateError
 from probmetric.trust.deployed import (
-    answer_doubts,
     calibration_answers,
     certified_doubt,
     certify_record,
@@ -16,6 +16,12 @@ from probmetric.trust.deployed import (
 from probmetric.trust.p_right import p_right_metrics
 
 CLASSES = 40
+
+
+def answered(gallery, queries, labels):
+    """Doubts of the answers to queries, and whether they are right."""
+    answers = asked_in(queries, labels, *gallery)
+    return {"own": answers.own, **answers.doubts}, answers.right
 
 
 def images(generator, classes, each, spread=0.75):
@@ -37,8 +43,7 @@ def gallery():
 def test_p_right_of_the_gallery_is_true_of_new_queries(gallery):
     fitted = deployed_p_right(*gallery)
     queries, labels = images(np.random.default_rng(1), np.arange(CLASSES), 50)
-    doubts, nearest = answer_doubts(*gallery, queries)
-    right = gallery[1][nearest] == labels
+    doubts, right = answered(gallery, queries, labels)
     found = p_right_metrics(fitted.probability(doubts), right)
     assert found["ece"] < 0.05
     assert found["nll"] < p_right_metrics(np.full(len(right), right.mean()), right)["nll"] - 0.1
@@ -52,14 +57,14 @@ def test_a_certificate_holds_on_new_queries(gallery, kind):
         mine = images(np.random.default_rng([2, seed]), np.arange(CLASSES), 15)
         made_of = calibration_answers(*gallery, *(mine if kind == "queries" else ()))
         made = certify_record(
-            made_of.tensors(), gallery[1], risk=0.1, p_right=fitted, seed=seed, gallery="g", weights="w"
+            made_of.tensors(), gallery[1], risk=0.1, score=fitted, seed=seed, gallery="g", weights="w"
         )
         assert (made.unit, made.score, made.gallery) == ("query", "p_right", "g")
         asked, labels = images(np.random.default_rng([3, seed]), np.arange(CLASSES), 40)
-        doubts, nearest = answer_doubts(*gallery, asked)
-        answered = made.answers(certified_doubt(made, doubts))
-        held.append((gallery[1][nearest] != labels)[answered].mean() <= 0.1)
-        coverage.append(answered.mean())
+        doubts, right = answered(gallery, asked, labels)
+        given = made.answers(certified_doubt(made, doubts))
+        held.append((~right)[given].mean() <= 0.1)
+        coverage.append(given.mean())
     assert np.mean(held) >= 0.7
     assert np.mean(coverage) > 0.3
 
@@ -79,16 +84,15 @@ def test_classes_are_the_unit_where_calibration_shows_few_of_them(gallery):
 
 def test_a_stored_certificate_decides_alike(gallery, tmp_path):
     made = certify_record(
-        calibration_answers(*gallery).tensors(), gallery[1], risk=0.2, p_right=deployed_p_right(*gallery)
+        calibration_answers(*gallery).tensors(), gallery[1], risk=0.2, score=deployed_p_right(*gallery)
     )
     made.save(tmp_path / "certificate.json")
     again = Certificate.load(tmp_path / "certificate.json")
     assert again == made
     assert len(again.reference) == 480
-    asked, _ = images(np.random.default_rng(5), np.arange(CLASSES), 5)
-    doubts, _ = answer_doubts(*gallery, asked)
+    doubts, _ = answered(gallery, *images(np.random.default_rng(5), np.arange(CLASSES), 5))
     assert np.array_equal(certified_doubt(made, doubts), certified_doubt(again, doubts))
-    with pytest.raises(CertificateError, match="decides by 'gap'"):
+    with pytest.raises(CertificateError, match="have no score 'gap'; name one of cosine"):
         certified_doubt(dataclasses.replace(made, score="gap", p_right=None), {"cosine": np.zeros(1)})
 
 
@@ -123,7 +127,7 @@ def test_what_nothing_can_be_said_of_is_refused(gallery):
     answers = calibration_answers(record, labels, queries, truth)
     with pytest.raises(CertificateError, match="no score 'energy'"):
         certify_record(answers.tensors(), labels, risk=0.1, score="energy")
-    with pytest.raises(CertificateError, match="needs a map"):
+    with pytest.raises(CertificateError, match="name a map fitted to other answers"):
         certify_record(answers.tensors(), labels, risk=0.1, score="p_right")
     with pytest.raises(CertificateError, match="no answer can be right"):
         certify_record(
@@ -134,7 +138,7 @@ def test_what_nothing_can_be_said_of_is_refused(gallery):
 def test_the_page_says_what_is_promised(gallery):
     answers = calibration_answers(*gallery)
     text = page(
-        certify_record(answers.tensors(), gallery[1], risk=0.2, p_right=deployed_p_right(*gallery), gallery="ab" * 32),
+        certify_record(answers.tensors(), gallery[1], risk=0.2, score=deployed_p_right(*gallery), gallery="ab" * 32),
         "r",
     )
     assert "at most 20 % are wrong, with confidence 90 %" in text

@@ -1,5 +1,3 @@
-import dataclasses
-
 import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter
@@ -8,9 +6,10 @@ from scipy.stats import beta, kstest
 from probmetric.data import load_columns, open_images
 from probmetric.data.views._base import stacked
 from probmetric.io import FileError
-from probmetric.trust.certificates import CertificateError, certify
-from probmetric.trust.deployed import answer_doubts, deployed_p_right
-from probmetric.trust.monitor import BETS, Monitor, monitored
+from probmetric.trust.answers import asked_in
+from probmetric.trust.certificates import CertificateError
+from probmetric.trust.deployed import deployed_p_right
+from probmetric.trust.drift import BETS, Monitor, logged_doubts, monitor
 
 
 def test_p_values_of_clean_queries_are_uniform_also_with_ties():
@@ -68,6 +67,11 @@ def test_doubts_that_gather_in_the_middle_are_a_change_too():
     assert alarm.doubts == "changed"
 
 
+def doubt_of(fitted, queries, gallery):
+    """1 - P(right) of the answers to queries (Q, M) of unknown classes."""
+    return 1 - fitted.probability(asked_in(queries, np.full(len(queries["mean"]), -1), *gallery).doubts)
+
+
 def pixels(images):
     """The record of images (N, 32, 32): unit rows of pixels."""
     rows = np.asarray(images, dtype=np.float32).reshape(len(images), -1)
@@ -84,9 +88,7 @@ def test_blur_is_found_within_200_queries(prepared_dataset):
     blurred = np.stack([gaussian_filter(image.astype(float), 2.0) for image in images[:300]])
     found, labels = pixels(stacked(store.load(gallery)).numpy()), np.repeat(np.arange(112), 8)
     fitted = deployed_p_right(found, labels)
-    clean, changed = (
-        1 - fitted.probability(answer_doubts(found, labels, pixels(queries))[0]) for queries in (images, blurred)
-    )
+    clean, changed = (doubt_of(fitted, pixels(queries), (found, labels)) for queries in (images, blurred))
     monitor = Monitor(clean[:600])
     assert monitor.watch(clean[600:]) is None
     alarm = monitor.watch(changed)
@@ -106,9 +108,8 @@ def test_new_classes_and_another_gallery_are_found_within_200_queries():
     gallery, swapped = (drawn(classes, 12) for classes in (np.arange(40), np.arange(40, 80)))
     fitted = deployed_p_right(*gallery)
     asked = drawn(np.arange(40), 50)[0]
-    clean = 1 - fitted.probability(answer_doubts(*gallery, asked)[0])
-    new = 1 - fitted.probability(answer_doubts(*gallery, swapped[0])[0])
-    elsewhere = 1 - fitted.probability(answer_doubts(*swapped, asked)[0])
+    clean, new = doubt_of(fitted, asked, gallery), doubt_of(fitted, swapped[0], gallery)
+    elsewhere = doubt_of(fitted, asked, swapped)
     for changed in (new, elsewhere):
         monitor = Monitor(clean[:1000])
         assert monitor.watch(clean[1000:]) is None
@@ -127,41 +128,35 @@ def logged(path, doubts, column="p_right"):
 
 def test_a_log_says_whether_its_certificate_has_expired(tmp_path):
     generator = np.random.default_rng(5)
-    doubt = generator.random(2000)
-    made = certify(doubt, generator.random(2000) >= doubt / 2, risk=0.1, reference=tuple(doubt[:500].tolist()))
-    fine = monitored(made, logged(tmp_path / "log.csv", generator.random(300)), column="p_right")
-    assert (fine.expired, fine.queries) == (False, 300)
+    reference = generator.random(500)
+    fine = monitor(reference, logged_doubts(logged(tmp_path / "log.csv", generator.random(300)), "p_right"))
+    assert (fine.alarm, fine.queries) == (None, 300)
     assert "300 queries, no change found" in fine.text
     blurred = logged(tmp_path / "gap.csv", np.r_[generator.random(100), 0.6 + 0.4 * generator.random(200)], "gap")
-    found = monitored(made, blurred, column="gap")
-    assert found.expired
-    assert 100 < found.alarm.query < 200
-    assert "the doubts rose: alarm at query" in found.text
-    by_class = logged(tmp_path / "sorted.csv", np.sort(generator.random(400)))
-    assert monitored(made, by_class, column="p_right").expired
-    assert not monitored(made, by_class, column="p_right", ordered=False).expired
+    changed = monitor(reference, logged_doubts(blurred, "gap"))
+    assert 100 < changed.alarm.query < 200
+    assert "the doubts rose: alarm at query" in changed.text
     with pytest.raises(FileError, match="has no column 'p_right'; it has image, gap, rank"):
-        monitored(made, blurred, column="p_right")
+        logged_doubts(blurred, "p_right")
     (tmp_path / "log.csv").write_text("p_right\n0.5\n\nmany\n")
     with pytest.raises(FileError, match="holds 'many'; expected numbers"):
-        monitored(made, tmp_path / "log.csv", column="p_right")
+        logged_doubts(tmp_path / "log.csv", "p_right")
     (tmp_path / "nan.csv").write_text("p_right\n0.5\nnan\n")
-    with pytest.raises(FileError, match="column 'p_right' holds nan; expected numbers"):
-        monitored(made, tmp_path / "nan.csv", column="p_right")
+    with pytest.raises(FileError, match="column 'p_right' holds 'nan'; expected numbers"):
+        logged_doubts(tmp_path / "nan.csv", "p_right")
     for patience in (np.nan, np.inf, 0, -1):
         with pytest.raises(CertificateError, match="patience is"):
-            monitored(made, blurred, column="gap", patience=patience)
-    with pytest.raises(CertificateError, match="reference has 2 doubts"):
-        monitored(dataclasses.replace(made, reference=(0.1, 0.2)), blurred, column="gap")
-    with pytest.raises(CertificateError, match="no calibration doubts"):
-        monitored(dataclasses.replace(made, reference=()), blurred, column="gap")
+            monitor(reference, [0.1], patience=patience)
+    for too_few in ((), (0.1, 0.2)):
+        with pytest.raises(CertificateError, match=f"reference has {len(too_few)} doubts"):
+            monitor(too_few, [0.1])
 
 
 def test_bad_input_is_named():
     with pytest.raises(ValueError, match="reference has 3 doubts"):
         Monitor([0.1, 0.2, 0.3])
     with pytest.raises(ValueError, match="reference: entry 1 is not finite"):
-        Monitor([0.1, np.nan])
+        Monitor([0.1, np.nan] * 30)
     with pytest.raises(ValueError, match="patience is 0"):
         Monitor(np.arange(60.0), patience=0)
     with pytest.raises(ValueError, match="doubt of query 1 is nan"):

@@ -3,7 +3,6 @@ import json
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
 from probmetric.trust.p_right import (
@@ -50,20 +49,6 @@ def test_separable_answers_get_a_finite_map():
     assert 0.99 < stated[1] < 1
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-def test_the_isotonic_map_is_the_monotone_least_squares(sign):
-    scores, right, _ = answers(400)
-    score = sign * scores["cosine"].round(2)
-    fitted = fit_p_right({"cosine": score}, right, kind="isotonic")
-    reference = IsotonicRegression(increasing=sign > 0).fit(score, right)
-    stated = fitted.probability({"cosine": score})
-    assert stated == pytest.approx(reference.predict(score), abs=0.26)  # the ends of small blocks are pulled inwards
-    assert np.corrcoef(stated, reference.predict(score))[0, 1] > 0.99
-    assert np.all((stated > 0) & (stated < 1))
-    order = np.argsort(score)
-    assert np.all(np.diff(sign * stated[order]) >= -1e-12)
-
-
 def test_the_numbers_are_those_of_scikit_learn():
     scores, right, _ = answers()
     stated = fit_p_right(scores, right).probability(scores)
@@ -87,7 +72,7 @@ def test_no_answer_is_judged_by_a_map_that_saw_its_class():
     groups = np.repeat(np.arange(40), 10)
     right = generator.integers(0, 2, 40)[groups]
     scores = {"class": groups.astype(float)}
-    stated = cross_fitted(scores, right, groups, kind="isotonic")
+    stated = cross_fitted(scores, right, groups)
     assert roc_auc_score(right, stated) < 0.65
     part = class_folds(groups)
     assert len(np.unique(part)) == 5
@@ -126,28 +111,26 @@ def test_the_interval_is_that_of_classes_drawn_again():
 
 def test_a_map_is_read_as_it_was_written_and_asks_for_its_scores():
     scores, right, _ = answers(200)
-    for kind, used in (("logistic", scores), ("isotonic", {"cosine": scores["cosine"]})):
-        fitted = fit_p_right(used, right, kind=kind)
-        again = PRight.of(json.loads(json.dumps(fitted.plain())))
-        assert again == fitted
-        assert again.probability(scores) == pytest.approx(fitted.probability(scores), abs=0)
+    fitted = fit_p_right(scores, right)
+    again = PRight.of(json.loads(json.dumps(fitted.plain())))
+    assert again == fitted
+    assert again.probability(scores) == pytest.approx(fitted.probability(scores), abs=0)
     with pytest.raises(ValueError, match="fitted with the score 'cosine'"):
         fitted.probability({"gap": scores["gap"]})
 
 
 @pytest.mark.parametrize(
-    ("scores", "right", "options", "message"),
+    ("scores", "right", "message"),
     [
-        ({}, [1, 0], {}, "no scores"),
-        ({"cosine": [0.1, np.nan]}, [1, 0], {}, "cosine: entry 1 is not finite"),
-        ({"cosine": [0.1, 0.2]}, [1, 1], {}, "all 2 answers are right"),
-        ({"cosine": [0.1, 0.2], "gap": [1.0]}, [1, 0], {}, "gap has 1 entries"),
-        ({"cosine": [0.1, 0.2], "gap": [1.0, 2.0]}, [1, 0], {"kind": "isotonic"}, "take one score, not 2"),
+        ({}, [1, 0], "no scores"),
+        ({"cosine": [0.1, np.nan]}, [1, 0], "cosine: entry 1 is not finite"),
+        ({"cosine": [0.1, 0.2]}, [1, 1], "all 2 answers are right"),
+        ({"cosine": [0.1, 0.2], "gap": [1.0]}, [1, 0], "gap has 1 entries"),
     ],
 )
-def test_bad_input_is_named(scores, right, options, message):
+def test_bad_input_is_named(scores, right, message):
     with pytest.raises(ValueError, match=message):
-        fit_p_right(scores, right, **options)
+        fit_p_right(scores, right)
 
 
 def test_one_class_cannot_be_cross_fitted():
@@ -165,6 +148,4 @@ def test_curved_answers_get_a_curved_map_that_ends_where_it_was_fitted():
     assert fitted.probability({"a": asked}) == pytest.approx(1 / (1 + np.exp(-(1.5 - asked**2))), abs=0.05)
     ends = fitted.probability({"a": [score.min(), score.min() - 5]})
     assert ends[0] == ends[1]
-    plain = {name: value for name, value in fitted.plain().items() if name not in ("squares", "low", "high")}
-    assert not PRight.of(plain).squares  # maps kept by earlier releases
     assert len(fit_p_right({"a": score[:499]}, right[:499]).squares) == 0

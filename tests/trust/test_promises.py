@@ -10,11 +10,11 @@ import pytest
 from scipy.stats import binom, norm
 
 from probmetric.trust.batch import match_e_values, select_by_e_values, select_matches
-from probmetric.trust.certificates import CertificateError
+from probmetric.trust.certificates import CertificateError, least_tested
 from probmetric.trust.pairs import certify_pairs
 from probmetric.trust.sets import coverage_sets
 from probmetric.trust.strangers import certify_strangers, fnir_at_fpir, identification_rates
-from probmetric.trust.tolerance import disjoint_pairs, least_values, one_of_each, tolerance_limit
+from probmetric.trust.tolerance import disjoint_pairs, one_of_each, tolerance_limit
 
 
 def at_most(share, repeats):
@@ -49,7 +49,7 @@ def test_ties_make_a_limit_safer():
 
 
 def test_too_few_values_say_how_many_are_needed():
-    assert least_values(0.01, 0.9) == 230
+    assert least_tested(0.01, 0.9) == 230
     with pytest.raises(CertificateError, match=r"229 pairs; .* needs at least 230"):
         tolerance_limit(np.arange(229), share=0.01, confidence=0.9, noun="pairs")
 
@@ -99,7 +99,7 @@ def test_pairs_of_few_people_keep_the_promise_only_where_identities_are_named():
     generator = np.random.default_rng(0)
     by_identity, by_pair = [], []
     for _ in range(300):
-        similarity, same, identities = people(generator, 120, 4000)
+        similarity, same, identities = people(generator, 120, 2500)
         by_identity.append(certify_pairs(similarity, same, false_accept=0.05, identities=identities).threshold)
         by_pair.append(certify_pairs(similarity, same, false_accept=0.05).threshold)
     assert np.mean(share_accepted(np.array(by_identity)) > 0.05) <= at_most(0.1, 300)

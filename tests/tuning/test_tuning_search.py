@@ -12,7 +12,7 @@ import pytest
 from canary import with_other_test_images
 from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, load, parse
 from probmetric.io import read_yaml
-from probmetric.planning.expansion import every_method, expand, plan_experiment, resolve
+from probmetric.planning.expansion import Point, every_method, expand, plan_experiment, resolve
 from probmetric.planning.experiments import EXPERIMENTS, METHODS
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.plan import Run, RunPlan
@@ -101,7 +101,9 @@ def test_nothing_that_is_found_depends_on_test_images(params, prepared_dataset, 
 
 def test_the_first_trial_has_the_methods_own_settings(params, tmp_path):
     search, _ = searched(params, tmp_path, trials=1)
-    own = resolve(params, every_method(params), dataset="glyphs", method="cosine").settings.training.learning_rate
+    own = resolve(
+        params, every_method(params), Point(dataset="glyphs", method="cosine")
+    ).settings.training.learning_rate
     assert search.trials["cosine"][0].values == {"training.learning_rate": own}
 
 
@@ -228,7 +230,7 @@ def test_the_tuned_methods_can_be_run_as_they_are_written(params, tmp_path):
     search, _ = searched(params, tmp_path / "runs", trials=8, seeds=[0, 1], set={"training.epochs": 3})
     path = report.write_methods(search, "t", folder=tmp_path)
     methods = {name: parse(type(params.methods["cosine"]), value, name) for name, value in read_yaml(path).items()}
-    tuned = resolve(params, params.methods | methods, dataset="glyphs", method="cosine-tuned-t").settings
+    tuned = resolve(params, params.methods | methods, Point(dataset="glyphs", method="cosine-tuned-t")).settings
     assert tuned.training.epochs == 3
     assert tuned.training.learning_rate == search.best("cosine").values["training.learning_rate"]
     assert methods["cosine-tuned-t"].budget == 16

@@ -9,9 +9,9 @@ import pytest
 from canary import with_other_test_images
 from probmetric.config import Method, Params, load, parse
 from probmetric.data import choosing
-from probmetric.planning.expansion import every_method, resolve
+from probmetric.planning.expansion import Point, every_method, resolve
 from probmetric.runs import steps
-from probmetric.runs.evaluate_answers import run_answers
+from probmetric.runs.evaluate import run_answers
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.plan import RunPlan
 from probmetric.trust.answers import p_right_of
@@ -36,8 +36,8 @@ def fitted(prepared_dataset, tmp_path, monkeypatch):
             (place / "data/prepared" / dataset).symlink_to(folder)
             monkeypatch.chdir(place)
             changes = SMALL | {f"uncertainty.{key}": value for key, value in options.items()}
-            run = resolve(params, methods, dataset=dataset, method=method, overrides=changes)
-            base = resolve(params, methods, dataset=dataset, method=methods[method].base, overrides=SMALL)
+            run = resolve(params, methods, Point(dataset=dataset, method=method, overrides=changes))
+            base = resolve(params, methods, Point(dataset=dataset, method=methods[method].base, overrides=SMALL))
             steps.train(RunPlan(base))
             with monkeypatch.context() as opened:
                 if leak:

@@ -11,7 +11,7 @@ from probmetric.registry import UnknownNameError
 from probmetric.testing import UncertaintyContract, cases
 from probmetric.uncertainty import REGISTRY, create_uncertainty
 
-NAMES = REGISTRY.own_names()
+NAMES = REGISTRY.names()
 globals().update(cases(UncertaintyContract, NAMES))
 
 

@@ -26,9 +26,9 @@ PLAN = None
 if "PROBMETRIC_PLANNED" not in os.environ:
     try:
         PLAN = WorkflowPlan.from_config(config)
+        PLAN.write()
     except ValueError as error:
         raise WorkflowError(f"The configuration cannot be run.\n{error}") from None
-    PLAN.write()
     os.environ["PROBMETRIC_PLANNED"] = "yes"
     if notice := PLAN.notice():
         print(notice, file=sys.stderr)

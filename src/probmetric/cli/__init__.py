@@ -1,26 +1,28 @@
 """`probmetric`: one thin command per task. Parses, calls, prints.
 
-    data        prepared datasets, and how your own become one
-    runs        runs, searches for settings, what there is and what is finished
-    reports     tables, figures and pages of experiments, MLflow
-    models      trained models: export, galleries, search, certificates
-    arguments   what commands of several kinds need
+    commands        the commands and their arguments
+    data            prepared datasets, and how your own become one
+    runs            runs, searches for settings, what there is and what is finished
+    reports         tables, figures and pages of experiments, MLflow
+    models          trained models: export, galleries, search, certificates
+    vectors         the same for vectors of any model
+    certificates    of runs, and in use
+    project, plans  params.yaml, and what is planned of it
 
-A command's arguments are declared beside it. What a command needs is imported when it runs: help and mistyped commands
-are answered at once.
+The module of a command is imported when the command runs: help and mistyped commands are answered at once.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from probmetric import __version__
-from probmetric.cli import data, models, reports, runs
-from probmetric.cli.arguments import harmless
-from probmetric.errors import OUT_OF_MEMORY, ProbMetricError, is_out_of_memory
+from probmetric.cli.commands import declare
+from probmetric.errors import OUT_OF_MEMORY, ProbMetricError, harmless, is_out_of_memory
 from probmetric.io import problem_with
 from probmetric.process import INTERRUPTED, exit_status, interruptible, switch_telemetry_off
 
@@ -32,7 +34,7 @@ class ArgumentError(ProbMetricError):
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser; what it parses has `command`, the name, and `run_command`, the function for the options."""
+    """Return the parser; what it parses has `command`, the name, and `run_command`, "module:function"."""
     whole = argparse.ArgumentParser(
         prog="probmetric",
         description="Train, compare and use probabilistic image embeddings. "
@@ -41,13 +43,12 @@ def parser() -> argparse.ArgumentParser:
     whole.add_argument("--version", action="version", version=f"probmetric {__version__}")
     commands = whole.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
-    def add(name: str, function: Callable[[argparse.Namespace], None] | None, text: str) -> argparse.ArgumentParser:
+    def add(name: str, function: str, text: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         command.set_defaults(run_command=function)
         return command
 
-    for group in (data, runs, reports, models):
-        group.declare(add)
+    declare(add)
     return whole
 
 
@@ -61,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with interruptible():
             _check_given(arguments)
-            options.run_command(options)
+            module, _, function = options.run_command.partition(":")
+            getattr(importlib.import_module(f"probmetric.cli.{module}"), function)(options)
     except KeyboardInterrupt as error:
         print(f"probmetric {options.command}: {INTERRUPTED}", file=sys.stderr)
         return exit_status(error)

@@ -12,6 +12,7 @@ where, the value, what is allowed and the nearest match.
 from __future__ import annotations
 
 from probmetric.config.components import (
+    ELSEWHERE,
     OWN_VIEW,
     Component,
     ConfigError,
@@ -21,6 +22,7 @@ from probmetric.config.components import (
     UncertaintyChoice,
     load,
     parse,
+    with_tag,
 )
 from probmetric.config.params import (
     DataSource,
@@ -37,6 +39,7 @@ from probmetric.config.params import (
 from probmetric.config.settings import EncoderSettings, Evaluation, RunSettings, Training
 
 __all__ = [
+    "ELSEWHERE",
     "OWN_VIEW",
     "Component",
     "ConfigError",
@@ -60,4 +63,5 @@ __all__ = [
     "check_store",
     "load",
     "parse",
+    "with_tag",
 ]

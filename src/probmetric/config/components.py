@@ -27,6 +27,13 @@ Seed = Annotated[int, Field(ge=0, le=2**63)]
 Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
 OWN_VIEW = "own"
 _CHECKED = "checked"
+_SIZE = "The size of images is `view: {size: 224}`, or `view.size` as an override."
+_RATE = "The learning rate is `training: {learning_rate: ...}`, or `training.learning_rate` as an override."
+# What other tools call a setting -> where it is here.
+ELSEWHERE = {
+    **dict.fromkeys(("image_size", "img_size", "input_size", "resolution"), _SIZE),
+    **dict.fromkeys(("lr", "learning_rate"), _RATE),
+}
 
 
 class ConfigError(ProbMetricError, ValueError):
@@ -119,9 +126,24 @@ class ObjectiveChoice(_Registered):
 
 
 class BackboneChoice(_Registered):
-    """A backbone."""
+    """A backbone; a tag of timm's with its weight set, `resnet50.tv_in1k`, stands for backbone timm with that tag."""
 
     registry = models.REGISTRY
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_tag(cls, value: Any) -> Any:
+        return with_tag(value)
+
+
+def with_tag(value: Any) -> Any:
+    """Return a backbone's name or mapping with `name: timm, tag: <name>` in place of one of timm's tags."""
+    fields = {"name": value} if isinstance(value, str) else value
+    name = fields.get("name") if isinstance(fields, dict) else None
+    if not isinstance(name, str) or "." not in name or name in models.REGISTRY.names():
+        return value
+    options = {"tag": name} | {key: option for key, option in fields.items() if key != "name"}
+    return {"name": "timm", **options}
 
 
 class NamedView(_Registered):
@@ -199,8 +221,9 @@ def _explain(model: type[BaseModel], problem: Any, where: str) -> str:
     location = [part for part in problem["loc"] if not str(part).startswith("function-")]
     place = f"{where}: {'.'.join(map(str, location)) or 'top level'}"
     if problem["type"] == "extra_forbidden":
-        fields = _fields_at(model, location[:-1])
-        return f"{place}: unknown key. {nearest(str(location[-1]), fields)}"
+        key = str(location[-1])
+        meant = ELSEWHERE.get(key) or nearest(key, _fields_at(model, location[:-1]))
+        return f"{place}: unknown key. {meant}"
     if problem["type"] == "value_error":
         return f"{place}: {problem['msg'].removeprefix('Value error, ')}"
     shown = problem["input"]

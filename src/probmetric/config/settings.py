@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -103,6 +104,11 @@ class EncoderSettings(Strict):
     def data(self) -> str:
         """Name of the prepared dataset: `glyphs`, `glyphs+noise0.2`."""
         return data_name(self.dataset, self.noise)
+
+    @property
+    def data_folder(self) -> Path:
+        """Folder of the prepared dataset."""
+        return Path(self.prepared) / self.data
 
     def plain(self) -> dict[str, Any]:
         """Return plain values for YAML and JSON; the class called with them gives equal settings."""

@@ -9,40 +9,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from probmetric.data.sources import REGISTRY, list_datasets
+from probmetric.data.sources import list_datasets
 from probmetric.lazy import exported
 
 if TYPE_CHECKING:
-    from probmetric.data.checks import Finding, doctor
+    from probmetric.data.checks import doctor
     from probmetric.data.manifest import DataError, load_columns, load_manifest, load_metadata, verify_digest
     from probmetric.data.noise import add_noise, inject_label_noise
     from probmetric.data.prepare import prepare_dataset
-    from probmetric.data.status import DatasetStatus, dataset_status, format_status
+    from probmetric.data.status import dataset_status, format_status
     from probmetric.data.store import ImageStore, open_images
 
-_HOME = {
-    "verify_digest": "manifest",
-    "Finding": "checks",
-    "doctor": "checks",
-    "DataError": "manifest",
-    "load_columns": "manifest",
-    "load_manifest": "manifest",
-    "load_metadata": "manifest",
-    "add_noise": "noise",
-    "inject_label_noise": "noise",
-    "prepare_dataset": "prepare",
-    "DatasetStatus": "status",
-    "dataset_status": "status",
-    "format_status": "status",
-    "ImageStore": "store",
-    "open_images": "store",
-}
-
 __all__ = [
-    "REGISTRY",
     "DataError",
-    "DatasetStatus",
-    "Finding",
     "ImageStore",
     "add_noise",
     "dataset_status",
@@ -58,5 +37,13 @@ __all__ = [
     "verify_digest",
 ]
 
+_HOME = {
+    **dict.fromkeys(("DataError", "load_columns", "load_manifest", "load_metadata", "verify_digest"), "manifest"),
+    **dict.fromkeys(("add_noise", "inject_label_noise"), "noise"),
+    **dict.fromkeys(("dataset_status", "format_status"), "status"),
+    **dict.fromkeys(("ImageStore", "open_images"), "store"),
+    "doctor": "checks",
+    "prepare_dataset": "prepare",
+}
 
 __getattr__ = exported(__name__, _HOME)

@@ -21,11 +21,10 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO, Any
 
 from probmetric.data.image_file import progress_bar
-from probmetric.data.manifest import DataError
+from probmetric.data.manifest import DataError, is_utf8
 
 MAX_RATIO, MIN_LIMIT = 200, 256 * 2**20
 MIN_MEMBER, MEMBERS = 64, 100_000
-SUFFIXES = (".tgz", ".tar.gz", ".tar", ".zip", ".tar.bz2", ".tar.xz")
 DAMAGE = (
     *(tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, LZMAError),
     *(EOFError, NotImplementedError, ValueError, OverflowError, struct.error),
@@ -34,7 +33,7 @@ _Member = tuple[str, int, IO[bytes]]
 
 
 def extract(archive: Path, target: Path, *, progress: bool = False) -> Path:
-    """Unpack `archive` into the new folder `target`; returns `target`, at once if it is there already.
+    """Unpack `archive` into the new folder `target`; return `target`, at once if it is there already.
 
     Raises:
         DataError: the archive is damaged, hostile or too large; names the member and the fix.
@@ -45,17 +44,16 @@ def extract(archive: Path, target: Path, *, progress: bool = False) -> Path:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     allowed = max(archive.stat().st_size // MIN_MEMBER, MEMBERS)
+    members = _zip_members if zipfile.is_zipfile(archive) else _tar_members
     name, left = "(start)", unpacked_limit(archive, partial)
     bar = progress_bar(f"unpack {archive.name}", progress, unit="B", unit_scale=True)
     try:
-        for number, (name, size, stream) in enumerate(_members(archive), start=1):
+        for number, (name, size, stream) in enumerate(members(archive), start=1):
             if number > allowed:
                 raise _hostile(archive, name, f"is one too many: more than {allowed:,} for an archive of this size")
-            path = _inside(archive, partial, name)
-            if path is None:
-                continue
-            left = copy_limited(archive, name, stream, path, left)
-            bar.update(size)
+            if path := _inside(archive, partial, name):
+                left = copy_limited(archive, name, stream, path, left)
+                bar.update(size)
     except DAMAGE as error:
         raise DataError(
             f"{archive} is damaged or truncated (after member {name!r}: {error}); get it again, or compare its size "
@@ -65,13 +63,6 @@ def extract(archive: Path, target: Path, *, progress: bool = False) -> Path:
         bar.close()
     partial.rename(target)
     return target
-
-
-def _members(archive: Path) -> Iterator[_Member]:
-    if zipfile.is_zipfile(archive):
-        yield from _zip_members(archive)
-    else:
-        yield from _tar_members(archive)
 
 
 def _zip_members(archive: Path) -> Iterator[_Member]:
@@ -89,19 +80,16 @@ def _zip_members(archive: Path) -> Iterator[_Member]:
 def _tar_members(archive: Path) -> Iterator[_Member]:
     with tarfile.open(archive, "r|*") as file:
         for info in file:
-            if info.isdir():
-                continue
-            if not info.isfile():
+            if not info.isfile() and not info.isdir():
                 raise _hostile(archive, info.name, "is a link or a device")
-            stream = file.extractfile(info)
-            if stream is not None:
+            if stream := file.extractfile(info):
                 yield info.name, info.size, stream
 
 
 def _inside(archive: Path, folder: Path, name: str) -> Path | None:
-    """Where member `name` goes; None if it is skipped."""
+    """Return where member `name` goes; None if it is skipped."""
     parts = PurePosixPath(name.replace("\\", "/")).parts
-    if any("\ud800" <= character <= "\udfff" for character in name):
+    if not is_utf8(name):
         raise _hostile(archive, name, "has a name that is not UTF-8")
     if name.startswith(("/", "\\")) or ".." in parts or PureWindowsPath(name).drive or "\0" in name:
         raise _hostile(archive, name, "would be written outside the target folder")
@@ -111,7 +99,7 @@ def _inside(archive: Path, folder: Path, name: str) -> Path | None:
 
 
 def unpacked_limit(archive: Path, folder: Path) -> int:
-    """How many bytes `archive` may unpack to in `folder`."""
+    """Return how many bytes `archive` may unpack to in `folder`."""
     return min(max(MAX_RATIO * archive.stat().st_size, MIN_LIMIT), shutil.disk_usage(folder).free)
 
 

@@ -7,11 +7,12 @@
     transparency, also by colour key     laid on white                                 counted
     16 bits per channel                  scaled to 8 bits                              counted
     floating point                       0 to 1 or 0 to 255; else from smallest to     counted
-                                         largest value; what is no number is black
+                                         largest value
     EXIF orientation                     turned upright                                counted
     several frames                       the first one                                 counted
     truncated, unreadable, no image, a   error that names the file
-    kind that is not read, without area
+    kind that is not read, without area,
+    pixels that are no finite numbers
     more than 80 million pixels          error that names the file
 
 The counts are in summary.json. There is no silent fallback: a black image never stands for an unreadable one.
@@ -19,32 +20,36 @@ The counts are in summary.json. There is no silent fallback: a black image never
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import io
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from probmetric.data.manifest import DataError
+from probmetric.data.manifest import DataError, refusing
 
 if TYPE_CHECKING:
     from PIL import Image
 
 MAX_PIXELS = 80_000_000
-FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM", "AVIF", "HEIF")
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
 # Endings of the files that are read; which bytes a file holds decides how.
 IMAGE_KINDS = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"),
-    *(".avif", ".heic", ".heif"),
+    *(".jp2", ".j2k", ".avif", ".heic", ".heif"),
 )
 # Endings of pictures that are not read: each is an error, or left out by name, never silently.
-UNREAD_KINDS = (".jp2", ".j2k", ".jxl", ".psd", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2")
+UNREAD_KINDS = (".jxl", ".psd", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2")
+# Endings whose reader may be missing: format, and how to get it.
 NEEDED = {
-    ".avif": "AVIF is read by Pillow 11.3 or later: pip install -U pillow",
-    ".heic": "HEIC is read where pillow-heif is installed: pip install pillow-heif",
-    ".heif": "HEIF is read where pillow-heif is installed: pip install pillow-heif",
+    **dict.fromkeys((".jp2", ".j2k"), ("JPEG2000", "pip install -U pillow")),
+    ".avif": ("AVIF", "pip install -U 'pillow>=11.3'"),
+    **dict.fromkeys((".heic", ".heif"), ("HEIF", "pip install 'probmetric[heif]'")),
 }
 Mode = Literal["RGB", "L"]
 ORIENTATION = 0x0112
@@ -52,8 +57,12 @@ TURNS = {
     2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_270", 7: "TRANSVERSE",
     8: "ROTATE_90",
 }  # fmt: skip
+CONVERT = "convert it to JPEG or PNG"
 JPEG, END = b"\xff\xd8\xff", b"\xff\xd9"
-APP1, FRAMES, SCAN = 0xE1, (0xC0, 0xC1, 0xC2), 0xDA
+
+
+class _UnusableError(ValueError):
+    """What is wrong with an image that can be read."""
 
 
 class Decoded(NamedTuple):
@@ -65,10 +74,8 @@ class Decoded(NamedTuple):
 
 def decode_file(path: Path, *, mode: Mode = "RGB", shorter_side: int | None = None) -> Decoded:
     """Decode an image file; see `decode`."""
-    try:
+    with refusing(f"{path} cannot be read", "the dataset is incomplete", OSError):
         data = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}); the dataset is incomplete.") from error
     return decode(data, str(path), mode=mode, shorter_side=shorter_side)
 
 
@@ -87,15 +94,26 @@ def decode(data: bytes, name: str, *, mode: Mode = "RGB", shorter_side: int | No
     """
     from PIL import Image, UnidentifiedImageError
 
-    try:
-        image = Image.open(io.BytesIO(data), formats=_formats())
-    except UnidentifiedImageError as error:
-        raise DataError(f"{name} {_not_read(data, name)}.") from error
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise _too_large(name, error) from error
-    except Exception as error:  # a reader of other people's bytes may stumble anywhere
-        raise DataError(f"{name} is truncated or damaged ({error}); get the dataset again.") from error
+    with _concerning(name):
+        try:
+            image = Image.open(io.BytesIO(data), formats=_formats())
+        except UnidentifiedImageError as error:
+            raise DataError(f"{name} {_not_read(data, name)}.") from error
     return decoded(image, name, mode=mode, shorter_side=shorter_side)
+
+
+@contextlib.contextmanager
+def _concerning(name: str) -> Iterator[None]:
+    """Turn whatever a reader of other people's bytes stumbles over into a `DataError` that names the image."""
+    from PIL import Image
+
+    with refusing(f"{name} is truncated or damaged", "get the dataset again"):
+        try:
+            yield
+        except _UnusableError as error:
+            raise DataError(f"{name} {error}; mend the image, or leave it out.") from error
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+            raise _too_large(name, error) from error
 
 
 def decoded(
@@ -112,20 +130,12 @@ def decoded(
     Raises:
         DataError: it has no area, more than `MAX_PIXELS` pixels, or was opened from a file that is damaged.
     """
-    from PIL import Image
-
     if not image.width * image.height:
         raise DataError(f"{name} has no area ({image.width}x{image.height} pixels); leave it out.")
     if image.width * image.height > MAX_PIXELS:
         raise _too_large(name, f"{image.width}x{image.height} pixels")
-    try:
+    with _concerning(name):
         return _decoded(image, mode, shorter_side)
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise _too_large(name, error) from error
-    except (DataError, MemoryError):
-        raise
-    except Exception as error:  # a reader of other people's bytes may stumble anywhere
-        raise DataError(f"{name} is truncated or damaged ({error}); get the dataset again.") from error
 
 
 def _decoded(image: Image.Image, mode: Mode, shorter_side: int | None) -> Decoded:
@@ -140,11 +150,17 @@ def _decoded(image: Image.Image, mode: Mode, shorter_side: int | None) -> Decode
     return Decoded(pixels[..., None] if pixels.ndim == 2 else pixels, (*remarks, *more))
 
 
-def unread_kinds() -> tuple[str, ...]:
-    """Return the endings of pictures that are not read with what is installed."""
-    formats = _formats()
-    avif = () if "AVIF" in formats else (".avif",)
-    return (*UNREAD_KINDS, *avif, *(() if "HEIF" in formats else (".heic", ".heif")))
+def unread_advice(names: Iterable[str]) -> str:
+    """Return how many pictures of which kinds are not read with what is installed, and what to do; "" for none."""
+    lacking = (kind for kind, (form, _) in NEEDED.items() if form not in _formats())
+    unread = {*UNREAD_KINDS, *lacking}
+    pictures = [name for name in names if Path(name).suffix.lower() in unread]
+    kinds = Counter(Path(name).suffix.lower() for name in pictures)
+    if not pictures:
+        return ""
+    advice = {kind: NEEDED[kind][1] if kind in NEEDED else CONVERT for kind in kinds}
+    fixes = "; ".join(f"{count} {kind}: {advice[kind]}" for kind, count in sorted(kinds.items()))
+    return f"{len(pictures)} picture(s) of kinds that are not read, such as {pictures[0]} ({fixes})"
 
 
 def _too_large(name: str, what: object) -> DataError:
@@ -157,9 +173,9 @@ def _not_read(data: bytes, name: str) -> str:
     if not data:
         return "is empty; get the dataset again"
     if kind in NEEDED:
-        return f"cannot be read; {NEEDED[kind]}, or convert it to JPEG or PNG"
+        return f"cannot be read; {NEEDED[kind][1]}, or {CONVERT}"
     if kind in UNREAD_KINDS:
-        return f"is of a kind that is not read ({kind}); convert it to JPEG or PNG"
+        return f"is of a kind that is not read ({kind}); {CONVERT}"
     return f"is no image (it begins with {data[:8]!r}); get the dataset again"
 
 
@@ -177,7 +193,7 @@ def _formats() -> tuple[str, ...]:
 
 
 def decode_jpeg(data: np.ndarray) -> np.ndarray | None:
-    """Pixels (H, W, 3) uint8 of a plain RGB JPEG (L,) uint8, a third faster than PIL and equal to it bit for bit.
+    """Return pixels (H, W, 3) uint8 of a plain RGB JPEG (L,) uint8, a third faster than PIL and equal to the bit.
 
     None where torchvision is not installed or cannot read the data; `decode` then reads it or says what is wrong.
     """
@@ -215,21 +231,21 @@ def _upright(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
 
 
 def _plain(image: Image.Image, mode: Mode) -> tuple[Image.Image, tuple[str, ...]]:
-    """8-bit RGB or L, and what had to be decided."""
+    """Return the image as 8-bit RGB or L, and what had to be decided."""
     from PIL import Image
 
-    found = image.mode
-    if found == "F":
+    kind = image.mode
+    if kind == "F":
         values, remark = _floats(np.asarray(image))
         return Image.fromarray(values).convert(mode), (remark,)
-    if found.startswith("I"):
+    if kind.startswith("I"):
         values = np.asarray(image).astype(np.float64)
-        top = 65535.0 if values.max(initial=0.0) > 255 or found.startswith("I;16") else 255.0
+        top = 65535.0 if values.max(initial=0.0) > 255 or kind.startswith("I;16") else 255.0
         grey = Image.fromarray(np.rint(np.clip(values / top, 0, 1) * 255).astype(np.uint8))
         return grey.convert(mode), ("16 bits per channel scaled to 8",)
-    if found == mode and "transparency" not in image.info:
+    if kind == mode and "transparency" not in image.info:
         return image, ()
-    if found in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+    if kind in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
         layer = image.convert("RGBA")
         white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
         return Image.alpha_composite(white, layer).convert(mode), ("transparency laid on white",)
@@ -239,17 +255,16 @@ def _plain(image: Image.Image, mode: Mode) -> tuple[Image.Image, tuple[str, ...]
         "P": "palette colours",
         "RGB": "luma of a colour image",
     }
-    return image.convert(mode), (names.get(found, f"{found} converted to {mode}"),)
+    return image.convert(mode), (names.get(kind, f"{kind} converted to {mode}"),)
 
 
 def _floats(values: np.ndarray) -> tuple[np.ndarray, str]:
     """Return floating-point values (H, W) as 8 bits, and what had to be decided."""
     numbers = np.isfinite(values)
     if not numbers.all():
-        if not numbers.any():
-            raise ValueError("none of its pixels is a number")
-        grey, remark = _floats(np.where(numbers, values, values[numbers].min()))
-        return np.where(numbers, grey, np.uint8(0)), f"{remark}; pixels that are no numbers are black"
+        raise _UnusableError(
+            f"has {numbers.size - numbers.sum():,} of {numbers.size:,} pixels that are no finite numbers"
+        )
     low, high = float(values.min()), float(values.max())
     if low >= 0 and high <= 1:
         low, high, remark = 0.0, 1.0, "floating point, 0 to 1, scaled to 8 bits"
@@ -273,41 +288,26 @@ def _reduced(image: Image.Image, shorter_side: int) -> Image.Image:
 
 
 def plain_jpeg_shape(data: bytes) -> tuple[int, int, int] | None:
-    """(H, W, 3) of a complete, upright JPEG of three 8-bit channels; None for anything else.
+    """Return (H, W, 3) of a complete, upright JPEG of three 8-bit channels; None for anything else.
 
-    Read from the markers before the picture and the one that ends the file, without decoding.
+    Read from what stands before the picture and the marker that ends the file, without decoding.
     """
     if data[:3] != JPEG or data[-1024:].rstrip(b"\0")[-2:] != END:
         return None
-    at, shape = 2, None
-    while at + 10 <= len(data) and data[at] == 0xFF:
-        kind, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
-        if kind == APP1 and data[at + 4 : at + 8] == b"Exif" and _turned(data[at + 10 : at + 2 + length]):
-            return None
-        if kind == SCAN:
-            return shape
-        if kind in FRAMES:
-            height, width = (int.from_bytes(data[at + k : at + k + 2], "big") for k in (5, 7))
-            plain = data[at + 4] == 8 and data[at + 9] == 3 and 0 < height * width <= MAX_PIXELS
-            shape = (height, width, 3) if plain else None
-        at += 1 if kind == 0xFF else 2 + length
-    return None
-
-
-def _turned(exif: bytes) -> bool:
-    """Whether EXIF data ask for another orientation than the one stored; so do data that cannot be read."""
     from PIL import Image
 
     try:
-        found = Image.Exif()
-        found.load(exif)
-        return int(found.get(ORIENTATION, 1)) != 1
-    except Exception:  # EXIF data are written by many programs, and some of it is no EXIF data
-        return True
+        with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
+            width, height = image.size
+            upright = image.getexif().get(ORIENTATION, 1) == 1
+            plain = image.mode == "RGB" and upright and 0 < height * width <= MAX_PIXELS
+            return (height, width, 3) if plain else None
+    except Exception:  # a header that cannot be read: whoever decodes it says so
+        return None
 
 
 def as_png(pixels: np.ndarray) -> bytes:
-    """Pixels (H, W, C) uint8 as a PNG file."""
+    """Return pixels (H, W, C) uint8 as a PNG file."""
     from PIL import Image
 
     buffer = io.BytesIO()

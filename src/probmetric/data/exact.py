@@ -22,6 +22,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from probmetric.data.manifest import load_columns
+from probmetric.data.sources._faces import TEXT_FACES, fit, render
+from probmetric.data.store import open_images
+
 Doubles = NDArray[np.float64]
 SIDE, BOX, SHIFTS = 16, 12, (-1, 0, 1)
 PAPER, INK = 112.0, 32.0
@@ -39,17 +43,15 @@ class Templates:
 
     @classmethod
     def of(cls, characters: Sequence[str]) -> Templates:
-        """Templates of letters, a class each, in every shift and in the first faces that have them.
+        """Make templates of letters, a class each, in every shift and in the first faces that have them.
 
         Raises:
             DataError: matplotlib, whose fonts are read, is not installed.
         """
-        from probmetric.data.sources._faces import TEXT_FACES, fit, render
-
         glyphs = render(characters, TEXT_FACES)
         ink, owner = [], []
         for number, character in enumerate(characters):
-            masks = [glyphs[face, character].mask for face in TEXT_FACES if (face, character) in glyphs][:FACES]
+            masks = [glyphs[face, character] for face in TEXT_FACES if (face, character) in glyphs][:FACES]
             for mask in masks:
                 small = fit(mask, BOX)
                 assert small is not None  # the glyph has ink
@@ -58,7 +60,7 @@ class Templates:
         return cls(np.stack(ink).reshape(len(ink), -1).astype(np.float64), np.array(owner))
 
     def posterior(self, images: NDArray[np.uint8]) -> Doubles:
-        """P(class | image) (N, C) of `images` (N, ...) of as many pixels; rows sum to 1."""
+        """Return P(class | image) (N, C) of `images` (N, ...) of as many pixels; rows sum to 1."""
         flat = np.asarray(images).reshape(len(images), -1)
         if flat.dtype != np.uint8 or flat.shape[1] != self.ink.shape[1]:
             raise ValueError(
@@ -71,18 +73,18 @@ class Templates:
     def _posterior(self, flat: NDArray[np.uint8], tables: Sequence[Doubles]) -> Doubles:
         starts = np.flatnonzero(np.diff(self.owner, prepend=-1))
         size = np.diff(np.append(starts, len(self.owner)))
-        found = []
+        joints = []
         for paper, ink in tables:
             each = paper[flat].sum(axis=1)[:, None] + (ink - paper)[flat] @ self.ink.T
             top = np.maximum.reduceat(each, starts, axis=1)
             sums = np.add.reduceat(np.exp(each - np.repeat(top, size, axis=1)), starts, axis=1)
-            found.append(top + np.log(sums / size))
-        joint = np.logaddexp.reduce(found, axis=0)
+            joints.append(top + np.log(sums / size))
+        joint = np.logaddexp.reduce(joints, axis=0)
         return np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True))
 
 
 def shifted(ink: NDArray[np.bool_], down: int, right: int) -> NDArray[np.bool_]:
-    """The box (BOX, BOX) in the middle of the square (SIDE, SIDE), moved."""
+    """Return the box (BOX, BOX) in the middle of the square (SIDE, SIDE), moved."""
     square = np.zeros((SIDE, SIDE), dtype=bool)
     top, left = (SIDE - BOX) // 2 + down, (SIDE - BOX) // 2 + right
     square[top : top + BOX, left : left + BOX] = ink
@@ -90,7 +92,7 @@ def shifted(ink: NDArray[np.bool_], down: int, right: int) -> NDArray[np.bool_]:
 
 
 def log_likelihoods(sigma: float) -> Doubles:
-    """Log P(v | t, sigma) (2, 256) of the pixel values v on paper and on ink."""
+    """Return log P(v | t, sigma) (2, 256) of the pixel values v on paper and on ink."""
     from scipy.special import log_ndtr
 
     edges = np.append(np.append(-np.inf, np.arange(255) + 0.5), np.inf)
@@ -105,20 +107,17 @@ def log_likelihoods(sigma: float) -> Doubles:
 
 
 def drawn(templates: Templates, owner: int, sigma: float, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """An image (SIDE, SIDE, 1) of class `owner` at noise level `sigma`."""
+    """Draw an image (SIDE, SIDE, 1) of class `owner` at noise level `sigma`."""
     ink = templates.ink[rng.choice(np.flatnonzero(templates.owner == owner))]
     noisy = PAPER + INK * (ink + sigma * rng.standard_normal(len(ink)))
     return np.clip(np.rint(noisy), 0, 255).astype(np.uint8).reshape(SIDE, SIDE, 1)
 
 
 def split_posterior(folder: str | Path, index: NDArray[np.int64]) -> tuple[Doubles, NDArray[np.int64]]:
-    """P(class | image) (n, C) of the rows `index` (n,) of a prepared `letters_exact`, of one split; labels (C,)."""
-    from probmetric.data.manifest import load_columns
-    from probmetric.data.store import open_images
-
+    """Return P(class | image) (n, C) of the rows `index` (n,), of one split of `letters_exact`, and labels (C,)."""
     columns = load_columns(folder, ["label", "split", "character"])
-    mine = columns["split"] == columns["split"][index[0]]
-    labels, first = np.unique(columns["label"][mine], return_index=True)
-    templates = Templates.of(columns["character"][mine][first].tolist())
+    same = columns["split"] == columns["split"][index[0]]
+    labels, first = np.unique(columns["label"][same], return_index=True)
+    templates = Templates.of(columns["character"][same][first].tolist())
     store = open_images(Path(folder))
     return templates.posterior(np.stack([store[int(row)] for row in index])), labels

@@ -14,10 +14,9 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -47,17 +46,7 @@ class Stored(NamedTuple):
 
 
 ImageOf = Callable[[int], "Stored | np.ndarray"]
-
-
-@runtime_checkable
-class Divisible(Protocol):
-    """A reader that knows all paths: a process that reads some rows is sent those."""
-
-    def __call__(self, row: int) -> Stored | np.ndarray:
-        """Read image `row`."""
-
-    def part(self, rows: range) -> ImageOf:
-        """Return the reader of these rows alone."""
+"""row -> image; one with a method `part(rows: range) -> ImageOf` gives a process the reader of its rows alone."""
 
 
 class Placed(NamedTuple):
@@ -78,15 +67,24 @@ class Placed(NamedTuple):
     unreadable: dict[int, str]
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """What is known of one image beside its bytes: (length, H, W, C), digest, remarks, mark, what is wrong with it."""
+ENTRY = np.dtype(
+    [(name, np.int32) for name in ("length", "height", "width", "channels")]
+    + [("sha256", np.void, 32), ("mark", np.uint8, 32)]  # type: ignore[list-item]
+)
 
-    numbers: tuple[int, int, int, int] = (0, 0, 0, 0)
-    sha256: bytes = bytes(32)
-    remarks: tuple[str, ...] = ()
-    mark: bytes = b""
-    problem: str = ""
+
+class _Segment(NamedTuple):
+    """What is known of the n images of a segment file.
+
+    Attributes:
+        entries: of `ENTRY` (n,); zeros for images that cannot be read.
+        problems: row -> what is wrong with it.
+        remarks: (row, decision taken while decoding).
+    """
+
+    entries: np.ndarray
+    problems: dict[int, str]
+    remarks: list[tuple[int, str]]
 
 
 def workers_available() -> int:
@@ -104,19 +102,36 @@ def write_images(path: Path, read: ImageOf, names: np.ndarray, *, workers: int =
         workers: processes that decode.
         title: shown by a progress bar; "" for none.
     """
-    whole, found = hashlib.sha256(), _Collected(len(names))
+    whole, done = hashlib.sha256(), 0
+    columns = {str(name): np.zeros(len(names), dtype=ENTRY[name]) for name in ENTRY.names or ()}
+    unreadable: dict[int, str] = {}
+    remarks: dict[str, tuple[int, int]] = {}
     with progress_bar(title, bool(title), total=len(names), unit="image") as bar, path.open("xb") as images:
-        for segment, entries in _segments(path.parent, read, names, workers):
-            with segment.open("rb") as part:
+        for file, segment in _segments(path.parent, read, names, workers):
+            with file.open("rb") as part:
                 while block := part.read(2**20):
                     whole.update(block)
                     images.write(block)
-            segment.unlink()
-            found.add(entries)
-            bar.update(len(entries))
-            if len(found.unreadable) > TOO_MANY:
+            file.unlink()
+            count = len(segment.entries)
+            for name, values in columns.items():
+                if segment.entries[name].any():  # memory that is not written to is not taken
+                    values[done : done + count] = segment.entries[name]
+            unreadable |= {done + row: problem for row, problem in segment.problems.items()}
+            for row, remark in segment.remarks:
+                number, first = remarks.get(remark, (0, done + row))
+                remarks[remark] = (number + 1, first)
+            done += count
+            bar.update(count)
+            if len(unreadable) > TOO_MANY:
                 break
-    return Placed(found.columns(), found.notes(names), whole.hexdigest(), found.marks, found.unreadable)
+    length, marks = columns.pop("length").astype(np.int64), columns.pop("mark")
+    columns["offset"] = np.cumsum(length) - length
+    if not np.array_equal(length, columns["height"] * columns["width"] * columns["channels"]):
+        columns["length"] = length
+    listed = sorted(remarks.items())
+    notes = [f"{number} image(s): {remark} (e.g. {text(names[row])})" for remark, (number, row) in listed]
+    return Placed(columns, notes, whole.hexdigest(), marks, unreadable)
 
 
 def progress_bar(title: str, shown: bool, **options: Any) -> tqdm[Any]:
@@ -127,49 +142,8 @@ def progress_bar(title: str, shown: bool, **options: Any) -> tqdm[Any]:
     return tqdm(desc=title, disable=not shown, **options, **quiet)
 
 
-class _Collected:
-    """Entries of N images as arrays: with a million images each Python object counts."""
-
-    def __init__(self, count: int) -> None:
-        self.done = 0
-        self._numbers = np.zeros((count, 4), dtype=np.int32)
-        self._sha256 = np.zeros((count, 32), dtype=np.uint8)
-        self.marks = np.zeros((count, 32), dtype=np.uint8)
-        self.unreadable: dict[int, str] = {}
-        self._remarks: dict[str, tuple[int, int]] = {}
-
-    def add(self, entries: list[_Entry]) -> None:
-        """Add the entries of the next images."""
-        for row, entry in enumerate(entries, start=self.done):
-            self._numbers[row] = entry.numbers
-            self._sha256[row] = np.frombuffer(entry.sha256, dtype=np.uint8)
-            if entry.mark:
-                self.marks[row] = np.frombuffer(entry.mark, dtype=np.uint8)
-            if entry.problem:
-                self.unreadable[row] = entry.problem
-            for remark in entry.remarks:
-                number, first = self._remarks.get(remark, (0, row))
-                self._remarks[remark] = (number + 1, first)
-        self.done += len(entries)
-
-    def columns(self) -> dict[str, np.ndarray]:
-        """Return the manifest columns."""
-        length, height, width, channels = self._numbers.T
-        ends = np.cumsum(length, dtype=np.int64)
-        columns = {"sha256": self._sha256.view("V32").reshape(-1), "offset": ends - length}
-        columns |= {"height": height.copy(), "width": width.copy(), "channels": channels.copy()}
-        if not np.array_equal(length, height * width * channels):
-            columns["length"] = length.astype(np.int64)
-        return columns
-
-    def notes(self, names: np.ndarray) -> list[str]:
-        """Return the remarks for summary.json."""
-        remarks = sorted(self._remarks.items())
-        return [f"{number} image(s): {remark} (e.g. {text(names[row])})" for remark, (number, row) in remarks]
-
-
-def _segments(folder: Path, read: ImageOf, names: np.ndarray, workers: int) -> Iterator[tuple[Path, list[_Entry]]]:
-    """Yield segment files in order, with the entries of their images."""
+def _segments(folder: Path, read: ImageOf, names: np.ndarray, workers: int) -> Iterator[tuple[Path, _Segment]]:
+    """Yield segment files in order, with what is known of their images."""
     starts = range(0, len(names), CHUNK)
     jobs = ((folder / f"segment-{start}.bin", range(start, min(start + CHUNK, len(names)))) for start in starts)
     if workers == 1 or len(starts) < 2:
@@ -187,7 +161,7 @@ def _segments(folder: Path, read: ImageOf, names: np.ndarray, workers: int) -> I
         except BrokenProcessPool as error:
             raise DataError(
                 f"a process decoding images for {folder} was killed (out of memory?); free memory, then run the same "
-                "command again."
+                "command again. A script of yours must call from below `if __name__ == '__main__':`."
             ) from error
         finally:
             pool.shutdown(cancel_futures=True)
@@ -195,26 +169,27 @@ def _segments(folder: Path, read: ImageOf, names: np.ndarray, workers: int) -> I
 
 def _portion(read: ImageOf, rows: range, names: np.ndarray) -> tuple[ImageOf, range, np.ndarray]:
     """Return what a process needs to read `rows`: not the paths of all images."""
-    part = names[rows.start : rows.stop]
-    return (read.part(rows), range(len(rows)), part) if isinstance(read, Divisible) else (read, rows, part)
+    part: Callable[[range], ImageOf] | None = getattr(read, "part", None)
+    names = names[rows.start : rows.stop]
+    return (part(rows), range(len(rows)), names) if part else (read, rows, names)
 
 
-def _write_segment(path: Path, read: ImageOf, rows: range, names: np.ndarray) -> list[_Entry]:
-    """Read the images `rows`, called `names`, into a segment file; return their entries."""
-    entries = []
+def _write_segment(path: Path, read: ImageOf, rows: range, names: np.ndarray) -> _Segment:
+    """Read the images `rows`, called `names`, into a segment file."""
+    segment = _Segment(np.zeros(len(rows), dtype=ENTRY), {}, [])
     with path.open("wb") as file:
-        for row, name in zip(rows, names, strict=True):
+        for place, (row, name) in enumerate(zip(rows, names, strict=True)):
             try:
                 image = read(row)
             except DataError as error:
-                entries.append(_Entry(problem=str(error)))
+                segment.problems[place] = str(error)
                 continue
             stored = image if isinstance(image, Stored) else Stored(image, image.shape)
             if stored.data.dtype != np.uint8 or len(stored.shape) != 3 or not all(stored.shape):
                 raise DataError(f"{text(name)} is {stored.data.dtype} {stored.shape}; expected uint8 (H, W, C).")
             data = np.ascontiguousarray(stored.data).data
             file.write(data)
-            height, width, channels = map(int, stored.shape)
-            digest = hashlib.sha256(data).digest()
-            entries.append(_Entry((data.nbytes, height, width, channels), digest, stored.remarks, stored.mark))
-    return entries
+            mark = np.frombuffer(stored.mark or bytes(32), dtype=np.uint8)
+            segment.entries[place] = (data.nbytes, *stored.shape, hashlib.sha256(data).digest(), mark)
+            segment.remarks.extend((place, remark) for remark in stored.remarks)
+    return segment

@@ -4,22 +4,23 @@
     photos/train/mug/001.jpg  photos/test/vase/...       folders per split: train, val, test, or training, valid,
                                                          validation, testing, in small or capital letters
 
-Without a test folder, val/ is the test split, as of ImageNet. Hidden folders (`.ipynb_checkpoints`) and files are
-none of the images. Pictures of kinds that are not read (`decode.UNREAD_KINDS`) are listed like the others: decoding
-says what to do. Links that lead out of the folder are listed apart, unless there is nothing else: folders of links
-are what DVC, git-annex and datalad make.
+Without a test folder, val/ is the test split, as of ImageNet; query/ and gallery/ are test images of two roles. Hidden
+folders and files (`.ipynb_checkpoints`, `.git`), and what servers and archives leave behind (`@eaDir`, `__MACOSX`), are
+none of the images. A class name in another Unicode form (NFC, NFD) is the same class. Pictures of kinds that are not
+read (`decode.unread_advice`) are listed like the others: decoding says what to do. Links that lead out of the folder
+are listed apart, unless there is nothing else: folders of links are what DVC, git-annex and datalad make.
 """
 
 from __future__ import annotations
 
 import os
-from collections import Counter
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from probmetric.data.decode import IMAGE_KINDS, UNREAD_KINDS, unread_kinds
+from probmetric.data.decode import IMAGE_KINDS, UNREAD_KINDS, unread_advice
 from probmetric.data.manifest import DataError
 
 PICTURES = (*IMAGE_KINDS, *UNREAD_KINDS)
@@ -27,7 +28,12 @@ SPLIT_FOLDERS = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("val", "valid", "validation"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
+    "query": "query",
+    "gallery": "gallery",
 }
+LEFT_BEHIND = frozenset(
+    ("__macosx", "@eadir", "#recycle", "#snapshot", "$recycle.bin", "system volume information", "lost+found")
+)
 
 
 class FolderImage(NamedTuple):
@@ -36,7 +42,7 @@ class FolderImage(NamedTuple):
     Attributes:
         path: below the folder, with `/`.
         class_name: the folder below the one read, or below that of its split; "" where it lies in none.
-        split: train, val or test; "" where folders name no splits.
+        split: train, val, test, query or gallery; "" where folders name no splits.
         group: the class and the folder below it, or the class and the file's name.
     """
 
@@ -55,12 +61,14 @@ class ImageFolder:
         images: its pictures, by path.
         links_out: paths of links that lead out of it, or nowhere, and are not followed.
         notes: decisions taken while reading.
+        unread: what to do about pictures of kinds that are not read; "" where there are none.
     """
 
     root: Path
     images: list[FolderImage]
     links_out: list[str]
     notes: list[str]
+    unread: str
 
     @property
     def names_splits(self) -> bool:
@@ -86,33 +94,33 @@ def read_image_folder(place: str | Path, *, follow_links: bool = False) -> Image
         paths, links_out = _walked(root, True)
     if not paths:
         raise DataError(f"{place} holds no images ({', '.join(IMAGE_KINDS)}); one folder per class is expected.")
-    kinds = Counter(kind for path in paths if (kind := Path(path).suffix.lower()) in unread_kinds())
-    shown = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-    notes = [f"{kinds.total()} picture(s) of kinds that are not read ({shown}): convert them"] if kinds else []
+    notes: list[str] = []
     splits = _split_folders(root, paths, notes)
     images = [_image(path, splits) for path in sorted(paths)]
-    return ImageFolder(root, images, sorted(links_out), notes)
+    return ImageFolder(root, images, sorted(links_out), notes, unread_advice(paths))
 
 
 def _image(path: str, splits: dict[str, str]) -> FolderImage:
     parts = path.split("/")
     split = splits.get(parts[0], "")
     inside = parts[1:] if split else parts
+    inside = [unicodedata.normalize("NFC", part) for part in inside]
     return FolderImage(path, inside[0] if len(inside) > 1 else "", split, "/".join(inside[:2]))
 
 
 def _split_folders(root: Path, paths: list[str], notes: list[str]) -> dict[str, str]:
     """Return folder below `root` -> split, empty where folders are classes.
 
-    Folders called as splits are splits where one of them is train, another one is not, and all hold further folders: a
-    class of trains lies beside other classes, not beside val or test.
+    Folders called as splits are splits where one of them is train, another one is not, or they are query and gallery,
+    and all hold further folders: a class of trains lies beside other classes, not beside val or test.
     """
     deep = {path.split("/", 1)[0] for path in paths if path.count("/") > 1}
     folders = {path.split("/", 1)[0] for path in paths if "/" in path}
     named = {name: SPLIT_FOLDERS[name.lower()] for name in sorted(folders & deep) if name.lower() in SPLIT_FOLDERS}
-    if "train" not in named.values() or len(set(named.values())) < 2:
+    splits = set(named.values())
+    if len(splits) < 2 or not ("train" in splits or splits >= {"query", "gallery"}):
         return {}
-    if len(set(named.values())) < len(named):
+    if len(splits) < len(named):
         raise DataError(f"{root}: of the folders {', '.join(named)} two name the same split; put them into one.")
     others = sorted(folders - set(named))
     if others:
@@ -120,7 +128,7 @@ def _split_folders(root: Path, paths: list[str], notes: list[str]) -> dict[str, 
             f"{root}: beside the folders of splits ({', '.join(named)}) there are others with images "
             f"({', '.join(others[:3])}); move them into a split, or out of the folder."
         )
-    if "test" not in named.values():
+    if not {"test", "query", "gallery"} & set(named.values()):
         (val,) = (name for name, split in named.items() if split == "val")
         notes.append(f"there is no test folder: {val}/ is the test split")
         named[val] = "test"
@@ -156,9 +164,13 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
     """
     try:
         with os.scandir(folder) as entries:
-            yield from (entry for entry in entries if not entry.name.startswith("."))
+            yield from (entry for entry in entries if not _left_out(entry.name))
     except OSError as error:
         raise DataError(f"{folder} cannot be read ({error.strerror}); make it readable, or move it away.") from error
+
+
+def _left_out(name: str) -> bool:
+    return name.startswith(".") or name.lower() in LEFT_BEHIND
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -180,8 +192,3 @@ def _inside(link: Path, root: Path) -> bool:
         return link.resolve(strict=True).is_relative_to(root)
     except (OSError, RuntimeError):  # links in a circle, or to nothing
         return False
-
-
-def readable_name(name: str) -> bool:
-    """Say whether a file's name can be stored as UTF-8."""
-    return not any("\ud800" <= character <= "\udfff" for character in name)

@@ -11,7 +11,9 @@ import inspect
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +23,8 @@ import numpy as np
 
 from probmetric.data.decode import Mode, decode, decode_file, decoded
 from probmetric.data.image_file import workers_available
-from probmetric.data.image_folder import ImageFolder, read_image_folder
-from probmetric.data.manifest import DataError, load_columns, verify_digest
+from probmetric.data.image_folder import read_image_folder
+from probmetric.data.manifest import MANIFEST, DataError, listed_problems, load_columns, verify_digest
 from probmetric.data.store import open_images
 
 if TYPE_CHECKING:
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from probmetric.data.views._base import Images
 
 log = logging.getLogger(__name__)
-SHOWN = 50
 
 
 @dataclass(frozen=True)
@@ -81,11 +82,8 @@ class LooseImages:
             import torch
 
             return torch.stack([_tensor(self.images[int(row)], self.eye.tensor) for row in rows])
-        return self._pixels(rows, self.eye)
-
-    def _pixels(self, rows: np.ndarray, eye: Eye) -> Iterator[np.ndarray]:
-        for row in rows:
-            yield pixels_of(self.images[int(row)], eye.mode, eye.shorter_side or None)
+        mode, side = self.eye.mode, self.eye.shorter_side or None
+        return (pixels_of(self.images[int(row)], mode, side) for row in rows)
 
 
 class _Lazy(Sequence[Any]):
@@ -124,49 +122,60 @@ def loose_images(
         DataError: not one name or class per image, or a name twice.
     """
     source = _source(images)
-    chosen = LooseImages(source.images, paths or source.paths, class_names or source.class_names)
-    for what, names in (("paths", chosen.paths), ("class_names", chosen.class_names)):
-        if len(names) != len(chosen):
-            raise DataError(f"{len(names)} {what} for {len(chosen)} images; give one of each.")
-    seen: set[str] = set()
-    for path in chosen.paths:
-        if path in seen:
-            raise DataError(f"{path!r} is named twice; a gallery knows its images by name.")
-        seen.add(path)
+    names = [unicodedata.normalize("NFC", name) for name in class_names or source.class_names]
+    chosen = LooseImages(source.images, paths or source.paths, names)
+    for what, listed in (("paths", chosen.paths), ("class_names", chosen.class_names)):
+        if len(listed) != len(chosen):
+            raise DataError(f"{len(listed)} {what} for {len(chosen)} images; give one of each.")
+    path, number = Counter(chosen.paths).most_common(1)[0] if chosen.paths else ("", 0)
+    if number > 1:
+        raise DataError(f"{path!r} is named twice; a gallery knows its images by name.")
     return chosen
 
 
 def _source(images: Any) -> LooseImages:
     if isinstance(images, str | os.PathLike) and Path(images).is_dir():
         place = Path(images)
-        return prepared_images(place) if (place / "manifest.parquet").is_file() else _in_folders([place])
+        return prepared_images(place) if (place / MANIFEST).is_file() else in_folders([place])
     if is_dataset(images):
         names = [f"image {number}" for number in range(len(images))]
         return LooseImages(dataset_images(images), names, item_classes(images))
     listed = sequence_of(images)
     if any(isinstance(image, str | os.PathLike) and Path(image).is_dir() for image in listed):
-        return _in_folders([Path(image) for image in listed])
+        return in_folders([Path(image) for image in listed])
     return LooseImages(listed, [named(image, number) for number, image in enumerate(listed)], [""] * len(listed))
 
 
-def _in_folders(places: Sequence[Path]) -> LooseImages:
-    """Return files of folders, and files; the class is the folder below the one named, or below that of a split."""
+def in_folders(places: Sequence[Path]) -> LooseImages:
+    """Return files, and files of folders, whose class is the folder below the one named, or below that of a split.
+
+    Links that lead out of a folder, or nowhere, are left out with a warning.
+
+    Raises:
+        DataError: there is no such place, or a folder holds no image.
+    """
     files: list[Path] = []
     classes: list[str] = []
     for place in places:
-        if place.is_dir():
-            folder = image_folder(place)
-            files += [place / image.path for image in folder.images]
-            classes += [_text(image.class_name) for image in folder.images]
-        else:
-            files += image_files(place)
+        if not place.is_dir():
+            if not place.exists():
+                raise DataError(f"{place} does not exist; name image files or folders with images.")
+            files.append(place)
             classes.append("")
-    return LooseImages(files, [_text(str(file)) for file in files], classes)
+            continue
+        folder = read_image_folder(place)
+        if folder.links_out:
+            left, example = len(folder.links_out), place / folder.links_out[0]
+            why = "lead out of %s, or nowhere, such as %s; copy the images."
+            log.warning("left out: %d link(s) that " + why, left, place, example)
+        files += [place / image.path for image in folder.images]
+        classes += [_storable(image.class_name) for image in folder.images]
+    return LooseImages(files, [_storable(str(file)) for file in files], classes)
 
 
-def _text(name: str) -> str:
+def _storable(name: str) -> str:
     """Return a name that can be stored: what is no UTF-8 in a file's name is written as an escape."""
-    return name.encode("utf-8", "backslashreplace").decode("utf-8") if name.isprintable() is False else name
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def prepared_images(folder: Path, splits: Sequence[str] = ()) -> LooseImages:
@@ -198,35 +207,6 @@ def sequence_of(images: Any, ndim: int = 3) -> Sequence[Any]:
 def named(image: Any, number: int) -> str:
     """Return what an image is called in answers and messages: its path, else its number."""
     return os.fspath(image) if isinstance(image, str | os.PathLike) else f"image {number}"
-
-
-def image_files(place: str | Path) -> list[Path]:
-    """Return the file `place`, or the image files below the folder `place`, in order.
-
-    Links that lead out of it, or nowhere, are left out with a warning.
-
-    Raises:
-        DataError: there is no such place, or it holds no image.
-    """
-    place = Path(place)
-    if place.is_dir():
-        return [place / image.path for image in image_folder(place).images]
-    if not place.exists():
-        raise DataError(f"{place} does not exist; name image files or folders with images.")
-    return [place]
-
-
-def image_folder(place: Path) -> ImageFolder:
-    """Read a folder with images; links that lead out of it, or nowhere, are left out with a warning."""
-    folder = read_image_folder(place)
-    if folder.links_out:
-        log.warning(
-            "left out: %d link(s) that lead out of %s, or nowhere, such as %s; copy the images.",
-            len(folder.links_out),
-            place,
-            place / folder.links_out[0],
-        )
-    return folder
 
 
 # ---- datasets ----------------------------------------------------------------------------------------------------
@@ -325,7 +305,8 @@ def _class_name(label: Any, classes: Sequence[str]) -> str:
     plain = label.item() if hasattr(label, "item") else label
     if not isinstance(plain, str | int):
         raise DataError(f"an item has the label {plain!r}; labels are whole numbers or names of classes.")
-    return str(classes[plain]) if isinstance(plain, int) and 0 <= plain < len(classes) else str(plain)
+    name = str(classes[plain]) if isinstance(plain, int) and 0 <= plain < len(classes) else str(plain)
+    return unicodedata.normalize("NFC", name)
 
 
 # ---- one image -----------------------------------------------------------------------------------------------------
@@ -391,9 +372,8 @@ def _tensor(image: Any, expected: tuple[int, ...]) -> Tensor:
 
 def problem_list(problems: Sequence[tuple[str, str]], total: int, advice: str) -> DataError:
     """Make one error of all images that cannot be used: (name, reason) of each of them, of `total`."""
-    shown = [f"  {name}: {reason}" for name, reason in problems[:SHOWN]]
-    more = [f"  and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
-    return DataError("\n".join([f"{len(problems)} of {total} images cannot be used; {advice}.", *shown, *more]))
+    head = f"{len(problems)} of {total} images cannot be used; {advice}."
+    return listed_problems(head, [f"{name}: {reason}" for name, reason in problems])
 
 
 def named_problems(images: Sequence[Any], unreadable: Mapping[int, DataError]) -> list[tuple[str, str]]:

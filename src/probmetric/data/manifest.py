@@ -7,8 +7,9 @@ digest             `sha256sum` lines of manifest and images, so `sha256sum -c di
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,8 +53,31 @@ class OptionError(ProbMetricError, ValueError):
     """An option is not allowed; the message states the value and what is."""
 
 
+@contextlib.contextmanager
+def refusing(what: str, fix: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Raise errors of `kinds`, by default whatever a reader of bytes stumbles over, as `what` (why); `fix`."""
+    errors = kinds or (Exception,)
+    try:
+        yield
+    except (DataError, MemoryError):
+        raise
+    except errors as error:
+        raise DataError(f"{what} ({getattr(error, 'strerror', None) or error}); {fix}.") from error
+
+
+def listed_problems(head: str, problems: Sequence[str], shown: int = 50) -> DataError:
+    """Make one error of all `problems`, a line for each."""
+    more = [f"  and {len(problems) - shown} more"] if len(problems) > shown else []
+    return DataError("\n".join([head, *(f"  {problem}" for problem in problems[:shown]), *more]))
+
+
+def is_utf8(name: str) -> bool:
+    """Say whether a name can be stored: it holds no bytes smuggled in from a file name that is not UTF-8."""
+    return name.isascii() or not any("\ud800" <= character <= "\udfff" for character in name)
+
+
 def rebuild_advice(folder: Path) -> str:
-    """How to get a sound prepared folder back."""
+    """Say how to get a sound prepared folder back."""
     name = folder.resolve().name
     return f"restore it with `dvc checkout`, or delete the folder and rebuild it with `probmetric data ensure {name}`"
 
@@ -89,46 +113,42 @@ def write_manifest(path: Path, columns: Mapping[str, np.ndarray], metadata: Mapp
 
 
 def text(value: Any) -> str:
-    """An element of a column of text, `str` or UTF-8 bytes."""
+    """Return an element of a column of text, `str` or UTF-8 bytes, as `str`."""
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _arrow(values: np.ndarray, kind: str | None) -> pa.Array:
-    """Column for pyarrow, made without `pa.array(ndarray)`, which imports pandas."""
+    """Make a column for pyarrow without `pa.array(ndarray)`, which imports pandas."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     if values.dtype.kind in "iuf":
         data = np.ascontiguousarray(values, dtype=kind)
         return pa.Array.from_buffers(pa.from_numpy_dtype(data.dtype), len(data), [None, pa.py_buffer(data)])
-    width = values.dtype.itemsize
-    if values.dtype.kind == "V":
-        return _of_one_width(values.tobytes().hex().encode(), len(values), 2 * width)
-    if values.dtype.kind == "S":
-        return pc.ascii_rtrim(_of_one_width(np.ascontiguousarray(values), len(values), width), "\0")
-    return pa.array(values.tolist(), type=kind)
+    plain: list[Any] = values.tolist()
+    if values.dtype.kind in "VS":
+        plain = [value.hex() if values.dtype.kind == "V" else value.decode() for value in plain]
+    return pa.array(plain, type=kind)
 
 
-def _of_one_width(data: bytes | np.ndarray, count: int, width: int) -> pa.Array:
-    """Strings of `width` bytes each."""
-    import pyarrow as pa
-
-    ends = np.arange(count + 1, dtype=np.int64) * width
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.large_string(), count, buffers).cast(pa.string())
+def counted(label: np.ndarray, split: np.ndarray) -> dict[str, Any]:
+    """Return the numbers of images and classes, in all and of every split, of labels (N,) and splits (N,)."""
+    counts = {
+        name: {"images": int((split == name).sum()), "classes": len(np.unique(label[split == name]))} for name in SPLITS
+    }
+    return {"images": len(label), "classes": len(np.unique(label)), "splits": counts}
 
 
 def read_summary(folder: str | Path, fix: str = "delete it and prepare the dataset again") -> dict[str, Any]:
-    """The summary of a prepared dataset: protocol, numbers of images and classes, options of its source.
+    """Read the summary of a prepared dataset: protocol, numbers of images and classes, options of its source.
 
     Raises:
         FileError: it is missing or damaged; the message says to `fix` it.
     """
     path = Path(folder) / SUMMARY
-    found = read_json(path, fix)
-    if not isinstance(found, dict) or not isinstance(found.get("splits"), dict):
+    summary = read_json(path, fix)
+    if not isinstance(summary, dict) or not isinstance(summary.get("splits"), dict):
         raise FileError(f"{path} is damaged (it has no splits); {fix}.")
-    return found
+    return summary
 
 
 def read_table(
@@ -163,7 +183,7 @@ def read_table(
 
 
 def values_of(table: pa.Table, name: str) -> np.ndarray:
-    """Column `name` as an array (N,), made without `to_numpy`, which imports pandas."""
+    """Return column `name` as an array (N,), made without `to_numpy`, which imports pandas."""
     import pyarrow as pa
 
     column = table.column(name).combine_chunks()
@@ -179,7 +199,7 @@ def values_of(table: pa.Table, name: str) -> np.ndarray:
 
 
 def _numbers(array: pa.Array) -> np.ndarray:
-    """View of a column of numbers (N,), N > 0."""
+    """Return a view of a column of numbers (N,), N > 0."""
     data = np.frombuffer(array.buffers()[1], dtype=np.dtype(str(array.type).replace("double", "float64")))
     return data[array.offset : array.offset + len(array)]
 
@@ -191,7 +211,7 @@ def load_columns(folder: str | Path, columns: Sequence[str]) -> dict[str, np.nda
 
 
 def load_metadata(folder: str | Path) -> dict[str, Any]:
-    """Facts stored in the manifest's header: `dataset`, `protocol`, `images`, for noisy labels the noise."""
+    """Return facts stored in the manifest's header: `dataset`, `protocol`, `images`, for noisy labels the noise."""
     return read_table(folder, ["index"])[1]
 
 
@@ -203,22 +223,22 @@ def load_manifest(folder: str | Path) -> pd.DataFrame:
     return frame
 
 
-def write_digest(folder: str | Path, names: list[str] | None = None, known: dict[str, str] | None = None) -> None:
+def write_digest(folder: str | Path, names: list[str] | None = None, digests: dict[str, str] | None = None) -> None:
     """Write the digest of a prepared folder.
 
     Args:
         folder: the prepared folder.
         names: files to list, relative to the folder. None: the manifest and the pixels it names; if the folder has a
             digest that passes the quick check, the same text is written again without reading the pixels.
-        known: digests that need not be computed again.
+        digests: those that need not be computed again.
     """
-    folder, known = Path(folder), dict(known or {})
+    folder, digests = Path(folder), dict(digests or {})
     if names is None:
         names = [MANIFEST, _images_name(folder)]
         if (folder / DIGEST).is_file():
             verify_digest(folder)
-            known = read_digest(folder)
-    lines = [f"{known.get(name) or sha256_file(folder / name)}  {name}\n" for name in names]
+            digests = read_digest(folder)
+    lines = [f"{digests.get(name) or sha256_file(folder / name)}  {name}\n" for name in names]
     write_text(folder / DIGEST, "".join(lines))
 
 
@@ -228,20 +248,18 @@ def _images_name(folder: Path) -> str:
 
 
 def read_digest(folder: str | Path) -> dict[str, str]:
-    """File name relative to the folder -> SHA-256."""
+    """Return the SHA-256 of each file, by its name relative to the folder."""
     path = Path(folder) / DIGEST
     try:
         text = read_text(path, rebuild_advice(Path(folder)))
     except FileError as error:
         raise DataError(str(error)) from error
-    try:
+    with refusing(f"{path} is not in `sha256sum` format", rebuild_advice(Path(folder)), ValueError):
         pairs = [line.split("  ", 1) for line in text.splitlines()]
-        known = {name: value for value, name in pairs}
-    except ValueError as error:
-        raise DataError(f"{path} is not in `sha256sum` format; {rebuild_advice(Path(folder))}.") from error
-    if MANIFEST not in known or not any(Path(name).name == IMAGES for name in known):
+        digests = {name: value for value, name in pairs}
+    if MANIFEST not in digests or not any(Path(name).name == IMAGES for name in digests):
         raise DataError(f"{path} does not list {MANIFEST} and {IMAGES}; {rebuild_advice(Path(folder))}.")
-    return known
+    return digests
 
 
 def verify_digest(folder: str | Path, *, quick: bool = True) -> None:

@@ -15,7 +15,7 @@ PLAIN, CROWD = 24, 400
 
 
 def mark_of(pixels: np.ndarray) -> bytes:
-    """The mark, 32 bytes, of an image (H, W, C) uint8; zeros where there is too little structure."""
+    """Return the mark, 32 bytes, of an image (H, W, C) uint8; zeros where there is too little structure."""
     from PIL import Image
 
     image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).convert("L")
@@ -25,30 +25,35 @@ def mark_of(pixels: np.ndarray) -> bytes:
     return np.packbits(brighter).tobytes() if PLAIN <= count <= brighter.size - PLAIN else bytes(32)
 
 
-def alike(marks: np.ndarray) -> np.ndarray:
-    """Number (N,) of the set of images that look the same each one belongs to; `marks` (N, 32) uint8.
+def alike(marks: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Return the number (N,) of the set of images that are or look the same each one belongs to.
 
     Being alike is handed on: if a looks like b and b like c, all three have one number.
+
+    Args:
+        marks: of the images (N, 32) uint8; zeros where there is none.
+        keys: what equal images share (N,).
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    count = len(marks)
+    order = np.argsort(keys, kind="stable")
+    equal = keys[order[1:]] == keys[order[:-1]]
+    pairs = [np.stack([order[:-1][equal], order[1:][equal]], axis=1)]
     marked = np.flatnonzero(marks.any(axis=1))
-    pairs = [np.empty((0, 2), dtype=np.int64)]
     for piece in range(PIECES):
-        keys = np.ascontiguousarray(marks[marked, 4 * piece : 4 * piece + 4]).view(np.uint32).reshape(-1)
-        order = np.argsort(keys, kind="stable")
-        for members in np.split(marked[order], np.flatnonzero(np.diff(keys[order])) + 1):
+        parts = np.ascontiguousarray(marks[marked, 4 * piece : 4 * piece + 4]).view(np.uint32).reshape(-1)
+        order = np.argsort(parts, kind="stable")
+        for members in np.split(marked[order], np.flatnonzero(np.diff(parts[order])) + 1):
             if 2 <= len(members) <= CROWD:
                 pairs.append(_near(members, marks))
     first, second = np.concatenate(pairs).T
-    graph = coo_array((np.ones(len(first), dtype=bool), (first, second)), shape=(count, count))
+    graph = coo_array((np.ones(len(first), dtype=bool), (first, second)), shape=(len(keys), len(keys)))
     return np.asarray(connected_components(graph, directed=False)[1])
 
 
 def _near(members: np.ndarray, marks: np.ndarray) -> np.ndarray:
-    """Pairs (P, 2) of `members` (n,) whose marks differ little."""
+    """Return pairs (P, 2) of `members` (n,) whose marks differ little."""
     bits = np.unpackbits(marks[members], axis=1).astype(np.float32)
     size = bits.sum(axis=1)
     apart = size[:, None] + size[None] - 2 * bits @ bits.T

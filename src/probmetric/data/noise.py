@@ -19,7 +19,6 @@ from probmetric.data.manifest import (
     MANIFEST,
     SUMMARY,
     OptionError,
-    load_metadata,
     read_digest,
     read_summary,
     read_table,
@@ -130,7 +129,7 @@ def add_noise(
 
 
 def nearest_classes(prepared_folder: str | Path, count: int = NEIGHBOURS) -> np.ndarray:
-    """Training classes that look most alike: by Euclidean distance of the classes' mean 16x16 grey images.
+    """Return training classes that look most alike: by Euclidean distance of the classes' mean 16x16 grey images.
 
     Returns:
         Labels (C_train, K), nearest first, K = min(count, C_train - 1).
@@ -139,12 +138,8 @@ def nearest_classes(prepared_folder: str | Path, count: int = NEIGHBOURS) -> np.
     label, split = (values_of(table, name) for name in ("label", "split"))
     classes = np.unique(label[split == "train"])
     store = ImageStore(prepared_folder)
-    means = np.stack(
-        [
-            np.mean([_thumbnail(store[int(row)]) for row in np.flatnonzero((label == c) & (split == "train"))], 0)
-            for c in classes
-        ]
-    )
+    chosen = [np.flatnonzero((label == c) & (split == "train")).tolist() for c in classes]
+    means = np.stack([np.mean([_thumbnail(store[row]) for row in rows], axis=0) for rows in chosen])
     squared = (means**2).sum(1)
     distance = squared[:, None] + squared[None] - 2 * means @ means.T
     np.fill_diagonal(distance, np.inf)
@@ -153,14 +148,8 @@ def nearest_classes(prepared_folder: str | Path, count: int = NEIGHBOURS) -> np.
 
 
 def _thumbnail(pixels: np.ndarray, size: int = 16) -> np.ndarray:
-    """Mean grey values (size*size,) of an image (H, W, C), by PIL's box filter."""
+    """Return mean grey values (size*size,) of an image (H, W, C), by PIL's box filter."""
     from PIL import Image
 
     grey = pixels.mean(axis=2).round().astype(np.uint8)
     return np.asarray(Image.fromarray(grey).resize((size, size), Image.Resampling.BOX), dtype=np.float64).ravel()
-
-
-def realised_rate(folder: str | Path) -> float | None:
-    """Realised noise rate of a prepared folder; None if its labels are clean."""
-    rate: float | None = load_metadata(folder).get("noise", {}).get("realised_rate")
-    return rate

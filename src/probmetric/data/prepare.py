@@ -5,12 +5,23 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from probmetric.data.image_file import TOO_MANY, Placed, workers_available, write_images
-from probmetric.data.manifest import IMAGES, MANIFEST, SPLITS, SUMMARY, DataError, text, write_digest, write_manifest
+from probmetric.data.manifest import (
+    IMAGES,
+    MANIFEST,
+    SPLITS,
+    SUMMARY,
+    DataError,
+    counted,
+    listed_problems,
+    text,
+    write_digest,
+    write_manifest,
+)
 from probmetric.data.near import alike
 from probmetric.data.raw import RawFiles, raw_content
 from probmetric.data.sources import REGISTRY, Table
@@ -20,7 +31,7 @@ from probmetric.io.folders import check_replaceable, empty_folder, put_folder, s
 from probmetric.runs.source import is_own, module_digests, source_file
 
 PREPARED = "prepared dataset"
-WORTH_PROCESSES, UNREADABLE_SHOWN = 512, 50
+WORTH_PROCESSES = 512
 
 
 def prepare_dataset(
@@ -68,58 +79,43 @@ def prepare_dataset(
         )
         table = source.read(files, seed=seed)
         check_table(name, table)
-        request = {"seed": seed, "options": options}
         made_from: dict[str, Any] = {"code": code} if (code := plugin_code(name)) else {}
         root, names = source.raw_files(files)
         if digest := raw_content(root, names, target):
             made_from |= {"source": name, "raw_content": digest}
         folder = empty_folder(work / "new")
-        content = _stored(folder, table, files, request, workers)
-        write_manifest(folder / MANIFEST, content.columns, {"dataset": name, **content.metadata})
-        write_json(folder / SUMMARY, content.summary | made_from)
-        write_digest(folder, [MANIFEST, IMAGES], {IMAGES: content.sha256})
+        _store(folder, table, files, {"seed": seed, "options": options, **made_from}, workers)
         put_folder(folder, target, PREPARED)
     return target
 
 
 def plugin_code(name: str) -> dict[str, str]:
-    """Module -> digest of the code of source `name` where it is a user's own; ours has `data.manifest.FORMAT`."""
+    """Return module -> digest of the code of source `name` where it is a user's own; ours has `manifest.FORMAT`."""
     module = REGISTRY.module(name)
     return {} if is_own(module) or source_file(module) is None else module_digests(module)
 
 
-class _Content(NamedTuple):
-    """What goes into the folder beside images.bin, whose digest is `sha256`."""
-
-    columns: dict[str, np.ndarray]
-    metadata: dict[str, Any]
-    summary: dict[str, Any]
-    sha256: str
-
-
-def _stored(folder: Path, table: Table, files: RawFiles, request: dict[str, Any], workers: int | None) -> _Content:
-    """Store the images of `table` in `folder`; its columns move to the result: with a million images each counts."""
+def _store(folder: Path, table: Table, files: RawFiles, request: dict[str, Any], workers: int | None) -> None:
+    """Write the images of `table` and what is known of them into `folder`; its columns are taken out of it."""
     names = table.columns["path"]
     title = f"prepare {files.name}" if files.progress else ""
-    placed = write_images(folder / IMAGES, table.image, names, workers=_workers(workers, table), title=title)
+    workers = workers or (workers_available() if len(names) >= WORTH_PROCESSES else 1)
+    workers = workers if hasattr(table.image, "part") else 1
+    placed = write_images(folder / IMAGES, table.image, names, workers=workers, title=title)
     readable, unread = _readable(table, placed)
     keep, repeats = repeated({**table.columns, **placed.columns}, placed.marks, readable)
     columns = taken([table.columns, placed.columns], keep)
-    metadata: dict[str, Any] = {"protocol": table.protocol, "images": ".", "bytes": (folder / IMAGES).stat().st_size}
+    metadata: dict[str, Any] = {"dataset": files.name, "protocol": table.protocol, "images": "."}
+    metadata["bytes"] = (folder / IMAGES).stat().st_size
+    summary = summarise(columns, table, [*files.notes, *table.notes, *placed.notes, *unread, *repeats]) | request
     if unread:
         metadata["left_out"] = len(placed.unreadable)
+        summary["left_out"] = [f"{text(names[row])}: {reason}" for row, reason in placed.unreadable.items()]
     if table.pairs:
         metadata["pairs"] = kept_pairs(table.pairs, keep)
-    summary = summarise(columns, table, [*files.notes, *table.notes, *placed.notes, *unread, *repeats], request)
-    if unread:
-        summary["left_out"] = [f"{text(names[row])}: {reason}" for row, reason in placed.unreadable.items()]
-    return _Content(columns, metadata, summary, placed.sha256)
-
-
-def _workers(wanted: int | None, table: Table) -> int:
-    if not table.parallel:
-        return 1
-    return wanted or (workers_available() if len(table.columns["path"]) >= WORTH_PROCESSES else 1)
+    write_manifest(folder / MANIFEST, columns, metadata)
+    write_json(folder / SUMMARY, summary)
+    write_digest(folder, [MANIFEST, IMAGES], {IMAGES: placed.sha256})
 
 
 @contextlib.contextmanager
@@ -141,7 +137,7 @@ def work_folder(target: Path) -> Iterator[Path]:
 
 
 def _readable(table: Table, placed: Placed) -> tuple[np.ndarray, list[str]]:
-    """Mask (N,) of the images that could be read, and a note about the others.
+    """Return the mask (N,) of the images that could be read, and a note about the others.
 
     Raises:
         DataError: there are others and they are not to be skipped.
@@ -150,18 +146,16 @@ def _readable(table: Table, placed: Placed) -> tuple[np.ndarray, list[str]]:
     mask[list(placed.unreadable)] = False
     if mask.all():
         return mask, []
-    listed = list(placed.unreadable.values())
-    if table.on_error == "skip" and len(listed) <= TOO_MANY and mask.any():
-        return mask, [f"{len(listed)} image(s) left out because they cannot be read; see left_out"]
-    if len(listed) == 1:
-        raise DataError(listed[0])
-    shown = [f"  {reason}" for reason in listed[:UNREADABLE_SHOWN]]
-    more = [f"  and {len(listed) - UNREADABLE_SHOWN} more"] if len(listed) > UNREADABLE_SHOWN else []
-    raise DataError("\n".join([f"{len(listed)} images cannot be read:", *shown, *more]))
+    reasons = list(placed.unreadable.values())
+    if table.on_error == "skip" and len(reasons) <= TOO_MANY and mask.any():
+        return mask, [f"{len(reasons)} image(s) left out because they cannot be read; see left_out"]
+    if len(reasons) == 1:
+        raise DataError(reasons[0])
+    raise listed_problems(f"{len(reasons)} images cannot be read:", reasons)
 
 
 def repeated(columns: dict[str, np.ndarray], marks: np.ndarray, readable: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """Which images stay: of one that occurs in two splits the test copy, then the validation copy.
+    """Say which images stay: of one that occurs in two splits the test copy, then the validation copy.
 
     Copies within one split stay, and are counted. The bytes remain in images.bin; only the rows go.
 
@@ -176,48 +170,49 @@ def repeated(columns: dict[str, np.ndarray], marks: np.ndarray, readable: np.nda
     rank = np.zeros(len(columns["split"]), dtype=np.int8)
     for number, name in enumerate(SPLITS):
         rank[columns["split"] == name] = number
-    halves = columns["sha256"].view(np.uint8).reshape(len(rank), -1)[:, :16]  # 128 bits tell images apart
-    _, key = np.unique(np.ascontiguousarray(halves).view("S16").reshape(-1), return_inverse=True)
-    same, notes = key, []
-    if marks.any():
-        key = _joined(key, alike(marks))
+    halves = columns["sha256"].astype("V16")  # 128 bits tell images apart
+    equal = np.unique(halves.view("S16"), return_inverse=True)[1]
+    same = alike(marks, equal) if marks.any() else equal
+    notes = _contradictions(columns, equal, readable)
     rank[~readable] = -1
-    keep = readable & (rank == _best(rank, key))
-    copies = readable & (rank < _best(rank, same))
+    keep = readable & (rank == _best(rank, same))
+    copies = readable & (rank < _best(rank, equal))
     for gone, what in ((copies, "a copy is"), (readable & ~keep & ~copies, "one that looks the same is")):
         paths = columns["path"][gone]
         if len(paths):
             shown = ", ".join(map(text, paths[:20])) + (" ..." if len(paths) > 20 else "")
             notes.append(f"{len(paths)} image(s) left out because {what} in a later split: {shown}")
-    within = int(keep.sum()) - len(np.unique(key[keep]))
+    within = int(keep.sum()) - len(np.unique(same[keep]))
     if marks.any() and within:
         notes.append(f"{within} image(s) look like another one of their split")
     return keep, notes
 
 
+def _contradictions(columns: dict[str, np.ndarray], equal: np.ndarray, readable: np.ndarray) -> list[str]:
+    """Return a note about images with the same pixels, whose numbers `equal` (N,) are one, under two classes."""
+    label = columns["label"]
+    lowest = np.full(equal.max(initial=-1) + 1, np.iinfo(np.int64).max)
+    highest = np.full_like(lowest, -1)
+    np.minimum.at(lowest, equal[readable], label[readable])
+    np.maximum.at(highest, equal[readable], label[readable])
+    rows = np.flatnonzero(readable & (lowest[equal] < highest[equal]))
+    if not len(rows):
+        return []
+    rows = rows[np.argsort(equal[rows], kind="stable")]
+    shown = ", ".join(f"{text(columns['path'][row])} ({columns['class_name'][row]})" for row in rows[:20])
+    more = " ..." if len(rows) > 20 else ""
+    return [f"{len(rows)} image(s) are contradictory duplicates, the same pixels under two classes: {shown}{more}"]
+
+
 def _best(rank: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """Latest split (N,) in which the image with the same `key` (N,) occurs."""
+    """Return the latest split (N,) in which the image with the same `key` (N,) occurs."""
     best = np.full(key.max(initial=-1) + 1, -1, dtype=np.int8)
     np.maximum.at(best, key, rank)
     return best[key]
 
 
-def _joined(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Sets (N,) of what is joined by either of two divisions (N,) into sets."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    count = len(first)
-    rows = np.concatenate([np.arange(count)] * 2)
-    columns = np.concatenate([count + first, count + first.max() + 1 + second])
-    size = int(columns.max()) + 1
-    graph = coo_array((np.ones(len(rows), dtype=bool), (rows, columns)), shape=(size, size))
-    found = connected_components(graph, directed=False)[1][:count]
-    return np.asarray(np.unique(found, return_inverse=True)[1])
-
-
 def taken(parts: Sequence[dict[str, np.ndarray]], keep: np.ndarray) -> dict[str, np.ndarray]:
-    """Rows of the columns where `keep` (N,) holds, labels contiguous; the columns are removed from `parts`."""
+    """Return rows of the columns where `keep` (N,) holds, labels contiguous; the columns are removed from `parts`."""
     rows = slice(None) if keep.all() else keep
     columns = {name: part.pop(name)[rows] for part in parts for name in list(part)}
     if not keep.all():
@@ -226,29 +221,20 @@ def taken(parts: Sequence[dict[str, np.ndarray]], keep: np.ndarray) -> dict[str,
 
 
 def kept_pairs(pairs: Sequence[tuple[int, int, bool]], keep: np.ndarray) -> list[tuple[int, int, int]]:
-    """The pairs by manifest row; those with an image that was left out, by the mask `keep` (N,), are dropped."""
+    """Return the pairs by manifest row; those with an image that was left out, by the mask `keep` (N,), are dropped."""
     row = (np.cumsum(keep) - 1).tolist()
     return [(row[first], row[second], int(same)) for first, second, same in pairs if keep[first] and keep[second]]
 
 
-def summarise(
-    columns: dict[str, np.ndarray], table: Table, notes: list[str], request: dict[str, Any]
-) -> dict[str, Any]:
-    """Counts and facts for summary.json."""
-    label, split = columns["label"], columns["split"]
+def summarise(columns: dict[str, np.ndarray], table: Table, notes: list[str]) -> dict[str, Any]:
+    """Return counts and facts for summary.json."""
     sizes = np.unique(np.stack([columns["height"], columns["width"]]), axis=1).T.tolist()
     return {
         "protocol": table.protocol,
         "description": table.description,
-        "images": len(label),
-        "classes": len(np.unique(label)),
-        "splits": {
-            name: {"images": int((split == name).sum()), "classes": len(np.unique(label[split == name]))}
-            for name in SPLITS
-        },
+        **counted(columns["label"], columns["split"]),
         "image_size": sizes[0] if len(sizes) == 1 else None,
         "channels": np.unique(columns["channels"]).tolist(),
         "notes": notes,
         **table.facts,
-        **request,
     }

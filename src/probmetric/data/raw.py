@@ -1,25 +1,26 @@
 """What the user put into `data/raw`: archives or extracted folders, found by name, checked, unpacked when needed.
 
 Of files of the user's own, `summary.json` holds one digest of names and contents, `raw_content`. Reading every file at
-every planning would take seconds: beside the prepared folder is kept which listing (names, sizes, times) had which
-content. Times decide what is read, contents what counts.
+every planning would take seconds: beside the prepared folder is kept which listing (names, sizes, times and
+numbers of the inodes) had which content. These decide what is read, contents what counts: files that change places
+have other inodes, and a change that restores size and time has another change time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from probmetric.data.archives import extract
 from probmetric.data.manifest import DataError
-from probmetric.io import FileError, digest_of, read_json, remembered_json, write_json
+from probmetric.io import FileError, digest_of, read_json, remembered_json, sha256_file, write_json
 
 RECORD = ".probmetric-digests.json"
-_SEEN = {"size", "mtime_ns", "sha256"}
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,15 @@ class RawFiles:
     notes: list[str] = field(default_factory=list)
     homes: tuple[str, ...] = ()
 
+    def users_file(self, kinds: Sequence[str]) -> Path:
+        """Return the user's own file, which ends in one of `kinds`."""
+        file = self.folder
+        if file is None or file.suffix.lower() not in kinds or not file.is_file():
+            raise DataError(f"{self.name}: {file or 'no file'} is no {', '.join(kinds)} file; set `raw` to yours.")
+        return file
+
     def candidates(self, relative: str) -> Iterator[Path]:
-        """Where a file or folder `relative` may lie, best place first."""
+        """Yield where a file or folder `relative` may lie, best place first."""
         if self.folder is None:
             return
         for home in self.homes or (self.name,):
@@ -70,7 +78,7 @@ class RawFiles:
             yield from _below(self.folder, relative)
 
     def find(self, markers: Sequence[str], archives: Sequence[RawFile]) -> Path:
-        """Folder under which one of the relative paths `markers` exists, unpacking `archives` if it must.
+        """Return the folder under which one of the relative paths `markers` exists, unpacking `archives` if it must.
 
         Raises:
             DataError: nothing was found; lists what is expected and where.
@@ -79,41 +87,46 @@ class RawFiles:
         if folder is not None:
             return folder
         unpacked = [self.unpack(path, archive) for archive in archives for path in self.files(archive.name)]
-        for root in unpacked:
-            found = _holding(root, markers)
-            if found is not None:
-                return found
-        raise self.missing(markers, archives, unpacked)
+        folder = _holder((path, marker) for root in unpacked for marker in markers for path in _below(root, marker))
+        if folder is None:
+            raise self.missing(markers, archives, unpacked)
+        return folder
 
     def look(self, markers: Sequence[str]) -> Path | None:
-        """Extracted folder under which one of `markers` exists; None if there is none."""
-        for marker in markers:
-            for path in self.candidates(marker):
-                if path.exists():
-                    return _above(path, marker)
-        return None
+        """Return the extracted folder under which one of `markers` exists; None if there is none."""
+        return _holder((path, marker) for marker in markers for path in self.candidates(marker))
 
     def files(self, name: str) -> list[Path]:
-        """Raw files called `name` (at most one)."""
+        """Return raw files called `name` (at most one)."""
         return [path for path in self.candidates(name) if path.is_file()][:1]
 
-    def unpack(self, path: Path, known: RawFile) -> Path:
+    def checked(self, file: RawFile) -> Path:
+        """Return the raw file, compared with its published digest.
+
+        Raises:
+            DataError: it is not there, or is another file.
+        """
+        for path in self.files(file.name):
+            self.check(path, file)
+            return path
+        raise self.missing([file.name], [file], [])
+
+    def unpack(self, path: Path, file: RawFile) -> Path:
         """Check an archive and unpack it into the work folder."""
-        self.check(path, known)
+        self.check(path, file)
         return extract(path, self.work / "unpacked" / path.name, progress=self.progress)
 
-    def check(self, path: Path, known: RawFile) -> None:
+    def check(self, path: Path, file: RawFile) -> None:
         """Compare a file with its published digest, else with the one recorded when it was first seen."""
-        record_path = path.parent / RECORD
+        record_path, state = path.parent / RECORD, _state(path)
         record = _read_record(record_path)
-        state = path.stat()
-        seen = record.get(path.name)
-        if seen and seen["size"] == state.st_size and seen["mtime_ns"] == state.st_mtime_ns:
+        seen = record.get(path.name, {})
+        if seen.get("state") == state:
             return
         md5, sha256 = _digests(path)
-        if known.md5 and md5 != known.md5 and not self.subset:
+        if file.md5 and md5 != file.md5 and not self.subset:
             raise DataError(
-                f"{path} is not the published file: MD5 {md5}, published {known.md5} ({state.st_size:,} bytes). The "
+                f"{path} is not the published file: MD5 {md5}, published {file.md5} ({state[0]:,} bytes). The "
                 "download is incomplete or another version; get it again, or set the option subset: true to accept it."
             )
         if seen and seen["sha256"] != sha256:
@@ -121,14 +134,13 @@ class RawFiles:
                 f"{path} changed since it was first used: SHA-256 {sha256[:12]}..., recorded "
                 f"{seen['sha256'][:12]}... in {record_path}. Restore it, or delete that record to accept the new file."
             )
-        record[path.name] = {"size": state.st_size, "mtime_ns": state.st_mtime_ns, "sha256": sha256}
         try:
-            write_json(record_path, record)
+            write_json(record_path, record | {path.name: {"state": state, "sha256": sha256}})
         except FileError:
             self.notes.append(f"{path.parent} is read-only: the digest of {path.name} is not recorded")
 
     def missing(self, markers: Sequence[str], archives: Sequence[RawFile], unpacked: Sequence[Path]) -> DataError:
-        """The error that says what is expected."""
+        """Make the error that says what is expected."""
         where = " or ".join(str(place) for place in (self.folder / self.name, self.folder)) if self.folder else "--raw"
         if unpacked:
             return DataError(
@@ -143,7 +155,7 @@ class RawFiles:
 
 
 def _below(place: Path, relative: str) -> Iterator[Path]:
-    """`relative` in `place`, in its subfolders and in theirs, sorted."""
+    """Yield `relative` in `place`, in its subfolders and in theirs, sorted."""
     yield place / relative
     for pattern in ("*", "*/*"):
         for folder in sorted(place.glob(pattern)):
@@ -151,17 +163,9 @@ def _below(place: Path, relative: str) -> Iterator[Path]:
                 yield folder / relative
 
 
-def _above(path: Path, relative: str) -> Path:
-    """The folder `path` is `relative` to."""
-    return path.parents[len(Path(relative).parts) - 1]
-
-
-def _holding(place: Path, markers: Sequence[str]) -> Path | None:
-    for marker in markers:
-        for path in _below(place, marker):
-            if path.exists():
-                return _above(path, marker)
-    return None
+def _holder(places: Iterable[tuple[Path, str]]) -> Path | None:
+    """Return the folder to which the first path that exists is relative; `places` are pairs (path, relative)."""
+    return next((path.parents[len(Path(name).parts) - 1] for path, name in places if path.exists()), None)
 
 
 def _read_record(path: Path) -> dict[str, dict[str, Any]]:
@@ -169,13 +173,13 @@ def _read_record(path: Path) -> dict[str, dict[str, Any]]:
         return {}
     advice = "delete it: digests are recorded again"
     record: dict[str, dict[str, Any]] = read_json(path, advice)
-    if not isinstance(record, dict) or not all(isinstance(e, dict) and e.keys() >= _SEEN for e in record.values()):
+    if not isinstance(record, dict) or not all(isinstance(e, dict) and "sha256" in e for e in record.values()):
         raise DataError(f"{path} is damaged (no record of files); {advice}.")
     return record
 
 
 def _digests(path: Path) -> tuple[str, str]:
-    """MD5 and SHA-256 of a file, read once."""
+    """Return MD5 and SHA-256 of a file, read once."""
     md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(2**20):
@@ -194,50 +198,31 @@ def raw_content(root: Path, names: Sequence[str], prepared: Path) -> str:
     """
     if not names:
         return ""
-    listing = [(name, *_state(root / name)) for name in sorted(names)]
-    listed, seen = digest_of(listing), _seen_file(prepared)
-    known = _seen_before(seen)
-    if known.get("listing") != listed:
-        known = {"listing": listed, "content": digest_of([[name, _content(root / name)] for name, *_ in listing])}
-        _keep(seen, known)
-    return known["content"]
-
-
-def _seen_file(prepared: Path) -> Path:
-    return prepared.parent / f".{prepared.name}.raw.json"
-
-
-def _seen_before(seen: Path) -> dict[str, str]:
-    """Return what was kept; nothing where it is not there, or is damaged."""
+    listing = digest_of([(name, *_state(root / name)) for name in sorted(names)])
+    seen = prepared.parent / f".{prepared.name}.raw.json"
     kept = remembered_json(seen)
-    sound = isinstance(kept, dict) and all(isinstance(kept.get(name), str) for name in ("listing", "content"))
-    return kept if sound else {}
-
-
-def _keep(seen: Path, known: dict[str, str]) -> None:
-    """Keep it where the folder can be written to; elsewhere the files are read again next time."""
-    try:
+    if isinstance(kept, dict) and kept.get("listing") == listing and isinstance(kept.get("content"), str):
+        return str(kept["content"])
+    content = digest_of([[name, _content(root / name)] for name in sorted(names)])
+    with contextlib.suppress(OSError, FileError):  # where nothing can be kept, files are read again next time
         seen.parent.mkdir(parents=True, exist_ok=True)
-        write_json(seen, known)
-    except (OSError, FileError):
-        return
+        write_json(seen, {"listing": listing, "content": content})
+    return content
 
 
-def _state(path: Path) -> tuple[int, int]:
-    """Size and time of the last change of a file; zeros where there is none."""
+def _state(path: Path) -> list[int]:
+    """Return size, times of the last change of content and of the inode, and its number; zeros where no file is."""
     try:
         status = path.stat()
     except OSError:
-        return 0, 0
-    return (status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else (0, 0)
+        return [0, 0, 0, 0]
+    regular = stat.S_ISREG(status.st_mode)
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino] if regular else [0, 0, 0, 0]
 
 
 def _content(path: Path) -> str:
-    """SHA-256 of a file, "" of what is none or cannot be read."""
+    """Return the SHA-256 of a file, "" of what is none (a pipe would be waited for) or cannot be read."""
     try:
-        if not path.is_file():  # a pipe would be waited for
-            return ""
-        with path.open("rb", buffering=0) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
+        return sha256_file(path) if path.is_file() else ""
+    except (OSError, FileError):
         return ""

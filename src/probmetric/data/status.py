@@ -40,7 +40,7 @@ class DatasetStatus:
 
 
 def format_status(rows: list[DatasetStatus]) -> str:
-    """The rows as text for a terminal."""
+    """Return the rows as text for a terminal."""
     lines = []
     told: set[tuple[str, tuple[str, ...]]] = set()
     for row in rows:
@@ -58,7 +58,7 @@ def format_status(rows: list[DatasetStatus]) -> str:
 
 
 def dataset_status(name: str, source_name: str, raw: Path, prepared: Path, *, subset: bool = False) -> DatasetStatus:
-    """State of one dataset; nothing is unpacked or hashed.
+    """Return the state of one dataset; nothing is unpacked or hashed.
 
     Args:
         name: its name, as of its prepared folder.
@@ -67,26 +67,25 @@ def dataset_status(name: str, source_name: str, raw: Path, prepared: Path, *, su
         prepared: folder with the prepared datasets.
         subset: whether a part of the published files will do.
     """
-    source = REGISTRY.get(source_name)
-    assert isinstance(source, type)
-    assert issubclass(source, Source)
+    source: type[Source] = REGISTRY.get(source_name)  # type: ignore[assignment]
     files = RawFiles(source_name, raw, prepared, homes=source.homes)
-    options = [[(need, _found(files, need)) for need in needs] for needs in source.alternatives()]
-    best = max(options, key=lambda needs: sum(bool(found) for _, found in needs) / len(needs), default=[])
-    missing = tuple(need.replace("|", " | ") for need, found in best if not found)
-    present = tuple(found for _, found in best if found)
-    needs = [name for need, found in best if not found for name in need.split("|")]
+    layouts = [{need: _satisfying(files, need) for need in needs} for needs in source.alternatives()]
+    best = max(layouts, key=lambda needs: sum(map(bool, needs.values())) / len(needs), default={})
+    missing = tuple(need.replace("|", " | ") for need, name in best.items() if not name)
+    present = tuple(name for name in best.values() if name)
+    needs = [name for need in missing for name in need.split(" | ")]
     size = ", ".join(file.size for file in source.files if file.size and file.name in needs)
-    images = int(source.counts.get("images", source.counts.get("train+val", 0) + source.counts.get("test", 0)))
-    state, todo = _state(best), f"probmetric data ensure {name}"
+    images = int(source.counts.get("images", source.counts.get("training", 0) + source.counts.get("test", 0)))
+    state = "embedded" if not best else "ready" if not missing else "incomplete" if present else "missing"
     if subset and present:
         state, missing = "ready", ()
     if source.needs_raw:
         state, missing = ("ready", ()) if raw.exists() else ("missing", (f"{raw}/",))
+    todo = f"probmetric data ensure {name}"
     if (prepared / name / MANIFEST).is_file():
-        counted = _counted(prepared / name)
-        images = images if counted is None else counted
-        state = "damaged" if counted is None else "prepared"
+        summary = remembered_json(prepared / name / SUMMARY)
+        counted = summary.get("images") if isinstance(summary, dict) else None
+        state, images = ("prepared", counted) if isinstance(counted, int) else ("damaged", images)
         missing, todo = (), f"probmetric doctor {prepared / name}"
     elif missing:
         first, more = missing[0].split(" | ")[0], " ..." if missing[1:] else ""
@@ -95,24 +94,6 @@ def dataset_status(name: str, source_name: str, raw: Path, prepared: Path, *, su
     return DatasetStatus(name, source_name, state, present, missing, size, source.where, images, todo)
 
 
-def _counted(folder: Path) -> int | None:
-    """How many images the summary of a prepared dataset says; None where it is missing or damaged."""
-    summary = remembered_json(folder / SUMMARY)
-    images = summary.get("images") if isinstance(summary, dict) else None
-    return images if isinstance(images, int) else None
-
-
-def _state(needs: list[tuple[str, str]]) -> str:
-    """State of a dataset that is not prepared, from what it needs and what was found of it."""
-    found = [bool(name) for _, name in needs]
-    if not needs:
-        return "embedded"
-    return "ready" if all(found) else "incomplete" if any(found) else "missing"
-
-
-def _found(files: RawFiles, need: str) -> str:
-    """Name of the file or folder that satisfies `need` (`a|b`: either), "" if there is none."""
-    for name in need.split("|"):
-        if files.files(name) or files.look([name]):
-            return name
-    return ""
+def _satisfying(files: RawFiles, need: str) -> str:
+    """Return the name of the file or folder that satisfies `need` (`a|b`: either), "" if there is none."""
+    return next((name for name in need.split("|") if files.files(name) or files.look([name])), "")

@@ -40,7 +40,7 @@ class ImageStore:
             splits: only images of these splits may be read; None: all.
         """
         folder = Path(folder)
-        table, metadata = read_table(folder, _PLACE, optional=(_LENGTH,))
+        table, metadata = read_table(folder, (*_PLACE, "split"), optional=(_LENGTH,))
         self.path = folder / metadata.get("images", ".") / IMAGES
         self._folder = folder
         self._offset = values_of(table, "offset")
@@ -48,7 +48,8 @@ class ImageStore:
         self.encoded = _LENGTH in table.column_names
         self._length = values_of(table, _LENGTH) if self.encoded else self._size.prod(axis=1)
         self._map = _map_file(self.path)
-        self._withheld = self._withheld_rows(splits)
+        names = values_of(table, "split")
+        self._withheld = np.zeros(len(names), dtype=bool) if splits is None else ~np.isin(names, list(splits))
         self._check_bounds()
         uniform = len(self._size) > 0 and bool((self._size == self._size[0]).all())
         self.shape: tuple[int, int, int] | None = tuple(self._size[0].tolist()) if uniform else None
@@ -59,16 +60,13 @@ class ImageStore:
         """Read the path of every image: the longest column, seldom needed."""
         return read_table(self._folder, ["path"])[0].column("path")
 
-    def _withheld_rows(self, splits: Collection[str] | None) -> np.ndarray:
-        """Return the mask (N,) of the images that may not be read."""
-        if splits is None:
-            return np.zeros(len(self._offset), dtype=bool)
-        table, _ = read_table(self._folder, ["split"])
-        return ~np.isin(values_of(table, "split"), list(splits))
-
-    def _check_allowed(self, indices: np.ndarray | int) -> None:
-        if np.any(self._withheld[indices]):
-            row = int(np.atleast_1d(indices)[np.atleast_1d(self._withheld[indices])][0])
+    def _check_rows(self, rows: np.ndarray) -> None:
+        """Raise an error for rows that are not in the manifest, or are of a split that may not be read."""
+        outside = (rows < 0) | (rows >= len(self))
+        if outside.any():
+            raise IndexError(f"image index {rows[outside][0]} is outside 0..{len(self) - 1} of {self.path}.")
+        if self._withheld[rows].any():
+            row = int(rows[self._withheld[rows]][0])
             raise DataError(
                 f"{self.path}: image {row} ({self._names[row]}) is of a split that this step must not see; what is "
                 "chosen (epochs, posteriors, temperatures, settings) is chosen without test images."
@@ -99,9 +97,8 @@ class ImageStore:
 
     def __getitem__(self, index: int) -> np.ndarray:
         """Return pixels (H, W, C) uint8 of the image in manifest row `index`: a read-only view of the file."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"image index {index} is outside 0..{len(self) - 1} of {self.path}.")
-        size, data = self._size[index], self.stored(index)
+        data = self.stored(index)
+        size = self._size[index]
         if not self.encoded:
             return data.reshape(size)
         pixels = decode_jpeg(data) if size[2] == 3 else None
@@ -112,7 +109,7 @@ class ImageStore:
 
     def stored(self, index: int) -> np.ndarray:
         """Return bytes (L,) uint8 of image `index` as they lie in the file: pixels, or an encoded image."""
-        self._check_allowed(index)
+        self._check_rows(np.array([index]))
         start = int(self._offset[index])
         return self._map[start : start + int(self._length[index])]
 
@@ -123,25 +120,15 @@ class ImageStore:
             IndexError: a row that is not in the manifest.
             DataError: an image of a split that may not be read.
         """
-        rows = np.asarray(rows)
-        if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
-            wrong = rows[(rows < 0) | (rows >= len(self))][0]
-            raise IndexError(f"image index {wrong} is outside 0..{len(self) - 1} of {self.path}.")
-        self._check_allowed(rows)
+        self._check_rows(rows)
         if self._dense is not None:
             return self._dense[rows]
         images = (self[int(row)] for row in rows)
         return images if self.shape is None or not len(rows) else np.stack(list(images))
 
 
-def open_images(folder: str | Path, *, splits: Collection[str] | None = None) -> ImageStore:
-    """Open the pixels of a prepared dataset (for a label-noise variant: those of the dataset it derives from).
-
-    Args:
-        folder: the prepared folder.
-        splits: only images of these splits may be read; None: all.
-    """
-    return ImageStore(folder, splits=splits)
+open_images = ImageStore
+"""Open the pixels of a prepared dataset (for a label-noise variant: those of the dataset it derives from)."""
 
 
 def _map_file(path: Path) -> np.ndarray:

@@ -33,6 +33,8 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.distributions import Distribution, constraints
 
+from .normalizer import check_tensors
+
 _QUADRATURE_NODES = 20
 _WIDTHS = 9.0
 _PROJECT_TWICE_BELOW = 32
@@ -59,6 +61,7 @@ class RotationallySymmetric(Distribution):
     has_rsample = True
 
     def __init__(self, loc: Tensor, concentration: Tensor, validate_args: bool | None = None) -> None:
+        check_tensors(loc=loc, concentration=concentration)
         if loc.dim() < 1 or loc.shape[-1] < 2:
             raise ValueError(f"loc has shape {tuple(loc.shape)}; expected (..., M) with M >= 2.")
         batch_shape = torch.broadcast_shapes(loc.shape[:-1], concentration.shape)

@@ -47,10 +47,13 @@ class RatioSeries(NamedTuple):
     level: tuple[float, ...]  # log C_M(0) - G
 
 
+LARGEST_DIM = 2**31
+
+
 def check_dim(dim: int) -> int:
     """Return `dim` if it is a possible dimension of the space around the sphere."""
-    if isinstance(dim, bool) or not isinstance(dim, int) or dim < 2:
-        raise ValueError(f"dim is {dim!r}; it is the embedding's dimension, an integer >= 2.")
+    if isinstance(dim, bool) or not isinstance(dim, int) or not 2 <= dim <= LARGEST_DIM:
+        raise ValueError(f"dim is {dim!r}; it is the embedding's dimension, an integer >= 2 (at most {LARGEST_DIM}).")
     return dim
 
 

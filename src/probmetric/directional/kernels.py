@@ -18,7 +18,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from ._series import log_c0
-from .normalizer import log_normalizer_of_square, scaled_ratio_of_square
+from .normalizer import check_tensors, log_normalizer_of_square, scaled_ratio_of_square
+
+LARGEST_ORDER = 1e6
 
 
 def expected_likelihood(nu_z: Tensor, nu_p: Tensor) -> Tensor:
@@ -33,8 +35,8 @@ def bhattacharyya(nu_z: Tensor, nu_p: Tensor) -> Tensor:
 
 def product_kernel(nu_z: Tensor, nu_p: Tensor, *, rho: float) -> Tensor:
     """Return log probability product kernel of order `rho` > 0 of `nu_z` (B, M) and `nu_p` (C, M). Returns (B, C)."""
-    if not rho > 0:
-        raise ValueError(f"rho is {rho!r}; the order of the product kernel must be > 0.")
+    if isinstance(rho, bool) or not isinstance(rho, int | float) or not 0 < rho <= LARGEST_ORDER:
+        raise ValueError(f"rho is {rho!r}; the order of the product kernel must be > 0 (at most {LARGEST_ORDER:g}).")
     dim = _common_dim(nu_z, nu_p)
     square_z, square_p = nu_z.square().sum(-1), nu_p.square().sum(-1)
     joint = (square_z.unsqueeze(1) + square_p + 2 * nu_z @ nu_p.T).clamp_min(0) * rho**2
@@ -57,6 +59,7 @@ def _decay(square: Tensor, dim: int) -> Tensor:
 
 
 def _common_dim(nu_z: Tensor, nu_p: Tensor) -> int:
+    check_tensors(nu_z=nu_z, nu_p=nu_p)
     if nu_z.dim() != 2 or nu_p.dim() != 2 or nu_z.shape[1] != nu_p.shape[1]:
         raise ValueError(f"nu_z {tuple(nu_z.shape)} and nu_p {tuple(nu_p.shape)} must be (B, M) and (C, M).")
     return nu_z.shape[1]

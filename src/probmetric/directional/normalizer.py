@@ -59,10 +59,16 @@ def scaled_ratio_of_square(square: Tensor, dim: int) -> Tensor:
     return _value(_scaled_ratio_of_square, _full_precision(square), check_dim(dim))
 
 
+def check_tensors(**values: object) -> None:
+    """Raise a TypeError that names the first argument that is no real floating-point tensor."""
+    for name, value in values.items():
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
+            raise TypeError(f"{name} is {kind}; it must be a floating-point tensor.")
+
+
 def _full_precision(value: Tensor) -> Tensor:
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
-        raise TypeError(f"the concentration is {kind}; it must be a floating-point tensor.")
+    check_tensors(**{"the concentration": value})
     return value if value.dtype in (torch.float32, torch.float64) else value.float()
 
 

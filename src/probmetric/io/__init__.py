@@ -158,10 +158,10 @@ def unsigned(values: Any, path: str | Path, fix: str) -> Any:
     """Return what was `signed`, read from `path`, without its digest.
 
     Raises:
-        FileError: it was changed; says to `fix` it.
+        FileError: it was changed, or has no digest; says to `fix` it.
     """
     if not isinstance(values, dict) or "digest" not in values:
-        return values
+        raise FileError(f"{path} is damaged or was edited: it has no digest; {fix}.")
     plain = {name: value for name, value in values.items() if name != "digest"}
     try:
         same = digest_of(plain) == values["digest"]
@@ -430,7 +430,7 @@ def _dense(tensor: Any) -> Any:
         return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
     import numpy as np
 
-    return np.array(tensor, order="C")
+    return np.asarray(tensor, order="C")
 
 
 def _checksum(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> str:

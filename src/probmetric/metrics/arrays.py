@@ -6,6 +6,7 @@ its `detach` method. Every complaint names the argument, the first offending pos
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,8 @@ def matrix(values: Any, name: str) -> NDArray[np.float32]:
         raise ValueError(f"{name} has shape {array.shape}; expected (N, M) with N and M at least 1.")
     if array.dtype.kind not in "fiu":
         raise TypeError(f"{name} has dtype {array.dtype}; expected floating point numbers.")
-    array = np.ascontiguousarray(array, dtype=np.float32)
+    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and named
+        array = np.ascontiguousarray(array, dtype=np.float32)
     check_finite(array, name)
     return array
 
@@ -57,9 +59,9 @@ def check_finite(array: NDArray[Any], name: str) -> None:
 
 
 def check_unit_rows(array: NDArray[np.float32], name: str) -> None:
-    """Raise a ValueError that names the first row of `array` (N,M) whose norm is not 1."""
+    """Raise a ValueError that names the first row of `array` (N,M) whose norm is neither 1 nor 0 (no direction)."""
     norms = row_norms(array)
-    bad = np.flatnonzero(np.abs(norms - 1.0) > UNIT_TOLERANCE)
+    bad = np.flatnonzero((np.abs(norms - 1.0) > UNIT_TOLERANCE) & (norms > 0.0))
     if bad.size:
         raise ValueError(
             f"{name}: row {bad[0]} has norm {norms[bad[0]]:.6g} and {bad.size} of {len(array)} rows are not unit "
@@ -78,30 +80,40 @@ def row_norms(array: NDArray[Any]) -> NDArray[np.float64]:
     return norms
 
 
-def normalized(array: NDArray[np.float32], name: str) -> NDArray[np.float32]:
-    """Rows of `array` (N,M) divided by their norms (float64 division, float32 result)."""
+def normalized(array: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Rows of `array` (N,M) divided by their norms (float64 division, float32 result); a zero row stays one."""
     norms = row_norms(array)
-    zero = np.flatnonzero(norms == 0.0)
-    if zero.size:
-        raise ValueError(f"{name}: row {zero[0]} is the zero vector and has no direction; drop it.")
-    return (array / norms[:, None]).astype(np.float32)
+    return (array / np.where(norms > 0.0, norms, 1.0)[:, None]).astype(np.float32)
 
 
-def labels_of(values: Any, count: int, name: str, of: str) -> NDArray[np.int64]:
-    """`values` as non-negative int64 labels (N,), one for each of the `count` rows of argument `of`."""
+def labels_of(values: Any, count: int, name: str, of: str, *, least: int = 0) -> NDArray[np.int64]:
+    """`values` as int64 labels (N,) of `least` or more, one for each of the `count` rows of argument `of`."""
     array = to_numpy(values)
     if array.ndim != 1 or len(array) != count:
         raise ValueError(f"{name} has shape {array.shape}; expected ({count},), one label for each row of {of}.")
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} has dtype {array.dtype}; expected integers.")
     array = array.astype(np.int64)
-    negative = np.flatnonzero(array < 0)
+    negative = np.flatnonzero(array < least)
     if negative.size:
         raise ValueError(
-            f"{name}: entry {negative[0]} is {array[negative[0]]}; labels are integers from 0 upwards. "
+            f"{name}: entry {negative[0]} is {array[negative[0]]}; labels are integers from {least} upwards. "
             "Remove unlabelled images first."
         )
     return array
+
+
+def check_choice(value: Any, name: str, allowed: Sequence[Any]) -> None:
+    """Raise a ValueError if argument `name` is none of the `allowed`."""
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r}; allowed: {', '.join(map(repr, allowed))}.")
+
+
+def check_count(value: Any, name: str, *, least: int = 1, most: float = np.inf) -> None:
+    """Raise a ValueError if argument `name` is no integer of `least` to `most`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
+        limits = f"at least {least}" if most == np.inf else f"{least} to {most}"
+        raise ValueError(f"{name} is {value!s:.80}; expected {limits}, an integer.")
 
 
 def vector(values: Any, name: str, *, count: int | None = None) -> NDArray[np.float64]:
@@ -132,6 +144,8 @@ def probability_matrix(values: Any, name: str = "probabilities") -> NDArray[np.f
     array = to_numpy(values)
     if array.ndim != 2 or 0 in array.shape:
         raise ValueError(f"{name} has shape {array.shape}; expected (N, C) with N and C at least 1.")
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"{name} has dtype {array.dtype}; expected floating point numbers.")
     array = array.astype(np.float64)
     check_finite(array, name)
     totals = array.sum(axis=1)

@@ -21,41 +21,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
-from probmetric.metrics.record import Metric, measured
+from probmetric.metrics.record import table
 
 Doubles = NDArray[np.float64]
 Scheme = Literal["equal_mass", "equal_width"]
+MOST_BINS = 1_000_000
 
-METRICS = measured(
-    ("calibration",),
+METRICS = table(
+    "calibration",
     __name__,
-    Metric("ece", "ECE", "lower", "top-label, 15 bins of equal mass, L1"),
-    Metric("ece_l2", "ECE", "lower", "the same with the root of the mean square", "what paper 002 prints as ECE", "l2"),
-    Metric("ece_equal_width", "ECE", "lower", "15 bins of equal width, L1", "Guo et al. 2017", "equal width"),
-    Metric(
-        "ece_classwise",
-        "ECE",
-        "lower",
-        "mean over classes of each column's error, equal width",
-        "Nixon et al. 2019",
-        "classwise",
-    ),
-    Metric("ece_adaptive", "ECE", "lower", "the same, equal mass", "Nixon et al. 2019", "adaptive"),
-    Metric(
-        "retrieval_ece",
-        "ECE",
-        "lower",
-        "nearest neighbour in each of S samples; confidence = share of the winning label; 10 bins of equal width",
-        variant="retrieval",
-    ),
-    Metric(
-        "retrieval_ece_as_published",
-        "ECE",
-        "lower",
-        "the same with the last bin open, which drops unanimous votes",
-        "paper 003's code",
-        "retrieval as published",
-    ),
+    """
+    ece | ECE ↓ | top-label, 15 bins of equal mass, L1
+    ece_l2 | ECE (l2) ↓ | the same with the root of the mean square | what paper 002 prints as ECE
+    ece_equal_width | ECE (equal width) ↓ | 15 bins of equal width, L1 | Guo et al. 2017
+    ece_classwise | ECE (classwise) ↓ | mean over classes of each column's error, equal width | Nixon et al. 2019
+    ece_adaptive | ECE (adaptive) ↓ | the same, equal mass | Nixon et al. 2019
+    retrieval_ece | ECE (retrieval) ↓ | nearest neighbour in each of S samples; confidence = share of the winning label;
+        10 bins of equal width
+    retrieval_ece_as_published | ECE (retrieval as published) ↓ | the same with the last bin open, which drops unanimous
+        votes | paper 003's code
+    """,
 )
 
 
@@ -89,8 +74,7 @@ def calibration_error(
         >>> round(calibration_error([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0], scheme="equal_width"), 12)
         0.15
     """
-    if norm not in ("l1", "l2"):
-        raise ValueError(f"norm is {norm!r}; allowed: 'l1', 'l2'.")
+    arrays.check_choice(norm, "norm", ("l1", "l2"))
     return reliability(confidence, correct, bins=bins, scheme=scheme, last_bin=last_bin).error(norm)
 
 
@@ -111,7 +95,9 @@ def reliability(
     """
     sure = _confidence(confidence)
     right = arrays.booleans(correct, "correct", count=len(sure))
-    _check_choices(bins, scheme, last_bin)
+    arrays.check_count(bins, "bins", most=MOST_BINS)
+    arrays.check_choice(scheme, "scheme", ("equal_mass", "equal_width"))
+    arrays.check_choice(last_bin, "last_bin", ("closed", "open"))
     if last_bin == "open":
         sure, right = sure[sure < 1.0], right[sure < 1.0]
         if not len(sure):
@@ -177,12 +163,3 @@ def _confidence(values: Any) -> Doubles:
     if bad.size:
         raise ValueError(f"confidence: entry {bad[0]} is {sure[bad[0]]}; expected numbers between 0 and 1.")
     return np.minimum(sure, 1.0)
-
-
-def _check_choices(bins: int, scheme: str, last_bin: str) -> None:
-    if bins < 1:
-        raise ValueError(f"bins is {bins}; expected at least 1.")
-    if scheme not in ("equal_mass", "equal_width"):
-        raise ValueError(f"scheme is {scheme!r}; allowed: 'equal_mass', 'equal_width'.")
-    if last_bin not in ("closed", "open"):
-        raise ValueError(f"last_bin is {last_bin!r}; allowed: 'closed', 'open'.")

@@ -9,11 +9,12 @@ import re
 from dataclasses import replace
 
 from probmetric.metrics import (
+    answers,
     calibration,
     classification,
     clustering,
     correlation,
-    elsewhere,
+    duration,
     ood,
     ranked,
     selective,
@@ -23,37 +24,19 @@ from probmetric.metrics import (
 from probmetric.metrics.record import Metric
 from probmetric.registry import registry_of
 
-METRICS: tuple[Metric, ...] = (
-    *ranked.METRICS,
-    *clustering.METRICS,
-    *structure.METRICS,
-    *selective.METRICS,
-    *classification.METRICS,
-    *calibration.METRICS,
-    *elsewhere.TRUST,
-    *correlation.METRICS,
-    *verification.METRICS,
-    *ood.METRICS,
-    *elsewhere.TRAINING,
-    *elsewhere.EMBEDDING,
-)
+MODULES = (ranked, clustering, structure, selective, classification, calibration, answers, correlation, verification)
+METRICS: tuple[Metric, ...] = tuple(metric for module in (*MODULES, ood, duration) for metric in module.METRICS)
 _BY_NAME = {(group, metric.name): metric for metric in METRICS for group in metric.groups}
-_OF_SCORES = tuple(dict.fromkeys(metric.name for metric in METRICS if metric.name.endswith("{score}")))
+_OF_SCORES = {name.removesuffix("{score}") for _, name in _BY_NAME if name.endswith("{score}")}
 
 
 def recorded(group: str, last: str) -> Metric | None:
-    """Return the record of metric `<group>/<last>`, or None."""
+    """Return the record of metric `<group>/<last>`, or None; that of a score names it."""
     home = "ood" if group.startswith("ood/") else group
-    pattern = re.sub(r"(?<=_at_)\d+$", "{k}", last)
-    return _BY_NAME.get((home, last)) or _BY_NAME.get((home, pattern)) or _of_score(home, last)
-
-
-def _of_score(group: str, last: str) -> Metric | None:
-    """Return the record of what is measured of every score alike, with the score in it."""
-    for name in _OF_SCORES if "auroc_" in last else ():
-        prefix = name.removesuffix("{score}")
-        score = last.removeprefix(prefix)
-        if (group, name) in _BY_NAME and last.startswith(prefix) and score in registry_of("score").names():
-            record = _BY_NAME[group, name]
+    record = _BY_NAME.get((home, last)) or _BY_NAME.get((home, re.sub(r"(?<=_at_)\d+$", "{k}", last)))
+    for prefix in _OF_SCORES if record is None else ():
+        record, score = _BY_NAME.get((home, f"{prefix}{{score}}")), last.removeprefix(prefix)
+        if record and score != last and score in registry_of("score").names():
             return replace(record, variant=", ".join(filter(None, (record.variant, score.replace("_", " ")))))
-    return None
+        record = None
+    return record

@@ -15,22 +15,18 @@ import numpy as np
 
 from probmetric.metrics import arrays
 from probmetric.metrics.calibration import calibration_error, classwise_calibration_error
-from probmetric.metrics.record import Metric, measured
+from probmetric.metrics.record import table
 
-METRICS = measured(
-    ("classification",),
+METRICS = table(
+    "classification",
     __name__,
-    Metric("accuracy", "Accuracy", "higher", "share of images whose most probable class is right"),
-    Metric("nll", "NLL", "lower", "mean −log p(label)"),
-    Metric("brier", "Brier score", "lower", "mean Σ (p − onehot)² in [0, 2]"),
-    Metric(
-        "error_auroc",
-        "AUROC",
-        "higher",
-        "AUROC of the uncertainty for wrongly against rightly classified images",
-        "paper 002, table 1",
-        "error",
-    ),
+    """
+    accuracy | Accuracy ↑ | share of images whose most probable class is right
+    nll | NLL ↓ | mean −log p(label)
+    brier | Brier score ↓ | mean Σ (p − onehot)² in [0, 2]
+    error_auroc | AUROC (error) ↑ | AUROC of the uncertainty for wrongly against rightly classified images | paper 002,
+        table 1
+    """,
 )
 
 
@@ -49,13 +45,13 @@ def classification_metrics(probabilities: Any, labels: Any, *, bins: int = 15) -
             f"labels: entry {beyond[0]} is {classes[beyond[0]]}, but probabilities have {rows.shape[1]} columns; "
             "pass only images of the classes the model was trained on."
         )
-    own = rows[np.arange(len(rows)), classes]
+    likelihood = rows[np.arange(len(rows)), classes]
     correct = rows.argmax(axis=1) == classes
     confidence = np.minimum(rows.max(axis=1), 1.0)
     return {
         "accuracy": float(correct.mean()),
-        "nll": float(-np.log(np.maximum(own, 1e-12)).mean()),
-        "brier": float((np.einsum("ij,ij->i", rows, rows) - 2 * own + 1).mean()),
+        "nll": float(-np.log(np.maximum(likelihood, 1e-12)).mean()),
+        "brier": float((np.einsum("ij,ij->i", rows, rows) - 2 * likelihood + 1).mean()),
         "ece": calibration_error(confidence, correct, bins=bins),
         "ece_l2": calibration_error(confidence, correct, bins=bins, norm="l2"),
         "ece_equal_width": calibration_error(confidence, correct, bins=bins, scheme="equal_width"),

@@ -16,17 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
-from probmetric.metrics.record import Metric, measured
+from probmetric.metrics.record import table
 
 Ints = NDArray[np.int64]
 Doubles = NDArray[np.float64]
+EPSILON = float(np.finfo(np.float64).eps)
 
-METRICS = measured(
-    ("clustering",),
+METRICS = table(
+    "clustering",
     __name__,
-    Metric("nmi", "NMI", "higher", "normalised mutual information, by the arithmetic mean"),
-    Metric("ami", "AMI", "higher", "mutual information adjusted for chance"),
-    Metric("f1", "F1", "higher", "over pairs of images"),
+    """
+    nmi | NMI ↑ | normalised mutual information, by the arithmetic mean
+    ami | AMI ↑ | mutual information adjusted for chance
+    f1 | F1 ↑ | over pairs of images
+    """,
 )
 
 
@@ -40,10 +43,12 @@ def clustering_metrics(
         1.0
     """
     rows = arrays.matrix(embeddings, "embeddings")
+    arrays.check_scale(float(arrays.row_norms(rows).max()), "embeddings")
     classes = arrays.labels_of(labels, len(rows), "labels", "embeddings")
     wanted = len(np.unique(classes)) if clusters is None else clusters
-    if not 1 <= wanted <= len(rows):
-        raise ValueError(f"clusters is {wanted}; expected 1 to {len(rows)}, the number of embeddings.")
+    arrays.check_count(wanted, "clusters", most=len(rows))
+    arrays.check_count(seed, "seed", least=0, most=2**31 - 1)
+    arrays.check_count(iterations, "iterations")
     return agreement(kmeans(rows, wanted, seed=seed, iterations=iterations), classes)
 
 
@@ -86,7 +91,7 @@ def agreement(first: Any, second: Any) -> dict[str, float]:
     chance = _expected_information(sizes_a, sizes_b)
     return {
         "nmi": information / entropy if entropy > 0 else 1.0,
-        "ami": float((information - chance) / _away_from_zero(entropy - chance)),
+        "ami": float((information - chance) / np.copysign(max(abs(entropy - chance), EPSILON), entropy - chance)),
         "f1": 2 * _pairs(counts) / pairs if pairs else 0.0,
     }
 
@@ -105,11 +110,6 @@ def _entropy(sizes: NDArray[Any]) -> float:
 
 def _pairs(sizes: NDArray[Any]) -> float:
     return float(np.sum(sizes * (sizes - 1.0)) / 2)
-
-
-def _away_from_zero(value: float) -> float:
-    tiny = float(np.finfo(np.float64).eps)
-    return min(value, -tiny) if value < 0 else max(value, tiny)
 
 
 def _expected_information(sizes_a: Ints, sizes_b: Ints) -> float:

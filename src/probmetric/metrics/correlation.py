@@ -8,21 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
-from probmetric.metrics.record import Metric, measured
+from probmetric.metrics.record import table
 
 Doubles = NDArray[np.float64]
 
-METRICS = measured(
-    ("distortion",),
+METRICS = table(
+    "distortion",
     __name__,
-    Metric(
-        "spearman",
-        "Spearman",
-        "higher",
-        "rank correlation of the uncertainty with the strength of the images' distortion (`glyphs`), which is not "
-        "their ambiguity; `pixel_noise` is its floor",
-        variant="distortion strength",
-    ),
+    """
+    spearman | Spearman (distortion strength) ↑ | rank correlation of the uncertainty with the strength of the images'
+        distortion (`glyphs`), which is not their ambiguity; `pixel_noise` is its floor
+    """,
 )
 
 

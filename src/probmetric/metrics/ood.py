@@ -20,51 +20,25 @@ from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
 from probmetric.metrics.correlation import average_ranks
-from probmetric.metrics.record import Metric, measured
+from probmetric.metrics.record import table
 
 Doubles = NDArray[np.float64]
 
-METRICS = measured(
-    ("ood",),
+METRICS = table(
+    "ood",
     __name__,
-    Metric("auroc", "AUROC", "higher", "P(out is less certain than in), ties half"),
-    Metric(
-        "auroc_{score}",
-        "AUROC",
-        "higher",
-        "the same for a score of the answer, a test image",
-    ),
-    Metric(
-        "scod_auroc",
-        "AUROC",
-        "higher",
-        "P(a wrong answer or a stranger is less certain than a right answer)",
-        "selective classification in the presence of strangers",
-        variant="errors and strangers",
-    ),
-    Metric(
-        "scod_auroc_{score}",
-        "AUROC",
-        "higher",
-        "the same for a score of the answer",
-        variant="errors and strangers",
-    ),
-    Metric("auprc", "AUPRC", "higher", "average precision, out is positive"),
-    Metric(
-        "auprc_trapezoid",
-        "AUPRC",
-        "higher",
-        "area under the linearly joined precision-recall curve; optimistic",
-        "paper 003",
-        "trapezoid",
-    ),
-    Metric(
-        "fpr_at_95",
-        "FPR@95",
-        "lower",
-        "share of in-distribution images flagged when at least 95 % of the others are",
-    ),
-    Metric("base_rate", "", "none", "share of out-of-distribution images, the `auprc` of chance"),
+    """
+    auroc | AUROC ↑ | P(out is less certain than in), ties half
+    auroc_{score} | AUROC ↑ | the same for a score of the answer, a test image
+    scod_auroc | AUROC (errors and strangers) ↑ | P(a wrong answer or a stranger is less certain than a right answer) |
+        selective classification in the presence of strangers
+    scod_auroc_{score} | AUROC (errors and strangers) ↑ | the same for a score of the answer
+    auprc | AUPRC ↑ | average precision, out is positive
+    auprc_trapezoid | AUPRC (trapezoid) ↑ | area under the linearly joined precision-recall curve; optimistic | paper
+        003
+    fpr_at_95 | FPR@95 ↓ | share of in-distribution images flagged when at least 95 % of the others are
+    base_rate | | share of out-of-distribution images, the `auprc` of chance
+    """,
 )
 
 
@@ -86,7 +60,8 @@ def ood_metrics(id_uncertainty: Any, ood_uncertainty: Any) -> dict[str, float]:
         0.8333333333333334
     """
     curve = _curve(id_uncertainty, ood_uncertainty)
-    precision, recall = _precision_recall(curve)
+    precision = curve.true_positives / (curve.true_positives + curve.false_positives)
+    recall = curve.true_positives / curve.positives
     steps = np.diff(np.r_[0.0, recall])
     padded = np.r_[1.0, precision]
     share = curve.positives / (curve.positives + curve.negatives)
@@ -116,6 +91,8 @@ def roc_curve(id_uncertainty: Any, ood_uncertainty: Any, *, points: int | None =
         >>> rates["fpr"].tolist(), rates["tpr"].tolist()
         ([0.0, 0.0, 0.5, 0.5, 1.0], [0.0, 0.5, 0.5, 1.0, 1.0])
     """
+    if points is not None:
+        arrays.check_count(points, "points")
     curve = _curve(id_uncertainty, ood_uncertainty)
     rates = {
         "fpr": np.r_[0.0, curve.false_positives / curve.negatives],
@@ -142,8 +119,3 @@ def _curve(id_uncertainty: Any, ood_uncertainty: Any) -> Curve:
     misses = np.bincount(inverse[len(positive) :], minlength=len(scores))[::-1]
     true, false = np.cumsum(hits).astype(np.float64), np.cumsum(misses).astype(np.float64)
     return Curve(true, false, len(positive), len(negative))
-
-
-def _precision_recall(curve: Curve) -> tuple[Doubles, Doubles]:
-    precision = curve.true_positives / (curve.true_positives + curve.false_positives)
-    return precision, curve.true_positives / curve.positives

@@ -36,7 +36,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from probmetric.metrics.record import Metric, measured
+from probmetric.metrics.arrays import check_choice
+from probmetric.metrics.record import table
 
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -45,67 +46,28 @@ MAP_CUTOFFS = (5, 10, 20, 1000)
 PAIRS = 1 << 15
 EMPTY_AS_ONE = (5, 10, 20)
 
-METRICS = measured(
-    (
-        *("retrieval", "val/retrieval", "last/retrieval", "retrieval_euclidean", "retrieval_poincare"),
-        *("retrieval_day_to_night", "retrieval_night_to_day", "retrieval_sampled"),
-    ),
+METRICS = table(
+    "retrieval val/retrieval last/retrieval retrieval_euclidean retrieval_poincare "
+    "retrieval_day_to_night retrieval_night_to_day retrieval_sampled",
     __name__,
-    Metric(
-        "recall_at_{k}",
-        "Recall@{k}",
-        "higher",
-        "1 if r₁ ≤ k",
-        'all papers; paper 003 prints recall@1 as "mAP@1", with `empty="zero"`. It is not the recall of information '
-        "retrieval",
-    ),
-    Metric(
-        "recall_at_1_empty_as_zero",
-        "Recall@1",
-        "higher",
-        "recall@1 with 0 for a query without positives",
-        "paper 003 as released",
-        variant="empty as zero",
-    ),
-    Metric("precision_at_{k}", "Precision@{k}", "higher", "h(k) / k", "MLRC (k = 1)"),
-    Metric("r_precision", "R-precision", "higher", "h(n) / n", "MLRC, paper 004"),
-    Metric("map_at_r", "MAP@R", "higher", "AP(n) / n", "papers 002, 004, MLRC"),
-    *(Metric(f"map_at_{k}", f"MAP@{k}", "higher", "AP(k) / min(n, k)", "paper 003") for k in (5, 10, 20)),
-    *(
-        Metric(
-            f"map_at_{k}_empty_as_one",
-            f"MAP@{k}",
-            "higher",
-            "the same, with 1 for a query without positives",
-            "paper 003 as released; inflates LFW, where most people have one image",
-            variant="empty as one",
-        )
-        for k in (5, 10, 20)
-    ),
-    Metric(
-        "map_at_1000",
-        "MAP@1000",
-        "higher",
-        "AP(1000) / min(n, 1000)",
-        "the attainable version of papers 000, 001",
-    ),
-    Metric(
-        "map_at_1000_over_class_size",
-        "MAP@1000",
-        "higher",
-        "AP(1000) / (n + 1)",
-        "papers 000, 001 as released; at most n / (n + 1)",
-        variant="over class size",
-    ),
-    Metric(
-        "map_at_class_size",
-        "MAP@class size",
-        "higher",
-        "AP(n + 1) / (n + 1)",
-        'papers 000, 001 as released ("mAP@C")',
-    ),
-    Metric("mrr", "MRR", "higher", "1 / r₁"),
-    Metric("queries_without_positives", "", "none", "their number; they are left out of the means"),
+    """
+    recall_at_{k} | Recall@{k} ↑ | 1 if r₁ ≤ k | all papers; paper 003 prints recall@1 as "mAP@1", with `empty="zero"`.
+        It is not the recall of information retrieval
+    recall_at_1_empty_as_zero | Recall@1 (empty as zero) ↑ | recall@1 with 0 for a query without positives | paper 003
+        as released
+    precision_at_{k} | Precision@{k} ↑ | h(k) / k | MLRC (k = 1)
+    r_precision | R-precision ↑ | h(n) / n | MLRC, paper 004
+    map_at_r | MAP@R ↑ | AP(n) / n | papers 002, 004, MLRC
+    map_at_5, map_at_10, map_at_20 | MAP@{} ↑ | AP(k) / min(n, k) | paper 003
+    map_at_5_empty_as_one, map_at_10_empty_as_one, map_at_20_empty_as_one | MAP@{} (empty as one) ↑ | the same, with 1
+        for a query without positives | paper 003 as released; inflates LFW, where most people have one image
+    map_at_1000 | MAP@1000 ↑ | AP(1000) / min(n, 1000) | the attainable version of papers 000, 001
+    map_at_1000_over_class_size | MAP@1000 (over class size) ↑ | AP(1000) / (n + 1) | papers 000, 001 as released; at
+        most n / (n + 1)
+    map_at_class_size | MAP@class size ↑ | AP(n + 1) / (n + 1) | papers 000, 001 as released ("mAP@C")
+    mrr | MRR ↑ | 1 / r₁
+    queries_without_positives | | their number; they are left out of the means
+    """,
 )
 
 
@@ -134,14 +96,11 @@ def collect(
     blocks: Iterable[Counts], positives: NDArray[np.int64], ks: tuple[int, ...], ties: Ties = "pessimistic"
 ) -> dict[str, Doubles]:
     """Return every metric for every query (Q,) from the `blocks` of counts, and `positives` (Q,), their number."""
-    names = metric_names(ks)
-    result = {name: np.zeros(len(positives)) for name in names}
+    result = {name: np.zeros(len(positives)) for name in metric_names(ks)}
     for counts in (part for block in blocks for part in _in_parts(block)):
-        values = _metrics_of_block(counts, ks, ties)
-        for name in names:
-            result[name][counts.start : counts.stop] = values[name]
-    result["positives"] = positives.astype(np.float64)
-    return result
+        for name, values in _metrics_of_block(counts, ks, ties).items():
+            result[name][counts.start : counts.stop] = values
+    return result | {"positives": positives.astype(np.float64)}
 
 
 def summarize(values: dict[str, Doubles], *, empty: Literal["skip", "zero"] = "skip") -> dict[str, float]:
@@ -155,20 +114,21 @@ def summarize(values: dict[str, Doubles], *, empty: Literal["skip", "zero"] = "s
         >>> summarize(values)["mrr"], summarize(values, empty="zero")["mrr"]
         (0.5, 0.25)
     """
-    if empty not in ("skip", "zero"):
-        raise ValueError(f"empty is {empty!r}; allowed: 'skip', 'zero'.")
-    asked = values["positives"] > 0
-    kept = asked if empty == "skip" else np.ones_like(asked)
+    check_choice(empty, "empty", ("skip", "zero"))
+    if "positives" not in values:
+        raise ValueError(f"values have no 'positives' but {list(values)}; pass what `retrieval_per_query` returns.")
+    answerable = values["positives"] > 0
+    kept = answerable if empty == "skip" else np.ones_like(answerable)
     result = {
         name: float(column[kept].mean()) if kept.any() else float("nan")
         for name, column in values.items()
         if name != "positives"
     }
     for k in EMPTY_AS_ONE:
-        result[f"map_at_{k}_empty_as_one"] = float(np.where(asked, values[f"map_at_{k}"], 1.0).mean())
+        result[f"map_at_{k}_empty_as_one"] = float(np.where(answerable, values[f"map_at_{k}"], 1.0).mean())
     if "recall_at_1" in values:
         result["recall_at_1_empty_as_zero"] = float(values["recall_at_1"].mean())
-    result["queries_without_positives"] = float(np.count_nonzero(~asked))
+    result["queries_without_positives"] = float(np.count_nonzero(~answerable))
     return result
 
 
@@ -183,9 +143,8 @@ def _in_parts(counts: Counts) -> Iterator[Counts]:
 
 def metric_names(ks: tuple[int, ...]) -> list[str]:
     """Return the names of the metrics, with recall and precision at the cutoffs `ks`."""
-    names = [f"{kind}_at_{k}" for kind in ("recall", "precision") for k in ks]
-    names += ["r_precision", "map_at_r", *(f"map_at_{k}" for k in MAP_CUTOFFS)]
-    return [*names, "map_at_1000_over_class_size", "map_at_class_size", "mrr"]
+    nothing = np.zeros(0, dtype=np.int64)
+    return list(_metrics_of_block(Counts(0, 0, np.zeros(1, dtype=np.int64), nothing, nothing), ks, "pessimistic"))
 
 
 def _metrics_of_block(counts: Counts, ks: tuple[int, ...], ties: Ties) -> dict[str, Doubles]:
@@ -275,10 +234,9 @@ class ExpectedSums:
         fresh = (np.diff(above) > 0) | (np.diff(tied) != 0) | (tied[1:] == 0)
         starts = np.flatnonzero(np.r_[True, fresh])
         sizes = np.diff(np.r_[starts, len(above)])
-        groups = [
+        self._groups = [
             _Group(int(above[s] + s), int(s), int(size), int(tied[s])) for s, size in zip(starts, sizes, strict=True)
         ]
-        self._groups = groups
 
     def hits(self, k: Any) -> Doubles:
         """E h(k), shape (1,)."""

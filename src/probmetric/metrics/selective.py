@@ -32,82 +32,36 @@ from numpy.typing import NDArray
 from probmetric.metrics import arrays
 from probmetric.metrics.correlation import group_means
 from probmetric.metrics.ood import auroc
-from probmetric.metrics.record import Metric, measured
+from probmetric.metrics.record import table
 
 Doubles = NDArray[np.float64]
 STEPS = 99
 COVERAGES = (50, 80, 90)
 
-METRICS = measured(
-    ("sparsification", "val/sparsification"),
+METRICS = table(
+    "sparsification val/sparsification",
     __name__,
-    Metric(
-        "ausc",
-        "AUSC",
-        "higher",
-        "area under accuracy against share removed (0..98 %, most uncertain first), divided by its width",
-    ),
-    Metric(
-        "ausc_as_published",
-        "AUSC",
-        "higher",
-        "the same with dx = 1/99, at most 98/99; the evaluator uses the mean of the query's and the neighbour's "
-        "uncertainty here",
-        "paper 003",
-        variant="as published",
-    ),
-    Metric(
-        "ausc_as_published_empty_as_zero",
-        "AUSC",
-        "higher",
-        "the same with queries without positives counted as errors; others are left out above",
-        "paper 003 as released",
-        variant="as published empty as zero",
-    ),
-    Metric("ausc_query_and_neighbour", "AUSC", "higher", "`ausc` with that mean", variant="query and neighbour"),
-    Metric("ausc_gap_to_oracle", "AUSC gap to oracle", "lower", "area when the wrong answers go first, minus `ausc`"),
-    Metric("aurc", "AURC", "lower", "mean error rate over coverages 1/N, ..., 1"),
-    Metric(
-        "error_auroc",
-        "AUROC",
-        "higher",
-        "P(a wrong answer is less certain than a right one)",
-        "paper 002's AUROC of the norm, with uncertainty = −norm",
-        variant="error",
-    ),
-    Metric(
-        "error_auroc_{score}",
-        "AUROC",
-        "higher",
-        "the same for a score of the answer (`probmetric list scores`) in place of the own uncertainty",
-        variant="error",
-    ),
-    Metric(
-        "augrc",
-        "AUGRC",
-        "lower",
-        "area under the share of all images that are answered and wrong, against coverage",
-        "Traub et al. 2024",
-    ),
-    Metric("e_aurc", "E-AURC", "lower", "`aurc` minus that of the best order", "Geifman et al. 2019"),
-    Metric("risk_at_coverage_80", "Risk", "lower", "error rate of the surest 80 %", variant="at coverage 80"),
-    Metric(
-        "coverage_at_risk_5",
-        "Coverage",
-        "higher",
-        "largest share of the surest of whom at most 5 % are wrong",
-        variant="at risk 5",
-    ),
-    *(
-        Metric(
-            f"accuracy_at_coverage_{share}",
-            "Accuracy",
-            "higher",
-            "accuracy of the surest so many %",
-            variant=f"at coverage {share}",
-        )
-        for share in (50, 80, 90)
-    ),
+    """
+    ausc | AUSC ↑ | area under accuracy against share removed (0..98 %, most uncertain first), divided by its width
+    ausc_as_published | AUSC (as published) ↑ | the same with dx = 1/99, at most 98/99; the evaluator uses the mean of
+        the query's and the neighbour's uncertainty here | paper 003
+    ausc_as_published_empty_as_zero | AUSC (as published empty as zero) ↑ | the same with queries without positives
+        counted as errors; others are left out above | paper 003 as released
+    ausc_query_and_neighbour | AUSC (query and neighbour) ↑ | `ausc` with that mean
+    ausc_gap_to_oracle | AUSC gap to oracle ↓ | area when the wrong answers go first, minus `ausc`
+    aurc | AURC ↓ | mean error rate over coverages 1/N, ..., 1
+    error_auroc | AUROC (error) ↑ | P(a wrong answer is less certain than a right one) | paper 002's AUROC of the norm,
+        with uncertainty = −norm
+    error_auroc_{score} | AUROC (error) ↑ | the same for a score of the answer (`probmetric list scores`) in place of
+        the own uncertainty
+    augrc | AUGRC ↓ | area under the share of all images that are answered and wrong, against coverage | Traub et al.
+        2024
+    e_aurc | E-AURC ↓ | `aurc` minus that of the best order | Geifman et al. 2019
+    risk_at_coverage_80 | Risk (at coverage 80) ↓ | error rate of the surest 80 %
+    coverage_at_risk_5 | Coverage (at risk 5) ↑ | largest share of the surest of whom at most 5 % are wrong
+    accuracy_at_coverage_50, accuracy_at_coverage_80, accuracy_at_coverage_90 | Accuracy (at coverage {}) ↑ | accuracy
+        of the surest so many %
+    """,
 )
 
 
@@ -133,8 +87,7 @@ def sparsification(
         >>> float(curve.accuracy[0]), float(curve.accuracy[25])
         (0.75, 1.0)
     """
-    if scaling not in ("unit", "as_published"):
-        raise ValueError(f"scaling is {scaling!r}; allowed: 'unit', 'as_published'.")
+    arrays.check_choice(scaling, "scaling", ("unit", "as_published"))
     doubt = arrays.vector(uncertainty, "uncertainty")
     right = arrays.booleans(correct, "correct", count=len(doubt))
     kept_accuracy = accuracy_by_coverage(doubt, right)
@@ -184,8 +137,8 @@ def selective_metrics(uncertainty: Any, correct: Any, *, coverages: tuple[int, .
     `error_auroc` is NaN when every answer is right or every answer is wrong. `coverages` are percentages.
 
     Examples:
-        >>> found = selective_metrics([0.9, 0.1, 0.2, 0.3], [0, 1, 1, 1])
-        >>> found["error_auroc"], found["accuracy_at_coverage_50"]
+        >>> metrics = selective_metrics([0.9, 0.1, 0.2, 0.3], [0, 1, 1, 1])
+        >>> metrics["error_auroc"], metrics["accuracy_at_coverage_50"]
         (1.0, 1.0)
     """
     bad = [share for share in coverages if not 0 < share <= 100]
@@ -196,18 +149,15 @@ def selective_metrics(uncertainty: Any, correct: Any, *, coverages: tuple[int, .
     area = sparsification(doubt, right)[1]
     accuracy = accuracy_by_coverage(doubt, right)
     mixed = 0 < right.sum() < len(right)
-    result = {
+    surest = {share: float(accuracy[max(1, int(np.ceil(len(doubt) * share / 100))) - 1]) for share in (*coverages, 80)}
+    return {
         "ausc": area,
         "ausc_as_published": sparsification(doubt, right, scaling="as_published")[1],
         "ausc_gap_to_oracle": sparsification(1.0 - right, right)[1] - area,
         "aurc": float(np.mean(1.0 - accuracy)),
         "e_aurc": float(np.mean(accuracy_by_coverage(1.0 - right, right) - accuracy)),
         "augrc": augrc(accuracy),
-        "risk_at_coverage_80": 1.0 - float(accuracy[max(1, int(np.ceil(0.8 * len(doubt)))) - 1]),
+        "risk_at_coverage_80": 1.0 - surest[80],
         "coverage_at_risk_5": coverage_at(accuracy, 0.05),
         "error_auroc": auroc(doubt[right == 1], doubt[right == 0]) if mixed else float("nan"),
-    }
-    for share in coverages:
-        kept = max(1, int(np.ceil(len(doubt) * share / 100)))
-        result[f"accuracy_at_coverage_{share}"] = float(accuracy[kept - 1])
-    return result
+    } | {f"accuracy_at_coverage_{share}": surest[share] for share in coverages}

@@ -25,34 +25,35 @@ BINS = 8
 
 
 def by_severity(
-    strength: Any, right: Any, own: Any, p_right: Any = None, *, bins: int = BINS
+    strength: Any, right: Any, doubt: Any, p_right: Any = None, *, bins: int = BINS
 ) -> dict[str, list[float]]:
     """Curves of the module docstring, each a list of one number per bin; empty without a known strength.
 
     Args:
         strength: (Q,) strength of the distortion of each query; NaN where it is not known.
         right: (Q,) whether its answer is right.
-        own: (Q,) its uncertainty.
+        doubt: (Q,) its uncertainty.
         p_right: (Q,) stated probability that it is right, or None.
         bins: at most so many.
 
     Examples:
-        >>> found = by_severity([0.1, 0.2, 0.8, 0.9], [1, 1, 0, 1], [1.0, 2.0, 3.0, 4.0], bins=2)
-        >>> found["strength"], found["wrong"]
+        >>> curves = by_severity([0.1, 0.2, 0.8, 0.9], [1, 1, 0, 1], [1.0, 2.0, 3.0, 4.0], bins=2)
+        >>> curves["strength"], curves["wrong"]
         ([0.15, 0.85], [0.0, 0.5])
     """
-    known = np.isfinite(np.asarray(strength, dtype=np.float64))
-    if not known.any():
+    measured = np.isfinite(np.asarray(strength, dtype=np.float64))
+    if not measured.any():
         return {}
-    severity = arrays.vector(np.asarray(strength)[known], "strength")
+    severity = arrays.vector(np.asarray(strength)[measured], "strength")
     place = _bins(severity, bins)
     columns = {
         "strength": severity,
-        "wrong": 1.0 - arrays.booleans(right, "right", count=len(known))[known],
-        "rank": _ranks(arrays.vector(own, "own", count=len(known))[known]),
+        "wrong": 1.0 - arrays.booleans(right, "right", count=len(measured))[measured],
+        "rank": (average_ranks(arrays.vector(doubt, "doubt", count=len(measured))[measured]) - 1)
+        / max(measured.sum() - 1, 1),
     }
     if p_right is not None:
-        columns["stated"] = 1.0 - arrays.vector(p_right, "p_right", count=len(known))[known]
+        columns["stated"] = 1.0 - arrays.vector(p_right, "p_right", count=len(measured))[measured]
     count = np.bincount(place).astype(np.float64)
     means = {name: (np.bincount(place, weights=values) / count).round(6).tolist() for name, values in columns.items()}
     return means | {"answers": count.tolist()}
@@ -63,11 +64,6 @@ def _bins(severity: NDArray[np.float64], bins: int) -> NDArray[np.int64]:
     values, place = np.unique(severity, return_inverse=True)
     if len(values) <= bins:
         return place.astype(np.int64)
-    found = np.empty(len(severity), dtype=np.int64)
-    found[np.argsort(severity, kind="stable")] = np.arange(len(severity)) * bins // len(severity)
-    return np.unique(found, return_inverse=True)[1].astype(np.int64)
-
-
-def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ranks (Q,) from 0 to 1, ties their mean."""
-    return (average_ranks(values) - 1) / max(len(values) - 1, 1)
+    bin_of = np.empty(len(severity), dtype=np.int64)
+    bin_of[np.argsort(severity, kind="stable")] = np.arange(len(severity)) * bins // len(severity)
+    return np.unique(bin_of, return_inverse=True)[1].astype(np.int64)

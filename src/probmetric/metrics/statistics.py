@@ -27,6 +27,7 @@ Pairwise = dict[tuple[str, str], tuple[float, float]]
 LEAST_SEEDS = 3
 SMALLEST_SHARE = 0.1
 SMALLEST_STEP = 0.001
+LARGEST = 1e100
 _LOG_SMALLEST = -690.0
 
 
@@ -47,7 +48,7 @@ def mean_interval(values: Any, confidence: float = 0.95) -> tuple[float, float]:
         >>> mean, round(half, 3)
         (2.0, 2.484)
     """
-    array = arrays.vector(values, "values")
+    array = _vector(values, "values")
     _check_confidence(confidence)
     count = len(array)
     if count < 2:
@@ -56,6 +57,16 @@ def mean_interval(values: Any, confidence: float = 0.95) -> tuple[float, float]:
 
     quantile = float(stdtrit(count - 1, 0.5 + confidence / 2))
     return float(array.mean()), quantile * float(array.std(ddof=1)) / count**0.5
+
+
+def _vector(values: Any, name: str) -> Doubles:
+    """`values` as a finite float64 vector whose squares a float holds."""
+    array = arrays.vector(values, name)
+    if np.abs(array).max() > LARGEST:
+        raise ValueError(
+            f"{name} has values beyond {LARGEST:g}, whose squares no float holds; divide all by one number."
+        )
+    return array
 
 
 def bootstrap_interval(
@@ -70,7 +81,7 @@ def bootstrap_interval(
         >>> 0.0 <= low < 0.75 < high <= 1.0
         True
     """
-    array = arrays.vector(values, "values")
+    array = _vector(values, "values")
     _check_confidence(confidence)
     if resamples < 1:
         raise ValueError(f"resamples is {resamples}; expected at least 1.")
@@ -109,8 +120,8 @@ def paired_test(a: Any, b: Any, *, image_variance: float = 0.0) -> PairedResult:
         >>> round(paired_test([0.5, 0.6, 0.55], [0.75, 0.85, 0.8]).p_value, 5)
         0.00013
     """
-    first = arrays.vector(a, "a")
-    second = arrays.vector(b, "b", count=len(first))
+    first = _vector(a, "a")
+    second = arrays.vector(_vector(b, "b"), "b", count=len(first))
     difference = first - second
     count, mean = len(difference), float(difference.mean())
     if count < 2:
@@ -260,9 +271,13 @@ def image_variance(differences: Any) -> float:
         >>> image_variance([[0.0, 1.0, 0.0, 1.0], [0.0, 1.0, 0.0, 1.0]])
         0.08333333333333333
     """
-    array = np.asarray(differences, dtype=np.float64)
-    if array.ndim != 2 or min(array.shape) < 1:
-        raise ValueError(f"differences has shape {array.shape}; expected (seeds, images).")
+    values = arrays.to_numpy(differences)
+    if values.ndim != 2 or min(values.shape) < 1 or values.dtype.kind not in "fiub":
+        raise ValueError(
+            f"differences has shape {values.shape}; expected (seeds, images), numbers (dtype is {values.dtype})."
+        )
+    array = values.astype(np.float64)
+    _vector(array.ravel(), "differences")
     seeds, images = array.shape
     if images < 2:
         return 0.0
@@ -281,9 +296,10 @@ def holm(p_values: Any) -> Doubles:
         >>> holm([0.01, 0.04, 0.03]).tolist()
         [0.03, 0.06, 0.06]
     """
-    array = np.asarray(p_values, dtype=np.float64)
-    if array.ndim != 1:
-        raise ValueError(f"p_values has shape {array.shape}; expected a vector.")
+    values = arrays.to_numpy(p_values)
+    if values.ndim != 1 or values.dtype.kind not in "fiub":
+        raise ValueError(f"p_values has shape {values.shape}; expected a vector of numbers (dtype is {values.dtype}).")
+    array = values.astype(np.float64)
     if np.any((array < 0) | (array > 1)):
         raise ValueError(f"p_values lie between {np.nanmin(array)} and {np.nanmax(array)}; expected 0 to 1.")
     adjusted = np.full(len(array), np.nan)

@@ -31,71 +31,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
-from probmetric.metrics.record import Metric, measured
+from probmetric.metrics.record import table
 
 Doubles = NDArray[np.float64]
 Floats = NDArray[np.float32]
 ROWS = 4096
 RESOLUTION = 1e-7
 
-_STRUCTURE = (
-    Metric(
-        "richness_kl",
-        "Spectrum KL",
-        "none",
-        "KL(U ‖ singular values / sum) of the uncentred matrix; lower = more directions in use",
-        "000 T5, 001 T3 (ρ)",
-    ),
-    Metric(
-        "richness_kl_without_first",
-        "Spectrum KL",
-        "none",
-        "the same without the largest singular value",
-        'their mode "@2"',
-        variant="without first",
-    ),
-    Metric("density", "", "none", "mean distance within classes / between class means, cosine distance", "001 T3 (π)"),
-    Metric(
-        "uniformity",
-        "Uniformity",
-        "none",
-        "mean over pairs of exp(−2 ‖u − v‖²), no logarithm, self pairs left out",
-        "001 T3 (G₂)",
-    ),
-    *(
-        Metric(
-            f"concentration_{kind}",
-            "",
-            "none",
-            "spread over classes of the mean distance to the class mean / between means",
-            "001 T3 (σ²κ): compare changes, its printed scale is unclear",
-        )
-        for kind in ("variance", "std")
-    ),
-    Metric(
-        "cluster_diversity",
-        "Cluster diversity",
-        "none",
-        "mean variance of distances within a class",
-        "000 T5: relative changes",
-    ),
-)
-_PROXIES = tuple(
-    Metric(
-        f"proxy_{kind}",
-        kind.upper(),
-        "lower",
-        "least-cost assignment of proxies to distinct embeddings of their class (`proxy_transport`), with "
-        "`evaluation.proxies: true`",
-        "004 T3 prints `proxy_w1` under the name W2",
-        variant="proxy",
-    )
-    for kind in ("w1", "w2")
-)
-
 METRICS = (
-    *measured(("structure", "train/structure"), __name__, *_STRUCTURE),
-    *measured(("structure",), __name__, *_PROXIES),
+    *table(
+        "structure train/structure",
+        __name__,
+        """
+        richness_kl | Spectrum KL | KL(U ‖ singular values / sum) of the uncentred matrix; lower = more directions in
+            use | 000 T5, 001 T3 (ρ)
+        richness_kl_without_first | Spectrum KL (without first) | the same without the largest singular value | their
+            mode "@2"
+        density | | mean distance within classes / between class means, cosine distance | 001 T3 (π)
+        uniformity | Uniformity | mean over pairs of exp(−2 ‖u − v‖²), no logarithm, self pairs left out | 001 T3 (G₂)
+        concentration_variance, concentration_std | | spread over classes of the mean distance to the class mean /
+            between means | 001 T3 (σ²κ): compare changes, its printed scale is unclear
+        cluster_diversity | Cluster diversity | mean variance of distances within a class | 000 T5: relative changes
+        """,
+    ),
+    *table(
+        "structure",
+        __name__,
+        """
+        proxy_w1, proxy_w2 | W{} (proxy) ↓ | least-cost assignment of proxies to distinct embeddings of their class
+            (`proxy_transport`), with `evaluation.proxies: true` | 004 T3 prints `proxy_w1` under the name W2
+        """,
+    ),
 )
 
 
@@ -105,13 +71,13 @@ def structure_metrics(embeddings: Any, labels: Any, *, normalize: bool = False) 
     NaN where undefined: fewer than two classes, or no class of two images.
 
     Examples:
-        >>> found = structure_metrics([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]], [0, 0, 1, 1])
-        >>> found["density"], found["richness_kl"]
+        >>> measures = structure_metrics([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]], [0, 0, 1, 1])
+        >>> measures["density"], measures["richness_kl"]
         (0.0, 0.0)
     """
     rows = arrays.matrix(embeddings, "embeddings")
     if normalize:
-        rows = arrays.normalized(rows, "embeddings")
+        rows = arrays.normalized(rows)
     else:
         arrays.check_unit_rows(rows, "embeddings")
     classes = arrays.labels_of(labels, len(rows), "labels", "embeddings")
@@ -167,15 +133,15 @@ def _class_structure(rows: Floats, classes: NDArray[np.int64]) -> dict[str, floa
     edges = np.flatnonzero(np.diff(classes[order], prepend=-1))
     centres, inner, spread, to_centre = [], [], [], []
     for members in np.split(order, edges[1:]):
-        own = rows[members].astype(np.float64)
-        total = own.sum(axis=0)
+        inside = rows[members].astype(np.float64)
+        total = inside.sum(axis=0)
         norm = float(np.linalg.norm(total))
         centres.append(total / max(norm, 1e-12))
-        if len(own) > 1:
-            mean, variance = _pair_distances(own, norm)
+        if len(inside) > 1:
+            mean, variance = _pair_distances(inside, norm)
             inner.append(mean)
             spread.append(variance)
-            to_centre.append(1.0 - norm / len(own))
+            to_centre.append(1.0 - norm / len(inside))
     between = _mean_distance(np.array(centres))
     ratio = np.array(to_centre) / between if inner and between > 0 else np.array([np.nan])
     return {
@@ -186,12 +152,12 @@ def _class_structure(rows: Floats, classes: NDArray[np.int64]) -> dict[str, floa
     }
 
 
-def _pair_distances(own: Doubles, norm: float) -> tuple[float, float]:
-    """Mean and variance of 1 - u.v over the pairs of unit rows `own` (n,M) whose sum has length `norm`."""
-    count = len(own)
+def _pair_distances(inside: Doubles, norm: float) -> tuple[float, float]:
+    """Mean and variance of 1 - u.v over the pairs of unit rows `inside` (n,M) whose sum has length `norm`."""
+    count = len(inside)
     pairs = count * (count - 1)
-    gram = own.T @ own if count > own.shape[1] else own @ own.T
-    lengths = np.einsum("ij,ij->i", own, own)
+    gram = inside.T @ inside if count > inside.shape[1] else inside @ inside.T
+    lengths = np.einsum("ij,ij->i", inside, inside)
     mean = (norm**2 - lengths.sum()) / pairs
     second = (np.sum(gram**2) - np.sum(lengths**2)) / pairs
     return float(1.0 - mean), float(max(second - mean**2, 0.0))
@@ -212,8 +178,8 @@ def proxy_transport(embeddings: Any, labels: Any, proxies: Any, proxy_labels: An
     are compared as given: normalise them first if the method does (paper 004 does).
 
     Examples:
-        >>> found = proxy_transport([[1.0, 0.0], [0.0, 1.0]], [0, 0], [[1.0, 0.5]], [0])
-        >>> found["w1"], found["w2"]
+        >>> measures = proxy_transport([[1.0, 0.0], [0.0, 1.0]], [0, 0], [[1.0, 0.5]], [0])
+        >>> measures["w1"], measures["w2"]
         (0.5, 0.5)
     """
     rows = arrays.matrix(embeddings, "embeddings")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from probmetric.io import write_text
 from probmetric.metrics.catalogue import METRICS
-from probmetric.metrics.record import Metric
+from probmetric.metrics.record import NOT_BETWEEN
 
 _TABLE = re.compile(r"(<!-- metrics: (.*?) -->\n)(.*?)(<!-- end of metrics -->)", re.DOTALL)
 _HEAD = "| name | definition | better | source |\n|---|---|---|---|\n"
@@ -34,16 +34,10 @@ def table(groups: Iterable[str]) -> str:
     groups = tuple(groups)
     rows = [(group, metric) for group in groups for metric in METRICS if group in metric.groups]
     lines = []
-    for _, same in itertools.groupby(rows, key=lambda row: (row[0], row[1].definition, row[1].source)):
-        names, metric = [], None
-        for group, metric in same:
-            names.append(f"`{group}/{metric.name}`" if len(groups) > 1 else f"`{metric.name}`")
-        assert metric is not None
-        lines.append(f"| {', '.join(names)} | {metric.definition} | {_better(metric)} | {metric.source} |\n")
+    for _, alike in itertools.groupby(rows, key=lambda row: (row[0], row[1].definition, row[1].source)):
+        members = list(alike)
+        names = (f"`{group}/{metric.name}`" if len(groups) > 1 else f"`{metric.name}`" for group, metric in members)
+        metric = members[0][1]
+        better = metric.direction.replace("none", "") + ("" if metric.comparable else f", {NOT_BETWEEN}")
+        lines.append(f"| {', '.join(names)} | {metric.definition} | {better} | {metric.source} |\n")
     return _HEAD + re.sub(r"\|  (?=\|)", "| ", "".join(lines).replace("{k}", "k").replace("{score}", "<score>"))
-
-
-def _better(metric: Metric) -> str:
-    if metric.direction == "none":
-        return ""
-    return metric.direction if metric.comparable else f"{metric.direction}, not between methods"

@@ -16,7 +16,6 @@ from probmetric.metrics import arrays
 
 Doubles = NDArray[np.float64]
 LOG_RANGE = (float(np.log(0.01)), float(np.log(100.0)))
-GOLDEN = (5**0.5 - 1) / 2
 
 
 def scaled_probabilities(logits: Any, temperature: float = 1.0) -> Doubles:
@@ -26,49 +25,47 @@ def scaled_probabilities(logits: Any, temperature: float = 1.0) -> Doubles:
         >>> scaled_probabilities([[2.0, 0.0]], 1e9).round(6).tolist()
         [[0.5, 0.5]]
     """
+    from scipy.special import softmax
+
     if not temperature > 0:
         raise ValueError(f"temperature is {temperature}; expected a positive number.")
-    array = _logits(logits) / temperature
-    array -= array.max(axis=-1, keepdims=True)
-    np.exp(array, out=array)
-    array /= array.sum(axis=-1, keepdims=True)
+    array: Doubles = softmax(_logits(logits) / temperature, axis=-1)
     return array if array.ndim == 2 else array.mean(axis=1)
 
 
-def fit_temperature(logits: Any, labels: Any, *, iterations: int = 60) -> float:
+def fit_temperature(logits: Any, labels: Any) -> float:
     """Temperature in [0.01, 100] of least NLL for validation `logits` (N,C) or (N,S,C) and `labels` (N,).
 
-    Golden-section search on log T after a coarse scan (with samples the NLL may have several minima).
+    Brent's bounded search on log T after a coarse scan (with samples the NLL may have several minima).
 
     Examples:
         >>> round(fit_temperature([[3.0, 0.0], [3.0, 0.0], [3.0, 0.0], [3.0, 0.0]], [0, 0, 0, 1]), 4)
         2.7307
     """
+    from scipy.optimize import minimize_scalar
+
     array = _logits(logits)
     classes = arrays.labels_of(labels, len(array), "labels", "logits")
     if classes.max() >= array.shape[-1]:
         raise ValueError(f"labels go up to {classes.max()}, but logits have {array.shape[-1]} columns.")
     scan = np.linspace(*LOG_RANGE, 57)
-    best = int(np.argmin([_nll(array, classes, value) for value in scan]))
-    low, high = scan[max(best - 1, 0)], scan[min(best + 1, len(scan) - 1)]
-    for _ in range(iterations):
-        left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-        if _nll(array, classes, left) <= _nll(array, classes, right):
-            high = right
-        else:
-            low = left
-    return float(np.exp((low + high) / 2))
+    best = int(np.argmin([_nll(value, array, classes) for value in scan]))
+    bounds = scan[max(best - 1, 0)], scan[min(best + 1, len(scan) - 1)]
+    least = minimize_scalar(_nll, bounds=bounds, args=(array, classes), method="bounded", options={"xatol": 1e-10})
+    return float(np.exp(least.x))
 
 
-def _nll(logits: Doubles, labels: NDArray[np.int64], log_temperature: float) -> float:
-    own = scaled_probabilities(logits, float(np.exp(log_temperature)))[np.arange(len(labels)), labels]
-    return float(-np.log(np.maximum(own, 1e-300)).mean())
+def _nll(log_temperature: float, logits: Doubles, labels: NDArray[np.int64]) -> float:
+    right = scaled_probabilities(logits, float(np.exp(log_temperature)))[np.arange(len(labels)), labels]
+    return float(-np.log(np.maximum(right, 1e-300)).mean())
 
 
 def _logits(values: Any) -> Doubles:
     array = arrays.to_numpy(values)
-    if array.ndim not in (2, 3) or 0 in array.shape:
-        raise ValueError(f"logits have shape {array.shape}; expected (N, C), or (N, S, C) for S samples.")
+    if array.ndim not in (2, 3) or 0 in array.shape or array.dtype.kind not in "fiu":
+        raise ValueError(
+            f"logits have shape {array.shape}, dtype {array.dtype}; expected numbers (N, C), or (N, S, C) of S samples."
+        )
     array = array.astype(np.float64)
     arrays.check_finite(array, "logits")
     return array

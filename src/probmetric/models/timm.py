@@ -143,7 +143,7 @@ def _library(tag: str) -> Any:
     try:
         import timm
     except ImportError as error:
-        raise FileError("backbone timm needs the package timm: pip install 'probmetric[models]'.") from error
+        raise FileError("backbone timm needs the package timm: pip install 'probmetric[train]'.") from error
 
     if not timm.is_model(tag):
         tags = timm.list_models() + timm.list_pretrained()

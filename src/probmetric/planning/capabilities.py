@@ -1,5 +1,6 @@
 """What components must be able to do for a run to end: checked before any job, from what their classes declare.
 
+training.batch_size                    a multiple of images_per_class, or even for pairs
 evaluation.proxies                     a loss that has proxies, not hidden by an objective
 training.selection_metric: accuracy    a loss that is a classifier
 uncertainty softmax, temperature       a loss that is a classifier
@@ -19,7 +20,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from probmetric import losses, models, uncertainty
-from probmetric.config import Component, ConfigError, RunSettings
+from probmetric.config import Component, ConfigError, RunSettings, Training
 from probmetric.data.sources import REGISTRY as DATASETS
 from probmetric.registry import Registry
 from probmetric.runs.names import RunKey, split_data_name
@@ -121,6 +122,8 @@ def _problems(settings: RunSettings) -> Iterator[str]:
             f"uncertainty {name!r} is fitted on validation images, but training.selection {selection!r} trains on them "
             "too. Use selection: validation, or an uncertainty (or prior) that needs none."
         )
+    if trains:
+        yield from _batches(settings.training)
     yield from _unreadable_images(settings)
     if name == "mc_dropout" and settings.uncertainty.options.get("rate") == 0 and not _drops(settings.backbone):
         yield (
@@ -133,6 +136,18 @@ def _problems(settings: RunSettings) -> Iterator[str]:
             yield f"objective {settings.objective.name!r} needs {headless}"
         if _can(uncertainty.REGISTRY, settings.uncertainty, "needs_head"):
             yield f"uncertainty {name!r} needs {headless}"
+
+
+def _batches(training: Training) -> Iterator[str]:
+    """Yield why batches of that size cannot be drawn, whatever the images: `data.samplers` says the rest."""
+    size, per_class = training.batch_size, training.images_per_class
+    if training.sampler == "pairs" and size % 2:
+        yield f"training.batch_size {size}: with the sampler 'pairs' it must be even; nearest allowed: {size + 1}."
+    elif training.sampler not in ("shuffle", "pairs") and size % per_class:
+        yield (
+            f"training.batch_size {size} is not a multiple of training.images_per_class {per_class}; nearest allowed: "
+            f"{max(1, round(size / per_class)) * per_class}."
+        )
 
 
 def _unreadable_images(settings: RunSettings) -> Iterator[str]:

@@ -16,7 +16,18 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from probmetric.config import OWN_VIEW, Component, ConfigError, Method, NamedView, Params, Preset, parse
+from probmetric.config import (
+    ELSEWHERE,
+    OWN_VIEW,
+    Component,
+    ConfigError,
+    Method,
+    NamedView,
+    Params,
+    Preset,
+    parse,
+    with_tag,
+)
 from probmetric.data import views
 from probmetric.data.views import source_view
 from probmetric.registry import nearest
@@ -66,7 +77,8 @@ class Draft:
         else:
             parts = [*self.groups, *(part for part, chosen in self.components.items() if chosen or part == "view")]
             allowed = [*(f"{part}.<key>" for part in parts), *self.values, *self.components]
-            raise ConfigError(f"override {key!r} reaches nothing; {nearest(key, allowed)}")
+            meant = ELSEWHERE.get(key.rpartition(".")[2]) or nearest(key, allowed)
+            raise ConfigError(f"override {key!r} reaches nothing; {meant}")
 
     def apply(self, preset: Preset) -> None:
         """Apply a preset; an option of a component counts only where the component has it."""
@@ -115,6 +127,7 @@ def _component(key: str, value: Any) -> Component | None:
     if value is None:
         return None
     named = {"name": OWN_VIEW} | value if key == "view" and isinstance(value, dict) else value
+    named = with_tag(value) if key == "backbone" else named
     try:
         return Component.model_validate(named)
     except ValidationError:

@@ -13,18 +13,20 @@ import functools
 import os
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from probmetric.config import ConfigError, DataSource, Params, load
+from probmetric.data import add_noise, prepare_dataset, verify_digest
+from probmetric.data.manifest import FORMAT, MANIFEST, SUMMARY, DataError, read_summary, write_digest
+from probmetric.data.prepare import plugin_code
+from probmetric.data.raw import RawFiles, raw_content
+from probmetric.data.sources import REGISTRY, list_datasets
+from probmetric.data.status import DatasetStatus, dataset_status
 from probmetric.io import FileError, alone, digest_of, write_text
 from probmetric.process import call
-from probmetric.registry import nearest
+from probmetric.registry import Option, nearest
 from probmetric.runs.names import LabelNoise, RunKey, data_name, split_data_name
-from probmetric.runs.source import is_own
-
-if TYPE_CHECKING:
-    from probmetric.config import DataSource, Params
-    from probmetric.data.status import DatasetStatus
-    from probmetric.registry import Option
+from probmetric.runs.source import LINKS, is_own
 
 ON_REQUEST = "data/dvc.yaml"
 PARAMS = Path("params.yaml")
@@ -42,14 +44,11 @@ def data_source(params: Params, name: str) -> DataSource:
     Raises:
         FileError: no dataset has that name; names the nearest.
     """
-    from probmetric.config import DataSource
-    from probmetric.data.sources import list_datasets
-
     if name in params.data.on_request:
         return params.data.on_request[name]
     if name not in list_datasets():
-        known = {*dataset_names(params), *list_datasets()}
-        raise FileError(f"unknown dataset {name!r}: {nearest(name, known)}")
+        names = {*dataset_names(params), *list_datasets()}
+        raise FileError(f"unknown dataset {name!r}: {nearest(name, names)}")
     return DataSource(source=name, options=params.data.options.get(name, {}))
 
 
@@ -61,9 +60,6 @@ def strangers(params: Params, dataset: str) -> tuple[str, ...]:
 
 def check_declared(params: Params, dataset: str, noise: float) -> None:
     """Raise `ConfigError`, with what to declare, unless `dataset` with `noise` is in params.yaml."""
-    from probmetric.config import ConfigError
-    from probmetric.data.sources import list_datasets
-
     name = data_name(dataset, noise)
     clean, label_noise = split_data_name(name)
     if clean not in dataset_names(params):
@@ -83,8 +79,8 @@ def check_declared(params: Params, dataset: str, noise: float) -> None:
 def stage(params: Params, name: str) -> str:
     """DVC stage that makes prepared dataset `name` (`cub-vmf`, `glyphs+noise0.2`)."""
     dataset, noise = split_data_name(name)
-    own = f"noise@{dataset}-{noise}" if noise else f"prepare@{dataset}"
-    return own if dataset in params.datasets else f"{ON_REQUEST}:{own}"
+    address = f"noise@{dataset}-{noise}" if noise else f"prepare@{dataset}"
+    return address if dataset in params.datasets else f"{ON_REQUEST}:{address}"
 
 
 def ensure(params: Params, name: str) -> None:
@@ -109,9 +105,6 @@ def ensure(params: Params, name: str) -> None:
 
 def _restore(digest: Path, copy: Path) -> None:
     """Write a lost digest again from its copy, if it is that of the files that lie beside it."""
-    from probmetric.data import verify_digest
-    from probmetric.data.manifest import MANIFEST
-
     if digest.exists() or not copy.exists() or not digest.with_name(MANIFEST).exists():
         return
     write_text(digest, copy.read_text(encoding="utf-8"))
@@ -122,7 +115,6 @@ def _restore(digest: Path, copy: Path) -> None:
 
 
 def _bring_up_to_date(params: Params, name: str) -> None:
-    from probmetric.data.manifest import write_digest
 
     if not Path(ON_REQUEST).exists() or not _as_in_file(params) or _is_a_plugins(params, name):
         _make(params, name)
@@ -155,23 +147,17 @@ def repro(address: str, *, force: bool = False) -> int:
 
 def _is_a_plugins(params: Params, name: str) -> bool:
     """Whether the source of dataset `name` is defined outside this package."""
-    from probmetric.data.sources import REGISTRY
-
     return not is_own(REGISTRY.module(data_source(params, split_data_name(name)[0]).source))
 
 
 def _as_in_file(params: Params) -> bool:
     """Whether params.yaml says the same about data."""
-    from probmetric.config import Params, load
-
     written = load(Params, PARAMS) if PARAMS.exists() else params
     return all(getattr(params, part) == getattr(written, part) for part in ("data", "datasets", "noise"))
 
 
 def _make(params: Params, name: str) -> None:
     """Prepare a dataset, or its noisy variant, without DVC; what is there, whole and up to date is left as it is."""
-    from probmetric.data import add_noise, verify_digest
-
     folder, (clean, noise) = Path(params.data.prepared), split_data_name(name)
     if (folder / name / "digest").exists() and not outdated(params, name):
         verify_digest(folder / name)
@@ -180,8 +166,8 @@ def _make(params: Params, name: str) -> None:
         prepare(params, clean, progress=True)
         return
     _make(params, clean)
-    found = LabelNoise.parse(noise)
-    add_noise(folder / clean, folder / name, rate=found.rate, kind=found.kind, seed=found.seed)
+    label_noise = LabelNoise.parse(noise)
+    add_noise(folder / clean, folder / name, rate=label_noise.rate, kind=label_noise.kind, seed=label_noise.seed)
 
 
 def outdated(params: Params, name: str) -> str:
@@ -189,8 +175,6 @@ def outdated(params: Params, name: str) -> str:
 
     "" where nothing has, where it is not prepared, and where nobody can tell: its raw files are elsewhere.
     """
-    from probmetric.data.manifest import SUMMARY, read_summary
-
     clean, noise = split_data_name(name)
     folder = Path(params.data.prepared) / name
     if not (folder / SUMMARY).exists():  # not the digest: a job that makes it again finds it deleted
@@ -214,9 +198,6 @@ def made_of(params: Params, name: str, before: Mapping[str, Any]) -> dict[str, A
         name: the prepared dataset, label noise included.
         before: what was returned the last time; its `raw_content` stays where the raw files are not here.
     """
-    from probmetric.data.manifest import FORMAT
-    from probmetric.data.prepare import plugin_code
-
     clean, noise = split_data_name(name)
     declared = data_source(params, clean)
     return {
@@ -234,8 +215,6 @@ def made_of(params: Params, name: str, before: Mapping[str, Any]) -> dict[str, A
 
 def _of_ones_own(declared: DataSource) -> dict[str, Any]:
     """Return the options that differ from their defaults."""
-    from probmetric.data.sources import REGISTRY
-
     defaults = {name: option.default for name, option in REGISTRY.options(declared.source).items()}
     return {
         name: value
@@ -246,53 +225,51 @@ def _of_ones_own(declared: DataSource) -> dict[str, Any]:
 
 def _raw_content(params: Params, name: str) -> str:
     """Return the digest of the user's own raw files; empty where they are not here, or there are none."""
-    from probmetric.data.manifest import DataError
-    from probmetric.data.raw import RawFiles, raw_content
-    from probmetric.data.sources import REGISTRY
-
-    declared, folder = data_source(params, name), Path(params.data.prepared) / name
-    raw = Path(declared.raw or params.data.raw)
-    if not raw.exists():
-        return ""
     try:
-        source = REGISTRY.create(declared.source, **declared.options)
-        root, names = source.raw_files(RawFiles(declared.source, raw, folder, homes=source.homes))
-        return raw_content(root, names, folder)
+        return _content(params, data_source(params, name), Path(params.data.prepared) / name)
     except DataError:
         return ""  # the job that prepares the data says what is wrong
 
 
+def _content(params: Params, declared: DataSource, folder: Path) -> str:
+    """Return the digest of the raw files that a dataset, prepared in `folder`, is made of; empty where there are none.
+
+    Raises:
+        DataError: they cannot be read.
+    """
+    raw = Path(declared.raw or params.data.raw)
+    if not raw.exists():
+        return ""
+    source = REGISTRY.create(declared.source, **declared.options)
+    root, names = source.raw_files(RawFiles(declared.source, raw, folder, homes=source.homes))
+    return raw_content(root, names, folder)
+
+
 def _differing(params: Params, name: str, folder: Path, made: dict[str, Any]) -> str:
     """What of the dataset's declaration or of its raw files is other than when it was prepared, as `made` says."""
-    from probmetric.data.manifest import DataError
-    from probmetric.data.prepare import plugin_code
-    from probmetric.data.raw import RawFiles, raw_content
-    from probmetric.data.sources import REGISTRY
-
-    found = data_source(params, name)
+    declared = data_source(params, name)
     had = {name: made[name] for name in ("source", "seed") if name in made} | made.get("options", {})
-    has = {"source": found.source, "seed": params.data.seed} | found.options
+    has = {"source": declared.source, "seed": params.data.seed} | declared.options
     ignored = set() if "left_out" in made else {"on_error"}  # it decides about files that cannot be read
-    if changed := _changed(had, has, REGISTRY.options(found.source), ignored):
+    if changed := _changed(had, has, REGISTRY.options(declared.source), ignored):
         return changed
-    code = plugin_code(found.source) if "code" in made else {}
-    if changed := ", ".join(module for module in sorted(code) if made["code"].get(module) != code[module]):
-        return f"{changed} changed"
-    raw = Path(found.raw or params.data.raw)
+    code = plugin_code(declared.source) if "code" in made else {}
+    modules = [module for module in sorted(code) if made["code"].get(module) != code[module]]
+    if modules:
+        return f"{', '.join([module for module in modules if module != LINKS] or modules)} changed"
+    raw = Path(declared.raw or params.data.raw)
     if "raw_content" not in made or not raw.exists():
         return ""
     try:
-        source = REGISTRY.create(found.source, **found.options)
-        root, names = source.raw_files(RawFiles(found.source, raw, folder, homes=source.homes))
-        same = raw_content(root, names, folder)
+        same = _content(params, declared, folder) == made["raw_content"]
     except DataError as error:
         return str(error)
-    return "" if same == made["raw_content"] else f"the content of {raw} has changed"
+    return "" if same else f"the content of {raw} has changed"
 
 
-def _changed(had: Mapping[str, Any], has: Mapping[str, Any], known: Mapping[str, Option], ignored: Set[str]) -> str:
+def _changed(had: Mapping[str, Any], has: Mapping[str, Any], options: Mapping[str, Option], ignored: Set[str]) -> str:
     """The first value that differs, as `shorter_side 256 -> 128`; a `known` option not named has its default."""
-    defaults = {"source": has["source"]} | {name: option.default for name, option in known.items()}
+    defaults = {"source": has["source"]} | {name: option.default for name, option in options.items()}
     for name in sorted({*had, *has} - ignored):
         before, now = (values.get(name, defaults.get(name)) for values in (had, has))
         if digest_of(before) != digest_of(now):  # a tuple is a list in JSON
@@ -302,14 +279,12 @@ def _changed(had: Mapping[str, Any], has: Mapping[str, Any], known: Mapping[str,
 
 def prepare(params: Params, name: str, *, output: Path | None = None, raw: Path | None = None, progress: bool) -> Path:
     """Prepare dataset `name` as params.yaml describes it; returns the prepared folder."""
-    from probmetric.data import prepare_dataset
-
-    found, folders = data_source(params, name), params.data
-    options: dict[str, Any] = dict(found.options)
+    declared, folders = data_source(params, name), params.data
+    options: dict[str, Any] = dict(declared.options)
     return prepare_dataset(
-        found.source,
+        declared.source,
         output or Path(folders.prepared) / name,
-        raw=raw or found.raw or folders.raw,
+        raw=raw or declared.raw or folders.raw,
         seed=folders.seed,
         progress=progress,
         **options,
@@ -333,20 +308,15 @@ def missing_files(params: Params, name: str) -> str:
 @functools.lru_cache(maxsize=256)
 def _missing_files(values: str, name: str, changed: tuple[int, ...]) -> str:
     """As `missing_files`; the folders changed last at the times `changed`."""
-    from probmetric.config import Params
-
     return ", ".join(file for row in absent(Params.model_validate_json(values), [name]) for file in row.missing)
 
 
 def status(params: Params, names: Iterable[str] | None = None) -> list[DatasetStatus]:
     """What is there of every declared dataset (or of `names`), and the next command."""
-    from probmetric.data.status import dataset_status
-
     rows = []
     for name in dataset_names(params) if names is None else names:
-        found = data_source(params, name)
-        raw = Path(found.raw or params.data.raw)
-        subset = bool(found.options.get("subset", False))
-        prepared = Path(params.data.prepared)
-        rows.append(dataset_status(name, found.source, raw, prepared, subset=subset))
+        declared = data_source(params, name)
+        raw = Path(declared.raw or params.data.raw)
+        subset = bool(declared.options.get("subset", False))
+        rows.append(dataset_status(name, declared.source, raw, Path(params.data.prepared), subset=subset))
     return rows

@@ -6,11 +6,12 @@ runs (`names`).
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from probmetric.config import (
@@ -49,17 +50,34 @@ def origins(runs: Iterable[Run], find: Callable[[str], Run]) -> dict[str, Run]:
     Raises:
         ConfigError: a run starts from itself.
     """
-    found: dict[str, Run] = {}
+    starts: dict[str, Run] = {}
     for run in runs:
         line = [run.name]
-        while origin := found.get(line[-1], run).origin:
+        while origin := starts.get(line[-1], run).origin:
             if origin in line:
                 raise ConfigError(
                     f"pretrained: run {origin} would start from its own weights; name another weight file."
                 )
-            found[origin] = found.get(origin) or find(origin)
+            starts[origin] = starts.get(origin) or find(origin)
             line.append(origin)
-    return found
+    return starts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """What decides one run: a point of an experiment's grid."""
+
+    dataset: str
+    method: str
+    noise: float = 0.0
+    seed: int = 0
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def run(self) -> str:
+        """Name of the run."""
+        changed = "+".join(f"{key}={_short(value)}" for key, value in sorted(self.overrides.items()))
+        return RunKey(self.dataset, self.noise, self.method, changed, self.seed).run
 
 
 @dataclass(frozen=True)
@@ -155,8 +173,8 @@ def _searched(methods: Mapping[str, Method], runs: Iterable[Run]) -> dict[str, A
 
 def _tuned(methods: Mapping[str, Method], budgets: Iterable[str]) -> dict[str, str]:
     """Tuned method -> the method it is a tuned version of, where there is one."""
-    found = {name: _untuned(methods, name) for name in budgets}
-    return {name: origin for name, origin in found.items() if origin}
+    sources = {name: _untuned(methods, name) for name in budgets}
+    return {name: origin for name, origin in sources.items() if origin}
 
 
 def _untuned(methods: Mapping[str, Method], name: str) -> str:
@@ -173,8 +191,8 @@ def _encoders(params: Params, methods: Mapping[str, Method], runs: Iterable[Run]
     """Runs that train the encoders `runs` borrow, and those that any of them start from."""
     runs = list(runs)
     names = dict.fromkeys(name for run in runs if not run.trains for name in run.encoders)
-    found = {name: _named(params, methods, name) for name in names}
-    return origins([*runs, *found.values()], lambda name: _named(params, methods, name)) | found
+    encoders = {name: _named(params, methods, name) for name in names}
+    return origins([*runs, *encoders.values()], lambda name: _named(params, methods, name)) | encoders
 
 
 def expand(params: Params, experiment: Experiment, methods: Mapping[str, Method] | None = None) -> list[Run]:
@@ -189,20 +207,20 @@ def _expand(
     left_out: dict[str, str] | None = None,
 ) -> list[Run]:
     """Runs of an experiment; methods unsuitable for the data are an error, or written to `left_out` if given."""
-    found: dict[str, Run] = {}
+    expanded: dict[str, Run] = {}
     first: dict[str, Run] = {}
     for grid in experiment.runs:
         for point in _points(grid):
-            kind = json.dumps(point | {"seed": None}, sort_keys=True)
+            kind = json.dumps(asdict(point) | {"seed": None}, sort_keys=True)
             try:
-                run = _with_seed(first[kind], point["seed"]) if kind in first else resolve(params, methods, **point)
+                run = _with_seed(first[kind], point.seed) if kind in first else resolve(params, methods, point)
             except UnsuitableError as error:
                 if left_out is None:
                     raise
-                left_out[point["method"]] = error.reason
+                left_out[point.method] = error.reason
             else:
-                found[run.name] = first[kind] = run
-    return list(found.values())
+                expanded[run.name] = first[kind] = run
+    return list(expanded.values())
 
 
 def _with_seed(run: Run, seed: int) -> Run:
@@ -211,69 +229,66 @@ def _with_seed(run: Run, seed: int) -> Run:
     return Run(name, encoder, run.settings.model_copy(update={"seed": seed}))
 
 
-def _points(grid: Grid) -> Iterator[dict[str, Any]]:
-    """Arguments of `resolve` for every run of a block."""
+def _points(grid: Grid) -> Iterator[Point]:
+    """The runs of a block."""
     overrides = [dict(zip(grid.set, values, strict=True)) for values in itertools.product(*grid.set.values())]
     for dataset, noise, method, seed in itertools.product(grid.datasets, grid.noise, grid.methods, grid.seeds):
         for chosen in overrides:
-            yield {"dataset": dataset, "noise": noise, "method": method, "seed": seed, "overrides": chosen}
+            yield Point(dataset=dataset, method=method, noise=noise, seed=seed, overrides=chosen)
 
 
-def resolve(
-    params: Params,
-    methods: Mapping[str, Method],
-    *,
-    dataset: str,
-    method: str,
-    noise: float = 0.0,
-    seed: int = 0,
-    overrides: Mapping[str, Any] | None = None,
-) -> Run:
+def resolve(params: Params, methods: Mapping[str, Method], point: Point) -> Run:
     """Resolve one run: defaults, then the method, then the overrides (`preset` first), validated.
 
     Raises:
         ConfigError: an unknown dataset, method or key, or data nobody declared.
     """
-    overrides = dict(overrides or {})
+    dataset, method = point.dataset, point.method
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", method):
         raise ConfigError(
             f"method {method!r} cannot name a folder; use letters, digits and _.- only, not - or . at the start. "
             "Its `label` may say anything."
         )
-    check_declared(params, dataset, noise)
-    own = composed(params, methods, method, dataset)
-    base = own.base or method
-    draft = composed(params, methods, base, dataset) if own.base else own
-    if base != method and draft.base:
-        raise ConfigError(f"methods.{method}: its base {base!r} trains nothing itself; name {draft.base!r}.")
-    draft.base, draft.label = own.base, own.label
-    draft.components["uncertainty"], draft.groups["evaluation"] = (
-        own.components["uncertainty"],
-        own.groups["evaluation"],
-    )
-    _change(params, draft, overrides)
+    check_declared(params, dataset, point.noise)
+    draft, fidelity = _composed_on_base(params, methods, point)
     source = data_source(params, split_data_name(dataset)[0])
     draft.resolve_view(source.source)
     for part in ("loss", "objective"):
         draft.tell_fidelity(part, draft.values["fidelity"])
-    draft.tell_fidelity("uncertainty", (own if own.base else draft).values["fidelity"])
+    draft.tell_fidelity("uncertainty", fidelity or draft.values["fidelity"])
     settings = draft.fields() | {
         "dataset": dataset,
-        "noise": noise,
+        "noise": point.noise,
         "method": method,
-        "seed": seed,
+        "seed": point.seed,
         "ood": tuple(name for name in strangers(params, dataset) if not missing_files(params, name)),
         "prepared": params.data.prepared,
     }
-    where = f"run {_name(dataset, noise, method, overrides, seed)}"
-    encoder_overrides = {key: value for key, value in overrides.items() if key.split(".")[0] not in _POSTERIOR_KEYS}
-    run = Run(
-        name=_name(dataset, noise, method, overrides, seed),
-        encoder=_name(dataset, noise, base, encoder_overrides if base != method else overrides, seed),
-        settings=parse(RunSettings, settings, where),
-    )
+    where = f"run {point.run}"
+    of_encoder = {key: value for key, value in point.overrides.items() if key.split(".")[0] not in _POSTERIOR_KEYS}
+    encoder = replace(point, method=draft.base, overrides=of_encoder) if draft.base else point
+    run = Run(name=point.run, encoder=encoder.run, settings=parse(RunSettings, settings, where))
+    _check_written(run.settings, point.overrides, where)
     check_run(run.settings, run.encoders, source, dataset_names(params), where)
     return run
+
+
+def _composed_on_base(params: Params, methods: Mapping[str, Method], point: Point) -> tuple[Draft, str]:
+    """Return the settings of a run, its overrides applied, and the fidelity of an uncertainty on a borrowed encoder."""
+    draft = composed(params, methods, point.method, point.dataset)
+    fidelity = ""
+    if draft.base:
+        borrowing, fidelity = draft, draft.values["fidelity"]
+        draft = composed(params, methods, borrowing.base or "", point.dataset)
+        if draft.base:
+            raise ConfigError(
+                f"methods.{point.method}: its base {borrowing.base!r} trains nothing itself; name {draft.base!r}."
+            )
+        draft.base, draft.label = borrowing.base, borrowing.label
+        draft.components["uncertainty"] = borrowing.components["uncertainty"]
+        draft.groups["evaluation"] = borrowing.groups["evaluation"]
+    _change(params, draft, point.overrides)
+    return draft, fidelity
 
 
 def _change(params: Params, draft: Draft, overrides: Mapping[str, Any]) -> None:
@@ -288,11 +303,6 @@ def _change(params: Params, draft: Draft, overrides: Mapping[str, Any]) -> None:
             draft.set(key, value)
 
 
-def _name(dataset: str, noise: float, method: str, overrides: Mapping[str, Any], seed: int) -> str:
-    changed = "+".join(f"{key}={_short(value)}" for key, value in sorted(overrides.items()))
-    return RunKey(dataset, noise, method, changed, seed).run
-
-
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", text):
@@ -301,31 +311,49 @@ def _short(value: Any) -> str:
 
 
 def find_run(params: Params, name: str) -> Run:
-    """Resolve a run by its name, as in `results/<name>`; overrides are read from the name."""
+    """Resolve a run by its name, as in `results/<name>`; overrides are read from the name.
+
+    Raises:
+        ConfigError: it names no run, or is written in another way than the run's folder.
+    """
     methods = shared_methods(params)
     try:
-        known = RunKey.parse(name).method in methods
+        shared = RunKey.parse(name).method in methods
     except FileError as error:
         raise ConfigError(str(error)) from None
-    return _named(params, methods if known else every_method(params), name)
+    run = _named(params, methods if shared else every_method(params), name)
+    if run.name != name:
+        raise ConfigError(f"{name!r} is no name of a run; it is written {run.name}.")
+    return run
 
 
 def _named(params: Params, methods: Mapping[str, Method], name: str) -> Run:
     key = RunKey.parse(name)
     pairs = [item.partition("=") for item in override_items(key.overrides)]
-    return resolve(
-        params,
-        methods,
-        dataset=key.dataset,
-        noise=key.noise,
-        method=key.method,
-        seed=key.seed,
-        overrides={name: _value(text) for name, _, text in pairs},
-    )
+    overrides = {name: _value(text) for name, _, text in pairs}
+    point = Point(dataset=key.dataset, noise=key.noise, method=key.method, seed=key.seed, overrides=overrides)
+    return resolve(params, methods, point)
 
 
 def _value(text: str) -> Any:
-    try:
+    """Return what an override's text says: JSON, or a name.
+
+    Raises:
+        ConfigError: a number that is written in no usual way (03, 1_0), which would be one run under two names.
+    """
+    with contextlib.suppress(ValueError):
         return json.loads(text)
-    except json.JSONDecodeError:
+    try:
+        float(text)
+    except ValueError:
         return text
+    raise ConfigError(f"override value {text[:40]!r} is a number written in an unusual way.")
+
+
+def _check_written(settings: RunSettings, overrides: Mapping[str, Any], where: str) -> None:
+    """Raise `ConfigError` for a whole number written otherwise (3.0, "3"): it would be one run under two names."""
+    for key, value in overrides.items():
+        part, _, name = key.partition(".")
+        taken = getattr(getattr(settings, part, None), name, None) if name else getattr(settings, part, None)
+        if isinstance(taken, int) and not isinstance(taken, bool) and type(value) is not int:
+            raise ConfigError(f"{where}: override {key} is {value!r}; write {taken}.")

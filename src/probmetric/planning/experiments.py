@@ -46,8 +46,8 @@ class Substitution:
         parts = _SUBSTITUTED.fullmatch(name)
         if parts is None:
             raise ConfigError(f"experiments: {name!r} is no name; write <experiment>@<dataset> or ...+<preset>.")
-        given = {key: value for key, value in parts.groupdict().items() if value}
-        return cls(**given)
+        fields = {key: value for key, value in parts.groupdict().items() if value}
+        return cls(**fields)
 
     def apply(self, params: Params, spec: Experiment) -> Experiment:
         """The experiment on the other dataset, saying so in its title and description.
@@ -113,9 +113,9 @@ def experiment_names(folder: Path = EXPERIMENTS) -> list[str]:
 
 def load_experiment(name: str, folder: Path = EXPERIMENTS) -> Experiment:
     """Read and validate the experiment file `name`; an unknown name is answered with the nearest."""
-    known = experiment_names(folder)
-    if name not in known:
-        raise ConfigError(f"experiments: unknown experiment {name!r}: {nearest(name, known)}")
+    names = experiment_names(folder)
+    if name not in names:
+        raise ConfigError(f"experiments: unknown experiment {name!r}: {nearest(name, names)}")
     return load(Experiment, folder / f"{name}.yaml")
 
 
@@ -130,8 +130,8 @@ def methods_with(params: Params, experiments: Mapping[str, Experiment], folder: 
     Raises:
         ConfigError: a name is defined twice, differently; both files are named.
     """
-    own = ((f"{EXPERIMENTS}/{name}.yaml", spec.methods) for name, spec in experiments.items())
-    return _merged([*_shared(params, folder), *own])
+    defined = ((f"{EXPERIMENTS}/{name}.yaml", spec.methods) for name, spec in experiments.items())
+    return _merged([*_shared(params, folder), *defined])
 
 
 def every_method(params: Params) -> dict[str, Method]:
@@ -155,12 +155,12 @@ def _load_methods(path: Path, changed: int) -> Mapping[str, Method]:
 
 
 def _merged(sources: Iterable[tuple[str, Mapping[str, Method]]]) -> dict[str, Method]:
-    found: dict[str, tuple[Method, str]] = {}
+    merged: dict[str, tuple[Method, str]] = {}
     for where, methods in sources:
         for name, method in methods.items():
-            known, first = found.setdefault(name, (method, where))
-            if known != method:
+            defined, first = merged.setdefault(name, (method, where))
+            if defined != method:
                 raise ConfigError(
                     f"methods.{name}: defined differently in {first} and in {where}; give one of them another name."
                 )
-    return {name: method for name, (method, _) in found.items()}
+    return {name: method for name, (method, _) in merged.items()}

@@ -26,13 +26,13 @@ def check_metrics(where: str, metrics: Iterable[str], *, ks: Iterable[int], ood:
         ood: out-of-distribution sets of the runs at hand.
     """
     ks, ood = tuple(ks), tuple(dict.fromkeys(ood))
-    known = metric_names(ks, ood)
+    computed = metric_names(ks, ood)
     for name in metrics:
-        if name in known:
+        if name in computed:
             continue
         group, _, last = name.rpartition("/")
         at_k = _AT_K.fullmatch(last)
-        if at_k and f"{group}/recall_at_1" in known:
+        if at_k and f"{group}/recall_at_1" in computed:
             raise ConfigError(f"{where}: metric {name!r} needs {at_k[1]} in evaluation.ks of params.yaml, now {ks}.")
         if group.startswith("ood/"):
             sets = ", ".join(ood) or "none"
@@ -41,5 +41,5 @@ def check_metrics(where: str, metrics: Iterable[str], *, ks: Iterable[int], ood:
                 f"{where}: metric {name!r}: no run has {group.removeprefix('ood/')!r} as out-of-distribution set or "
                 f"{last!r} is not measured on it (sets: {sets}; see `ood` in params.yaml; metrics: {measured})."
             )
-        same_group = [other for other in known if other.rpartition("/")[0] == group]
-        raise ConfigError(f"{where}: nothing computes metric {name!r}; {nearest(name, same_group or known)}")
+        same_group = [other for other in computed if other.rpartition("/")[0] == group]
+        raise ConfigError(f"{where}: nothing computes metric {name!r}; {nearest(name, same_group or computed)}")

@@ -113,7 +113,7 @@ def _read(place: Path, source: str, split: str, options: dict[str, Any]) -> tupl
     """What the source lists, and its options with the split that suits the number of classes."""
     chosen = {"split": split or "by_image"} | options
     table = _listed(place, source, chosen)
-    better = _suited(table, source, chosen, given=bool(split))
+    better = _suited(table, source, chosen, fixed=bool(split))
     if better != chosen:
         table = _listed(place, source, better)
     for fraction in LARGER_VAL:
@@ -131,9 +131,9 @@ def _sizes(table: Table, split: str) -> list[int]:
     return list(Counter(table.columns["label"][table.columns["split"] == split].tolist()).values()) or [0]
 
 
-def _suited(table: Table, source: str, options: dict[str, Any], *, given: bool) -> dict[str, Any]:
-    """The options with a split that suits the classes unless one is `given`, and few enough tested vectors."""
-    if not given and len(set(table.columns["label"].tolist())) >= MANY_CLASSES:
+def _suited(table: Table, source: str, options: dict[str, Any], *, fixed: bool) -> dict[str, Any]:
+    """The options with a split that suits the classes unless it is `fixed`, and few enough tested vectors."""
+    if not fixed and len(set(table.columns["label"].tolist())) >= MANY_CLASSES:
         options = options | {"split": "by_class"}
     if source == "embeddings" and _count(table, "test") > MOST_TESTED:
         tested = float(f"{MOST_TESTED / len(table.columns['split']):.1g}")
@@ -147,8 +147,8 @@ def _count(table: Table, split: str) -> int:
 
 def _listed(place: Path, source: str, options: dict[str, Any]) -> Table:
     files = RawFiles(source, place, place.parent)
-    found: Table = SOURCES.create(source, **options).read(files, seed=0)
-    return replace(found, notes=[*files.notes, *found.notes])
+    table: Table = SOURCES.create(source, **options).read(files, seed=0)
+    return replace(table, notes=[*files.notes, *table.notes])
 
 
 def _as_yaml(text: str) -> Any:
@@ -163,13 +163,13 @@ def _with_dataset(text: str, name: str, values: dict[str, Any]) -> str:
     import yaml
 
     entry = yaml.safe_dump(values, default_flow_style=True, sort_keys=False, width=10_000, allow_unicode=True).strip()
-    found = re.search(r"^data:[^\n]*\n(?:[ #][^\n]*\n|\n)*?  on_request:(?P<rest>[^\n]*)\n", text, re.MULTILINE)
-    if found is None or "{" in found["rest"].partition("#")[0]:
+    block = re.search(r"^data:[^\n]*\n(?:[ #][^\n]*\n|\n)*?  on_request:(?P<rest>[^\n]*)\n", text, re.MULTILINE)
+    if block is None or "{" in block["rest"].partition("#")[0]:
         raise ConfigError(
             f"{PARAMS} has no block `on_request:` under `data:` to add to; add it by hand:\ndata:\n  on_request:\n"
             f"    {name}: {entry}"
         )
-    return f"{text[: found.end()]}    {name}: {entry}\n{text[found.end() :]}"
+    return f"{text[: block.end()]}    {name}: {entry}\n{text[block.end() :]}"
 
 
 def _check(text: str, name: str) -> None:

@@ -46,7 +46,7 @@ def start(folder: Path) -> list[str]:
 
 def _source() -> Path:
     places = (PACKAGE / "template", PACKAGE.parents[1])
-    found = next((place for place in places if all((place / name).exists() for name in FILES)), None)
-    if found is None:
+    source = next((place for place in places if all((place / name).exists() for name in FILES)), None)
+    if source is None:
         raise ConfigError(f"the installation in {PACKAGE} holds no workflow to start from; install the wheel.")
-    return found
+    return source

@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections import Counter
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from pydantic import TypeAdapter
 
 from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, parse
 from probmetric.io import read_json, read_yaml, write_json
+from probmetric.models import REGISTRY as BACKBONES
+from probmetric.models._weights import missing_weights, unknown_tag
 from probmetric.planning.declared import absent, outdated, strangers
 from probmetric.planning.expansion import PlannedExperiment, find_run, origins, plan_experiment
 from probmetric.planning.metric_names import check_metrics
@@ -26,10 +28,13 @@ from probmetric.planning.plans import DataPlan, ReportPlan, reporting_code
 from probmetric.process import switch_telemetry_off
 from probmetric.reporting.figures import REGISTRY as FIGURES
 from probmetric.runs.folder import RunFolder
-from probmetric.runs.identity import planned_steps
+from probmetric.runs.identity import planned_steps, plugin_modules
 from probmetric.runs.made import Judge
 from probmetric.runs.plan import PLANS, Run, RunPlan
-from probmetric.runs.source import remember
+from probmetric.runs.source import remember, unnamed_reads
+
+TIMM_TAG = str(BACKBONES.options("timm")["tag"].default)
+AHEAD = 60  # seconds that clocks of machines with one file system may differ
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,11 @@ class WorkflowPlan:
         return Judge(self.runs)
 
     def write(self) -> None:
-        """Write the plan file of every dataset, run and report that is planned, where it has changed."""
+        """Write the plan file of every dataset, run and report that is planned, where it has changed.
+
+        Raises:
+            ConfigError: files that Snakemake compares bear times in the future.
+        """
         data = DataPlan.of(self.params)
         data.write()
         for name in dict.fromkeys(name for run in self.runs.values() for name in run.data):
@@ -87,7 +96,23 @@ class WorkflowPlan:
             self.run_plan(run).write(planned_steps(run))
         for name in self.planned:
             self.report_plan(name).write()
+        self._check_times()
         remember()
+
+    def _check_times(self) -> None:
+        """Stop where a file that Snakemake compares bears a time in the future: it would wait, or make all again."""
+        files = [Path(self.params.data.prepared) / name / "digest" for run in self.runs.values() for name in run.data]
+        files += [file for name in self.runs for file in (PLANS / f"{name}.json", RunFolder.named(name).metrics_file)]
+        files += [Path(f"reports/{name}/index.html") for name in self.planned]
+        limit = time.time() + AHEAD
+        late = [str(file) for file in dict.fromkeys(files) if file.exists() and file.stat().st_mtime > limit]
+        if late:
+            more = f" and {len(late) - 1} other file(s)" if len(late) > 1 else ""
+            folders = f"results state reports {self.params.data.prepared}"
+            raise ConfigError(
+                f"{late[0]}{more}: last changed in the future, by this machine's clock. Set the clock right, or give "
+                f"the files the present time: `find {folders} -newermt now -exec touch {{}} +`."
+            )
 
     def run_plan(self, run: Run) -> RunPlan:
         """Return what the job of a run is told."""
@@ -127,18 +152,22 @@ class WorkflowPlan:
             )
 
     def _check_weights(self) -> None:
-        """Stop if a run that is still to be trained starts from a weight file that is not there."""
-        named = {name: run.settings.pretrained for name, run in self.runs.items() if run.trains}
-        files = {
-            name: path
-            for name, path in named.items()
-            if isinstance(path, str) and self.runs[name].origin not in self.runs and not Path(path).is_file()
-        }
-        for name, path in files.items():
-            if not self.judge.verdict(name, "train").usable:
-                raise ConfigError(
-                    f"run {name}: pretrained: there is no weight file {path}; correct it or put it there."
-                )
+        """Stop if a run that is still to be trained starts from weights that are nowhere: no such file, no such tag."""
+        for name, run in self._starting_from_weights():
+            weights, why = run.settings.pretrained, ""
+            if isinstance(weights, str) and not Path(weights).is_file():
+                why = f"there is no weight file {weights}; correct it or put it there"
+            elif tag := _published(run):
+                why = unknown_tag(tag)
+            if why:
+                raise ConfigError(f"run {name}: pretrained: {why}.")
+
+    def _starting_from_weights(self) -> Iterator[tuple[str, Run]]:
+        """Yield the runs still to be trained that start from weights of no other run of the plan."""
+        for name, run in self.runs.items():
+            starts = run.settings.pretrained and run.trains and run.origin not in self.runs
+            if starts and not self.judge.verdict(name, "train").usable:
+                yield name, run
 
     @functools.cached_property
     def outdated_data(self) -> dict[str, str]:
@@ -148,11 +177,24 @@ class WorkflowPlan:
         return {name: why for name, why in reasons.items() if why}
 
     def notice(self) -> str:
-        """Return one line on what is stale, for the start of a workflow; empty where all is as planned."""
-        states = Counter(self.judge.run_verdict(name).state for name in self.runs)
-        if not states["stale"]:
-            return ""
-        return f"{states['stale']} run(s) are stale and are made again (`probmetric status` says why)."
+        """Return what is to be said at the start of a workflow; empty where all is as planned."""
+        stale = sum(self.judge.run_verdict(name).state == "stale" for name in self.runs)
+        lines = [f"{stale} run(s) are stale and are made again (`probmetric status` says why)."] if stale else []
+        modules = {module for run in self.runs.values() for module in plugin_modules(run.settings)}
+        lines += [
+            f"Warning: {module} reads a file while it is imported and names none that is there, so its changes "
+            'go unnoticed; name it in the module: READS = ["scale.npy"].'
+            for module in unnamed_reads(*sorted(modules))
+        ]
+        tags = dict.fromkeys(filter(None, (_published(run) for _, run in self._starting_from_weights())))
+        lines += [f"Warning: pretrained: {why}." for why in map(missing_weights, tags) if why]
+        return "\n".join(lines)
+
+
+def _published(run: Run) -> str:
+    """Return the tag of timm's whose published weights a run starts from; empty where it starts from none."""
+    starts = run.settings.pretrained is True and run.settings.backbone.name == "timm"
+    return str(run.settings.backbone.options.get("tag", TIMM_TAG)) if starts else ""
 
 
 def run_inputs(run: str, result_of: str) -> list[str]:

@@ -144,10 +144,6 @@ class Registry:
         _load_installed()
         return sorted({*self._sources, *self._foreign})
 
-    def own_names(self) -> list[str]:
-        """Return the names of the components of the package itself, sorted; imports nothing."""
-        return list(self._sources)
-
     def foreign_entries(self) -> Mapping[str, Entry]:
         """Return the entries of the components that other modules registered, by name."""
         return {name: self._entries[name] for name in sorted(self._foreign)}

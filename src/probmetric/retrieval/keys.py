@@ -78,17 +78,14 @@ def squared_norms(rows: NDArray[np.float32], steps: Doubles) -> Doubles:
     return result
 
 
-def keys(queries: Doubles, gallery: Doubles, distance: str, gallery_norms: Doubles | None = None) -> Doubles:
-    """Keys (B,N) of `queries` (B,M) against `gallery` (N,M), both from `on_grid`; `gallery_norms` (N,) squared."""
+def keys(queries: Doubles, gallery: Doubles, distance: str, norms: Doubles) -> Doubles:
+    """Keys (B,N) of `queries` (B,M) against `gallery` (N,M), both from `on_grid`, of squared `norms` (N,)."""
     products = queries @ gallery.T
-    if distance == "cosine":
-        return products
-    norms = np.einsum("ij,ij->i", gallery, gallery) if gallery_norms is None else gallery_norms
     if distance == "euclidean":
         products -= norms / 2
-        return products
-    products *= -2.0
-    products += np.einsum("ij,ij->i", queries, queries)[:, None]
-    products += norms
-    products /= norms - 1.0
+    if distance == "poincare":
+        products *= -2.0
+        products += np.einsum("ij,ij->i", queries, queries)[:, None]
+        products += norms
+        products /= norms - 1.0
     return products

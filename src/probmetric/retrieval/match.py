@@ -16,26 +16,28 @@ Registered scores (`probmetric.trust.scores`) turn it, and what the method says 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, cast
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
 from probmetric.metrics.ranked import collect
-from probmetric.retrieval.measures import KS
+from probmetric.retrieval.measures import KS, checked_cutoffs
 from probmetric.retrieval.neighbours import (
     LONGEST_LIST,
     Nearest,
+    Search,
     gathered,
     in_parts,
-    nearest_of_others,
-    search,
+    nearest,
+    parts_of,
     settled,
 )
-from probmetric.retrieval.problem import build_problem, checked_self_index
-from probmetric.retrieval.rank_counts import compiles, ranks
+from probmetric.retrieval.problem import JUNK, build_problem, gallery_classes, numpy_rows, struck_rows
+from probmetric.retrieval.rank_counts import compiles, engine, ranks
+from probmetric.retrieval.relation import SparseRelation
 
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -116,19 +118,20 @@ class Match:
 
 
 def match_record(
-    queries: Any, gallery: Any, gallery_labels: Any, *, k: int = NEAREST, self_index: Any = None
+    queries: Any, gallery: Any, gallery_labels: Any, *, k: int = NEAREST, self_index: Any = None, ignore: Any = None
 ) -> dict[str, NDArray[Any]]:
     """Return the match record of unit rows `queries` (Q,M) in a gallery: name -> (Q,), as in the module docstring.
 
     Args:
         queries: (Q,M) unit rows.
         gallery: (N,M) unit rows, or a list of arrays (n,M), as `search` takes them.
-        gallery_labels: (N,) classes.
+        gallery_labels: (N,) classes; images labelled -1 are junk, which is never found.
         k: neighbours that vote; fewer where the gallery is smaller.
         self_index: (Q,) gallery row that is the query itself and is not to be found, -1 for none.
+        ignore: gallery rows that a query is not to find either, as `search` takes them.
 
     Raises:
-        ValueError: no labels, labels below 0, rows that are not unit vectors; names the entry.
+        ValueError: no labels, labels below -1, rows that are not unit vectors; names the entry.
 
     Examples:
         >>> rows = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
@@ -136,17 +139,8 @@ def match_record(
         >>> record["nearest_class"].tolist(), record["gap"].round(2).tolist(), record["disagreement"].round(2).tolist()
         ([5], [0.68], [0.33])
     """
-    return find_match({"mean": queries}, {"mean": gallery}, gallery_labels, k=k, self_index=self_index).record
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a pass over all pairs has found already: the nearest rows of the queries and, where `other` (Q,) is not NaN,
-    the cosine of the nearest row of another class than the query's own.
-    """
-
-    nearest: Nearest
-    other: Doubles | None = None
+    sides = {"mean": queries}, {"mean": gallery}
+    return find_match(*sides, gallery_labels, k=k, self_index=self_index, ignore=ignore).record
 
 
 def find_match(
@@ -156,32 +150,35 @@ def find_match(
     *,
     k: int = NEAREST,
     self_index: Any = None,
-    seen: Seen | None = None,
+    ignore: Any = None,
 ) -> Match:
     """Return the match of the queries' record, with that of the gallery's images beside it.
 
     Args:
         query: tensor name -> (Q, ...), with `mean` (Q,M), unit rows.
         gallery: tensor name -> (N, ...), with `mean` (N,M); of it the answers' rows are read.
-        gallery_labels: (N,) classes.
+        gallery_labels: (N,) classes, -1 for junk.
         k: neighbours that vote.
         self_index: (Q,) gallery row of each query, -1 for none.
-        seen: of these queries and this k, where the gallery was searched already.
+        ignore: gallery rows that a query is not to find either, as `search` takes them.
     """
-    asked, labels = arrays.matrix(query["mean"], "queries"), gallery_labels_of(gallery_labels, gallery["mean"])
-    own = checked_self_index(self_index, len(asked), len(labels))
-    if len(labels) < 1 + (own is not None):
-        raise ValueError(f"the gallery has {len(labels)} image(s); nothing can be found in it but the query itself.")
-    if seen is None:
-        same_images = gallery["mean"] is query["mean"] and own is not None
-        among_themselves = same_images and np.array_equal(cast("NDArray[np.int64]", own), np.arange(len(labels)))
-        searched = None if among_themselves else gallery["mean"]
-        most = min(k, len(labels) - (own is not None))
-        seen = Seen(search(asked, searched, most, self_index=None if among_themselves else own))
-    rows, cosines = seen.nearest
-    classes = labels[rows]
-    gap = _gap(asked, gallery["mean"], labels, np.full(len(asked), -1) if own is None else own, seen)
-    return Match(cosines, rows, classes, gap, dict(query), GalleryRows(gallery, rows[:, 0]))
+    labels = gallery_labels_of(gallery_labels, gallery["mean"])
+    rows = numpy_rows(query["mean"], "queries")
+    struck = struck_rows(self_index, ignore, (len(rows), len(labels)))
+    parts = [rows] if gallery["mean"] is query["mean"] else parts_of(gallery["mean"], rows.shape[1])
+    kept = np.flatnonzero(labels != JUNK)
+    if len(kept) < len(labels):
+        parts, struck = [gathered(parts, kept)], struck.among(kept)
+    space = Search(rows, parts, struck, labels=labels[kept])
+    arrays.check_count(k, "k")
+    most = min(k, len(kept) - int(struck.counts.max()))
+    if most < 1:
+        raise ValueError(
+            f"the gallery has {len(kept)} image(s); nothing can be found in it but the query itself or junk."
+        )
+    match = match_of_lists(space, nearest(space, most))
+    indices = kept[match.indices]
+    return replace(match, indices=indices, query=dict(query), answer=GalleryRows(gallery, indices[:, 0]))
 
 
 def match_among(
@@ -195,19 +192,16 @@ def match_among(
         ks: cutoffs of recall and precision.
         k: neighbours that vote in the match record.
     """
-    problem, seen = build_problem(record["mean"], labels), None
-    if k <= LONGEST_LIST and compiles(problem):
-        from probmetric.retrieval.compiled import Lists, compiled_counts
-
-        lists = Lists(problem.queries, arrays.to_numpy(labels).astype(np.int64), k)
-        counts = compiled_counts(problem, lists=lists)
-        per_query = collect(counts, problem.relation.counts, tuple(dict.fromkeys(ks)))
-        others = lists.nearest_of_others()
-        other = np.where(others.sure, others.cosines[:, 0], np.nan) if others.cosines.shape[1] else None
-        seen = Seen(settled(problem.queries, lists.nearest()), other)
-    else:
-        per_query = collect(ranks(problem), problem.relation.counts, tuple(dict.fromkeys(ks)))
-    return find_match(record, record, labels, k=k, self_index=np.arange(len(record["mean"])), seen=seen), per_query
+    problem, cutoffs = build_problem(record["mean"], labels), checked_cutoffs(ks)
+    if k > LONGEST_LIST or not compiles(problem):
+        per_query = collect(ranks(problem), problem.relation.counts, cutoffs)
+        return find_match(record, record, labels, k=k, self_index=np.arange(len(problem.queries))), per_query
+    compiled, classes = engine("compiled"), arrays.to_numpy(labels).astype(np.int64)
+    lists = compiled.Lists(problem.queries, classes, k)
+    per_query = collect(compiled.compiled_counts(problem, lists=lists), problem.relation.counts, cutoffs)
+    space = Search(problem.queries, [problem.queries], problem.struck, labels=classes)
+    match = match_of_lists(space, settled(space, lists.nearest()), lists.nearest_of_others())
+    return replace(match, query=dict(record), answer=GalleryRows(record, match.indices[:, 0])), per_query
 
 
 def gallery_labels_of(labels: Any, gallery: Any) -> Ints:
@@ -220,8 +214,7 @@ def gallery_labels_of(labels: Any, gallery: Any) -> Ints:
         raise ValueError(
             "the gallery has no labels; answers can be judged only where the class of its images is known."
         )
-    count = sum(map(len, gallery)) if in_parts(gallery) else len(gallery)
-    return arrays.labels_of(labels, count, "gallery_labels", "the gallery")
+    return gallery_classes(labels, sum(map(len, gallery)) if in_parts(gallery) else len(gallery))
 
 
 def entropy(classes: Ints) -> Doubles:
@@ -231,34 +224,30 @@ def entropy(classes: Ints) -> Doubles:
         >>> entropy(np.array([[1, 1, 2, 2], [3, 3, 3, 3]])).round(4).tolist()
         [0.6931, 0.0]
     """
-    ordered = np.sort(classes, axis=1)
-    count = ordered.shape[1]
-    total = np.zeros(len(ordered))
-    run = np.ones(len(ordered))
-    for place in range(1, count + 1):
-        same = ordered[:, place] == ordered[:, place - 1] if place < count else np.zeros(len(ordered), dtype=bool)
-        total[~same] += _entr(run[~same] / count)
-        run = np.where(same, run + 1, 1)
-    return total
+    shares = ((classes == classes[:, [place]]).mean(axis=1) for place in range(classes.shape[1]))
+    return 0.0 - np.mean([np.log(share) for share in shares], axis=0)
 
 
-def _entr(share: Doubles) -> Doubles:
-    return -share * np.log(share)
+def match_of_lists(space: Search, listed: Nearest, others: Any = None) -> Match:
+    """Return the match of queries whose nearest rows are `listed`, without records.
 
-
-def _gap(asked: NDArray[np.float32], gallery: Any, labels: Ints, own: Ints, seen: Seen) -> Doubles | None:
-    """Return the cosine of the answer minus that of the nearest image of another class (Q,)."""
-    if labels.min() == labels.max():
-        return None
-    rows, cosines = seen.nearest
-    classes = labels[rows]
+    `space` holds the labels (N,) of the gallery; `others` (`compiled.Listed`), where they are given, the nearest row of
+    another class than each query's own, the queries being the gallery.
+    """
+    assert space.labels is not None
+    rows, cosines = listed
+    classes = space.labels[rows]
+    if space.labels.min() == space.labels.max():
+        return Match(cosines, rows, classes, None)
     other = classes != classes[:, :1]
-    second = cosines[np.arange(len(asked)), other.argmax(axis=1)]
-    far = np.flatnonzero(~other.any(axis=1))
-    if seen.other is not None and len(far):
-        listed = ~np.isnan(seen.other[far]) & (classes[far, 0] == labels[own[far]])
-        second[far[listed]] = seen.other[far[listed]]
-        far = far[~listed]
-    if len(far):
-        second[far] = nearest_of_others(asked[far], gallery, own[far], classes[far, 0], labels)
-    return cosines[:, 0] - np.maximum(second, -1.0)  # the farthest there is, where no other class is left
+    second = cosines[np.arange(len(rows)), other.argmax(axis=1)]
+    far = ~other.any(axis=1)
+    if others is not None:
+        sure = far & others.sure & (classes[:, 0] == space.labels)
+        second[sure], far = others.cosines[sure, 0], far & ~sure
+    which = np.flatnonzero(far)
+    if len(which):
+        struck = SparseRelation(*space.struck.of(which), (len(which), len(space.labels)))
+        again = replace(space, queries=space.queries[which], struck=struck, classes=classes[which, 0])
+        second[which] = again.nearest(1).cosines[:, 0]
+    return Match(cosines, rows, classes, cosines[:, 0] - np.maximum(second, -1.0))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypedDict, Unpack, cast, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from probmetric.metrics.arrays import check_choice, check_count
 from probmetric.metrics.ranked import Ties, collect, summarize
 from probmetric.retrieval.keys import Distance
-from probmetric.retrieval.problem import build_problem
+from probmetric.retrieval.problem import SearchOptions, build_problem
 from probmetric.retrieval.rank_counts import ranks
 
 Doubles = NDArray[np.float64]
@@ -25,6 +26,7 @@ def retrieval_metrics(
     gallery_labels: Any = None,
     positives: Any = None,
     self_index: Any = None,
+    ignore: Any = None,
     distance: Distance = "cosine",
     ks: Sequence[int] = KS,
     ties: Ties = "pessimistic",
@@ -37,11 +39,13 @@ def retrieval_metrics(
             itself, decided by index, so that exact duplicates stay in play). CUDA tensors are searched where they are.
         labels: (N,) integers from 0; rows with equal labels are each other's positives.
         gallery: (G,M) what is searched, if not the queries themselves.
-        gallery_labels: (G,) labels of the gallery.
+        gallery_labels: (G,) labels of the gallery; -1 for junk, which is neither right nor wrong.
         positives: instead of labels: SciPy sparse matrix (N,G), integer pairs (P,2) of query and gallery row, or a
             list of gallery rows for each query.
         self_index: (N,) gallery row that *is* the query and is left out, -1 for none; for a gallery that contains the
             queries.
+        ignore: gallery rows that are neither right nor wrong for a query, such as images of the same person by the
+            same camera: (N,G) bool, or a form of `positives`.
         distance: "cosine" (rows must be unit vectors), "euclidean", "poincare" (rows inside the unit ball), or a
             function (queries (B,M), gallery (G,M)) -> distances (B,G).
         ks: cutoffs of recall and precision.
@@ -60,27 +64,26 @@ def retrieval_metrics(
         >>> metrics["recall_at_1"], metrics["queries_without_positives"]
         (0.5, 2.0)
     """
-    options = {"gallery": gallery, "gallery_labels": gallery_labels, "positives": positives, "self_index": self_index}
-    values = retrieval_per_query(
-        embeddings, labels, distance=distance, ks=ks, ties=ties, normalize=normalize, **options
+    options = SearchOptions(
+        gallery=gallery,
+        gallery_labels=gallery_labels,
+        positives=positives,
+        self_index=self_index,
+        ignore=ignore,
+        distance=distance,
+        normalize=normalize,
     )
-    return summarize(values)
+    return summarize(retrieval_per_query(embeddings, labels, ks=ks, ties=ties, **options))
 
 
-class RetrievalOptions(TypedDict, total=False):
-    """Arguments of `retrieval_metrics` after the labels."""
-
-    gallery: Any
-    gallery_labels: Any
-    positives: Any
-    self_index: Any
-    distance: Distance
-    ks: Sequence[int]
-    ties: Ties
-    normalize: bool
-
-
-def retrieval_per_query(embeddings: Any, labels: Any = None, **options: Unpack[RetrievalOptions]) -> dict[str, Doubles]:
+def retrieval_per_query(
+    embeddings: Any,
+    labels: Any = None,
+    *,
+    ks: Sequence[int] = KS,
+    ties: Ties = "pessimistic",
+    **options: Unpack[SearchOptions],
+) -> dict[str, Doubles]:
     """Return the metrics of `retrieval_metrics` for each query, (N,) arrays, with `positives` (N,), their number.
 
     Arguments are those of `retrieval_metrics`. A query without positives has 0 everywhere. Use it for paired tests
@@ -91,15 +94,20 @@ def retrieval_per_query(embeddings: Any, labels: Any = None, **options: Unpack[R
         >>> retrieval_per_query(points, [0, 0, 1, 2])["recall_at_1"].tolist()
         [1.0, 0.0, 0.0, 0.0]
     """
-    cutoffs, ties = _cutoffs(options.pop("ks", KS)), options.pop("ties", "pessimistic")
-    if ties not in get_args(Ties):
-        raise ValueError(f"ties is {ties!r}; allowed: 'pessimistic', 'expected', 'optimistic'.")
-    problem = build_problem(embeddings, labels, **cast("dict[str, Any]", options))
+    cutoffs = checked_cutoffs(ks)
+    check_choice(ties, "ties", get_args(Ties))
+    problem = build_problem(embeddings, labels, **options)
     return collect(ranks(problem), problem.relation.counts, cutoffs, ties)
 
 
-def _cutoffs(ks: Sequence[int]) -> tuple[int, ...]:
-    cutoffs = tuple(dict.fromkeys(int(k) for k in ks))
-    if any(k < 1 for k in cutoffs):
-        raise ValueError(f"ks is {tuple(ks)}; expected cutoffs of at least 1.")
-    return cutoffs
+def checked_cutoffs(ks: Any) -> tuple[int, ...]:
+    """Return cutoffs, each once.
+
+    Raises:
+        ValueError: they are no sequence of integers from 1 up.
+    """
+    if not np.iterable(ks) or isinstance(ks, str | bytes | Mapping):
+        raise ValueError(f"ks is {ks!r}; expected a sequence of integers, such as {KS}.")
+    for k in (values := tuple(ks)):
+        check_count(k, "a cutoff in ks")
+    return tuple(dict.fromkeys(map(int, values)))

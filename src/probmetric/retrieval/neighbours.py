@@ -17,14 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
-from probmetric.retrieval.keys import float32_error, keys, on_grid, steps_of
-from probmetric.retrieval.problem import checked_self_index, numpy_rows
-from probmetric.retrieval.rank_counts import COMPILED_FROM, has_kernels
+from probmetric.retrieval.keys import float32_error, on_grid, steps_of
+from probmetric.retrieval.problem import Problem, numpy_rows, struck_rows
+from probmetric.retrieval.rank_counts import COMPILED_FROM, engine, has_kernels
+from probmetric.retrieval.relation import SparseRelation
 
 Ints = NDArray[np.int64]
 Doubles = NDArray[np.float64]
 Floats = NDArray[np.float32]
 SPARE = 4
+STORED = (np.dtype(np.float16), np.dtype(np.int8))
 BLOCK_ROWS = 16_384
 CELLS = 1 << 23
 LONGEST_LIST = 64
@@ -38,20 +40,30 @@ class Nearest(NamedTuple):
 
 
 def search(
-    queries: Any, gallery: Any = None, k: int = 1, *, self_index: Any = None, normalize: bool = False
+    queries: Any,
+    gallery: Any = None,
+    k: int = 1,
+    *,
+    self_index: Any = None,
+    ignore: Any = None,
+    normalize: bool = False,
 ) -> Nearest:
     """Return the k nearest gallery rows of each query by cosine.
 
     Args:
         queries: (Q,M) unit rows.
-        gallery: (N,M) unit rows: an array, which may be mapped from disk, a tensor on a GPU, or a list of arrays
-            (n,M) that are numbered through; None asks the queries among themselves, each of the others.
+        gallery: (N,M) unit rows: an array, a tensor on a GPU, a memory map, which is read a block at a time, or a list
+            of these (n,M), numbered through. Rows of float16 or int8 (n,M) are directions: their norms do not matter.
+            None asks the queries among themselves, each of the others.
         k: length of the lists.
         self_index: (Q,) gallery row that is the query itself and is not to be found, -1 for none.
+        ignore: gallery rows that a query is not to find either: (Q,N) bool, a SciPy sparse matrix (Q,N), integer pairs
+            (P,2) of query and gallery row, or a list of gallery rows for each query.
         normalize: divide rows by their norms first.
 
     Raises:
-        ValueError: k that is not 1 to N, rows that are not finite or no unit vectors, dimensions that differ.
+        ValueError: k that is not 1 to the number of rows that every query can find, rows that are not finite or no unit
+            vectors, dimensions that differ.
 
     Examples:
         >>> points = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
@@ -59,46 +71,42 @@ def search(
         >>> rows.ravel().tolist(), cosines.ravel().round(6).tolist()
         ([1, 0, 1], [0.8, 0.8, 0.6])
     """
-    asked = numpy_rows(queries, "queries", normalize=normalize)
-    if gallery is None:
-        parts, own = [asked], np.arange(len(asked))
-        check_k(k, len(asked) - 1)
-    else:
-        parts = _parts(gallery, asked.shape[1], normalize)
-        index = checked_self_index(self_index, len(asked), sum(map(len, parts)))
-        check_k(k, sum(map(len, parts)) - (index is not None))
-        own = np.full(len(asked), -1) if index is None else index
-    if arrays.is_cuda(queries):
-        from probmetric.retrieval.torch_engine import torch_nearest
-
-        return Nearest(*torch_nearest(asked, np.concatenate(parts), own, k))
-    if gallery is None and len(asked) ** 2 >= COMPILED_FROM and k <= LONGEST_LIST and has_kernels():
-        from probmetric.retrieval.compiled import searched_lists
-
-        return settled(asked, searched_lists(asked, None, k).nearest())
-    return Search(asked, parts, own).nearest(k)
+    unit = numpy_rows(queries, "queries", normalize=normalize)
+    parts = [unit] if gallery is None else parts_of(gallery, unit.shape[1], normalize)
+    itself = np.arange(len(unit)) if gallery is None else self_index
+    struck = struck_rows(itself, ignore, (len(unit), sum(map(len, parts))))
+    if not arrays.is_cuda(queries):
+        return nearest(Search(unit, parts, struck, normalize=normalize and gallery is not None), k)
+    check_k(k, struck, parts)
+    nothing = SparseRelation(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), (len(unit), 1))
+    return Nearest(
+        *engine("torch_engine").torch_nearest(
+            Problem(unit, np.concatenate([as_read(part, normalize) for part in parts]), nothing, struck), k
+        )
+    )
 
 
-def nearest_of_others(queries: Floats, gallery: Any, own: Ints, classes: Ints, labels: Ints) -> Doubles:
-    """Return the cosine (Q,) of the nearest gallery row but row `own` (Q,) of another class than `classes` (Q,).
-
-    `labels` (N,) are the classes of the gallery; -inf where all are of that one.
-    """
-    parts = _parts(gallery, queries.shape[1], False)
-    return Search(queries, parts, own, classes, labels).nearest(1).cosines[:, 0]
-
-
-def check_k(k: int, available: int) -> None:
-    """Raise a ValueError where not so many rows can be found."""
-    if not 1 <= k <= available:
-        raise ValueError(f"k is {k}; expected 1 to {available}, the number of rows that can be found.")
+def nearest(space: Search, k: int) -> Nearest:
+    """Return the k nearest of a search, whose arrays are checked; a large set among itself by compiled code."""
+    check_k(k, space.struck, space.parts)
+    among, large = space.parts[0] is space.queries, len(space.queries) ** 2 >= COMPILED_FROM
+    if among and large and k <= LONGEST_LIST and has_kernels():
+        return settled(space, engine("compiled").searched_lists(space.queries, space.struck, k).nearest())
+    return space.nearest(k)
 
 
-def settled(asked: Floats, lists: Any) -> Nearest:
-    """Return what compiled `lists` (see `compiled.Listed`) hold, each query that they do not prove searched again."""
-    rows, cosines = lists.rows, lists.cosines
-    Search(asked, [asked], np.arange(len(asked))).search_again(np.flatnonzero(~lists.sure), rows, cosines)
-    return Nearest(rows, cosines)
+def check_k(k: int, struck: SparseRelation, parts: list[NDArray[Any]]) -> None:
+    """Raise a ValueError where a query cannot find so many rows."""
+    available = sum(map(len, parts)) - int(struck.counts.max())
+    if available < 1:
+        raise ValueError("nothing can be found: a query ignores, or is, every row of the gallery.")
+    arrays.check_count(k, "k", most=available)
+
+
+def settled(search: Search, listed: Any) -> Nearest:
+    """Return what compiled lists hold (`compiled.Listed`), each query that they do not prove searched again."""
+    search.search_again(np.flatnonzero(~listed.sure), listed.rows, listed.cosines)
+    return Nearest(listed.rows, listed.cosines)
 
 
 def in_parts(gallery: Any) -> bool:
@@ -106,10 +114,15 @@ def in_parts(gallery: Any) -> bool:
     return isinstance(gallery, list | tuple) and len(gallery) > 0 and getattr(gallery[0], "ndim", 0) == 2
 
 
-def _parts(gallery: Any, dim: int, normalize: bool) -> list[NDArray[Any]]:
+def parts_of(gallery: Any, dim: int, normalize: bool = False) -> list[NDArray[Any]]:
     """Return the gallery as arrays (n,M); rows on disk stay there and are checked where they are found."""
+    if isinstance(gallery, np.memmap) or (isinstance(gallery, np.ndarray) and gallery.dtype in STORED):
+        gallery = [gallery]
     parts = list(gallery) if in_parts(gallery) else [numpy_rows(gallery, "gallery", normalize=normalize)]
     widths = {part.shape[1] for part in parts}
+    kinds = {part.dtype for part in parts} - {*STORED, np.dtype(np.float32), np.dtype(np.float64)}
+    if kinds:
+        raise TypeError(f"gallery has dtype {kinds.pop()}; expected float32, float64, float16, or int8.")
     if widths != {dim}:
         raise ValueError(f"queries have {dim} dimensions, rows {sorted(widths)}; use one model for both.")
     return parts
@@ -117,84 +130,91 @@ def _parts(gallery: Any, dim: int, normalize: bool) -> list[NDArray[Any]]:
 
 @dataclass(frozen=True)
 class Search:
-    """One search: unit queries `asked` (Q,M), the gallery's `parts` (n,M), what a query is not to find.
+    """One search: unit queries (Q,M), the gallery's `parts` (n,M), and the rows `struck` that a query is not to find.
 
-    That is row `own` (Q,), -1 for none, and, where `classes` (Q,) are given, rows of this class by their `labels` (N,).
+    Where `classes` (Q,) are given, these are also rows of this class by their `labels` (N,). Rows of the parts are
+    divided by their norms to `normalize` them.
     """
 
-    asked: Floats
+    queries: Floats
     parts: list[NDArray[Any]]
-    own: Ints
+    struck: SparseRelation
     classes: Ints | None = None
     labels: Ints | None = None
+    normalize: bool = False
 
     def nearest(self, k: int) -> Nearest:
         """Return the k nearest: candidates in order of their exact keys, searched again where these may lack one."""
-        rows, rough = self._candidates(k + SPARE)
+        rows, rough = self._listed(np.arange(len(self.queries)), k + SPARE, exact=False)
         cosines, ordered = np.empty((len(rows), k)), np.empty((len(rows), k), dtype=np.int64)
-        step = max(1, CELLS // (self.asked.shape[1] * rows.shape[1]))
+        step = max(1, CELLS // (self.queries.shape[1] * rows.shape[1]))
         for start in range(0, len(rows), step):
             part = slice(start, start + step)
             exact = self._exact(part, rows[part])
             order = np.lexsort((rows[part], -exact), axis=1)[:, :k]
             cosines[part] = np.take_along_axis(exact, order, axis=1)
             ordered[part] = np.take_along_axis(rows[part], order, axis=1)
-        unsure = cosines[:, -1] <= rough[:, -1] + float32_error(self.asked.shape[1], "cosine")
+        unsure = cosines[:, -1] <= rough[:, -1] + float32_error(self.queries.shape[1], "cosine")
         self.search_again(np.flatnonzero(unsure), ordered, cosines)
         return Nearest(ordered, cosines)
 
     def search_again(self, which: Ints, rows: Ints, cosines: Doubles) -> None:
         """Replace the lists `rows` and `cosines` (Q,k) of the queries numbered `which` by those of all exact keys."""
-        for start in range(0, len(which), CELLS // BLOCK_ROWS):
-            again = which[start : start + CELLS // BLOCK_ROWS]
-            queries = on_grid(self.asked[again], steps_of(self.asked[again], "cosine"))
-            best, index = np.empty((len(again), 0)), np.empty((len(again), 0), dtype=np.int64)
-            for first, block in self._blocks():
-                exact = keys(queries, on_grid(block, steps_of(block, "cosine")), "cosine")
-                self._strike(exact, again, first)
-                best, index = _merged(best, index, exact, first, rows.shape[1])
-            rows[again], cosines[again] = index, best
+        if len(which):
+            rows[which], cosines[which] = self._listed(which, rows.shape[1], exact=True)
+
+    def _listed(self, which: Ints, width: int, exact: bool) -> tuple[Ints, Doubles]:
+        """Return rows (B,W) nearest to the queries `which` (B,) and their products, descending; -1, -inf for none.
+
+        Products are exact keys, equal ones by ascending row, or float32 ones.
+        """
+        rows, products = np.full((len(which), width), -1), np.full((len(which), width), -np.inf)
+        for first, block in self._blocks():
+            searched = on_grid(block, steps_of(block, "cosine")) if exact else block
+            for start in range(0, len(which), CELLS // BLOCK_ROWS):
+                part = slice(start, start + CELLS // BLOCK_ROWS)
+                queries: NDArray[Any] = self.queries[which[part]]
+                if exact:
+                    queries = on_grid(queries, steps_of(queries, "cosine"))
+                values = queries @ searched.T
+                if not np.isfinite(values[0]).all():
+                    raise ValueError("a row is not finite")
+                self._strike(values, which[part], first)
+                _enter(values, first, rows[part], products[part])
+        return rows, products
 
     def _blocks(self) -> Iterator[tuple[int, Floats]]:
         """Yield the number of the first row and the rows (B,M) of every block, in order."""
         first = 0
         for part in self.parts:
             for start in range(0, len(part), BLOCK_ROWS):
-                yield first + start, np.asarray(part[start : start + BLOCK_ROWS], dtype=np.float32)
+                yield first + start, as_read(part[start : start + BLOCK_ROWS], self.normalize)
             first += len(part)
 
     def _strike(self, products: NDArray[Any], which: Ints, first: int) -> None:
         """Take what the queries `which` (B,) are not to find out of their `products` (B,G), columns from `first` on."""
-        own = self.own[which]
-        here = np.flatnonzero((own >= first) & (own < first + products.shape[1]))
-        products[here, own[here] - first] = -np.inf
+        owner, columns = self.struck.of(which)
+        here = (columns >= first) & (columns < first + products.shape[1])
+        products[owner[here], columns[here] - first] = -np.inf
         if self.classes is not None and self.labels is not None:
             products[self.classes[which, None] == self.labels[first : first + products.shape[1]]] = -np.inf
 
-    def _candidates(self, width: int) -> tuple[Ints, Floats]:
-        """Return rows (Q,W) that may be among the nearest and their float32 products, descending; -1, -inf for none."""
-        rows = np.full((len(self.asked), width), -1)
-        rough = np.full((len(self.asked), width), -np.inf, dtype=np.float32)
-        for first, block in self._blocks():
-            for start in range(0, len(self.asked), CELLS // BLOCK_ROWS):
-                part = slice(start, start + CELLS // BLOCK_ROWS)
-                products = self.asked[part] @ block.T
-                if not np.isfinite(products[0]).all():
-                    raise ValueError("a row is not finite")
-                self._strike(products, np.arange(len(rows))[part], first)
-                _enter(products, first, rows[part], rough[part])
-        return rows, rough
-
     def _exact(self, part: slice, rows: Ints) -> Doubles:
         """Return the exact keys (B,W) of the queries `part` with the gallery `rows` (B,W); -inf where a row is -1."""
-        asked, listed = self.asked[part], rows >= 0
-        candidates = gathered(self.parts, np.where(listed, rows, max(0, rows.max())).ravel())
+        queries, listed = self.queries[part], rows >= 0
+        candidates = gathered(self.parts, np.where(listed, rows, max(0, rows.max())).ravel(), self.normalize)
         searched = on_grid(candidates, steps_of(candidates, "cosine")).reshape(*rows.shape, -1)
-        products: Doubles = np.einsum("bm,bwm->bw", on_grid(asked, steps_of(asked, "cosine")), searched)
+        products: Doubles = np.einsum("bm,bwm->bw", on_grid(queries, steps_of(queries, "cosine")), searched)
         return np.where(listed, products, -np.inf)
 
 
-def gathered(parts: Sequence[NDArray[Any]], rows: Ints) -> Floats:
+def as_read(rows: NDArray[Any], normalize: bool = False) -> Floats:
+    """Return stored rows (B,M) as float32; those of float16 or int8 are directions, divided by their norms."""
+    values = np.asarray(rows, dtype=np.float32)
+    return arrays.normalized(values) if normalize or rows.dtype in STORED else values
+
+
+def gathered(parts: Sequence[NDArray[Any]], rows: Ints, normalize: bool = False) -> Floats:
     """Return the rows (K,M) with these numbers, through all parts.
 
     Raises:
@@ -204,35 +224,24 @@ def gathered(parts: Sequence[NDArray[Any]], rows: Ints) -> Floats:
     first = 0
     for part in parts:
         here = np.flatnonzero((rows >= first) & (rows < first + len(part)))
-        listed[here] = part[rows[here] - first]
+        listed[here] = as_read(part[rows[here] - first], normalize)
         first += len(part)
     arrays.check_unit_rows(listed, "gallery rows")
     return listed
 
 
-def _enter(products: Floats, first: int, rows: Ints, rough: Floats) -> None:
-    """Enter products (B,G) with the gallery rows from `first` on in the lists `rows` and `rough` (B,W)."""
-    width = rough.shape[1]
-    for query in np.flatnonzero(products.max(axis=1) > rough[:, -1]):
-        columns = np.flatnonzero(products[query] > rough[query, -1])
+def _enter(products: NDArray[Any], first: int, rows: Ints, listed: Doubles) -> None:
+    """Enter products (B,G) with the gallery rows from `first` on in the lists `rows` and `listed` (B,W).
+
+    Of equal products those of lower rows stay.
+    """
+    width = listed.shape[1]
+    for query in np.flatnonzero(products.max(axis=1) > listed[:, -1]):
+        columns = np.flatnonzero(products[query] > listed[query, -1])
         values = products[query, columns]
         if len(columns) > width:
-            best = np.argpartition(values, len(values) - width)[-width:]
-            columns, values = columns[best], values[best]
-        values = np.concatenate([rough[query], values])
+            reaching = values >= -np.partition(-values, width - 1)[width - 1]
+            columns, values = columns[reaching], values[reaching]
+        values = np.concatenate([listed[query], values])
         order = np.argsort(-values, kind="stable")[:width]
-        rows[query], rough[query] = np.concatenate([rows[query], columns + first])[order], values[order]
-
-
-def _merged(best: Doubles, index: Ints, exact: Doubles, first: int, k: int) -> tuple[Doubles, Ints]:
-    """Return the k largest of each row of `best` (B,W), columns `index`, and `exact` (B,G), columns from `first` on."""
-    width = min(k, exact.shape[1])
-    last = -np.partition(-exact, width - 1, axis=1)[:, width - 1]
-    chosen = np.empty((len(exact), width), dtype=np.int64)
-    for query, line in enumerate(exact):
-        reaching = np.flatnonzero(line >= last[query])
-        chosen[query] = reaching[np.argsort(-line[reaching], kind="stable")[:width]]
-    best = np.concatenate([best, np.take_along_axis(exact, chosen, axis=1)], axis=1)
-    index = np.concatenate([index, chosen + first], axis=1)
-    order = np.argsort(-best, axis=1, kind="stable")[:, :k]
-    return np.take_along_axis(best, order, axis=1), np.take_along_axis(index, order, axis=1)
+        rows[query], listed[query] = np.concatenate([rows[query], columns + first])[order], values[order]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,64 +11,66 @@ from numpy.typing import NDArray
 from probmetric.metrics import arrays
 from probmetric.registry import nearest
 from probmetric.retrieval.keys import NAMES, Distance
-from probmetric.retrieval.relation import LabelRelation, Relation, sparse_relation
+from probmetric.retrieval.relation import LabelRelation, Relation, SparseRelation, sparse_relation
 
 Ints = NDArray[np.int64]
 FILTERED_DISTANCES: tuple[Distance, ...] = ("cosine", "euclidean")
+JUNK = -1
+
+
+class SearchOptions(TypedDict, total=False):
+    """Arguments of `retrieval_metrics` that say what is searched, and how."""
+
+    gallery: Any
+    gallery_labels: Any
+    positives: Any
+    self_index: Any
+    ignore: Any
+    distance: Distance
+    normalize: bool
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is searched (Q,M), in what (N,M), and what counts as right.
-
-    `self_index` (Q,) is the gallery row that is the query itself, -1 for none.
-    """
+    """What is searched (Q,M), in what (N,M), what counts as right, and what a query is not to find, as itself."""
 
     queries: NDArray[np.float32]
     gallery: NDArray[np.float32]
     relation: Relation
-    self_index: Ints | None
-    distance: Distance
+    struck: SparseRelation
+    distance: Distance = "cosine"
     on_gpu: bool = False
 
-    def itself(self, start: int, stop: int) -> Ints:
-        """Return `self_index` of queries start..stop-1, -1 for all where there is none."""
-        return np.full(stop - start, -1) if self.self_index is None else self.self_index[start:stop]
 
-
-def build_problem(
-    embeddings: Any,
-    labels: Any = None,
-    *,
-    gallery: Any = None,
-    gallery_labels: Any = None,
-    positives: Any = None,
-    self_index: Any = None,
-    distance: Distance = "cosine",
-    normalize: bool = False,
-) -> Problem:
+def build_problem(embeddings: Any, labels: Any = None, **options: Unpack[SearchOptions]) -> Problem:
     """Check the arguments of `retrieval_metrics` and put them together; CUDA tensors are searched on the GPU."""
-    known_distance(distance)
+    distance, normalize = options.get("distance", "cosine"), options.get("normalize", False)
+    gallery, gallery_labels = options.get("gallery"), options.get("gallery_labels")
+    self_index, positives = options.get("self_index"), options.get("positives")
+    check_distance(distance)
     queries = numpy_rows(embeddings, "embeddings", distance, normalize=normalize)
-    same = gallery is None
-    searched = queries if same else numpy_rows(gallery, "gallery", distance, normalize=normalize)
+    searched = queries if gallery is None else numpy_rows(gallery, "gallery", distance, normalize=normalize)
     if queries.shape[1] != searched.shape[1]:
         raise ValueError(f"embeddings have {queries.shape[1]} dimensions, the gallery has {searched.shape[1]}.")
-    if same and self_index is not None:
+    if gallery is None and self_index is not None:
         raise ValueError("self_index is for a separate gallery; in self-retrieval a row is its own index.")
-    own = np.arange(len(queries)) if same else checked_self_index(self_index, len(queries), len(searched))
     shape = (len(queries), len(searched))
+    struck = struck_rows(np.arange(len(queries)) if gallery is None else self_index, options.get("ignore"), shape)
     if positives is None:
-        relation: Relation = _label_relation(labels, gallery_labels, own, same, shape)
+        classes, searched_classes = _labels(labels, gallery_labels, gallery is None, shape)
+        kept = np.flatnonzero(searched_classes != JUNK)
+        if len(kept) < len(searched):
+            searched, searched_classes, struck = searched[kept], searched_classes[kept], struck.among(kept)
+        relation: Relation = LabelRelation(classes, searched_classes, struck)
     elif labels is not None or gallery_labels is not None:
         raise ValueError("pass either labels or positives, not both: they could contradict each other.")
     else:
-        relation = sparse_relation(positives, shape, own)
+        relation = sparse_relation(positives, shape, "positives", struck)
     on_gpu = arrays.is_cuda(embeddings) and distance in FILTERED_DISTANCES
-    return Problem(queries, searched, relation, own, distance, on_gpu)
+    return Problem(queries, searched, relation, struck, distance, on_gpu)
 
 
-def known_distance(distance: Distance) -> None:
+def check_distance(distance: Distance) -> None:
     """Raise a ValueError if `distance` is neither a known name nor a function."""
     if callable(distance) or distance in NAMES:
         return
@@ -84,7 +86,7 @@ def numpy_rows(
     """Return rows (N,M) as a float32 array that suits `distance`, normalised if asked."""
     rows = arrays.matrix(values, name)
     if normalize:
-        return arrays.normalized(rows, name)
+        return arrays.normalized(rows)
     if distance == "cosine":
         arrays.check_unit_rows(rows, name)
     if distance == "euclidean":
@@ -94,31 +96,49 @@ def numpy_rows(
     return rows
 
 
-def checked_self_index(values: Any, queries: int, gallery: int) -> Ints | None:
-    """Return the gallery row of each query, (Q,) from -1 (none) up, or None.
+def struck_rows(self_index: Any, ignore: Any, shape: tuple[int, int]) -> SparseRelation:
+    """Return the gallery rows that each query is not to find: itself, and those to be ignored.
+
+    Args:
+        self_index: (Q,) gallery row that is the query, -1 for none, or None.
+        ignore: (Q,N) bool, or rows in one of the forms of `sparse_relation`, or None.
+        shape: numbers of queries and gallery rows.
 
     Raises:
         ValueError: another shape or type, or a row that is not in the gallery.
     """
-    if values is None:
-        return None
-    index = arrays.to_numpy(values)
-    if index.shape != (queries,) or index.dtype.kind not in "iu" or index.min() < -1 or index.max() >= gallery:
+    index = np.full(shape[0], -1) if self_index is None else arrays.to_numpy(self_index)
+    if index.shape != shape[:1] or index.dtype.kind not in "iu" or not -1 <= index.min() <= index.max() < shape[1]:
         raise ValueError(
-            f"self_index has shape {index.shape}, dtype {index.dtype}; expected ({queries},) integers from -1 (not in "
-            f"the gallery) to {gallery - 1}."
+            f"self_index has shape {index.shape}, dtype {index.dtype}; expected ({shape[0]},) integers from -1 (not in "
+            f"the gallery) to {shape[1] - 1}."
         )
-    return index.astype(np.int64)
+    queries, columns = np.flatnonzero(index >= 0), index[index >= 0].astype(np.int64)
+    if ignore is not None:
+        more = sparse_relation(ignore, shape, "ignore")
+        queries, columns = np.concatenate([queries, more.queries]), np.concatenate([columns, more.columns])
+    return SparseRelation(queries, columns, shape)
 
 
-def _label_relation(
-    labels: Any, gallery_labels: Any, own: Ints | None, same: bool, shape: tuple[int, int]
-) -> LabelRelation:
+def _labels(labels: Any, gallery_labels: Any, same: bool, shape: tuple[int, int]) -> tuple[Ints, Ints]:
+    """Return the labels (Q,) of the queries and those (N,) of the gallery, `JUNK` where an image counts for nothing."""
     if labels is None:
         raise ValueError("labels is None and no positives are given; pass one of them.")
     if same == (gallery_labels is not None):
         raise ValueError("gallery and gallery_labels go together: pass both or neither.")
     checked = arrays.labels_of(labels, shape[0], "labels", "embeddings")
     if same:
-        return LabelRelation(checked, checked, own)
-    return LabelRelation(checked, arrays.labels_of(gallery_labels, shape[1], "gallery_labels", "gallery"), own)
+        return checked, checked
+    return checked, gallery_classes(gallery_labels, shape[1])
+
+
+def gallery_classes(values: Any, count: int) -> Ints:
+    """Return the labels (N,) of a gallery of `count` images: integers from 0, or `JUNK`.
+
+    Raises:
+        ValueError: another shape, a smaller number, or all junk.
+    """
+    classes = arrays.labels_of(values, count, "gallery_labels", "the gallery", least=JUNK)
+    if (classes == JUNK).all():
+        raise ValueError(f"gallery_labels: all {count} are {JUNK}, images that count for nothing; none can be found.")
+    return classes

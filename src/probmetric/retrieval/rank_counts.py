@@ -1,9 +1,9 @@
 """Ranks of the right answers, which is all that retrieval metrics need.
 
-For each positive p of a query two numbers are counted over the query's negatives n (wrong answers; the query
-itself is left out by index): `above` = #{key(n) > key(p)} and `tied` = #{key(n) = key(p)}. With the positives
-of a query in descending order, the rank of the j-th is j + above + tied if ties go against the system
-(pessimistic), j + above if they go for it. No neighbour list is sorted or stored.
+For each right answer p of a query two numbers are counted over its wrong answers n: `above` = #{key(n) > key(p)} and
+`tied` = #{key(n) = key(p)}. With the right answers of a query in descending order, the rank of the j-th is
+j + above + tied if ties go against the system (pessimistic), j + above if they go for it. No neighbour list is sorted
+or stored.
 
 The compiled engine takes large problems, torch takes CUDA tensors, NumPy the rest. All give the same counts.
 """
@@ -13,46 +13,76 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from probmetric.metrics.arrays import row_norms
 from probmetric.metrics.ranked import Counts
-from probmetric.retrieval.keys import Distance, keys, on_grid, squared_norms, steps_of
+from probmetric.retrieval.keys import Distance, float32_error, keys, on_grid, squared_norms, steps_of
 from probmetric.retrieval.problem import FILTERED_DISTANCES, Problem
 
 Ints = NDArray[np.int64]
+Doubles = NDArray[np.float64]
 BLOCK_BYTES = 32 << 20
 # Pairs from which a search takes longer than loading numba does, and right answers a query up to which it pays.
 COMPILED_FROM, COMPILED_POSITIVES = 1 << 24, 512
+SAMPLE, UNDECIDED = 256, 1 / 16
 
 
 def ranks(problem: Problem) -> Iterator[Counts]:
     """Yield the counts of a problem, some queries at a time."""
     if problem.on_gpu:
-        from probmetric.retrieval.torch_engine import torch_counts
+        counts: Iterator[Counts] = engine("torch_engine").torch_counts(problem)
+    elif compiles(problem):
+        counts = engine("compiled").compiled_counts(problem)
+    else:
+        counts = numpy_counts(problem)
+    return counts
 
-        return torch_counts(problem)
-    if compiles(problem):
-        from probmetric.retrieval.compiled import compiled_counts
 
-        return compiled_counts(problem)
-    return numpy_counts(problem)
+def engine(name: str) -> Any:
+    """Import an engine where it is needed: torch and numba take a second to load."""
+    return importlib.import_module(f"probmetric.retrieval.{name}")
 
 
 def compiles(problem: Problem) -> bool:
-    """Whether the compiled engine takes this problem: a large one, by cosine or Euclidean distance."""
+    """Whether the compiled engine takes this problem: a large one, by cosine or Euclidean distance.
+
+    Where float32 leaves too much undecided, as in a collapsed embedding, float64 products of all pairs are faster.
+    """
     queries, pairs = len(problem.queries), len(problem.queries) * len(problem.gallery)
     few = problem.relation.counts.sum() <= COMPILED_POSITIVES * queries
     suited = not problem.on_gpu and few and problem.distance in FILTERED_DISTANCES
-    return suited and pairs >= COMPILED_FROM and has_kernels()
+    return suited and pairs >= COMPILED_FROM and has_kernels() and undecided(problem) < UNDECIDED
+
+
+def undecided(problem: Problem) -> float:
+    """Share of pairs, of some queries with some rows, that float32 cannot tell from a right answer to the query."""
+    distance, some = problem.distance, problem.gallery[:: max(1, len(problem.gallery) // SAMPLE)]
+    asked = np.flatnonzero(problem.relation.counts)
+    asked = asked[:: max(1, len(asked) // SAMPLE)]
+    largest = float(row_norms(problem.gallery).max()) ** 2 if distance == "euclidean" else 1.0
+    error, close = float32_error(some.shape[1], str(distance)) * largest, 0
+    for query in asked.tolist():
+        right = problem.gallery[problem.relation.block(query, query + 1)[1]]
+        levels, values = (_rough_keys(problem.queries[query], rows, distance) for rows in (right, some))
+        levels.sort()
+        close += int((levels.searchsorted(values + error) > levels.searchsorted(values - error)).sum())
+    return close / max(1, len(asked) * len(some))
+
+
+def _rough_keys(query: NDArray[np.float32], rows: NDArray[np.float32], distance: Distance) -> Doubles:
+    products = (rows @ query).astype(np.float64)
+    return products if distance == "cosine" else products - row_norms(rows) ** 2 / 2
 
 
 @functools.cache
 def has_kernels() -> bool:
     """Whether the compiled engine loads: numba is installed, and has a folder to keep what it compiles."""
     try:
-        importlib.import_module("probmetric.retrieval.compiled")
+        engine("compiled")
     except (ImportError, RuntimeError):
         return False
     return True
@@ -68,20 +98,17 @@ def numpy_counts(problem: Problem, block: int | None = None) -> Iterator[Counts]
         yield counts_of_block(problem, key_block(start, stop), start, stop)
 
 
-def key_function(problem: Problem) -> Callable[[int, int], NDArray[np.float64]]:
+def key_function(problem: Problem) -> Callable[[int, int], Doubles]:
     """Return the function (start, stop) -> keys (stop-start,N) of those queries."""
     distance, queries, gallery = problem.distance, problem.queries, problem.gallery
     if not isinstance(distance, str):
         return lambda start, stop: _user_keys(distance, queries[start:stop], gallery)
-    steps = steps_of(gallery, distance)
-    grid, norms = on_grid(gallery, steps), squared_norms(gallery, steps)
-    if queries is gallery:
-        return lambda start, stop: keys(grid[start:stop], grid, distance, norms)
-    own = steps_of(queries, distance)
-    return lambda start, stop: keys(on_grid(queries[start:stop], own[start:stop]), grid, distance, norms)
+    steps_q, steps_g = steps_of(queries, distance), steps_of(gallery, distance)
+    grid, norms = on_grid(gallery, steps_g), squared_norms(gallery, steps_g)
+    return lambda start, stop: keys(on_grid(queries[start:stop], steps_q[start:stop]), grid, distance, norms)
 
 
-def _user_keys(distance: Distance, queries: NDArray[np.float32], gallery: NDArray[np.float32]) -> NDArray[np.float64]:
+def _user_keys(distance: Distance, queries: NDArray[np.float32], gallery: NDArray[np.float32]) -> Doubles:
     assert not isinstance(distance, str)
     exact = np.asarray(distance(queries, gallery), dtype=np.float64)
     if exact.shape != (len(queries), len(gallery)):
@@ -94,32 +121,19 @@ def _user_keys(distance: Distance, queries: NDArray[np.float32], gallery: NDArra
     return -exact
 
 
-def counts_of_block(problem: Problem, exact: NDArray[np.float64], start: int, stop: int) -> Counts:
+def counts_of_block(problem: Problem, exact: Doubles, start: int, stop: int) -> Counts:
     """Return the counts from the keys `exact` (stop-start,N) of queries start..stop-1; overwrites `exact`."""
-    rows = np.arange(stop - start)
     offsets, columns = problem.relation.block(start, stop)
-    owner = np.repeat(rows, np.diff(offsets))
+    owner = np.repeat(np.arange(stop - start), np.diff(offsets))
     threshold = exact[owner, columns]
-    order = np.lexsort((-threshold, owner))
-    threshold = threshold[order]
+    threshold = threshold[np.lexsort((-threshold, owner))]
     exact[owner, columns] = -np.inf
-    own = problem.itself(start, stop)
-    exact[rows[own >= 0], own[own >= 0]] = -np.inf
-    above, tied = count_above(exact, offsets, threshold)
-    return Counts(start, stop, offsets, above, tied)
-
-
-def count_above(exact: NDArray[np.float64], offsets: Ints, threshold: NDArray[np.float64]) -> tuple[Ints, Ints]:
-    """Count the keys `exact` (B,N) of a row that are above, and those that equal, each of its thresholds, flat (P,).
-
-    Thresholds of a row lie at its `offsets` (B+1,), descending. Only keys that reach the lowest are sorted.
-    """
-    above = np.zeros(len(threshold), dtype=np.int64)
-    tied = np.zeros_like(above)
+    exact[problem.struck.of(np.arange(start, stop))] = -np.inf
+    above, tied = np.zeros_like(columns), np.zeros_like(columns)
     for row in np.flatnonzero(np.diff(offsets)):
         part = slice(offsets[row], offsets[row + 1])
         near = np.sort(exact[row][exact[row] >= threshold[part][-1]])
         right = near.searchsorted(threshold[part], side="right")
         above[part] = len(near) - right
         tied[part] = right - near.searchsorted(threshold[part], side="left")
-    return above, tied
+    return Counts(start, stop, offsets, above, tied)

@@ -1,15 +1,15 @@
-"""Which gallery rows are right answers to which query.
+"""Which gallery rows are right answers to which query, and which it is not to find.
 
-Two forms: equal labels, and a sparse relation given outright (place recognition calls an image within 25 m a
-match, which is no equivalence and has no labels). Both hand out the positives of a run of queries at a time,
-so that the pairs of a data set with few, large classes are never all in memory. A query that is itself a row
-of the gallery is left out by its index, never by its position in a sorted list.
+Right answers come in two forms: equal labels, and a sparse relation given outright (place recognition calls an image
+within 25 m a match, which is no equivalence and has no labels). Both hand out the pairs of a run of queries at a time,
+so that the pairs of a data set with few, large classes are never all in memory. A query that is itself a row of the
+gallery is struck out by its row number, never by its position in a sorted list; so is what is to be ignored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,87 +19,115 @@ from probmetric.metrics.arrays import to_numpy
 Ints = NDArray[np.int64]
 
 
-class Relation(Protocol):
-    """Positives of queries: `counts` (Q,) of them, and `block` to list those of a run of queries."""
+class SparseRelation:
+    """Pairs listed one by one: queries (P,) and gallery rows (P,), less those of `struck`; `counts` (Q,) of them."""
 
-    counts: Ints
+    def __init__(
+        self, queries: Ints, columns: Ints, shape: tuple[int, int], struck: SparseRelation | None = None
+    ) -> None:
+        pairs = np.unique(queries * shape[1] + columns)
+        self.pairs: Ints = pairs if struck is None else np.setdiff1d(pairs, struck.pairs, assume_unique=True)
+        self.queries, self.columns = self.pairs // shape[1], self.pairs % shape[1]
+        self.counts = np.bincount(self.queries, minlength=shape[0])
+        self.offsets = _offsets(self.counts)
 
     def block(self, start: int, stop: int) -> tuple[Ints, Ints]:
-        """Offsets (stop-start+1,) and gallery rows, flat, of queries start..stop-1; self left out."""
-        ...
+        """Offsets and gallery rows of queries start..stop-1."""
+        first, last = self.offsets[start], self.offsets[stop]
+        return self.offsets[start : stop + 1] - first, self.columns[first:last]
+
+    def among(self, kept: Ints) -> SparseRelation:
+        """Return the pairs with the gallery rows `kept` (K,), ascending, which are numbered anew."""
+        place = np.searchsorted(kept, self.columns).clip(max=len(kept) - 1)
+        here = kept[place] == self.columns
+        return SparseRelation(self.queries[here], place[here], (len(self.counts), len(kept)))
+
+    def of(self, which: Ints) -> tuple[Ints, Ints]:
+        """Positions in `which` (B,), queries in any order, and gallery rows of all their pairs."""
+        counts = self.counts[which]
+        ends = np.cumsum(counts)
+        within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)
+        return np.repeat(np.arange(len(which)), counts), self.columns[np.repeat(self.offsets[which], counts) + within]
 
 
 class LabelRelation:
-    """Gallery rows with the query's label."""
+    """Gallery rows with the query's label, less those of `struck`; `counts` (Q,) of them."""
 
-    def __init__(self, labels: Ints, gallery_labels: Ints, self_index: Ints | None) -> None:
+    def __init__(self, labels: Ints, gallery_labels: Ints, struck: SparseRelation) -> None:
         self._order = np.argsort(gallery_labels, kind="stable")
         ordered = gallery_labels[self._order]
         self._first = np.searchsorted(ordered, labels, side="left")
         self._last = np.searchsorted(ordered, labels, side="right")
-        self._self = self_index
-        self.counts = self._last - self._first
-        if self_index is not None:
-            known = self_index >= 0
-            self.counts[known] -= gallery_labels[self_index[known]] == labels[known]
+        self._struck, self._width = struck, len(gallery_labels)
+        alike = labels[struck.queries] == gallery_labels[struck.columns]
+        self.counts = self._last - self._first - np.bincount(struck.queries[alike], minlength=len(labels))
 
     def block(self, start: int, stop: int) -> tuple[Ints, Ints]:
-        """Offsets and gallery rows of the positives of queries start..stop-1."""
-        first, last = self._first[start:stop], self._last[start:stop]
-        offsets = _offsets(last - first)
-        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], last - first)
-        columns = self._order[np.repeat(first, last - first) + within]
-        if self._self is None:
-            return offsets, columns
-        keep = columns != np.repeat(self._self[start:stop], last - first)
-        return _offsets(self.counts[start:stop]), columns[keep]
+        """Offsets and gallery rows of queries start..stop-1."""
+        first, sizes = self._first[start:stop], self._last[start:stop] - self._first[start:stop]
+        queries = np.repeat(np.arange(start, stop), sizes)
+        columns = self._order[np.arange(len(queries)) + np.repeat(first - (np.cumsum(sizes) - sizes), sizes)]
+        pairs = queries * self._width + columns  # ascending: rows of a class are in order
+        place = np.searchsorted(self._struck.pairs, pairs)
+        kept = np.append(self._struck.pairs, -1)[place] != pairs
+        return _offsets(self.counts[start:stop]), columns[kept]
 
 
-class SparseRelation:
-    """Positives listed one by one: offsets (Q+1,) into gallery rows, flat."""
-
-    def __init__(self, queries: Ints, columns: Ints, shape: tuple[int, int], self_index: Ints | None) -> None:
-        _check_range(queries, shape[0], "query")
-        _check_range(columns, shape[1], "gallery")
-        pairs = np.unique(queries * shape[1] + columns)
-        queries, columns = pairs // shape[1], pairs % shape[1]
-        if self_index is not None:
-            keep = columns != self_index[queries]
-            queries, columns = queries[keep], columns[keep]
-        self.counts = np.bincount(queries, minlength=shape[0])
-        self._offsets, self._columns = _offsets(self.counts), columns
-
-    def block(self, start: int, stop: int) -> tuple[Ints, Ints]:
-        """Offsets and gallery rows of the positives of queries start..stop-1."""
-        first, last = self._offsets[start], self._offsets[stop]
-        return self._offsets[start : stop + 1] - first, self._columns[first:last]
+Relation = LabelRelation | SparseRelation
 
 
-def sparse_relation(positives: Any, shape: tuple[int, int], self_index: Ints | None) -> SparseRelation:
-    """Relation from a SciPy sparse matrix (Q,N), index pairs (P,2), or one sequence of gallery rows per query."""
-    if hasattr(positives, "tocoo"):
-        if tuple(positives.shape) != shape:
-            raise ValueError(f"positives has shape {tuple(positives.shape)}; expected (queries, gallery) = {shape}.")
-        entries = positives.tocoo()
-        kept = np.asarray(entries.data) != 0
-        return SparseRelation(_ints(entries.row)[kept], _ints(entries.col)[kept], shape, self_index)
-    if hasattr(positives, "detach") or isinstance(positives, np.ndarray):
-        pairs = to_numpy(positives)
+def sparse_relation(
+    values: Any, shape: tuple[int, int], name: str, struck: SparseRelation | None = None
+) -> SparseRelation:
+    """Relation from a SciPy sparse matrix or bool array (Q,N), index pairs (P,2), or a list of rows for each query.
+
+    Raises:
+        ValueError: another shape, or a row that there is not; names the argument `name` and the entry.
+    """
+    if hasattr(values, "tocoo"):
+        if tuple(values.shape) != shape:
+            raise ValueError(f"{name} has shape {tuple(values.shape)}; expected (queries, gallery) = {shape}.")
+        entries = values.tocoo()
+        listed = np.asarray(entries.data) != 0
+        queries, columns = _ints(entries.row)[listed], _ints(entries.col)[listed]
+    elif hasattr(values, "detach") or isinstance(values, np.ndarray):
+        pairs = to_numpy(values)
+        if pairs.dtype == bool and pairs.shape == shape:
+            pairs = np.argwhere(pairs)
         if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
             raise ValueError(
-                f"positives has shape {pairs.shape}, dtype {pairs.dtype}; expected integer pairs (P, 2) of query and "
-                "gallery row, a SciPy sparse matrix, or a list with one sequence of gallery rows per query."
+                f"{name} has shape {pairs.shape}, dtype {pairs.dtype}; expected integer pairs (P, 2) of query and "
+                f"gallery row, a bool array or SciPy sparse matrix {shape}, or a list of gallery rows for each query."
             )
-        return SparseRelation(_ints(pairs[:, 0]), _ints(pairs[:, 1]), shape, self_index)
-    return _from_lists(positives, shape, self_index)
+        queries, columns = _ints(pairs[:, 0]), _ints(pairs[:, 1])
+    else:
+        queries, columns = _listed(values, *shape, name)
+    for side, rows, size in (("query", queries, shape[0]), ("gallery", columns, shape[1])):
+        bad = np.flatnonzero((rows < 0) | (rows >= size))
+        if bad.size:
+            raise ValueError(f"{name}: entry {bad[0]} names {side} row {rows[bad[0]]}; there are {size} rows.")
+    return SparseRelation(queries, columns, shape, struck)
 
 
-def _from_lists(positives: Sequence[Any], shape: tuple[int, int], self_index: Ints | None) -> SparseRelation:
-    if len(positives) != shape[0]:
-        raise ValueError(f"positives lists {len(positives)} queries; there are {shape[0]}.")
-    columns = [_ints(to_numpy(row)) for row in positives]
-    queries = np.repeat(np.arange(shape[0]), [len(row) for row in columns])
-    return SparseRelation(queries, np.concatenate([*columns, _ints([])]), shape, self_index)
+def _listed(values: Any, count: int, width: int, name: str) -> tuple[Ints, Ints]:
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+        raise ValueError(
+            f"{name} is a {type(values).__name__}; expected pairs, a matrix, or a list with one list a query."
+        )
+    if len(values) != count:
+        raise ValueError(f"{name} lists {len(values)} queries; there are {count}.")
+    rows = [_rows(row, width, name) for row in values]
+    return np.repeat(np.arange(count), [len(row) for row in rows]), np.concatenate([*rows, _ints([])])
+
+
+def _rows(values: Any, width: int, name: str) -> Ints:
+    """Gallery rows (P,) of one query, from rows or from a bool for each of them (N,)."""
+    rows = to_numpy(values)
+    if rows.dtype == bool and rows.shape == (width,):
+        return np.flatnonzero(rows)
+    if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+        raise ValueError(f"{name}: a query has {values!s:.80}; expected a list of gallery rows, or of {width} bools.")
+    return _ints(rows)
 
 
 def _ints(values: Any) -> Ints:
@@ -108,9 +136,3 @@ def _ints(values: Any) -> Ints:
 
 def _offsets(counts: Ints) -> Ints:
     return np.concatenate(([0], np.cumsum(counts)))
-
-
-def _check_range(indices: Ints, size: int, side: str) -> None:
-    bad = np.flatnonzero((indices < 0) | (indices >= size))
-    if bad.size:
-        raise ValueError(f"positives: entry {bad[0]} names {side} row {indices[bad[0]]}; there are {size} rows.")

@@ -35,15 +35,16 @@ def neighbour_votes(samples: Any, labels: Any) -> tuple[NDArray[np.int64], NDArr
         >>> predicted.tolist(), confidence.tolist()
         ([0, 0, 0], [0.5, 1.0, 1.0])
     """
+    from scipy.stats import mode
+
     sets = _sample_sets(samples)
     classes = arrays.labels_of(labels, sets.shape[0], "labels", "samples")
     names, codes = np.unique(classes, return_inverse=True)
     votes = np.empty((sets.shape[0], sets.shape[1]), dtype=np.int64)
     for s in range(sets.shape[1]):
         votes[:, s] = codes[search(sets[:, s], k=1, normalize=True).rows[:, 0]]
-    votes.sort(axis=1)
-    best, share = _longest_run(votes)
-    return names[best], share / votes.shape[1]
+    winner = mode(votes, axis=1)
+    return names[winner.mode], winner.count / votes.shape[1]
 
 
 def retrieval_votes(samples: Any, labels: Any) -> tuple[Doubles, NDArray[np.bool_]]:
@@ -54,7 +55,8 @@ def retrieval_votes(samples: Any, labels: Any) -> tuple[Doubles, NDArray[np.bool
     """
     predicted, confidence = neighbour_votes(samples, labels)
     classes = arrays.to_numpy(labels)
-    answerable = np.isin(classes, _repeated(classes))
+    names, counts = np.unique(classes, return_counts=True)
+    answerable = np.isin(classes, names[counts > 1])
     if not answerable.any():
         raise ValueError("no class has two images, so that no query has a right answer; nothing can be calibrated.")
     return confidence[answerable], (predicted == classes)[answerable]
@@ -80,27 +82,8 @@ def sampled_retrieval_metrics(samples: Any, labels: Any, *, ks: Sequence[int] = 
     return {name: float(np.mean([one[name] for one in each])) for name in each[0]}
 
 
-def _repeated(classes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Classes of two images or more."""
-    names, counts = np.unique(classes, return_counts=True)
-    return names[counts > 1]
-
-
 def _sample_sets(samples: Any) -> NDArray[Any]:
     sets = arrays.to_numpy(samples)
     if sets.ndim != 3 or 0 in sets.shape or sets.shape[0] < 2:
         raise ValueError(f"samples have shape {sets.shape}; expected (N, S, M) with N at least 2.")
     return sets
-
-
-def _longest_run(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Value (N,) and length (N,) of the first longest run of equal values in each of the sorted `rows` (N,S)."""
-    fresh = np.ones(rows.shape, dtype=bool)
-    fresh[:, 1:] = rows[:, 1:] != rows[:, :-1]
-    starts = np.flatnonzero(fresh)
-    lengths = np.diff(np.r_[starts, rows.size])
-    run = np.zeros(rows.shape, dtype=np.int64)
-    run.ravel()[starts] = lengths
-    first = run.argmax(axis=1)
-    each = np.arange(len(rows))
-    return rows[each, first], run[each, first]

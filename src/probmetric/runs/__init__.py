@@ -6,6 +6,7 @@ folder     the files of a run, in one place
 identity   what each step of a run is made from
 made       the record of a finished step
 embed      images to directional distributions
+places     place recognition: queries with a database of their own
 evaluate   embeddings to metrics
 steps      train -> fit -> embed -> evaluate
 """

@@ -8,69 +8,97 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from probmetric.config import EncoderSettings, RunSettings
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from probmetric.config import RunSettings
+from probmetric.data import load_columns
+from probmetric.data.images import Eye, PreparedImages, batches
+from probmetric.launch import Place
 from probmetric.runs.folder import RunFolder, Split, Which
 from probmetric.runs.names import RESULTS
-from probmetric.runs.plan import encoder_runs
+from probmetric.runs.plan import Run
+from probmetric.training.assemble import Assembly, combined, load_encoder
+from probmetric.training.data import TrainingData, training_images, training_view
+from probmetric.training.device import claim_device
+from probmetric.training.forward import represented
+from probmetric.training.processes import ALONE, Processes, joined
+from probmetric.uncertainty import create_uncertainty
 
-if TYPE_CHECKING:
-    import torch
 
-    from probmetric.data.images import Eye, PreparedImages
-    from probmetric.training.assemble import Assembly
-    from probmetric.training.processes import Processes
-
-
-def load_trained(encoder_run: str, settings: RunSettings, device: torch.device, which: Which) -> Assembly:
-    """Load the encoder of `encoder_run`, or all that the run's uncertainty combines as one, with its loss."""
-    from probmetric.training.assemble import combined, load_encoder
-
-    names = encoder_runs(encoder_run, settings.uncertainty)
-    return combined([load_encoder(RESULTS / name, device, which) for name in names])
+def load_trained(run: Run, device: torch.device, which: Which) -> Assembly:
+    """Load the encoder that `run` uses, or all that the run's uncertainty combines as one, with its loss."""
+    return combined([load_encoder(RESULTS / name, device, which) for name in run.encoders])
 
 
 def fit_uncertainty(settings: RunSettings, made: Assembly, device: torch.device) -> dict[str, torch.Tensor]:
     """Fit the posterior of the run's uncertainty for loaded weights."""
-    from probmetric.training.data import TrainingData, training_images, training_view
-
-    folder, training = prepared_folder(settings), made.settings.training
+    folder, training = settings.data_folder, made.settings.training
     images = training_images(folder, training, view=training_view(made.settings, folder))
     data = TrainingData(images, training, seed=settings.seed, device=device)
     return made.fit_posterior(settings.uncertainty, data.training_pass(), data.validation_pass(), settings.seed, device)
+
+
+def fit_posterior(run: Run) -> None:
+    """Fit the run's uncertainty on the training images and write its posterior."""
+    with claim_device("auto") as device:
+        posterior = fit_uncertainty(run.settings, load_trained(run, device, "selected"), device)
+    RunFolder.named(run.name).write_posterior(posterior, run.settings.uncertainty.name)
+
+
+def embed_splits(run: Run, place: Place) -> None:
+    """Write the run's embeddings of all splits, and what embedding the test split took."""
+    settings = run.settings
+    with joined(place) as processes, claim_device("auto") as device:
+        selected = Embedder(run, device, processes)
+        selected.write("val", [(settings.data_folder, "val")])
+        taken, images = selected.write("test", [(settings.data_folder, "test")])
+        selected.write("ood", [(Path(settings.prepared) / name, "test") for name in settings.ood])
+        last = Embedder(run, device, processes, which="last", plain=True)
+        last.write("last", [(settings.data_folder, "test")])
+        if processes.first:
+            timing = {"embedding/test_seconds": taken, "embedding/images_per_second": images / taken}
+            RunFolder.named(run.name).write_timing(timing)
+
+
+def embed_training_images(
+    run: Run,
+) -> tuple[NDArray[np.floating], NDArray[np.int64], tuple[NDArray[np.floating], NDArray[np.int64]] | None]:
+    """Return unit embeddings (N, M) of the training images, their classes (N,) from 0, and the loss's proxies.
+
+    Proxies (P, M) come with the class (P,) of each; None where the loss has none.
+    """
+    with claim_device("auto") as device, torch.inference_mode():
+        embedder = Embedder(run, device, ALONE, plain=True)
+        images = embedder.images(run.settings.data_folder, "train")
+        rows = dataclasses.replace(embedder.predictor, loss=None)(embedder.batches(images)).mean
+        proxies = embedder.loss.class_proxies() if embedder.loss is not None else None
+    labels = np.unique(images.labels, return_inverse=True)[1]
+    return rows.numpy(), labels, None if proxies is None else (proxies[0].cpu().numpy(), proxies[1].cpu().numpy())
 
 
 class Embedder:
     """A run's predictor, and the images it is asked about: splits of prepared datasets, or files."""
 
     def __init__(
-        self,
-        run: str,
-        encoder_run: str,
-        settings: RunSettings,
-        device: torch.device,
-        processes: Processes,
-        which: Which,
-        *,
-        plain: bool = False,
+        self, run: Run, device: torch.device, processes: Processes, *, which: Which = "selected", plain: bool = False
     ) -> None:
         """Load the encoder with its `which` weights; `plain` leaves the uncertainty out where one can."""
-        from probmetric.uncertainty import create_uncertainty
-
-        self.folder, self.settings, self.device, self.dim = RunFolder.named(run), settings, device, 0
+        self.folder, self.settings, self.device, self.dim = RunFolder.named(run.name), run.settings, device, 0
         self.processes = processes
-        made = load_trained(encoder_run, settings, device, which)
+        made = load_trained(run, device, which)
         self.loss, self.trained = made.loss, made.settings
-        facts = RunFolder.named(encoder_run).encoder["encoder"]
+        facts = RunFolder.named(run.encoder).encoder["encoder"]
         self.shape: tuple[int, int] = facts["in_channels"], facts["image_size"]
-        chosen = settings.uncertainty
-        if plain and len(encoder_runs(encoder_run, settings.uncertainty)) == 1:
+        chosen = run.settings.uncertainty
+        if plain and len(run.encoders) == 1:
             chosen = RunSettings.model_fields["uncertainty"].default
         posterior = None
         if create_uncertainty(chosen.name, **chosen.options).fits:
-            posterior = self._stored_posterior() if which == "selected" else fit_uncertainty(settings, made, device)
-        self.predictor = made.predictor(chosen, posterior, settings.seed)
+            posterior = self._stored_posterior() if which == "selected" else fit_uncertainty(run.settings, made, device)
+        self.predictor = made.predictor(chosen, posterior, run.settings.seed)
 
     def _stored_posterior(self) -> dict[str, torch.Tensor]:
         return {name: tensor.to(self.device) for name, tensor in self.folder.posterior().items()}
@@ -81,8 +109,6 @@ class Embedder:
         Returns:
             Seconds from images on disk to distributions on the CPU, and the number of images; files not included.
         """
-        import torch
-
         started = time.perf_counter()
         images = [self.images(folder, split) for folder, split in sources]
         classified = name != "ood" and all(set(each.labels) <= set(self._training_classes) for each in images)
@@ -115,10 +141,6 @@ class Embedder:
 
     def _embed(self, images: PreparedImages, classified: bool) -> dict[str, torch.Tensor]:
         """Tensors of the images in the first process, none in the others; class probabilities only where they count."""
-        import torch
-
-        from probmetric.training.forward import represented
-
         # probabilities of classes that no image has, once per draw, would take longer than all the rest
         predictor = dataclasses.replace(self.predictor, classifies=classified)
         parts = represented(predictor, functools.partial(self.batches, images), self.processes)
@@ -129,41 +151,23 @@ class Embedder:
 
     def images(self, folder: Path, split: str) -> PreparedImages:
         """Open a split of a prepared dataset."""
-        from probmetric.data.images import PreparedImages
-
         return PreparedImages.of_split(folder, split)
 
     def batches(self, images: PreparedImages, *, first: int = 0, step: int = 1) -> Iterator[torch.Tensor]:
         """Yield images as the encoder's input, see `data.images.batches`."""
-        from probmetric.data.images import batches
-
         return batches(images, self.eye, self.device, first=first, step=step)
 
     @functools.cached_property
     def eye(self) -> Eye:
         """How the encoder sees images: by the evaluation view of the dataset it was trained on."""
-        from probmetric.data.images import Eye
-        from probmetric.training.data import training_view
-
-        return Eye(training_view(self.trained, prepared_folder(self.trained)).evaluation(), self.shape)
+        return Eye(training_view(self.trained, self.trained.data_folder).evaluation(), self.shape)
 
     @functools.cached_property
     def _training_classes(self) -> list[int]:
         """Manifest label of each training class, in the order of the loss's classes (columns of `probabilities`)."""
-        import numpy as np
-
-        from probmetric.data import load_columns
-
-        columns = load_columns(prepared_folder(self.settings), ["label", "split"])
+        columns = load_columns(self.settings.data_folder, ["label", "split"])
         return np.unique(columns["label"][columns["split"] == "train"]).tolist()
 
     def _nothing(self) -> dict[str, torch.Tensor]:
-        import torch
-
         none = torch.empty(0, dtype=torch.int64)
         return {"mean": torch.empty(0, self.dim), "uncertainty": torch.empty(0), "label": none, "index": none}
-
-
-def prepared_folder(settings: EncoderSettings) -> Path:
-    """Folder of the dataset a run is about."""
-    return Path(settings.prepared) / settings.data

@@ -1,6 +1,7 @@
 """From the embeddings files of one run folder to its metrics and curves.
 
-A thin shell around the pure functions of this package: reads the run's embeddings, calls them, and names the results.
+A thin shell around the pure functions of `metrics`, `retrieval` and `trust`: reads the run's embeddings, calls them,
+and names the results.
 Metric names are legal in MLflow and DVC. Nothing is written.
 
     test  retrieval/..., clustering/..., structure/..., sparsification/...; classification/... and calibration/ece...
@@ -21,51 +22,79 @@ distortions do to the answers (`metrics.severity`).
 
 from __future__ import annotations
 
+import functools
+import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probmetric.config import Evaluation
+from probmetric.config import ConfigError, Evaluation, RunSettings
+from probmetric.data.exact import split_posterior
+from probmetric.data.manifest import read_table, values_of, verify_digest
+from probmetric.data.places import COLUMNS
 from probmetric.io import present
-from probmetric.metrics import find, own_metrics
+from probmetric.metrics import find, own_metrics, proxy_transport
+from probmetric.metrics.calibration import EqualMass, Reliability, reliability
+from probmetric.metrics.classification import classification_metrics
+from probmetric.metrics.clustering import clustering_metrics
 from probmetric.metrics.correlation import spearman
-from probmetric.metrics.severity import by_severity
-from probmetric.metrics.verification import Pairs, error_versus_discard, verification_metrics
-from probmetric.retrieval.measures import summarize
-from probmetric.runs.evaluate_answers import run_answers
-from probmetric.runs.evaluate_places import Places, place_metrics, place_retrieval
-from probmetric.runs.evaluate_splits import (
-    Curves,
-    Found,
-    evaluate_ood,
-    evaluate_test,
-    per_query,
-    selective,
+from probmetric.metrics.image_errors import (
+    auroc_error,
+    error_of_auroc,
+    image_curves,
+    known_errors,
+    mean_error,
+    resampled,
 )
+from probmetric.metrics.ood import auroc, ood_metrics, roc_curve
+from probmetric.metrics.ranked import metric_names
+from probmetric.metrics.selective import selective_metrics, sparsification
+from probmetric.metrics.severity import by_severity
+from probmetric.metrics.structure import singular_values, structure_metrics
+from probmetric.metrics.verification import Pairs, error_versus_discard, verification_metrics
+from probmetric.retrieval.measures import retrieval_per_query, summarize
+from probmetric.retrieval.votes import retrieval_votes, sampled_retrieval_metrics, vote_reliability
 from probmetric.runs.folder import Embeddings, RunFolder, Split
-from probmetric.trust.answers import Answers, trust_metrics
-from probmetric.trust.p_right import diagram
+from probmetric.runs.places import Places, place_metrics, place_retrieval
+from probmetric.trust.answers import (
+    KEPT,
+    LEAST,
+    Answers,
+    among_others,
+    asked_in,
+    error_aurocs,
+    stranger_aurocs,
+    trust_metrics,
+)
 from probmetric.trust.truth import Truth, truth_metrics
 
 Metrics = dict[str, float | None]
+Curves = dict[str, dict[str, list[float]]]
+PerQuery = dict[str, NDArray[np.float64]]
 PosteriorOf = Callable[[NDArray[np.int64]], tuple[NDArray[np.float64], NDArray[np.int64]]]
 Distortions = Mapping[str, NDArray[np.float64]]
 
+DISTORTIONS = ("warp", "noise", "blur", "occlusion", "distortion")  # columns of a manifest: strengths, 0 for none
+SAMPLED_SETS = 10
+CURVE_POINTS = 200
+_LARGEST_RADIUS = 1.0 - 1e-3
+
 
 @dataclass(frozen=True)
-class Known:
-    """What is known of the images of a dataset beside their classes.
+class ImageFacts:
+    """What a dataset says of its images beside their classes.
 
     Attributes:
         distortions: name -> (rows of the manifest,) strength of a distortion, looked up by each image's `index`; NaN =
-            not known. `distortion` is that of all together.
+            not measured. `distortion` is that of all together.
         pairs: pairs of test images to verify, `verification/...`.
         places: where the images were taken, for street scenes: retrieval and sparsification are then as in `places`.
-        posterior: manifest rows (n,) of one split -> exact P(class | image) (n, C) and labels (C,), where it is known.
+        posterior: manifest rows (n,) of one split -> exact P(class | image) (n, C) and labels (C,), where it is exact.
     """
 
     distortions: Distortions = field(default_factory=dict)
@@ -73,11 +102,55 @@ class Known:
     places: Places | None = None
     posterior: PosteriorOf | None = None
 
+    @classmethod
+    def of(cls, folder: Path) -> ImageFacts:
+        """Read them from the manifest of a prepared dataset."""
+        verify_digest(folder)
+        table, metadata = read_table(folder, ["index"], optional=(*DISTORTIONS, "true_probability", *COLUMNS))
+        strengths = {name: values_of(table, name) for name in DISTORTIONS if name in table.column_names}
+        places = set(COLUMNS) <= set(table.column_names)
+        pairs = np.array(metadata["pairs"], dtype=np.int64) if metadata.get("pairs") else None
+        exact = "true_probability" in table.column_names
+        return cls(
+            distortions={name: values for name, values in strengths.items() if values.dtype.kind == "f"},
+            pairs=None if pairs is None else Pairs(pairs[:, :2], pairs[:, 2].astype(bool)),
+            places=Places({name: values_of(table, name) for name in COLUMNS}) if places else None,
+            posterior=functools.partial(split_posterior, folder) if exact else None,
+        )
+
+
+@dataclass
+class Results:
+    """Metrics by name, curves by name, and the standard errors of metrics over the images (NaN = not known)."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    curves: Curves = field(default_factory=dict)
+    errors: dict[str, float] = field(default_factory=dict)
+
+    def add(self, group: str, values: Mapping[str, float]) -> None:
+        """Metrics `<group>/<name>`."""
+        self.metrics |= {f"{group}/{name}": value for name, value in values.items()}
+
+    def add_diagram(self, name: str, diagram: Reliability) -> None:
+        """A reliability diagram as a curve."""
+        self.curves[name] = {part: getattr(diagram, part).tolist() for part in ("confidence", "accuracy", "count")}
+
+    def merge(self, other: Results) -> None:
+        """Take over all that `other` holds."""
+        self.metrics |= other.metrics
+        self.curves |= other.curves
+        self.errors |= other.errors
+
+    def all_curves(self) -> Curves:
+        """The curves, and the known errors as the curve `image_errors`."""
+        errors = known_errors(self.errors)
+        return self.curves | ({"image_errors": errors} if errors else {})
+
 
 def evaluate_run(
     folder: Path | str,
     settings: Evaluation | None = None,
-    known: Known | None = None,
+    facts: ImageFacts | None = None,
     *,
     answers: Mapping[str, Answers] | None = None,
 ) -> tuple[Metrics, Curves]:
@@ -86,47 +159,52 @@ def evaluate_run(
     Args:
         folder: run folder with embeddings of `test` and, optionally, `val`, `last` and `ood`.
         settings: what to measure.
-        known: what is known of the images.
+        facts: what the dataset says of the images.
         answers: `run_answers` of the run, where they are at hand; with the same `ks` their retrieval metrics serve too.
 
     Raises:
         UnknownNameError: a metric without a record in `probmetric.metrics`, which would have no direction.
         MetricError: a metric of the user's failed.
     """
-    settings, known = settings or Evaluation(), known or Known()
+    settings, facts = settings or Evaluation(), facts or ImageFacts()
     run = RunFolder(folder)
-    test, places = run.embeddings("test"), known.places
+    test, places = run.embeddings("test"), facts.places
     if places is not None:
         answers = {}
-        found = Found(*place_metrics(test["mean"], test["uncertainty"], places.of(test["index"]), ks=settings.ks))
+        results = Results(*place_metrics(test["mean"], test["uncertainty"], places.of(test["index"]), ks=settings.ks))
     else:
         answers = run_answers(run, settings.ks) if answers is None else answers
-        found = _trusted(test, settings, answers, known.distortions)
-    if known.pairs is not None:
-        found.add("verification", _verification(test, known.pairs))
-    if "distortion" in known.distortions:
-        found.metrics |= _distortion(test, known.distortions["distortion"])
-    _other_splits(found, run, places, settings, answers.get("val"))
+        results = _trusted(test, settings, answers, facts.distortions)
+    if facts.pairs is not None:
+        results.add("verification", _verification(test, facts.pairs))
+    if "distortion" in facts.distortions:
+        results.metrics |= _distortion(test, facts.distortions["distortion"])
+    _other_splits(results, run, places, settings, answers.get("val"))
     if present(run.embeddings_file("ood")):
-        found.merge(evaluate_ood(test, run.embeddings("ood"), answers))
-    if known.posterior is not None and "test" in answers:
-        found.metrics |= truth_metrics(answers["test"], Truth(*known.posterior(test["index"])))
-    found.metrics |= own_metrics(test.tensors)
-    for name in found.metrics:
+        results.merge(evaluate_ood(test, run.embeddings("ood"), answers))
+    if facts.posterior is not None and "test" in answers:
+        results.metrics |= truth_metrics(answers["test"], Truth(*facts.posterior(test["index"])))
+    results.metrics |= own_metrics(test.tensors)
+    for name in results.metrics:
         find(name)
-    return {name: _json_number(value) for name, value in found.metrics.items()}, found.all_curves()
+    return {name: _json_number(value) for name, value in results.metrics.items()}, results.all_curves()
 
 
-def _trusted(test: Embeddings, settings: Evaluation, answers: Mapping[str, Answers], distortions: Distortions) -> Found:
+def _trusted(
+    test: Embeddings, settings: Evaluation, answers: Mapping[str, Answers], distortions: Distortions
+) -> Results:
     """The test split, and how far its answers can be trusted."""
-    found = evaluate_test(test, settings, answers.get("test"))
+    results = answer_metrics(test, settings, answers.get("test"))
+    if settings.clustering:
+        results.add("clustering", clustering_metrics(test["mean"], test["label"], seed=settings.seed))
+    results.add("structure", structure_metrics(test["mean"], test["label"]))
     trust, stated = trust_metrics(answers)
-    found.metrics |= trust
+    results.metrics |= trust
     if stated is not None:
-        found.add_diagram("p_right", diagram(stated, answers["test"].right[answers["test"].asked]))
+        results.add_diagram("p_right", reliability(stated, answers["test"].right[answers["test"].asked]))
     if "test" in answers:
-        found.curves |= _severities(test, distortions, answers["test"], stated)
-    return found
+        results.curves |= _severities(test, distortions, answers["test"], stated)
+    return results
 
 
 def _verification(test: Embeddings, pairs: Pairs) -> dict[str, float]:
@@ -147,25 +225,27 @@ def _severities(
     answers: Answers,
     stated: NDArray[np.float64] | None,
 ) -> Curves:
-    asked = answers.asked
-    rows, right, own = test["index"][asked], answers.right[asked], answers.own[asked]
+    queries = answers.asked
+    rows, right, doubt = test["index"][queries], answers.right[queries], answers.own[queries]
     if not len(rows):
         return {}
-    found = {f"severity/{name}": by_severity(values[rows], right, own, stated) for name, values in distortions.items()}
-    return {name: curve for name, curve in found.items() if curve}
+    curves = {
+        f"severity/{name}": by_severity(values[rows], right, doubt, stated) for name, values in distortions.items()
+    }
+    return {name: curve for name, curve in curves.items() if curve}
 
 
 def _other_splits(
-    found: Found, run: RunFolder, places: Places | None, settings: Evaluation, answers: Answers | None
+    results: Results, run: RunFolder, places: Places | None, settings: Evaluation, answers: Answers | None
 ) -> None:
     """Retrieval of the validation split and with the last weights; sparsification of the validation split."""
     others: tuple[Split, ...] = ("val", "last")
     for split in others:
         if present(run.embeddings_file(split)):
             other, answered = run.embeddings(split), answers if split == "val" else None
-            found.add(f"{split}/retrieval", _retrieval(other, places, settings, answered))
+            results.add(f"{split}/retrieval", _retrieval(other, places, settings, answered))
             if split == "val":
-                found.add("val/sparsification", _selection(other, places, settings, answered))
+                results.add("val/sparsification", _selection(other, places, settings, answered))
 
 
 def _retrieval(
@@ -194,3 +274,218 @@ def _selection(
 
 def _json_number(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def run_answers(run: RunFolder, ks: Sequence[int] = ()) -> dict[str, Answers]:
+    """Return the answers of a run by where they were asked; a set without images is left out.
+
+    test         each test image asked among the others
+    val          each validation image asked among the others: a smaller gallery, of other classes
+    ood/<name>   strangers, asked among the test images; every answer is wrong
+
+    `ks` are the cutoffs of the retrieval metrics that come along (see `among_others`).
+    """
+    test = run.embeddings("test")
+    answers: dict[str, Answers | None] = {"test": answers_among_others(test, ks)}
+    if run.holds("val", "mean"):
+        answers["val"] = answers_among_others(run.embeddings("val"), ks)
+    if run.holds("ood", "mean") and len(test["mean"]) >= LEAST:
+        strangers = run.embeddings("ood")
+        for name, rows in ood_rows(strangers).items():
+            record = {key: values[rows] for key, values in strangers.tensors.items() if key in KEPT}
+            answers[f"ood/{name}"] = asked_in(record, np.full(rows.sum(), -1), test.tensors, test["label"])
+    return {name: each for name, each in answers.items() if each is not None}
+
+
+def answers_among_others(split: Embeddings, ks: Sequence[int] = ()) -> Answers | None:
+    """Return the answers to every image of a split asked among the others; None where there are not two.
+
+    `ks` as in `among_others`.
+    """
+    return among_others(split.tensors, split["label"], ks) if len(split["mean"]) >= LEAST else None
+
+
+def ood_rows(strangers: Embeddings) -> dict[str, NDArray[np.bool_]]:
+    """Return which rows (N,) of an embeddings file are of each out-of-distribution set that has images."""
+    names = json.loads(strangers.metadata.get("sources", '["ood"]'))
+    source = strangers.tensors.get("source", np.zeros(len(strangers["uncertainty"]), dtype=np.int64))
+    rows = {name: source == number for number, name in enumerate(names)}
+    return {name: chosen for name, chosen in rows.items() if chosen.any()}
+
+
+def answer_metrics(test: Embeddings, settings: Evaluation, answers: Answers | None) -> Results:
+    """Return what the answers to a split's images say: retrieval, selective answers, samples, classification."""
+    queries = per_query(test, tuple(dict.fromkeys((1, *settings.ks))), answers)
+    results = Results()
+    results.add("retrieval", summarize(queries))
+    _other_spaces(results, test, settings)
+    if np.any(queries["positives"] > 0):
+        if "samples" in test.tensors:
+            _sampled(results, test, settings)
+        if answers is not None:
+            _selective(results, test, queries, answers)
+    columns = _columns(test)
+    if columns is not None:
+        _classification(results, test, columns, settings)
+    return results
+
+
+def evaluate_ood(test: Embeddings, ood: Embeddings, answers: Mapping[str, Answers]) -> Results:
+    """Return detection metrics and ROC curve of each set in `ood` against the test split, and the means over the sets.
+
+    A set without images is left out. `answers` as in `evaluate_run`.
+    """
+    sets = ood_rows(ood)
+    results = Results()
+    for name, rows in sets.items():
+        doubt = ood["uncertainty"][rows]
+        results.add(f"ood/{name}", ood_metrics(test["uncertainty"], doubt))
+        rates = roc_curve(test["uncertainty"], doubt, points=CURVE_POINTS)
+        results.curves[f"roc/{name}"] = {key: values.tolist() for key, values in rates.items()}
+        results.errors[f"ood/{name}/auroc"] = auroc_error(test["uncertainty"], doubt)
+        if "test" in answers and f"ood/{name}" in answers:
+            results.add(f"ood/{name}", stranger_aurocs(answers["test"], answers[f"ood/{name}"]))
+    if sets:
+        kinds = ("auroc", "auprc", "fpr_at_95")
+        means = {kind: np.mean([results.metrics[f"ood/{name}/{kind}"] for name in sets]) for kind in kinds}
+        results.add("ood", {kind: float(value) for kind, value in means.items()})
+    return results
+
+
+def per_query(split: Embeddings, ks: tuple[int, ...], answers: Answers | None) -> PerQuery:
+    """Retrieval metrics of each image of a split, read from its answers where these have all cutoffs."""
+    listed = {} if answers is None else answers.retrieval
+    names = [*metric_names(ks), "positives"]
+    if all(name in listed for name in names):
+        return {name: listed[name] for name in names}
+    return retrieval_per_query(split["mean"], split["label"], ks=ks)
+
+
+def selective(
+    split: Embeddings, queries: PerQuery, answers: Answers
+) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Selective metrics with the query's own uncertainty, and AUSC with the mean of query's and neighbour's (003).
+
+    Returns:
+        Metrics, and the sparsification curve by the query's own uncertainty.
+    """
+    answerable = queries["positives"] > 0
+    correct, doubt = queries["recall_at_1"], split["uncertainty"].astype(np.float64)
+    pair = (doubt + doubt[answers.match.indices[:, 0]]) / 2
+    curve, _ = sparsification(doubt[answerable], correct[answerable])
+    metrics = selective_metrics(doubt[answerable], correct[answerable])
+    metrics |= {f"error_auroc_{score}": value for score, value in error_aurocs(answers).items()}
+    metrics["ausc_query_and_neighbour"] = sparsification(pair[answerable], correct[answerable])[1]
+    metrics["ausc_as_published"] = sparsification(pair[answerable], correct[answerable], scaling="as_published")[1]
+    metrics["ausc_as_published_empty_as_zero"] = sparsification(pair, correct, scaling="as_published")[1]
+    return metrics, {"removed": curve.removed.tolist(), "accuracy": curve.accuracy.tolist()}
+
+
+def _other_spaces(results: Results, test: Embeddings, settings: Evaluation) -> None:
+    """Recall, R-precision and MAP@R by Euclidean and, for a hyperbolic loss, Poincare distance.
+
+    Both need the norm of the raw embedding, which is the concentration under uncertainty "norm". On the unit ball the
+    embedding z has radius tanh(sqrt(c) |z|); scaling the ball changes no rank.
+    """
+    if test.metadata.get("uncertainty") != "norm" or "concentration" not in test.tensors:
+        return
+    mean, norm = test["mean"].astype(np.float64), test["concentration"].astype(np.float64)
+    rows: dict[Literal["euclidean", "poincare"], NDArray[np.float64]] = {"euclidean": norm[:, None] * mean}
+    if "curvature" in test.metadata:
+        radius = np.tanh(math.sqrt(float(test.metadata["curvature"])) * norm).clip(max=_LARGEST_RADIUS)
+        rows["poincare"] = radius[:, None] * mean
+    kept = [f"recall_at_{k}" for k in settings.ks] + ["r_precision", "map_at_r"]
+    for space, points in rows.items():
+        values = summarize(retrieval_per_query(points, test["label"], ks=settings.ks, distance=space))
+        results.add(f"retrieval_{space}", {name: values[name] for name in kept})
+
+
+def _sampled(results: Results, test: Embeddings, settings: Evaluation) -> None:
+    """Calibration of the votes of an image's samples, and retrieval by single samples."""
+    confidence, correct = retrieval_votes(test["samples"], test["label"])
+    calibration, votes = vote_reliability(confidence, correct)
+    results.add("calibration", calibration)
+    results.add_diagram("retrieval_reliability", votes)
+    results.errors["calibration/retrieval_ece"] = resampled(
+        lambda rows: vote_reliability(confidence[rows], correct[rows])[1].error("l1"), len(correct)
+    )
+    drawn = sampled_retrieval_metrics(test["samples"][:, :SAMPLED_SETS], test["label"], ks=settings.ks)
+    results.add("retrieval_sampled", drawn)
+
+
+def _selective(results: Results, test: Embeddings, queries: PerQuery, answers: Answers) -> None:
+    """Sparsification, and what single images contribute to the metrics of all."""
+    metrics, results.curves["sparsification"] = selective(test, queries, answers)
+    results.add("sparsification", metrics)
+    curves, errors = image_curves(queries, queries["positives"] > 0, test["uncertainty"])
+    results.curves |= curves
+    results.errors |= errors
+
+
+def _columns(test: Embeddings) -> NDArray[np.int64] | None:
+    """Column of each image's class in `probabilities`, or None where an image is of no class that has a column.
+
+    Metadata "classes" (JSON list) names the manifest label of each column; without it column c is label c.
+    """
+    if "probabilities" not in test.tensors:
+        return None
+    width = test["probabilities"].shape[1]
+    classes = np.asarray(json.loads(test.metadata.get("classes", json.dumps(list(range(width))))), dtype=np.int64)
+    order = np.argsort(classes)
+    place = np.searchsorted(classes[order], test["label"]).clip(max=width - 1)
+    columns = order[place]
+    return columns if np.array_equal(classes[columns], test["label"]) else None
+
+
+def _classification(results: Results, test: Embeddings, columns: NDArray[np.int64], settings: Evaluation) -> None:
+    """Metrics of the class probabilities (`columns`: each image's class), their diagram and errors over the images."""
+    probabilities = test["probabilities"]
+    confidence = np.minimum(probabilities.max(axis=1), 1.0)
+    correct = probabilities.argmax(axis=1) == columns
+    values = classification_metrics(probabilities, columns, bins=settings.calibration_bins)
+    if 0 < np.count_nonzero(correct) < len(correct):
+        values["error_auroc"] = auroc(test["uncertainty"][correct], test["uncertainty"][~correct])
+    for name, value in values.items():
+        results.add("calibration" if name.startswith("ece") else "classification", {name: value})
+    results.add_diagram("reliability", reliability(confidence, correct, bins=settings.calibration_bins))
+    binned = EqualMass(confidence, settings.calibration_bins)
+    results.errors |= {
+        "classification/accuracy": mean_error(correct),
+        "classification/error_auroc": error_of_auroc(test["uncertainty"], ~correct),
+        "calibration/ece": resampled(lambda rows: binned.reliability(correct, rows).error("l1"), len(correct)),
+    }
+
+
+def training_metrics(
+    settings: RunSettings,
+    rows: NDArray[np.floating],
+    labels: NDArray[np.int64],
+    proxies: tuple[NDArray[np.floating], NDArray[np.int64]] | None,
+) -> tuple[dict[str, float], Curves]:
+    """Return what is measured on the training images, and curves.
+
+    `train/structure/...` with the curve `train/singular_values` (papers 000 and 001); `structure/proxy_w1` and
+    `proxy_w2`, how near the loss's proxies are (paper 004).
+
+    Args:
+        settings: the run's settings.
+        rows: unit embeddings (N, M) of the training images.
+        labels: their classes (N,), numbered from 0.
+        proxies: the loss's proxies (P, M) and the class (P,) of each, where it has some.
+
+    Raises:
+        ConfigError: `evaluation.proxies` of a loss without proxies.
+    """
+    metrics: dict[str, float] = {}
+    curves: Curves = {}
+    if settings.evaluation.training_images:
+        curves["train/singular_values"] = {"value": singular_values(rows).tolist()}
+        metrics |= {f"train/structure/{name}": value for name, value in structure_metrics(rows, labels).items()}
+    if settings.evaluation.proxies:
+        if proxies is None:
+            raise ConfigError(
+                f"evaluation.proxies: the loss of {settings.method} has no proxies; leave the setting out."
+            )
+        distances = proxy_transport(rows, labels, *proxies)
+        metrics |= {f"structure/proxy_{name}": value for name, value in distances.items()}
+    return metrics, curves

@@ -323,8 +323,8 @@ class RunFolder(RunFiles):
         """Curves of the evaluation by name; empty where none were written."""
         if not present(self._unchanged(self.curves_file)):
             return {}
-        found: dict[str, Any] = read_json(self.curves_file, RERUN, dict[str, dict[str, list[Any]]])
-        return found
+        curves: dict[str, Any] = read_json(self.curves_file, RERUN, dict[str, dict[str, list[Any]]])
+        return curves
 
     @functools.cached_property
     def record(self) -> dict[str, Any]:
@@ -340,15 +340,15 @@ class RunFolder(RunFiles):
         if not present(self.matches_file):
             raise FileError(f"{self.matches_file} is missing; run the evaluate step.")
         tensors, metadata = read_tensors(self._unchanged(self.matches_file))
-        found: dict[str, dict[str, np.ndarray]] = {}
+        matches: dict[str, dict[str, np.ndarray]] = {}
         for name, values in tensors.items():
             where, _, what = name.partition(":")
-            found.setdefault(where, {})[what] = values
-        return found, metadata
+            matches.setdefault(where, {})[what] = values
+        return matches, metadata
 
     def write_matches(self, matches: Mapping[str, Mapping[str, np.ndarray]], metadata: Mapping[str, str]) -> None:
         """Write the match record, as `matches` returns it."""
-        tensors = {f"{where}:{name}": values for where, found in matches.items() for name, values in found.items()}
+        tensors = {f"{where}:{name}": values for where, record in matches.items() for name, values in record.items()}
         write_tensors(self.matches_file, tensors, metadata)
 
     def write_evaluation(self, metrics: Mapping[str, Any], curves: Mapping[str, Any], record: Any) -> None:
@@ -363,15 +363,15 @@ class RunFolder(RunFiles):
 
         The first epoch, which starts workers and compiles, is no typical one and left out of the mean.
         """
-        found: dict[str, float] = {}
+        times: dict[str, float] = {}
         seconds = [taken for row in self.history if (taken := row.get("seconds")) is not None]
         if seconds:
-            found["training/epoch_seconds"] = fmean(seconds[1:] or seconds)
-            found["training/seconds"] = sum(seconds)
-            found["training/epochs"] = float(len(seconds))
+            times["training/epoch_seconds"] = fmean(seconds[1:] or seconds)
+            times["training/seconds"] = sum(seconds)
+            times["training/epochs"] = float(len(seconds))
         if present(self._unchanged(self.timing_file)):
-            found |= read_json(self.timing_file, RERUN, dict[str, float])
-        return found
+            times |= read_json(self.timing_file, RERUN, dict[str, float])
+        return times
 
     def find(self, *names: str, default: Any = None) -> Any:
         """First entry of the record found under one of the dotted `names`."""
@@ -392,8 +392,8 @@ class RunFolder(RunFiles):
 def finished_runs(runs: Iterable[str | Path | RunFolder]) -> list[RunFolder]:
     """Those of the given runs that have metrics.json, in the order of their names; a repeated one counts once."""
     opened = (run if isinstance(run, RunFolder) else RunFolder(run) for run in runs)
-    found = {run.key: run for run in opened if run.finished}
-    return sorted(found.values(), key=lambda run: run.key)
+    finished = {run.key: run for run in opened if run.finished}
+    return sorted(finished.values(), key=lambda run: run.key)
 
 
 def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -6,8 +6,8 @@
     evaluate   the evaluation settings and the code of all metrics
 
 The identity of a step is the digest of its settings that differ from their defaults, its data, the version of the step,
-the code of its components and what the steps before it wrote. Times of files mean nothing. Raise a version in
-`VERSIONS` when a step itself, and not one of its components, computes something else.
+the code that it executes (its own and its components') and what the steps before it wrote. Times of files mean nothing.
+Raise a version in `VERSIONS` when defaults of settings change, which no digest shows.
 """
 
 from __future__ import annotations
@@ -25,12 +25,18 @@ from probmetric.io import content_digest, digest_of, sha256_file
 from probmetric.registry import Registry
 from probmetric.runs.folder import Step
 from probmetric.runs.plan import Run
-from probmetric.runs.source import module_digests
+from probmetric.runs.source import is_own, module_digests
 from probmetric.trust import scores
 
 VERSIONS: dict[Step, int] = {"train": 1, "fit": 2, "embed": 3, "evaluate": 3}
 PRETRAINED = "pretrained"
-EVALUATION = "probmetric.runs.evaluate"
+# What a step executes besides its components, by the module that drives it.
+DRIVERS: dict[Step, str] = {
+    "train": "probmetric.training.run",
+    "fit": "probmetric.runs.embed",
+    "embed": "probmetric.runs.embed",
+    "evaluate": "probmetric.runs.evaluate",
+}
 
 REGISTRIES: dict[str, Registry] = {
     "loss": losses.REGISTRY,
@@ -158,30 +164,36 @@ def _file_digest(path: Path, changed: int) -> str:
 
 
 def step_code(settings: RunSettings | EncoderSettings, step: Step) -> dict[str, str]:
-    """Return module -> digest of the code that the step's components are made of."""
-    code: dict[str, str] = {}
+    """Return module -> digest of the code that the step executes: its driver, its components, all they import."""
+    modules = [DRIVERS[step]]
     for part in _COMPONENTS[step]:
         component = getattr(settings, part)
         names = _with_guides(part, component) if component else _UNDECLARED.get(part, ())
-        for name in names:
-            code |= component_code(part, name)
-    return code | (_evaluation_code() if step == "evaluate" else {})
+        modules += [REGISTRIES[part].module(name) for name in names]
+    return code_of(*(modules if step != "evaluate" else [*modules, *_measures()]))
 
 
-def _evaluation_code() -> dict[str, str]:
-    """Return module -> digest of the evaluation, of all scores and of the metrics users registered."""
-    code = module_digests(EVALUATION)
-    for entry in metrics.REGISTRY.foreign_entries().values():
-        code |= module_digests(entry.module)
-    for name in scores.REGISTRY.names():
-        code |= module_digests(scores.REGISTRY.module(name))
-    return code
+def plugin_modules(settings: RunSettings) -> list[str]:
+    """Return the users' modules that a run's components and metrics are defined in."""
+    modules = [
+        REGISTRIES[part].module(name)
+        for part in REGISTRIES
+        if (component := getattr(settings, part))
+        for name in _with_guides(part, component)
+    ]
+    return [module for module in (*modules, *_measures()) if not is_own(module)]
 
 
-@functools.cache
-def component_code(part: str, name: str) -> dict[str, str]:
-    """Return module -> digest of a component: the loss, objective, uncertainty or backbone `name`."""
-    return module_digests(REGISTRIES[part].module(name))
+def _measures() -> list[str]:
+    """Return the modules of all scores and of the metrics users registered."""
+    foreign = [entry.module for entry in metrics.REGISTRY.foreign_entries().values()]
+    return foreign + [scores.REGISTRY.module(name) for name in scores.REGISTRY.names()]
+
+
+@functools.lru_cache(maxsize=4096)
+def code_of(*modules: str) -> dict[str, str]:
+    """Return module -> digest of `modules` and what they import, read once for all runs that share them."""
+    return module_digests(*modules)
 
 
 def _with_guides(part: str, component: Component) -> list[str]:

@@ -14,6 +14,7 @@ from probmetric.io import content_digest, digest_of, remembered_json, remove, wr
 from probmetric.runs.folder import RunFolder, Step
 from probmetric.runs.identity import PRETRAINED, Ingredients, ingredients, steps_before
 from probmetric.runs.plan import Run
+from probmetric.runs.source import LINKS
 
 State = Literal["fresh", "stale", "missing"]
 _SHOWN = 3
@@ -45,8 +46,8 @@ def read_made(run: str, step: Step) -> Made | None:
     """Return the record of a step; None where it was never finished, or its record is damaged."""
     try:
         values = remembered_json(RunFolder.named(run).made_file(step))
-        known = {name: values["ingredients"][name] for name in Ingredients.__dataclass_fields__}
-        return Made(Ingredients(**known), values["release"], values["output"], values["files"])
+        parts = {name: values["ingredients"][name] for name in Ingredients.__dataclass_fields__}
+        return Made(Ingredients(**parts), values["release"], values["output"], values["files"])
     except (KeyError, TypeError):
         return None
 
@@ -125,8 +126,8 @@ class Judge:
         planned = self.runs[run]
         borrowed = [self.verdict(name, "train") for name in planned.encoders if name != run and name in self.runs]
         stale = [verdict for verdict in borrowed if verdict.state == "stale"]
-        own = [self.verdict(run, step) for step in planned.steps]
-        return next((verdict for verdict in [*stale, *own] if not verdict.usable), FRESH)
+        verdicts = [self.verdict(run, step) for step in planned.steps]
+        return next((verdict for verdict in [*stale, *verdicts] if not verdict.usable), FRESH)
 
     def _judge(self, run: Run, step: Step) -> Verdict:
         made = self.made(run.name, step)
@@ -143,7 +144,7 @@ class Judge:
     def upstream(self, run: Run, step: Step) -> dict[str, str]:
         """Return what the finished steps before `step` wrote: name -> digest."""
         made = {name: self.made(*key) for name, key in steps_before(run, step).items()}
-        return {name: found.output for name, found in made.items() if found}
+        return {name: record.output for name, record in made.items() if record}
 
 
 def _compared(had: Ingredients, wanted: Ingredients, ignored: Set[str]) -> Verdict:
@@ -178,7 +179,8 @@ def _changed_modules(had: Ingredients, wanted: Ingredients) -> list[str]:
         return []
     digests = set(had.code.values())
     changed = [name for name, digest in wanted.code.items() if digest not in digests]
-    return changed or _differing(had.code, wanted.code)
+    changed = changed or _differing(had.code, wanted.code)
+    return [name for name in changed if name != LINKS] or changed  # which follow from the modules' contents
 
 
 def _shortened(reasons: list[str]) -> str:

@@ -19,10 +19,10 @@ RESULTS = Path("results")
 STATE = Path("state/training")
 MADE = "made="
 EPOCHS = "training.epochs="  # how the override of a run's length begins
-_SEED = re.compile(r"seed(\d+)")
-_NOISE = re.compile(r"(?P<dataset>.+?)(?:\+noise(?P<rate>\d*\.?\d+))?")
+_SEED = re.compile(r"seed([0-9]{1,19})")
+_NOISE = re.compile(r"(?P<dataset>.+?)(?:\+noise(?P<rate>[0-9]*\.?[0-9]+))?")
 NoiseKind = Literal["uniform", "nearest"]
-_LABEL_NOISE = re.compile(r"(?P<kind>noise|uniform|nearest)(?P<rate>\d*\.?\d+)(?:s(?P<seed>\d+))?")
+_LABEL_NOISE = re.compile(r"(?P<kind>noise|uniform|nearest)(?P<rate>[0-9]*\.?[0-9]+)(?:s(?P<seed>[0-9]{1,19}))?")
 
 
 def data_name(dataset: str, noise: float) -> str:
@@ -51,14 +51,14 @@ class LabelNoise:
         Raises:
             FileError: it is not written so, or the rate is not between 0 and 1.
         """
-        found = _LABEL_NOISE.fullmatch(text)
-        if found is None or not 0.0 < float(found["rate"]) < 1.0:
+        parts = _LABEL_NOISE.fullmatch(text)
+        if parts is None or not 0.0 < float(parts["rate"]) < 1.0:
             raise FileError(
                 f"label noise {text!r} is not understood; write its kind (noise, nearest), its rate between 0 and 1 "
                 "and, unless it is 0, its seed: noise0.2, nearest0.4, uniform0.2s1."
             )
-        kind: NoiseKind = "nearest" if found["kind"] == "nearest" else "uniform"
-        noise = cls(kind, float(found["rate"]), int(found["seed"] or 0))
+        kind: NoiseKind = "nearest" if parts["kind"] == "nearest" else "uniform"
+        noise = cls(kind, float(parts["rate"]), int(parts["seed"] or 0))
         if str(noise) != text:
             raise FileError(f"label noise {text!r} is written {str(noise)!r}.")
         return noise
@@ -98,7 +98,10 @@ class RunKey:
             )
         data = _NOISE.fullmatch(parts[0])
         method, _, overrides = parts[1].partition("+")
-        return cls(data["dataset"], float(data["rate"] or 0), method, overrides, int(seed[1]))  # type: ignore[index]
+        key = cls(data["dataset"], float(data["rate"] or 0), method, overrides, int(seed[1]))  # type: ignore[index]
+        if key.run != "/".join(parts):
+            raise FileError(f"{'/'.join(parts)} is no name of a run; it is written {key.run}.")
+        return key
 
     @property
     def variant(self) -> str:

@@ -1,9 +1,15 @@
-"""What code a component is made of: digests that change with what a module does, not with how it is written.
+"""What code a step is made of: digests that change with what modules do, not with how they are written.
 
-A module counts with all modules of its own top-level package that it imports, directly or not: the formula of a loss
-may stand in a helper. Comments, docstrings, layout, imports and what stands under `TYPE_CHECKING` do not count: digests
-are taken of the rest of the syntax tree. `from package import name` leads to the module that defines `name`, not to all
-of the package. Nothing is imported.
+A module counts with every module of the project that it imports, directly or not: the formula of a loss may stand in a
+helper. Of our own code that is this package; of a user's it is the package, the modules beside it and those of the
+working folder, but nothing installed. Comments, docstrings, layout and what stands under `TYPE_CHECKING` do not count.
+
+Which name an import binds to what counts by content: `from one import scale` in place of `from two import scale`, and
+two modules that exchange their contents, are noticed; a module that was moved or renamed does what it did. `from
+package import name` leads to the module that defines `name`, not to all of the package. Nothing is imported.
+
+Files whose names stand in a user's module (`np.load(HERE / "scale.npy")`) count with their content; of a module that
+reads a file while it is imported and names none, `unnamed_reads` tells.
 """
 
 from __future__ import annotations
@@ -13,13 +19,17 @@ import contextlib
 import functools
 import hashlib
 import importlib.util
-from dataclasses import asdict, dataclass
+import sysconfig
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from probmetric.io import FileError, remembered_json, write_json
+from probmetric.io import FileError, remembered_json, sha256_file, write_json
 
 MEMORY = Path("state/source.json")
+LINKS = "imported names"  # stands among the modules: what all their imports lead to
 
 # Rooms and modules of this package that carry no formula: how files are written, names found, mistakes reported.
 INFRASTRUCTURE = tuple(
@@ -27,40 +37,47 @@ INFRASTRUCTURE = tuple(
     for name in (
         *("config", "errors", "io", "launch", "lazy", "planning", "process", "registry", "reporting"),
         *("metrics.names", "metrics.tables", "tracking"),
-        *("runs.folder", "runs.made", "runs.names", "runs.source"),
+        *("runs.folder", "runs.identity", "runs.made", "runs.names", "runs.plan", "runs.source"),
     )
+)
+_TYPES = ("typing", "typing_extensions", "collections.abc", "__future__")  # their names compute nothing
+_READERS = frozenset(
+    ("open", "read_text", "read_bytes", "load", "loads", "loadtxt", "genfromtxt", "fromfile", "safe_load", "load_file")
 )
 
 
-def module_digests(module: str) -> dict[str, str]:
-    """Module -> digest of its syntax tree, for `module` and what it imports of its own top-level package.
-
-    Args:
-        module: dotted name, `probmetric.losses.arcface`.
+def module_digests(*modules: str) -> dict[str, str]:
+    """Return module -> digest of what it says, for `modules` and what they import of the project, and their links.
 
     Raises:
         ModuleNotFoundError: there is no such module, or it is not written in Python.
     """
-    if source_file(module) is None:
-        raise ModuleNotFoundError(f"{module} has no Python source file; its code cannot be told from other code.")
-    return {name: _facts(path).digest for name in closure(module) if (path := source_file(name))}
+    for module in modules:
+        if source_file(module) is None:
+            raise ModuleNotFoundError(f"{module} has no Python source file; its code cannot be told from other code.")
+    names = closure(*modules)
+    digests = {name: _content(name) for name in names}
+    return digests | {LINKS: _links(digests, {name: _targets(name) for name in names})}
 
 
 @functools.cache
-def closure(module: str) -> tuple[str, ...]:
-    """`module` and every module of its top-level package it imports, sorted; infrastructure is left out."""
-    found: set[str] = set()
-    waiting = [module]
+def closure(*modules: str) -> tuple[str, ...]:
+    """Return `modules` and every module of their project that they import, sorted; infrastructure is left out."""
+    reached: set[str] = set()
+    waiting = list(modules)
     while waiting:
         name = waiting.pop()
-        if name in found or _is_infrastructure(name):
+        if name in reached or _is_infrastructure(name) or source_file(name) is None:
             continue
-        path = source_file(name)
-        if path is None:
-            continue
-        found.add(name)
-        waiting += _imported(name, path)
-    return tuple(sorted(found))
+        reached.add(name)
+        waiting += [target.module for target in _targets(name) if target.inside]
+    return tuple(sorted(reached))
+
+
+def unnamed_reads(*modules: str) -> list[str]:
+    """Return the users' modules that read a file while they are imported, and name none that is there."""
+    foreign = [name for name in closure(*modules) if not is_own(name)]
+    return [name for name in foreign if (file := source_file(name)) and _facts(file).reads and not _named_files(file)]
 
 
 def is_own(module: str) -> bool:
@@ -83,8 +100,15 @@ def source_file(module: str) -> Path | None:
 @functools.cache
 def _top_folder(package: str) -> Path | None:
     """Folder of a top-level package, or where its file would lie as a folder."""
-    spec = importlib.util.find_spec(package) if package else None
-    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+    try:
+        spec = importlib.util.find_spec(package) if package else None
+    except ValueError:  # a module made by hand, such as __main__
+        return None
+    if spec is None:
+        return None
+    if spec.origin is None and spec.submodule_search_locations:  # a folder without __init__.py
+        return Path(next(iter(spec.submodule_search_locations)))
+    if spec.origin is None or not spec.origin.endswith(".py"):
         return None
     path = Path(spec.origin)
     return path.parent if spec.submodule_search_locations else path.with_suffix("")
@@ -94,38 +118,176 @@ def _is_infrastructure(module: str) -> bool:
     return module.startswith(INFRASTRUCTURE)
 
 
+def _in_project(module: str, importer: str) -> bool:
+    """Whether `module` is of the project of `importer`: of its package or, of a user's, beside it or in this folder."""
+    top, importers = module.partition(".")[0], importer.partition(".")[0]
+    if top == importers:
+        return True
+    folder, home = _top_folder(top), _top_folder(importers)
+    if is_own(importer) or is_own(module) or folder is None or home is None:
+        return False
+    return not _is_installed(folder) and any(folder.is_relative_to(place) for place in (home.parent, Path.cwd()))
+
+
+def _is_installed(folder: Path) -> bool:
+    library = Path(sysconfig.get_path("stdlib"))
+    return folder.is_relative_to(library) or any(part in ("site-packages", "dist-packages") for part in folder.parts)
+
+
+@dataclass(frozen=True)
+class _Import:
+    """One import: `from <written> import <name> as <bound>`, dots in front for the level; no name for a plain one.
+
+    One that does not stand at the top of its module keeps its `place` among the imports: a branch may decide.
+    """
+
+    bound: str
+    written: str
+    name: str
+    place: int = 0
+
+
 @dataclass(frozen=True)
 class _Facts:
-    """What is read off a file: the digest of its code, what it imports, and what a package passes on.
+    """What is read off a file.
 
     Attributes:
         digest: first 16 digits of the SHA-256 of the syntax tree, without imports and bare strings.
-        imports: (module as written, dots for the level; name, or "" for a plain import), those that run.
-        passed_on: name -> module as written, of all `from` imports: exports may stand under TYPE_CHECKING.
+        imports: those that run.
+        passed_on: name -> (module as written, its name there) of all `from` imports: exports may stand under
+            TYPE_CHECKING.
+        texts: strings that could name a file.
+        reads: whether a call at the top of the module reads a file.
     """
 
     digest: str
-    imports: list[tuple[str, str]]
-    passed_on: dict[str, str]
+    imports: list[_Import]
+    passed_on: dict[str, tuple[str, str]]
+    texts: list[str] = field(default_factory=list)
+    reads: bool = False
+
+
+@dataclass(frozen=True)
+class _Target:
+    """What an imported name is: `name` of `module`, inside the project or not."""
+
+    bound: str
+    module: str
+    name: str
+    place: int
+    inside: bool
+
+
+@functools.cache
+def _targets(module: str) -> tuple[_Target, ...]:
+    """Return what the imports of a module lead to; where a name is bound twice at the top, the last one counts."""
+    path = source_file(module)
+    if path is None:
+        return ()
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    targets: dict[Any, _Target] = {}
+    for each in _facts(path).imports:
+        origin = _absolute(each.written, package)
+        key = (each.bound, each.place) if each.bound != "*" else each
+        if not _in_project(origin, module):
+            whole = f"{origin}.{each.name}" if each.name else origin
+            targets[key] = _Target(each.bound, "", whole, each.place, inside=False)
+        elif definer := _definer(origin, each.name) if each.name else (origin, ""):
+            targets[key] = _Target(each.bound, *definer, each.place, inside=True)
+    return tuple(targets.values())
+
+
+def _links(digests: dict[str, str], targets: dict[str, tuple[_Target, ...]]) -> str:
+    """Return the digest of what the modules' imports lead to, by content and not by the modules' names.
+
+    Each round adds to a module's colour those of the modules it imports; the rounds end when they tell no more modules
+    apart (Weisfeiler and Leman's refinement), which works in circles too.
+    """
+    colours, told_apart = dict(digests), 0
+    while len(set(colours.values())) > told_apart:
+        told_apart = len(set(colours.values()))
+        colours = {name: _colour(colour, targets[name], colours) for name, colour in colours.items()}
+    return hashlib.sha256(repr(sorted(colours.values())).encode()).hexdigest()[:16]
+
+
+def _colour(colour: str, targets: Iterable[_Target], colours: dict[str, str]) -> str:
+    links = sorted(
+        (target.place, target.bound, target.name, colours.get(target.module, ""))
+        for target in targets
+        if not _is_infrastructure(target.module or target.name) and not target.name.startswith(_TYPES)
+    )
+    return hashlib.sha256(repr((colour, links)).encode()).hexdigest()[:16]
+
+
+def _content(module: str) -> str:
+    """Return the digest of a module's code and, of a user's, of the files whose names stand in it."""
+    path = source_file(module)
+    if path is None:
+        raise ModuleNotFoundError(f"{module} has no Python source file.")
+    digest = _facts(path).digest
+    files = [] if is_own(module) else _named_files(path)
+    if not files:
+        return digest
+    contents = [_remembered_digest(file) for file in files]
+    return hashlib.sha256(repr([digest, *contents]).encode()).hexdigest()[:16]
+
+
+def _named_files(path: Path) -> list[Path]:
+    """Return the files that strings in the module at `path` name, from its folder, those above or the working one."""
+    texts = _facts(path).texts
+    places = [path.parent, *path.parent.parents[:2], Path.cwd()]
+    places += [folder for place in places for text in texts if (folder := place / text).is_dir()]
+    named: dict[Path, None] = {}
+    for text in texts:
+        with contextlib.suppress(OSError, ValueError):
+            file = next((place / text for place in places if (place / text).is_file()), None)
+            if file is not None and file.suffix not in (".py", ".pyc"):
+                named[file.resolve()] = None
+    return list(named)
 
 
 @functools.cache
 def _facts(path: Path) -> _Facts:
-    """Facts of a file, from `state/source.json` where the file is still the same by size and time."""
+    """Facts of a file, from `state/source.json` where the file is still the same."""
+    stamp = _stamp(path)
+    kept = _remembered().get(str(path))
+    if kept and kept["stamp"] == stamp:
+        passed_on = {name: (module, there) for name, (module, there) in kept["passed_on"].items()}
+        imports = [_Import(**each) for each in kept["imports"]]
+        return _Facts(kept["digest"], imports, passed_on, kept["texts"], kept["reads"])
+    facts = _read(path)
+    _keep(path, stamp, asdict(facts))
+    return facts
+
+
+@functools.cache
+def _remembered_digest(path: Path) -> str:
+    """Return the SHA-256 of a file, from `state/source.json` where the file is still the same."""
+    stamp = _stamp(path)
+    kept = _remembered().get(str(path))
+    if kept and kept["stamp"] == stamp:
+        return str(kept["sha256"])
+    digest = sha256_file(path)
+    _keep(path, stamp, {"sha256": digest})
+    return digest
+
+
+def _stamp(path: Path) -> list[int]:
+    """What changes with every write: the time of the last change of the inode cannot be set back, as others can."""
     stat = path.stat()
-    stamp = [stat.st_size, stat.st_mtime_ns]
-    known = _remembered().get(str(path))
-    if known and known["stamp"] == stamp:
-        return _Facts(known["digest"], [tuple(pair) for pair in known["imports"]], known["passed_on"])
-    found = _read(path)
-    _remembered()[str(path)] = {"stamp": stamp} | asdict(found)
-    return found
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+
+
+def _keep(path: Path, stamp: list[int], values: dict[str, Any]) -> None:
+    """Remember what was read, unless the file changed so lately that another change could bear the same time."""
+    if abs(time.time() - stamp[2] / 1e9) > 0.1:
+        _remembered()[str(path)] = {"stamp": stamp} | values
 
 
 @functools.cache
 def _remembered() -> dict[str, Any]:
-    known = remembered_json(MEMORY)
-    return known if isinstance(known, dict) else {}
+    kept = remembered_json(MEMORY)
+    return kept if isinstance(kept, dict) and kept.get("format") == 2 else {"format": 2}
 
 
 def remember() -> None:
@@ -136,50 +298,72 @@ def remember() -> None:
 
 def _read(path: Path) -> _Facts:
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    imports: list[tuple[str, str]] = []
-    digest = hashlib.sha256(repr(_plain(tree, imports)).encode()).hexdigest()[:16]
+    imports: list[_Import] = []
+    plain = _plain(tree, imports, top=True)
     passed_on = {
-        alias.asname or alias.name: "." * node.level + (node.module or "")
+        alias.asname or alias.name: ("." * node.level + (node.module or ""), alias.name)
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    return _Facts(digest, imports, passed_on)
+    strings = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    texts = sorted({text for text in strings if isinstance(text, str) and 0 < len(text) < 200 and text.isprintable()})
+    return _Facts(_short_digest(plain), imports, passed_on, texts, any(map(_calls_reader, _run_at_import(tree))))
 
 
-def _plain(node: Any, imports: list[tuple[str, str]]) -> Any:
+def _short_digest(value: Any) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
+
+
+def _run_at_import(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes that run when a module is imported: none inside functions."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield child
+            yield from _run_at_import(child)
+
+
+def _calls_reader(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+    return name in _READERS or name.startswith("read_")
+
+
+def _plain(node: Any, imports: list[_Import], *, top: bool = False) -> Any:
     """A syntax tree as nested tuples, and its imports; empty fields, which differ between Pythons, are left out."""
     if isinstance(node, list):
-        return [_plain(item, imports) for item in node if not _is_no_code(item, imports)]
+        items = (_plain(item, imports, top=top) for each in node for item in _counted(each))
+        return [item for item in items if item is not None]
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return _noted(node, imports, top)
     if not isinstance(node, ast.AST):
         return node
+    inner = top and isinstance(node, ast.Module)
     fields = [(name, getattr(node, name, None)) for name in node._fields]
-    return type(node).__name__, [(name, _plain(value, imports)) for name, value in fields if value not in (None, [])]
+    return type(node).__name__, [
+        (name, _plain(value, imports, top=inner)) for name, value in fields if value not in (None, [])
+    ]
 
 
-def _is_no_code(node: Any, imports: list[tuple[str, str]]) -> bool:
-    """Whether a statement computes nothing: a bare string, an import (which is noted), what only type checkers see."""
-    if isinstance(node, ast.Expr):
-        return isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+def _counted(node: Any) -> list[Any]:
+    """Return what of a statement computes: nothing of a bare string, of `if TYPE_CHECKING` only the other branch."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        return []
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in (getattr(node.test, "id", ""), getattr(node.test, "attr", "")):
+        return node.orelse
+    return [node]
+
+
+def _noted(node: ast.Import | ast.ImportFrom, imports: list[_Import], top: bool) -> Any:
+    """Note an import; in the tree nothing stands for one at the top, its place among the imports for another."""
+    place = 0 if top else len(imports) + 1
     if isinstance(node, ast.Import):
-        imports += [(alias.name, "") for alias in node.names]
-        return True
-    if isinstance(node, ast.ImportFrom):
-        imports += [("." * node.level + (node.module or ""), alias.name) for alias in node.names]
-        return True
-    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-
-
-def _imported(module: str, path: Path) -> list[str]:
-    """Modules of the same top-level package that `module` imports."""
-    top = module.partition(".")[0]
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    found = []
-    for written, name in _facts(path).imports:
-        origin = _absolute(written, package)
-        if origin.partition(".")[0] == top:
-            found.append(_definer(origin, name) if name else origin)
-    return [name for name in found if name]
+        imports += [_Import(alias.asname or alias.name, alias.name, "", place) for alias in node.names]
+    else:
+        origin = "." * node.level + (node.module or "")
+        imports += [_Import(alias.asname or alias.name, origin, alias.name, place) for alias in node.names]
+    return None if top else "import"
 
 
 def _absolute(written: str, package: str) -> str:
@@ -192,15 +376,18 @@ def _absolute(written: str, package: str) -> str:
     return ".".join([*parts[: len(parts) - level + 1], *([name] if name else [])])
 
 
-def _definer(origin: str, name: str) -> str | None:
-    """Module that defines `name` as imported from `origin`: a submodule, the package itself or where it has it from."""
+def _definer(origin: str, name: str) -> tuple[str, str] | None:
+    """Module that defines `name` as imported from `origin`, and its name there: a submodule, or where a package has it.
+
+    None where our own package defines it: such packages define nothing but how their components are found.
+    """
     if source_file(f"{origin}.{name}"):
-        return f"{origin}.{name}"
+        return f"{origin}.{name}", ""
     path = source_file(origin)
-    if path is None or path.name != "__init__.py":
-        return origin if path else None
-    facts = _facts(path)
-    source = _absolute(facts.passed_on.get(name, origin), origin)
-    if source != origin:
-        return _definer(source, name)
-    return None if is_own(origin) else origin  # our packages define nothing but how their components are found
+    if path is None:
+        return None
+    written, there = _facts(path).passed_on.get(name, (origin, name)) if path.name == "__init__.py" else (origin, name)
+    source = _absolute(written, origin)
+    if source != origin and _in_project(source, origin):
+        return _definer(source, there)
+    return None if is_own(origin) and path.name == "__init__.py" else (origin, name)

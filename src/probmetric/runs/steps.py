@@ -7,17 +7,15 @@ Each step reads what the step before it wrote and writes its own files whole (`p
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probmetric import __version__
-from probmetric.config import ConfigError, RunSettings
+from probmetric.io import content_digest, write_text
 from probmetric.launch import ALONE, Place
 from probmetric.runs.folder import STEPS, RunFolder, Step
 from probmetric.runs.identity import Ingredients, ingredients
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from probmetric.trust.deployed import Unit
 
 log = logging.getLogger(__name__)
-DISTORTIONS = ("warp", "noise", "blur", "occlusion", "distortion")  # columns of a manifest: strengths, 0 for none
 
 
 def unfinished(run: Run, until: Step = "evaluate") -> tuple[Step, ...]:
@@ -93,7 +90,6 @@ def train(plan: RunPlan, *, threads: int = 1, place: Place = ALONE) -> None:
     If the plan's store is the address of an MLflow server, the curves appear there while the run trains. `place` says
     which of several processes that train it together this one is.
     """
-    from probmetric.runs.embed import prepared_folder
     from probmetric.tracking import live_curves
     from probmetric.training import train_run
     from probmetric.training.processes import joined
@@ -106,7 +102,7 @@ def train(plan: RunPlan, *, threads: int = 1, place: Place = ALONE) -> None:
     ):
         train_run(
             settings,
-            prepared_folder=prepared_folder(settings),
+            prepared_folder=settings.data_folder,
             run_folder=RESULTS / run,
             state_folder=STATE / run,
             threads=threads,
@@ -120,15 +116,11 @@ def fit(plan: RunPlan, *, threads: int = 1) -> None:
     """Fit the run's uncertainty on the training images and write its posterior."""
     import torch
 
-    from probmetric.runs.embed import fit_uncertainty, load_trained
-    from probmetric.training import claim_device
+    from probmetric.runs.embed import fit_posterior
 
-    run, settings = plan.run, plan.run.settings
     torch.set_num_threads(threads)
     with _recorded(plan, "fit"):
-        with claim_device("auto") as device:
-            posterior = fit_uncertainty(settings, load_trained(run.encoder, settings, device, "selected"), device)
-        RunFolder.named(run.name).write_posterior(posterior, settings.uncertainty.name)
+        fit_posterior(plan.run)
 
 
 def embed(plan: RunPlan, *, threads: int = 1, place: Place = ALONE) -> None:
@@ -139,63 +131,45 @@ def embed(plan: RunPlan, *, threads: int = 1, place: Place = ALONE) -> None:
     """
     import torch
 
+    from probmetric.runs.embed import embed_splits
+
     torch.set_num_threads(threads)
     with _recorded(plan, "embed", first=place.rank == 0):
-        _embed_splits(plan.run, place)
-
-
-def _embed_splits(planned: Run, place: Place) -> None:
-    from probmetric.runs.embed import Embedder, prepared_folder
-    from probmetric.training import claim_device
-    from probmetric.training.processes import joined
-
-    run, encoder_run, settings = planned.name, planned.encoder, planned.settings
-    data = prepared_folder(settings)
-    with joined(place) as processes, claim_device("auto") as device:
-        selected = Embedder(run, encoder_run, settings, device, processes, which="selected")
-        selected.write("val", [(data, "val")])
-        taken, images = selected.write("test", [(data, "test")])
-        selected.write("ood", [(Path(settings.prepared) / name, "test") for name in settings.ood])
-        last = Embedder(run, encoder_run, settings, device, processes, which="last", plain=True)
-        last.write("last", [(data, "test")])
-        if processes.first:
-            timing = {"embedding/test_seconds": taken, "embedding/images_per_second": images / taken}
-            RunFolder.named(run).write_timing(timing)
+        embed_splits(plan.run, place)
 
 
 def evaluate(plan: RunPlan) -> None:
     """Measure the run's embeddings; write metrics, curves and the run's full record."""
-    with _recorded(plan, "evaluate"):
-        _evaluate(plan.run, plan.plugins)
-
-
-def _evaluate(planned: Run, plugins: Sequence[str]) -> None:
-    from probmetric.runs.embed import prepared_folder
-    from probmetric.runs.evaluate import Known, evaluate_run
-    from probmetric.runs.evaluate_answers import run_answers
+    from probmetric.runs.evaluate import ImageFacts, evaluate_run, run_answers, training_metrics
     from probmetric.trust.answers import p_right_of
 
-    run, encoder_run, settings = planned.name, planned.encoder, planned.settings
-    folder, chosen = RunFolder.named(run), settings.evaluation
-    known = _known(prepared_folder(settings))
-    answers = {} if "places" in known else run_answers(folder, chosen.ks)
-    metrics, curves = evaluate_run(folder.path, chosen, Known(**known), answers=answers)
-    if chosen.proxies or chosen.training_images:
-        found, spectrum = _training_metrics(run, encoder_run, settings)
-        metrics |= found
-        curves |= spectrum
-    whose: dict[str, Any] = {"run": run, "encoder": encoder_run}
-    if len(planned.encoders) > 1:
-        whose["members"] = list(planned.encoders)
+    run, settings, folder = plan.run, plan.run.settings, RunFolder.named(plan.run.name)
+    with _recorded(plan, "evaluate"):
+        facts = ImageFacts.of(settings.data_folder)
+        answers = run_answers(folder, settings.evaluation.ks) if facts.places is None else {}
+        metrics, curves = evaluate_run(folder.path, settings.evaluation, facts, answers=answers)
+        if settings.evaluation.proxies or settings.evaluation.training_images:
+            from probmetric.runs.embed import embed_training_images
+
+            values, spectrum = training_metrics(settings, *embed_training_images(run))
+            metrics |= values
+            curves |= spectrum
+        fitted = p_right_of(answers)
+        folder.write_matches(
+            {where: each.tensors() for where, each in answers.items()},
+            {"p_right": json.dumps(fitted.plain())} if fitted else {},
+        )
+        folder.write_evaluation(metrics, curves, _full_record(run, plan.plugins))
+
+
+def _full_record(run: Run, plugins: Sequence[str]) -> dict[str, Any]:
+    """Return what becomes run.yaml: how the encoder was made, and the run's own settings."""
+    whose: dict[str, Any] = {"run": run.name, "encoder": run.encoder}
+    if len(run.encoders) > 1:
+        whose["members"] = list(run.encoders)
     if plugins:
         whose["plugins"] = list(plugins)
-    record = RunFolder.named(encoder_run).encoder | whose | {"settings": settings.plain()}
-    fitted = p_right_of(answers)
-    folder.write_matches(
-        {where: found.tensors() for where, found in answers.items()},
-        {"p_right": json.dumps(fitted.plain())} if fitted else {},
-    )
-    folder.write_evaluation(metrics, curves, record)
+    return RunFolder.named(run.encoder).encoder | whose | {"settings": run.settings.plain()}
 
 
 def certify(run: str, *, risk: float, confidence: float, score: str = "", unit: Unit = "auto") -> Path:
@@ -207,7 +181,6 @@ def certify(run: str, *, risk: float, confidence: float, score: str = "", unit: 
         CertificateError: nothing can be certified with so many images; says what is needed.
         FileError: the run is not evaluated.
     """
-    from probmetric.io import content_digest, write_text
     from probmetric.trust.certificate_page import page
     from probmetric.trust.deployed import certify_record
     from probmetric.trust.p_right import PRight
@@ -217,13 +190,15 @@ def certify(run: str, *, risk: float, confidence: float, score: str = "", unit: 
     record = {name: values[matches["test"]["asked"]] for name, values in matches["test"].items()}
     folder.embeddings("test")  # damaged ones have the digest of whole ones
     gallery = content_digest(folder.embeddings_file("test"))
+    by: str | PRight = score or "disagreement"
+    if score in ("", "p_right") and "p_right" in metadata:
+        by = PRight.of(json.loads(metadata["p_right"]))
     made = certify_record(
         record,
         matches["test"]["label"],
         risk=risk,
         confidence=confidence,
-        score=score,
-        p_right=PRight.of(json.loads(metadata["p_right"])) if "p_right" in metadata else None,
+        score=by,
         unit=unit,
         gallery=gallery,
         weights=content_digest(folder.weights_file()) if folder.trained else "",
@@ -232,68 +207,3 @@ def certify(run: str, *, risk: float, confidence: float, score: str = "", unit: 
     made.save(folder.certificate_file)
     write_text(folder.certificate_page, page(made, run))
     return folder.certificate_page
-
-
-def _training_metrics(
-    run: str, encoder_run: str, settings: RunSettings
-) -> tuple[dict[str, float], dict[str, dict[str, list[float]]]]:
-    """What is measured on the training images, and curves.
-
-    `train/structure/...` with the curve `train/singular_values` (papers 000 and 001); `structure/proxy_w1` and
-    `proxy_w2`, how near the loss's proxies are (paper 004).
-    """
-    import torch
-
-    from probmetric.metrics import proxy_transport
-    from probmetric.metrics.structure import singular_values, structure_metrics
-    from probmetric.runs.embed import Embedder, prepared_folder
-    from probmetric.training import claim_device
-    from probmetric.training.processes import ALONE
-
-    with claim_device("auto") as device, torch.inference_mode():
-        embedder = Embedder(run, encoder_run, settings, device, ALONE, which="selected", plain=True)
-        images = embedder.images(prepared_folder(settings), "train")
-        rows = replace(embedder.predictor, loss=None)(embedder.batches(images)).mean
-        found = embedder.loss.class_proxies() if embedder.loss is not None else None
-    labels = torch.unique(torch.from_numpy(images.labels), return_inverse=True)[1]
-    metrics: dict[str, float] = {}
-    curves: dict[str, dict[str, list[float]]] = {}
-    if settings.evaluation.training_images:
-        curves["train/singular_values"] = {"value": singular_values(rows.numpy()).tolist()}
-        structure = structure_metrics(rows.numpy(), labels.numpy())
-        metrics |= {f"train/structure/{name}": value for name, value in structure.items()}
-    if settings.evaluation.proxies:
-        if found is None:
-            raise ConfigError(
-                f"evaluation.proxies: the loss of {encoder_run} has no proxies; leave the setting out for this method."
-            )
-        proxies, owners = (tensor.cpu() for tensor in found)
-        distances = proxy_transport(rows, labels, proxies, owners)
-        metrics |= {f"structure/proxy_{name}": value for name, value in distances.items()}
-    return metrics, curves
-
-
-def _known(folder: Path) -> dict[str, Any]:
-    """What a prepared dataset's manifest tells evaluation besides labels: distortions, pairs to verify, places."""
-    import numpy as np
-
-    from probmetric.data import verify_digest
-    from probmetric.data.exact import split_posterior
-    from probmetric.data.manifest import read_table, values_of
-    from probmetric.data.places import COLUMNS
-    from probmetric.metrics.verification import Pairs
-    from probmetric.runs.evaluate_places import Places
-
-    verify_digest(folder)
-    table, metadata = read_table(folder, ["index"], optional=(*DISTORTIONS, "true_probability", *COLUMNS))
-    known: dict[str, Any] = {}
-    strengths = {name: values_of(table, name) for name in DISTORTIONS if name in table.column_names}
-    known["distortions"] = {name: values for name, values in strengths.items() if values.dtype.kind == "f"}
-    if "true_probability" in table.column_names:
-        known["posterior"] = functools.partial(split_posterior, folder)
-    if set(COLUMNS) <= set(table.column_names):
-        known["places"] = Places({name: values_of(table, name) for name in COLUMNS})
-    if metadata.get("pairs"):
-        pairs = np.array(metadata["pairs"], dtype=np.int64)
-        known["pairs"] = Pairs(pairs[:, :2], pairs[:, 2].astype(bool))
-    return known

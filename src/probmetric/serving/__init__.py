@@ -14,12 +14,30 @@ from typing import TYPE_CHECKING
 from probmetric.lazy import exported
 
 if TYPE_CHECKING:
+    from probmetric.serving.export import check_vectors_file, write_program, write_vectors
     from probmetric.serving.fitting import fit
     from probmetric.serving.gallery import Gallery
     from probmetric.serving.model import Model, load
+    from probmetric.serving.model_folder import MODEL_FOLDER, run_gallery
+    from probmetric.serving.registry import register
     from probmetric.serving.search import Answer, Match
+    from probmetric.serving.service import run_service
 
-__all__ = ["Answer", "Gallery", "Match", "Model", "fit", "load"]
+__all__ = [
+    "MODEL_FOLDER",
+    "Answer",
+    "Gallery",
+    "Match",
+    "Model",
+    "check_vectors_file",
+    "fit",
+    "load",
+    "register",
+    "run_gallery",
+    "run_service",
+    "write_program",
+    "write_vectors",
+]
 
 __getattr__ = exported(
     __name__,
@@ -30,5 +48,12 @@ __getattr__ = exported(
         "Model": "model",
         "fit": "fitting",
         "load": "model",
+        "register": "registry",
+        "run_gallery": "model_folder",
+        "check_vectors_file": "export",
+        "write_program": "export",
+        "write_vectors": "export",
+        "MODEL_FOLDER": "model_folder",
+        "run_service": "service",
     },
 )

@@ -12,6 +12,7 @@ changes it holds its lock: `save` while it writes, `changing` from the reading t
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,14 +27,19 @@ from probmetric.io.folders import claim_folder
 from probmetric.retrieval.match import Match, find_match
 from probmetric.retrieval.neighbours import search
 from probmetric.serving import gallery_files, gallery_trust
+from probmetric.serving.frames import is_frame, vectors_and_names
 from probmetric.serving.gallery_files import GALLERY, INDEX, Content
-from probmetric.serving.gallery_trust import Trust
+from probmetric.serving.gallery_trust import VOTES, Trust
 from probmetric.serving.looks import World, some
+from probmetric.serving.search import Answer, Queries, Rules, answers
+from probmetric.trust.answers import Answers
 from probmetric.trust.certificates import Certificate, CertificateError
+from probmetric.trust.copies import distinct
 from probmetric.trust.deployed import calibration_answers, certify_record, records_digest
+from probmetric.trust.p_right import PRight, fit_p_right
 
 OnError = Literal["raise", "skip"]
-VOTES = 10  # nearest images that vote in the scores of an answer, however many are shown
+FITTED = 0.2  # share of the gallery's own answers that P(right) is fitted to; the others are certified
 
 
 class Embedder(Protocol):
@@ -77,6 +83,7 @@ class Gallery:
         """Exchange the content; what was known of the old one is forgotten, but certificates, which will be refused."""
         self._content, self._digest, self._trust = content, "", None
         self._labels: np.ndarray | None = None
+        self._left_out: Answers | None = None
         self._world: tuple[World | None] | None = None
 
     @classmethod
@@ -93,24 +100,22 @@ class Gallery:
         """Return a gallery of embeddings of any model, scaled to unit length.
 
         Args:
-            vectors: (N, M) numbers, no row of zeros.
+            vectors: (N, M) numbers, no row of zeros; or a frame of pandas, Arrow or DuckDB with the columns `vector`,
+                `label` and, where there is one, `path`.
             labels: classes of the images (N,); None where none is known.
             paths: names of the images (N,), by default their numbers.
 
         Raises:
             ServingError: another number of labels or paths, or a row without a direction.
         """
-        rows = np.asarray(vectors, dtype=np.float32)
-        if rows.ndim != 2:
-            raise ServingError(f"vectors have the shape {rows.shape}; expected (N, M), one row for each image.")
-        length = np.linalg.norm(rows, axis=1, keepdims=True)
-        if not (np.isfinite(length) & (length > 0)).all():
-            row = int(np.argmin(np.isfinite(length[:, 0]) & (length[:, 0] > 0)))
-            raise ServingError(f"row {row} of the vectors is zero or not finite; leave it out.")
+        if is_frame(vectors):
+            vectors, in_frame, named = vectors_and_names(vectors)
+            labels, paths = in_frame if labels is None else labels, named if paths is None else paths
+        rows = directions(vectors)
         gallery, count = cls(), len(rows)
         names = [f"image {number}" for number in range(count)] if paths is None else [str(path) for path in paths]
         classes = [""] * count if labels is None else [str(label) for label in labels]
-        gallery.take(rows / length, np.zeros(count, dtype=np.float32), names, classes)
+        gallery.take(rows, np.zeros(count, dtype=np.float32), names, classes)
         return gallery
 
     @classmethod
@@ -197,8 +202,19 @@ class Gallery:
     def trust(self) -> Trust:
         """What the gallery's images, each asked among the others, say of its answers; computed once."""
         if self._trust is None:
-            self._trust = gallery_trust.learn(self.record, self.labels)
+            self._trust = gallery_trust.learn(lambda: self.left_out, self.record["mean"])
         return self._trust
+
+    @property
+    def left_out(self) -> Answers:
+        """The answers to the gallery's own images, each asked among the others; computed once.
+
+        Raises:
+            CertificateError: images without a class, one class, or answers that are all right or all wrong.
+        """
+        if self._left_out is None:
+            self._left_out = calibration_answers(self.record, self.labels)
+        return self._left_out
 
     def check_model(self, model: Embedder) -> None:
         """Raise `ServingError` unless `model` embedded this gallery."""
@@ -277,7 +293,8 @@ class Gallery:
             raise ServingError(f"{counts}, {len(set(paths))} different paths; give one of each for every image.")
         if len(self) and mean.shape[1] != self.dim:
             raise ServingError(f"embeddings of {mean.shape[1]} dimensions; the gallery has {self.dim}.")
-        self.remove(set(paths) & set(self.paths))
+        places = set(map(_place, paths))
+        self.remove(path for path in self.paths if _place(path) in places)
         seen = np.empty((len(mean), 0), dtype=np.float32) if looks is None else looks
         old = self._content
         rows = old.mean if len(self) else np.empty((0, mean.shape[1]), dtype=np.float32)
@@ -337,6 +354,42 @@ class Gallery:
         rows, cosines = search(queries["mean"], record["mean"], min(count, len(self)))
         return Match(cosines, rows, self.labels[rows], None, dict(queries))
 
+    def search(
+        self,
+        vectors: Any,
+        *,
+        k: int = 5,
+        risk: float | Certificate | None = None,
+        names: Sequence[str] | None = None,
+        **rules: Any,
+    ) -> list[Answer]:
+        """Return the nearest images of each vector, and how far the answer can be trusted.
+
+        Args:
+            vectors: (Q, M) embeddings by the gallery's model.
+            k: matches per vector.
+            risk: answer only so that at most this share of the answers given is wrong, by a certificate of this
+                gallery; a certificate means its own risk and confidence.
+            names: what the queries are called (Q,), by default their numbers.
+            rules: confidence and strangers, as of `search.Rules`.
+
+        Raises:
+            ServingError: another number of dimensions or names, or a vector without a direction.
+            CertificateError: no certificate for this risk and gallery.
+        """
+        rows = directions(vectors)
+        if len(self) and rows.shape[1] != self.dim:
+            raise ServingError(f"vectors of {rows.shape[1]} dimensions; the gallery has {self.dim}.")
+        if isinstance(risk, Certificate):
+            rules = {"confidence": risk.confidence, **rules}
+            risk = risk.risk
+        called = [f"query {number}" for number in range(len(rows))] if names is None else list(names)
+        if len(called) != len(rows):
+            raise ServingError(f"{len(called)} names for {len(rows)} vectors; give one each.")
+        record = {"mean": rows, "uncertainty": np.zeros(len(rows), dtype=np.float32)}
+        looks = np.empty((len(rows), 0), dtype=np.float32)
+        return answers(self, Queries(called, record, looks), k, Rules(risk, **rules))
+
     def unlike(self, looks: np.ndarray) -> list[str]:
         """Why each image with these `looks` (Q, L) is a stranger to the gallery, "" where it is not; [] if unknown."""
         seen = self._content.looks
@@ -354,41 +407,56 @@ class Gallery:
         class_names: Sequence[str] | None = None,
         *,
         risk: float,
-        confidence: float = 0.9,
-        score: str = "",
+        groups: Sequence[Any] | None = None,
+        **options: Any,
     ) -> Certificate:
         """Certify that at most `risk` of the answers given is wrong; kept with the gallery, until that changes.
 
         Args:
-            model: the gallery's model; not needed without images.
-            images: labelled images that are not in the gallery, such as will be asked; as of `add`. Without them each
-                gallery image is asked among the others: valid for queries from the same source as the gallery's.
+            model: the gallery's model; None without images, and for a gallery of vectors.
+            images: labelled images that are not in the gallery, such as will be asked; as of `add`. Of a gallery of
+                vectors (Q, M) vectors. Without them each gallery image is asked among the others: valid for queries
+                from the same source as the gallery's.
             class_names: their classes, by default the names of their folders.
             risk: share of wrong answers allowed among those given.
-            confidence: chance that the promise holds.
-            score: what decides; by default P(right), and without `images` the disagreement of the nearest.
+            groups: what the images come from together, such as a person or a walk (Q,): groups are drawn then, not
+                images. Copies within a calibration set are counted once either way.
+            options: `confidence`, the chance that the promise holds (0.9); `score`, what decides (P(right); without
+                `images` that is fitted to a fifth of the answers and certified with the others).
 
         Raises:
             CertificateError: no labels, too few images, copies of gallery images; says what is needed.
         """
         if model is not None:
             self.check_model(model)
-        queries, labels, p_right = None, None, None
-        if images is not None:
+        score, confidence = options.pop("score", ""), options.pop("confidence", 0.9)
+        if options:
+            raise ServingError(f"certify takes risk, groups, confidence and score; not {', '.join(options)}.")
+        by: str | PRight = score or "disagreement"
+        if images is None:
+            if groups is not None:
+                raise CertificateError("groups are of calibration images; hand those over, too.")
+            answers, mean, labels = self.left_out, self.record["mean"], self.labels
+            if score in ("", "p_right"):
+                answers, p_right = _with_p_right(answers)
+                by = p_right or by
+        else:
             queries, labels = self._calibration(model, images, class_names)
-            p_right = self.trust.p_right if score in ("", "p_right") else None
+            mean = queries["mean"]
+            groups = None if groups is None else _as_many(groups, len(labels))[distinct(mean)].tolist()
+            answers = calibration_answers(self.record, self.labels, queries, labels)
+            if score in ("", "p_right"):
+                by = self.trust.p_right or by
+        facts: dict[str, Any] = {"gallery": self.digest, "weights": self.model}
+        facts |= {} if groups is None else {"groups": groups}
         certificate = certify_record(
-            calibration_answers(self.record, self.labels, queries, labels).tensors(),
+            answers.tensors(),
             self.labels,
             risk=risk,
             confidence=confidence,
-            score=score,
-            p_right=p_right,
-            gallery=self.digest,
-            weights=self.model,
-            calibration=records_digest(
-                self.record["mean"] if queries is None else queries["mean"], self.labels if labels is None else labels
-            ),
+            score=by,
+            calibration=records_digest(mean, labels),
+            **facts,
         )
         others = [each for each in self.certificates if (each.risk, each.confidence) != (risk, confidence)]
         self.certificates = [*others, certificate]
@@ -398,15 +466,23 @@ class Gallery:
         self, model: Embedder | None, images: Any, class_names: Sequence[str] | None
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Embeddings and classes (Q,) of calibration images, numbered as the gallery's; -1 for a class of none."""
-        if model is None:
+        numbers = dict(zip(self.class_names, self.labels, strict=True))
+        if model is None and self.model:
             raise ServingError("name the gallery's model to certify with images: certify(model, images, risk=...).")
+        if model is None:
+            rows = directions(images)
+            if class_names is None or len(class_names) != len(rows):
+                raise CertificateError(
+                    f"{len(rows)} calibration vectors need as many class names: certify(None, vectors, names, ...)."
+                )
+            record = {"mean": rows, "uncertainty": np.zeros(len(rows), dtype=np.float32)}
+            return record, np.array([numbers.get(str(name), -1) for name in class_names])
         items = loose_images(images, None, class_names)
         if "" in items.class_names:
             raise CertificateError(
                 "calibration images without a class: nobody can say whether their answers are right. Name their "
                 "classes, one folder per class."
             )
-        numbers = dict(zip(self.class_names, self.labels, strict=True))
         batch = model.embedded(items.images).batch
         record = {"mean": batch.mean.numpy(), "uncertainty": batch.uncertainty.numpy()}
         return record, np.array([numbers.get(name, -1) for name in items.class_names])
@@ -440,6 +516,49 @@ class Gallery:
         gallery_trust.write_certificates(target, self.certificates)
         self._content, self.folder, self._stored = content, target, self.digest
         return target
+
+
+def directions(vectors: Any) -> np.ndarray:
+    """Return vectors (N, M) of any number type as unit rows in float32.
+
+    Raises:
+        ServingError: no matrix, or a row that is zero or not finite.
+    """
+    rows = np.asarray(vectors)
+    if rows.ndim != 2 or rows.dtype.kind not in "fiu":
+        raise ServingError(f"vectors are {rows.dtype} of shape {rows.shape}; expected (N, M) numbers, a row per image.")
+    rows = rows.astype(np.float32)
+    length = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))[:, None]
+    sound = (np.isfinite(length) & (length > 0))[:, 0]
+    if not sound.all():
+        raise ServingError(f"row {int(np.argmin(sound))} of the vectors is zero or not finite; leave it out.")
+    rows /= length
+    return rows
+
+
+def _as_many(groups: Sequence[Any], count: int) -> np.ndarray:
+    """Return the groups as an array, if there is one for each of `count` images."""
+    if len(groups) != count:
+        raise CertificateError(f"{len(groups)} groups for {count} calibration images; give one each.")
+    return np.asarray(groups)
+
+
+def _place(path: str) -> str:
+    """Return where an image lies, whichever way its path is spelled."""
+    return os.path.abspath(path)  # noqa: PTH100 - resolve() asks the disk for every image
+
+
+def _with_p_right(answers: Answers) -> tuple[Answers, PRight | None]:
+    """Return answers to be certified, and P(right) fitted to others, a random fifth of all.
+
+    Where a fifth is all right or all wrong: all answers, and None.
+    """
+    fitted = np.random.default_rng(0).random(len(answers.right)) < FITTED
+    right = answers.right[fitted]
+    if not 0 < right.sum() < len(right):
+        return answers, None
+    p_right = fit_p_right({name: doubt[fitted] for name, doubt in answers.free.items()}, right)
+    return answers.rows(~fitted), p_right
 
 
 def _stacked_looks(before: np.ndarray, after: np.ndarray) -> np.ndarray:

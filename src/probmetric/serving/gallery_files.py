@@ -230,7 +230,8 @@ def _check_rows(path: Path, content: Content) -> None:
     for start in range(0, len(content.mean), BLOCK_ROWS):
         rows = content.mean[start : start + BLOCK_ROWS]
         length = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-        off = ~(np.abs(length - 1.0) <= UNIT_TOLERANCE) | ~np.isfinite(content.uncertainty[start : start + len(rows)])
+        unit = (np.abs(length - 1.0) <= UNIT_TOLERANCE) | (length == 0.0)  # zero: an image without a direction
+        off = ~unit | ~np.isfinite(content.uncertainty[start : start + len(rows)])
         if off.any():
             raise FileError(f"{path} is damaged: row {start + int(off.argmax())} is no embedding; {AGAIN}.")
     if np.isinf(content.looks).any():

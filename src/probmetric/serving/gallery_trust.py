@@ -7,7 +7,7 @@ certificate-<risk>-<confidence>.json    names the gallery by its digest, and is 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,12 @@ import numpy as np
 
 from probmetric.io import FileError
 from probmetric.retrieval.neighbours import search
+from probmetric.trust.answers import Answers
 from probmetric.trust.certificates import Certificate, CertificateError
-from probmetric.trust.deployed import deployed_p_right
-from probmetric.trust.p_right import PRight
+from probmetric.trust.p_right import PRight, fit_p_right
 
 SAMPLE = 1000
+VOTES = 10  # nearest images that vote in the scores of an answer, however many are shown
 
 
 @dataclass(frozen=True)
@@ -71,17 +72,18 @@ def labels_of(class_names: Sequence[str]) -> np.ndarray:
     return np.where(names == "", -1, np.unique(names, return_inverse=True)[1])
 
 
-def learn(record: Mapping[str, np.ndarray], labels: np.ndarray) -> Trust:
+def learn(left_out: Callable[[], Answers], mean: np.ndarray) -> Trust:
     """Return what the images of a gallery, each asked among the others, say about its answers.
 
     Args:
-        record: mean (N, M) and uncertainty (N,) of the images.
-        labels: their classes (N,), -1 where none is known.
+        left_out: gives their answers.
+        mean: directions of the images (N, M).
     """
     p_right: PRight | None = None
     with contextlib.suppress(CertificateError, ValueError):  # no classes, one class, or answers that are all right
-        p_right = deployed_p_right(record, labels)
-    return Trust(p_right, _distances_apart(record["mean"]))
+        answers = left_out()
+        p_right = fit_p_right(answers.free, answers.right)
+    return Trust(p_right, _distances_apart(mean))
 
 
 def _distances_apart(mean: np.ndarray) -> np.ndarray:

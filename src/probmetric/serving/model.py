@@ -229,8 +229,7 @@ class Model:
             DataError: images that cannot be read; all of them are named.
         """
         from probmetric.config import Evaluation
-        from probmetric.runs.evaluate_answers import answers_among_others
-        from probmetric.runs.evaluate_splits import answer_metrics
+        from probmetric.runs.evaluate import answer_metrics, answers_among_others
 
         items = loose_images(images, None, class_names)
         if "" in items.class_names:

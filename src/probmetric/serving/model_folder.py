@@ -31,7 +31,6 @@ from probmetric.io import (
 )
 from probmetric.io.folders import new_folder
 from probmetric.registry import all_registries, load_plugins
-from probmetric.runs.embed import prepared_folder
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.names import RESULTS, RunKey
 from probmetric.serving.card import card
@@ -76,7 +75,7 @@ class Parts:
         tensors: dict[str, Tensors] = {MEMBER.format(row): each.weights() for row, each in enumerate(folders)}
         if run.fits_posterior:
             tensors[POSTERIOR] = folder.posterior()
-        data = root / prepared_folder(settings)
+        data = root / settings.data_folder
         reference = _reference(folder)
         values = {
             "name": run.name,

@@ -108,7 +108,7 @@ def _write(model: Model, target: Path, license: str) -> None:
             loader_module="probmetric.serving.registry",
             data_path=str(folder),
             signature=_signature(),
-            pip_requirements=[f"probmetric[models]=={__version__}"],
+            pip_requirements=[f"probmetric[train]=={__version__}"],
         )
 
 

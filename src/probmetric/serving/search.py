@@ -6,13 +6,13 @@ import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
 from probmetric.errors import ServingError
 from probmetric.retrieval.match import Match as MatchRecord
-from probmetric.serving.gallery import VOTES, Gallery
-from probmetric.serving.gallery_trust import fitting_certificate
+from probmetric.serving.gallery_trust import VOTES, Trust, fitting_certificate
 from probmetric.trust.certificates import Certificate
 from probmetric.trust.deployed import certified_doubt
 from probmetric.trust.scores import doubts as doubts_of
@@ -87,6 +87,54 @@ class Rules:
             raise ServingError(f"confidence is {self.confidence:g}; it is a chance, between 0 and 1.")
 
 
+class Searched(Protocol):
+    """What a search needs of a gallery; see `gallery.Gallery`."""
+
+    certificates: list[Certificate]
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """Names of the images."""
+        ...
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """Their classes."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """Digest of the content."""
+        ...
+
+    @property
+    def model(self) -> str:
+        """Digest of the model."""
+        ...
+
+    @property
+    def knows_p_right(self) -> bool:
+        """Whether P(right) was learnt."""
+        ...
+
+    @property
+    def trust(self) -> Trust:
+        """What the images say of the answers."""
+        ...
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        ...
+
+    def match(self, queries: Mapping[str, np.ndarray], k: int) -> MatchRecord:
+        """Return the match record of queries."""
+        ...
+
+    def unlike(self, looks: np.ndarray) -> list[str]:
+        """Return why each image is a stranger."""
+        ...
+
+
 @dataclass(frozen=True)
 class Queries:
     """Q images that are asked about.
@@ -104,7 +152,7 @@ class Queries:
     doubt: np.ndarray | None = None
 
 
-def answers(gallery: Gallery, queries: Queries, k: int, rules: Rules) -> list[Answer]:
+def answers(gallery: Searched, queries: Queries, k: int, rules: Rules) -> list[Answer]:
     """Return the k nearest images of each query and whether the answer may be used; the gallery is searched once.
 
     Raises:
@@ -136,7 +184,7 @@ def answers(gallery: Gallery, queries: Queries, k: int, rules: Rules) -> list[An
     return given
 
 
-def certificate_of(gallery: Gallery, rules: Rules) -> Certificate | None:
+def certificate_of(gallery: Searched, rules: Rules) -> Certificate | None:
     """Return the gallery's certificate for the risk and confidence of the rules; None where they ask for none."""
     if rules.risk is None:
         return None
@@ -144,7 +192,7 @@ def certificate_of(gallery: Gallery, rules: Rules) -> Certificate | None:
 
 
 def _judged(
-    gallery: Gallery, match: MatchRecord, certificate: Certificate | None
+    gallery: Searched, match: MatchRecord, certificate: Certificate | None
 ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
     """Scores of the answers, score -> (Q,), and P(right) (Q,); nothing where the gallery was never asked for them."""
     if certificate is None and not gallery.knows_p_right:
@@ -167,7 +215,7 @@ def _where(values: np.ndarray | None, withheld: Callable[[float], bool], reason:
     return [] if values is None else [reason if withheld(value) else "" for value in values.tolist()]
 
 
-def _shown(gallery: Gallery, rows: np.ndarray, cosines: np.ndarray) -> tuple[Match, ...]:
+def _shown(gallery: Searched, rows: np.ndarray, cosines: np.ndarray) -> tuple[Match, ...]:
     return tuple(
         Match(gallery.paths[row], gallery.class_names[row], float(cosine))
         for row, cosine in zip(rows, cosines, strict=True)

@@ -55,6 +55,11 @@ class Answers:
         return 0 < self.right[self.asked].sum() < self.asked.sum()
 
     @property
+    def told_apart(self) -> bool:
+        """Whether they can be, by maps that are fitted to some classes and judged on others."""
+        return self.mixed and len(np.unique(self.label[self.asked])) >= LEAST
+
+    @property
     def free(self) -> dict[str, Doubles]:
         """The doubts that cost nothing."""
         return {name: values for name, values in self.doubts.items() if name in scores.free_scores()}
@@ -65,7 +70,7 @@ class Answers:
         return {"own": self.own} | {name: values for name, values in self.doubts.items() if name not in self.free}
 
     def rows(self, kept: Bools) -> Answers:
-        """Those of the answers that are `kept` (Q,)."""
+        """Return those of the answers that are `kept` (Q,)."""
         return Answers(
             self.match.rows(kept),
             {name: values[kept] for name, values in self.doubts.items()},
@@ -77,37 +82,36 @@ class Answers:
         )
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        """Arrays (Q,): the match record, `doubt.<score>`, own, label, right and asked; what is written to disk."""
-        whose = {"own": self.own, "label": self.label, "right": self.right, "asked": self.asked}
-        found = self.match.record | {f"doubt.{name}": values for name, values in self.doubts.items()} | whose
-        return {name: np.ascontiguousarray(values) for name, values in found.items()}
+        """Return the arrays (Q,) kept on disk: the match record, `doubt.<score>`, own, label, right and asked."""
+        record = self.match.record | {f"doubt.{name}": values for name, values in self.doubts.items()}
+        record |= {"own": self.own, "label": self.label, "right": self.right, "asked": self.asked}
+        return {name: np.ascontiguousarray(values) for name, values in record.items()}
 
 
 def among_others(record: Mapping[str, Any], labels: Any, ks: Sequence[int] = ()) -> Answers:
-    """Every image of a `record`, name -> (N, ...), asked among the others; `labels` (N,).
+    """Ask every image of a `record`, name -> (N, ...), among the others; `labels` (N,).
 
     The retrieval metrics come from the same pass, with recall and precision at 1 and at the cutoffs `ks`.
     """
-    match, found = match_among(_kept(record, slice(None)), labels, ks=(1, *ks))
-    answers = _answers(match, arrays.to_numpy(labels), found["recall_at_1"] == 1, found["positives"] > 0)
-    return replace(answers, retrieval=found)
+    match, retrieval = match_among(_kept(record), labels, ks=(1, *ks))
+    answers = _answers(match, arrays.to_numpy(labels), retrieval["recall_at_1"] == 1, retrieval["positives"] > 0)
+    return replace(answers, retrieval=retrieval)
 
 
 def asked_in(record: Mapping[str, Any], labels: Any, gallery: Mapping[str, Any], gallery_labels: Any) -> Answers:
-    """The images of a `record` asked in a gallery; both name -> (N, ...), with labels (N,), -1 for none of its classes.
+    """Ask the images of a `record` in a gallery; both name -> (N, ...), with labels (N,), -1 for none of its classes.
 
     An answer is right if its class is the query's; a query whose class is not in the gallery is `asked` nothing, and
     wrong whatever it is answered.
     """
-    kept = _kept(record, slice(None))
-    match = find_match(kept, _kept(gallery, slice(None)), gallery_labels)
+    match = find_match(_kept(record), _kept(gallery), gallery_labels)
     truth = arrays.to_numpy(labels).astype(np.int64)
     right = match.classes[:, 0] == truth
     return _answers(match, truth, right, np.isin(truth, arrays.to_numpy(gallery_labels)))
 
 
-def _kept(record: Mapping[str, Any], rows: Any) -> dict[str, NDArray[Any]]:
-    return {name: arrays.to_numpy(record[name])[rows] for name in KEPT if name in record}
+def _kept(record: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    return {name: arrays.to_numpy(record[name]) for name in KEPT if name in record}
 
 
 def _answers(match: Match, label: NDArray[np.int64], right: Bools, asked: Bools) -> Answers:
@@ -115,7 +119,7 @@ def _answers(match: Match, label: NDArray[np.int64], right: Bools, asked: Bools)
 
 
 def p_right_of(answers: Mapping[str, Answers]) -> PRight | None:
-    """The map from free scores to P(right) fitted on the validation classes; None where these cannot tell."""
+    """Fit the map from free scores to P(right) on the validation classes; None where these cannot tell."""
     val, test = answers.get("val"), answers.get("test")
     if val is None or test is None or not val.mixed:
         return None
@@ -124,50 +128,60 @@ def p_right_of(answers: Mapping[str, Answers]) -> PRight | None:
 
 
 def error_aurocs(answers: Answers) -> dict[str, float]:
-    """Score -> P(a wrong answer has more of this doubt than a right one); NaN where all are right or all wrong."""
-    asked, mixed = answers.asked, answers.mixed
-    right, wrong = asked & answers.right, asked & ~answers.right
-    return {name: auroc(doubt[right], doubt[wrong]) if mixed else math.nan for name, doubt in answers.doubts.items()}
+    """Return score -> P(a wrong answer has more of this doubt than a right one); NaN if all are right or all wrong."""
+    right, wrong = answers.asked & answers.right, answers.asked & ~answers.right
+    return {
+        name: auroc(doubt[right], doubt[wrong]) if answers.mixed else math.nan for name, doubt in answers.doubts.items()
+    }
 
 
 def stranger_aurocs(known: Answers, strangers: Answers) -> dict[str, float]:
-    """`auroc_<score>`, strangers against known; `scod_auroc[_<score>]`, strangers and wrong answers against right."""
-    found = {}
+    """Compare every doubt of answers to `known` queries with that of answers to strangers.
+
+    Returns:
+        `auroc_<score>`, strangers against known; `scod_auroc[_<score>]`, strangers and wrong answers against right.
+    """
     right, wrong = known.asked & known.right, known.asked & ~known.right
-    for name, doubt in {"": known.own, **known.doubts}.items():
-        strange = strangers.doubts[name] if name else strangers.own
-        if name:
-            found[f"auroc_{name}"] = auroc(doubt, strange)
-        if right.any():
-            suffix = f"_{name}" if name else ""
-            found[f"scod_auroc{suffix}"] = auroc(doubt[right], np.concatenate([doubt[wrong], strange]))
-    return found
+    aurocs = {f"auroc_{name}": auroc(doubt, strangers.doubts[name]) for name, doubt in known.doubts.items()}
+    pairs = {"": (known.own, strangers.own)}
+    pairs |= {f"_{name}": (doubt, strangers.doubts[name]) for name, doubt in known.doubts.items()}
+    for suffix, (doubt, strange) in pairs.items() if right.any() else ():
+        aurocs[f"scod_auroc{suffix}"] = auroc(doubt[right], np.concatenate([doubt[wrong], strange]))
+    return aurocs
+
+
+def cross_fitted_free(answers: Answers, *, seed: int = 0) -> Doubles | None:
+    """Return P(right) (A,) of the A answers `asked`, from the free scores, each by a map that saw other classes only.
+
+    None where some part of the classes leaves answers that are all right or all wrong.
+    """
+    kept = answers.asked
+    free = {name: values[kept] for name, values in answers.free.items()}
+    try:
+        return cross_fitted(free, answers.right[kept], answers.label[kept], seed=seed) if answers.told_apart else None
+    except ValueError:
+        return None
 
 
 def trust_metrics(answers: Mapping[str, Answers], *, seed: int = 0) -> tuple[dict[str, float], Doubles | None]:
-    """`trust/...`, `p_right/...`, `p_right_val/...`, and P(right) (A,) of the A test answers that are `asked`.
+    """Return `trust/...`, `p_right/...`, `p_right_val/...`, and P(right) (A,) of the A test answers that are `asked`.
 
     `p_right` is cross-fitted over the classes of the test gallery: every P(right) is by a map that saw other classes
     of the same gallery. `p_right_val` is by the map fitted on the validation classes and their smaller gallery.
     """
     test = answers.get("test")
-    if test is None or not test.mixed or len(np.unique(test.label[test.asked])) < LEAST:
+    stated = None if test is None else cross_fitted_free(test, seed=seed)
+    if test is None or stated is None:
         return {}, None
-    kept, right, classes = test.asked, test.right[test.asked], test.label[test.asked]
-    free = {name: values[kept] for name, values in test.free.items()}
-    own = {name: values[kept] for name, values in test.of_method.items()}
-    metrics: dict[str, float] = {}
-    try:
-        added = added_auroc(free, own, right, classes, seed=seed)
-        stated = cross_fitted(free, right, classes, seed=seed)
-    except ValueError:  # without one of the parts the others are all right, or all wrong
-        return {}, None
-    metrics |= {f"trust/{name}": value for name, value in added.items()}
-    metrics |= {f"p_right/{name}": value for name, value in p_right_metrics(stated, right).items()}
+    kept, right = test.asked, test.right[test.asked]
+    free, of_method = ({name: v[kept] for name, v in part.items()} for part in (test.free, test.of_method))
+    groups = {
+        "trust": added_auroc(free, of_method, right, test.label[kept], seed=seed),
+        "p_right": p_right_metrics(stated, right),
+    }
     selective = selective_metrics(1.0 - stated, right)
-    metrics |= {f"p_right/{name}": selective[name] for name in SELECTIVE}
-    fitted = p_right_of(answers)
-    if fitted is not None:
-        there = fitted.probability(free)
-        metrics |= {f"p_right_val/{name}": value for name, value in p_right_metrics(there, right).items()}
-    return metrics, stated
+    groups["p_right"] |= {name: selective[name] for name in SELECTIVE}
+    by_validation = p_right_of(answers)
+    if by_validation is not None:
+        groups["p_right_val"] = p_right_metrics(by_validation.probability(free), right)
+    return {f"{group}/{name}": value for group, values in groups.items() for name, value in values.items()}, stated

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
-from probmetric.trust.tolerance import check_shares
+from probmetric.trust.certificates import check_shares
 
 Doubles = NDArray[np.float64]
 LEVELS = 200
@@ -105,6 +105,8 @@ def select_by_e_values(e_values: Any, *, fdr: float) -> NDArray[np.bool_]:
 def _arguments(doubt: Any, calibration: tuple[Any, Any]) -> tuple[Doubles, Doubles, int]:
     """Return the doubts of the batch, the ascending doubts of wrong calibration answers, and their number in all."""
     values = arrays.vector(doubt, "doubt")
+    if not isinstance(calibration, tuple | list) or len(calibration) != 2:
+        raise ValueError("calibration is no pair; expected (doubts (Q,), whether right (Q,)) of calibration answers.")
     calibrated = arrays.vector(calibration[0], "calibration doubt")
     right = arrays.booleans(calibration[1], "calibration right", count=len(calibrated)).astype(bool)
     return values, np.sort(calibrated[~right]), len(calibrated)

@@ -34,8 +34,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,6 +46,8 @@ from numpy.typing import NDArray
 from probmetric.errors import ProbMetricError
 from probmetric.io import read_json, signed, unsigned, write_json
 from probmetric.metrics import arrays
+from probmetric.trust.logistic import fit_logistic
+from probmetric.trust.p_right import PRight
 
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -86,6 +88,8 @@ class Certificate:
         calibration: digest of the calibration set.
         gallery_classes: classes of the gallery.
         valid_for: the deployment it holds for, in words.
+        tries: certificates tried on this calibration set, this one among them, that the confidence is shared by.
+        weighted: whether queries were weighted to stand for a deployment that draws others.
         p_right: the map whose 1 - P(right) is the doubt, where that is the score (`PRight.plain`).
         reference: doubts of calibration queries, some of them where there are many: what a monitor compares with.
     """
@@ -106,20 +110,20 @@ class Certificate:
     calibration: str = ""
     gallery_classes: int = 0
     valid_for: str = ""
+    tries: int = 1
+    weighted: bool = False
     p_right: dict[str, Any] | None = None
     reference: tuple[float, ...] = ()
 
     def answers(self, doubt: Any) -> NDArray[np.bool_]:
-        """Which of the queries with `doubt` (Q,) are answered.
+        """Return which of the queries with `doubt` (Q,) are answered.
 
         Raises:
             ValueError: a doubt that is not finite.
         """
-        asked = arrays.to_numpy(doubt)
-        if asked.size == 0:
+        if arrays.to_numpy(doubt).size == 0:
             return np.zeros(0, dtype=bool)
-        values = arrays.vector(asked, "doubt")
-        return np.zeros(len(values), dtype=bool) if self.threshold is None else values <= self.threshold
+        return arrays.vector(doubt, "doubt") <= (-math.inf if self.threshold is None else self.threshold)
 
     def check(self, *, gallery: str, weights: str) -> None:
         """Refuse a gallery or weights that are not those certified, by their digests.
@@ -127,16 +131,15 @@ class Certificate:
         Raises:
             CertificateError: names what differs and what to do.
         """
-        for name, found in (("gallery", gallery), ("weights", weights)):
-            certified = getattr(self, name)
-            if certified != found:
+        for name, here, certified in (("gallery", gallery, self.gallery), ("weights", weights, self.weights)):
+            if certified != here:
                 raise CertificateError(
-                    f"the certificate is for {name} {certified[:12] or '(none named)'}, here is {found[:12]}: it says "
+                    f"the certificate is for {name} {certified[:12] or '(none named)'}, here is {here[:12]}: it says "
                     f"nothing about these answers. Use the {name} it was made for, or certify again with this one."
                 )
 
     def save(self, path: str | Path) -> None:
-        """Write it as JSON."""
+        """Write the certificate as JSON."""
         write_json(path, signed(asdict(self)))
 
     @classmethod
@@ -145,7 +148,7 @@ class Certificate:
 
         Raises:
             FileError: the file is missing or damaged.
-            CertificateError: it is no certificate.
+            CertificateError: the file is no certificate.
         """
         values = read_json(path, _AGAIN)
         if not isinstance(values, dict) or "digest" not in values:
@@ -154,66 +157,64 @@ class Certificate:
 
     @classmethod
     def of(cls, values: Any, name: str = "the certificate") -> Certificate:
-        """A certificate from a mapping of its fields; `name` is what messages call it."""
-        known = {field.name for field in fields(cls)}
-        needed = {field.name for field in fields(cls)[:8]}
-        if not isinstance(values, Mapping) or not needed <= set(values) <= known:
+        """Return the certificate with these fields, name -> value; `name` is what messages call it."""
+        needed = {field.name for field in fields(cls) if field.default is MISSING}
+        if not isinstance(values, Mapping) or not needed <= set(values) <= {field.name for field in fields(cls)}:
             raise CertificateError(f"{name} is no certificate: it needs {', '.join(sorted(needed))}. Certify again.")
-        problem = _problem(values)
-        if problem:
-            raise CertificateError(f"{name} is damaged: {problem}. Certify again.")
+        for noun, (fits, names) in _KINDS.items():
+            for field in names:
+                if field in values and not fits(values[field]):
+                    shown = str(values[field])[:40]
+                    raise CertificateError(f"{name} is damaged: {field} is {shown}, which is no {noun}. Certify again.")
         return cls(**{**values, "reference": tuple(values.get("reference", ()))})
 
 
-def _problem(values: Mapping[str, Any]) -> str:
-    """What is wrong with the fields of a certificate; "" where nothing is."""
-    from probmetric.trust.p_right import PRight
+def _is_number(value: Any, low: float = -EVERYTHING, high: float = EVERYTHING) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
 
-    def number(value: Any) -> bool:
-        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= EVERYTHING
 
-    shares = {"risk": (0, 1), "confidence": (0, 1), "coverage": (-1, 2), "risk_bound": (-1, 2)}
-    for key, (low, high) in shares.items():
-        if not number(values[key]) or not low < values[key] < high:
-            return f"{key} is {str(values[key])[:40]}, which is no share"
-    for key in ("queries", "answered", "errors", "groups", "gallery_classes"):
-        if not isinstance(values.get(key, 0), int) or values.get(key, 0) < 0:
-            return f"{key} is {str(values[key])[:40]}, which is no count"
-    if values["threshold"] is not None and not number(values["threshold"]):
-        return f"threshold is {str(values['threshold'])[:40]}, which is no number"
-    texts = ("unit", "score", "gallery", "weights", "calibration", "valid_for")
-    reference = values.get("reference", ())
-    if not isinstance(reference, list | tuple) or not all(map(number, reference)):
-        return "reference is no list of numbers"
+def _is_map(value: Any) -> bool:
     try:
-        if values.get("p_right") is not None:
-            PRight.of(values["p_right"])
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        return f"p_right cannot be read ({error!r})"
-    return next((f"{key} is no text" for key in texts if not isinstance(values.get(key, ""), str)), "")
+        return value is None or bool(PRight.of(value))
+    except (AttributeError, TypeError, ValueError):
+        return False
+
+
+_KINDS: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
+    "share": (lambda value: _is_number(value) and 0 < value < 1, ("risk", "confidence")),
+    "share of queries": (lambda value: _is_number(value, 0, 1), ("coverage", "risk_bound")),
+    "count": (
+        lambda value: isinstance(value, int) and value >= 0,
+        ("queries", "answered", "errors", "groups", "gallery_classes", "tries"),
+    ),
+    "number": (lambda value: value is None or _is_number(value), ("threshold",)),
+    "yes or no": (lambda value: isinstance(value, bool), ("weighted",)),
+    "text": (
+        lambda value: isinstance(value, str),
+        ("unit", "score", "gallery", "weights", "calibration", "valid_for"),
+    ),
+    "list of numbers": (lambda value: isinstance(value, list | tuple) and all(map(_is_number, value)), ("reference",)),
+    "map to P(right)": (_is_map, ("p_right",)),
+}
 
 
 def certify(
-    doubt: Any,
-    correct: Any,
-    *,
-    risk: float,
-    confidence: float = 0.9,
-    groups: Any = None,
-    seed: int = 0,
-    **facts: Any,
+    doubt: Any, right: Any, *, risk: float, confidence: float = 0.9, groups: Any = None, **options: Any
 ) -> Certificate:
-    """The largest threshold at which at most `risk` of the answers given is wrong, with this confidence.
+    """Certify the largest threshold at which at most `risk` of the answers given is wrong, with this confidence.
 
     Args:
-        doubt: (Q,) doubt of the answers to the calibration queries, higher = less sure.
-        correct: (Q,) whether they are right.
+        doubt: (Q,) doubt of the answers to the calibration queries, higher = less sure; or several, name -> (Q,), of
+            which the pilot chooses one, so that the choice costs nothing: the certificate's `score`.
+        right: (Q,) whether they are right.
         risk: share of wrong answers allowed among those given.
         confidence: chance that the promise holds.
         groups: (Q,) class of each query, where deployment has classes that calibration does not show; None where
             queries are drawn independently from what is deployed.
-        seed: of the choice of the pilot.
-        facts: fields of `Certificate` to be recorded: score, gallery, weights, calibration, valid_for, ...
+        options: `tries`, how many certificates are tried on this calibration set, of which the best is kept: each
+            must hold with confidence 1 - (1 - confidence) / tries; `importance` (Q,), how many queries of deployment
+            each query stands for, up to a factor; `seed` of the choice of the pilot; and fields of `Certificate` to be
+            recorded: score, gallery, weights, calibration, valid_for, ...
 
     Returns:
         The certificate; its threshold is None where these answers are too often wrong at every threshold.
@@ -225,35 +226,92 @@ def certify(
 
     Examples:
         >>> doubt = np.linspace(0, 1, 1000)
-        >>> found = certify(doubt, doubt < 0.5, risk=0.1)
-        >>> 0.4 < found.coverage < 0.6, found.errors / found.answered < 0.1
+        >>> certificate = certify(doubt, doubt < 0.5, risk=0.1)
+        >>> 0.4 < certificate.coverage < 0.6, certificate.errors / certificate.answered < 0.1
         (True, True)
     """
-    if not 0 < risk < 1 or not 0 < confidence < 1:
-        raise CertificateError(f"risk is {risk:g}, confidence is {confidence:g}; both are shares between 0 and 1.")
-    values = arrays.vector(doubt, "doubt")
-    wrong = 1.0 - arrays.booleans(correct, "correct", count=len(values))
-    units = _units(groups, len(values))
-    _check_size(units, risk, confidence, grouped=groups is not None)
-    if groups is None:
-        threshold, bound = _search_queries(values, wrong, risk, 1 - confidence, seed)
+    check_shares(risk=risk, confidence=confidence)
+    tries, importance, seed = (options.pop(name, default) for name, default in _OPTIONS.items())
+    if not isinstance(tries, int | np.integer) or tries < 1:
+        raise CertificateError(f"tries is {tries!r}; expected how many certificates are tried, at least 1.")
+    scores = doubt if isinstance(doubt, Mapping) else {options.pop("score", ""): doubt}
+    doubts = {name: arrays.vector(values, name or "doubt") for name, values in scores.items()}
+    queries = len(next(iter(doubts.values()), ()))
+    if any(len(values) != queries for values in doubts.values()) or not queries:
+        raise ValueError(
+            f"doubt has scores of {sorted({len(v) for v in doubts.values()})} entries; expected one length."
+        )
+    wrong = 1.0 - arrays.booleans(right, "right", count=queries)
+    weights = None if importance is None else _weights(importance, queries)
+    units = np.arange(queries) if groups is None else group_numbers(groups, queries)
+    count, delta = int(units.max()) + 1, (1 - confidence) / tries
+    piloted = np.zeros(count, dtype=bool)
+    generator = np.random.default_rng(seed)
+    by_sums = groups is not None or weights is not None
+    _check_size(count, risk, 1 - delta, "classes" if groups is not None else "labelled queries", by_sums)
+    piloted[generator.permutation(count)[: _pilot_size(count, PILOT_OF_GROUPS if by_sums else PILOT)]] = True
+    name = _chosen(doubts, wrong, piloted[units], risk) if len(doubts) > 1 else next(iter(doubts))
+    values = doubts[name]
+    if by_sums:
+        threshold, bound = GroupTest(values, wrong, units, piloted, risk, delta, weights).search()
     else:
-        pilot = _pilot(units, seed)
-        threshold, bound = _search_groups(values, wrong, pilot, _Test.of(units, ~pilot, risk, 1 - confidence))
+        threshold, bound = _search_queries(values, wrong, piloted, (risk, delta), generator)
     answered = values <= (-np.inf if threshold is None else threshold)
     return Certificate(
         risk=risk,
         confidence=confidence,
         threshold=threshold,
-        coverage=float(answered.mean()),
+        coverage=float(np.average(answered, weights=weights)),
         risk_bound=bound,
-        queries=len(values),
+        queries=queries,
         answered=int(answered.sum()),
         errors=int(wrong[answered].sum()),
         unit="query" if groups is None else "group",
-        groups=0 if groups is None else int(units.max()) + 1,
-        **facts,
+        groups=0 if groups is None else count,
+        score=name,
+        tries=int(tries),
+        weighted=weights is not None,
+        **options,
     )
+
+
+_OPTIONS: dict[str, Any] = {"tries": 1, "importance": None, "seed": 0}
+
+
+def _weights(importance: Any, count: int) -> Doubles:
+    weights = arrays.vector(importance, "importance", count=count)
+    if weights.min() < 0 or not weights.any():
+        raise ValueError(f"importance has {weights.min():g} as its least weight; expected 0 or more, not all 0.")
+    return weights
+
+
+def _chosen(doubts: Mapping[str, Doubles], wrong: Doubles, pilot: NDArray[np.bool_], risk: float) -> str:
+    """Return the name of the score by which the pilot's answers could be given up to the largest share at this risk."""
+
+    def gain(doubt: Doubles) -> float:
+        order = np.argsort(doubt[pilot], kind="stable")
+        return float(np.max(np.cumsum(risk - wrong[pilot][order])))
+
+    return max(doubts, key=lambda name: gain(doubts[name]))
+
+
+def class_importance(labels: Any, shares: Mapping[Any, float]) -> Doubles:
+    """Return the weight (Q,) of calibration queries of classes `labels` (Q,) whose `shares` in deployment are known.
+
+    Examples:
+        >>> class_importance(["a", "a", "b"], {"a": 0.5, "b": 0.5}).tolist()
+        [0.75, 0.75, 1.5]
+    """
+    names, numbers = np.unique(arrays.to_numpy(labels), return_inverse=True)
+    missing = sorted({str(name) for name in shares} - {str(name) for name in names.tolist()})
+    absent = [name for name in names.tolist() if name not in shares]
+    if missing or absent:
+        raise ValueError(
+            f"shares name {', '.join(missing) or 'no class'} that calibration does not show, and lack "
+            f"{', '.join(map(str, absent[:3])) or 'none'} that it does; expected the same classes."
+        )
+    wanted = np.array([shares[name] for name in names.tolist()], dtype=np.float64)
+    return np.asarray((wanted / wanted.sum() / np.bincount(numbers) * len(numbers))[numbers])
 
 
 def least_units(risk: float, confidence: float, *, grouped: bool = False) -> int:
@@ -264,19 +322,16 @@ def least_units(risk: float, confidence: float, *, grouped: bool = False) -> int
         (49, 56)
     """
     tested, share = least_tested(risk, confidence), PILOT_OF_GROUPS if grouped else PILOT
-    count = tested + max(1, (tested - 1) // (share - 1))
-    while count > 1 and count - 1 - _pilot_size(count - 1, share) >= tested:
-        count -= 1
-    return count
+    return tested + max(1, (tested - 1) // (share - 1))
 
 
 def least_tested(risk: float, confidence: float) -> int:
-    """Fewest answers without an error that put the bound at `risk`."""
+    """Return the fewest answers without an error that put the bound at `risk`."""
     return math.ceil(math.log1p(-confidence) / math.log1p(-risk))
 
 
 def upper_bound(errors: int, answers: int, confidence: float) -> float:
-    """Upper Clopper-Pearson bound of the share of wrong answers, from `errors` among `answers`; 1 without answers.
+    """Return the upper Clopper-Pearson bound of the share of errors, from `errors` among `answers`; 1 without answers.
 
     Examples:
         >>> round(upper_bound(0, 45, 0.9), 4)
@@ -287,18 +342,21 @@ def upper_bound(errors: int, answers: int, confidence: float) -> float:
     return float(scipy.special.betaincinv(errors + 1, answers - errors, confidence))
 
 
-def _search_queries(doubt: Doubles, wrong: Doubles, risk: float, delta: float, seed: int) -> tuple[float | None, float]:
-    """Return the certified threshold and the bound of its risk, where queries are the unit."""
-    generator = np.random.default_rng(seed)
-    count = len(doubt)
-    pilot = np.zeros(count, dtype=bool)
-    pilot[generator.permutation(count)[: _pilot_size(count, PILOT)]] = True
+def _search_queries(
+    doubt: Doubles,
+    wrong: Doubles,
+    pilot: NDArray[np.bool_],
+    asked: tuple[float, float],
+    generator: np.random.Generator,
+) -> tuple[float | None, float]:
+    """Return the certified threshold and the bound of its risk, where queries are the unit; `asked`: alpha, delta."""
+    risk, delta = asked
     order = np.argsort(doubt[~pilot], kind="stable")
     tested = doubt[~pilot][order]
     errors = np.cumsum(wrong[~pilot][order])
-    allowed = errors_allowed(len(tested), risk, delta)
+    allowed = errors_allowed(np.arange(1, len(tested) + 1), risk, delta)
     passed = errors <= allowed
-    ranks = np.searchsorted(np.sort(doubt), doubt[pilot], side="right") / count
+    ranks = np.searchsorted(np.sort(doubt), doubt[pilot], side="right") / len(doubt)
     start = _best_start(ranks, wrong[pilot], allowed, min(least_tested(risk, 1 - delta), len(tested)), generator)
     ends = np.flatnonzero(np.append(np.diff(tested) > 0, True))
     ends = ends[ends >= start - 1]
@@ -311,9 +369,8 @@ def _search_queries(doubt: Doubles, wrong: Doubles, risk: float, delta: float, s
     return threshold, min(upper_bound(int(errors[last]), last + 1, 1 - delta), risk)
 
 
-def errors_allowed(count: int, risk: float, delta: float) -> Doubles:
-    """Return the most errors (count,) with which 1, ..., count answers still pass; -1 where none is few enough."""
-    answers = np.arange(1, count + 1)
+def errors_allowed(answers: Ints, risk: float, delta: float) -> Doubles:
+    """Return the most errors (K,) with which so many `answers` (K,) still pass; -1 where none is few enough."""
     allowed = np.floor(np.nan_to_num(scipy.special.bdtrik(delta, answers, risk), nan=-1.0)) + 1
     for _ in range(3):  # the inverse is that of a continuous curve, and -1 has none
         allowed -= (allowed >= 0) & (scipy.special.bdtr(np.maximum(allowed, 0), answers, risk) > delta)
@@ -345,127 +402,113 @@ def _best_start(ranks: Doubles, wrong: Doubles, allowed: Doubles, least: int, ge
 
 def _error_curve(ranks: Doubles, wrong: Doubles) -> tuple[Doubles, Doubles]:
     """Return mean (2,) and root of the covariance (2, 2) of intercept and slope of P(wrong | rank), logistic."""
-    centre, scale = (np.array(values) for values in zip(*RANK_PRIOR, strict=True))
-    design = np.column_stack([np.ones(len(ranks)), ranks])
-    curve = centre.copy()
-    for _ in range(25):
-        rate = scipy.special.expit(design @ curve)
-        gradient = design.T @ (wrong - rate) - (curve - centre) / scale**2
-        precision = design.T @ (design * (rate * (1 - rate))[:, None]) + np.diag(1 / scale**2)
-        step = np.linalg.solve(precision, gradient)
-        curve = curve + step
-        if np.abs(step).max() < 1e-8:
-            break
+    mean, deviation = (np.array(values) for values in zip(*RANK_PRIOR, strict=True))
+    curve, precision = fit_logistic(np.column_stack([np.ones(len(ranks)), ranks]), wrong, mean, deviation**-2.0)
     return curve, np.linalg.cholesky(np.linalg.inv(precision))
 
 
 @dataclass(frozen=True)
-class _Test:
-    """Whether the risk of the answers given is below alpha, by the groups that are not of the pilot."""
+class GroupTest:
+    """The test of thresholds where groups are the unit: sums over groups, and the stakes that the pilot names.
 
-    rows: NDArray[np.bool_]
+    Attributes:
+        doubt: (Q,) of the calibration queries.
+        wrong: (Q,) whether their answers are wrong.
+        units: (Q,) number of each query's group.
+        piloted: (G,) groups of the pilot.
+        risk: alpha.
+        delta: 1 - confidence.
+        weights: (Q,) importance of the queries; None where all count alike.
+    """
+
+    doubt: Doubles
+    wrong: Doubles
     units: Ints
-    count: int
-    largest: int
+    piloted: NDArray[np.bool_]
     risk: float
     delta: float
-    pilot: Ints
+    weights: Doubles | None = None
 
-    @classmethod
-    def of(cls, units: Ints, rows: NDArray[np.bool_], risk: float, delta: float) -> _Test:
-        numbers = np.unique(units[rows])
-        largest = int(np.bincount(units).max())
-        return cls(rows, units, len(numbers), largest, risk, delta, np.unique(units[~rows]))
+    def search(self) -> tuple[float | None, float]:
+        """Return the certified threshold and the bound of its risk."""
+        certified: float | None = None
+        for threshold in self.sequence():
+            if not self.passes(threshold, self.risk):
+                break
+            certified = float(threshold)
+        return certified, 1.0 if certified is None else min(self.bound(certified), self.risk)
 
-    def passes(self, answered: NDArray[np.bool_], wrong: Doubles, spread: float) -> bool:
-        """Tell whether the risk of the answers given is at most alpha; `spread` is the pilot's variance of Y."""
-        return self._rejects(self.risk, *self._sums(answered, wrong), spread)
+    def passes(self, threshold: float, risk: float) -> bool:
+        """Tell whether the risk of answers with a doubt up to `threshold` is shown to be at most `risk`."""
+        given = (self.doubt <= threshold) * (1.0 if self.weights is None else self.weights)
+        count = len(self.piloted)
+        largest = np.bincount(self.units, self.weights).max()
+        answers = np.bincount(self.units, given, minlength=count) / largest
+        errors = np.bincount(self.units, given * self.wrong, minlength=count) / largest
+        pilot = (self.risk * answers - errors)[self.piloted]
+        spread = max(
+            np.append(pilot, 0.5 * self.risk).var(), 1e-12
+        )  # with one more group at the edge; 0 if all lie there
+        evidence = math.log(1 / self.delta)
+        stake = min(math.sqrt(2 * evidence / ((~self.piloted).sum() * spread)), 1 / (1 - risk))
+        gains = np.maximum(stake * (risk * answers - errors)[~self.piloted], -1 + 1e-12)
+        return bool(np.log1p(gains).sum() >= evidence)
 
-    def bound(self, answered: NDArray[np.bool_], wrong: Doubles, spread: float) -> float:
-        """Return an upper bound of the risk of the answers given: the least alpha that would pass."""
+    def bound(self, threshold: float) -> float:
+        """Return an upper bound of the risk of answers with a doubt up to `threshold`: the least that would pass."""
         low, high = 0.0, 1.0
         for _ in range(30):
             middle = (low + high) / 2
-            passed = self._rejects(middle, *self._sums(answered, wrong), spread)
-            low, high = (low, middle) if passed else (middle, high)
+            low, high = (low, middle) if self.passes(threshold, middle) else (middle, high)
         return high
 
-    def _sums(self, answered: NDArray[np.bool_], wrong: Doubles) -> tuple[Doubles, Doubles]:
-        """Return errors and answers (G,) of every group, in units of the largest group."""
-        given = answered & self.rows
-        count = int(self.units.max()) + 1
-        errors = np.bincount(self.units[given], wrong[given], minlength=count)
-        return errors / self.largest, np.bincount(self.units[given], minlength=count) / self.largest
+    def sequence(self) -> Doubles:
+        """Return thresholds in the order of testing, from the pilot alone: upwards from where its groups gain most.
 
-    def _rejects(self, risk: float, errors: Doubles, answers: Doubles, spread: float) -> bool:
-        stake = min(math.sqrt(2 * math.log(1 / self.delta) / (self.count * spread)), 1 / (1 - risk))
-        gains = np.maximum(stake * (risk * answers - errors), -1 + 1e-12)
-        return bool(np.log1p(gains).sum() >= math.log(1 / self.delta))
-
-    def spread(self, answered: NDArray[np.bool_], wrong: Doubles) -> float:
-        """Return the variance over the pilot's groups of Y at this threshold, with one more group at the edge."""
-        given = answered & ~self.rows
-        gain = np.bincount(self.units[given], self.risk - wrong[given], minlength=int(self.units.max()) + 1)
-        values = np.append(gain[self.pilot] / self.largest, 0.5 * self.risk)
-        return float(values.var())
+        The first test needs enough answers to pass with an error or two.
+        """
+        rows = self.piloted[self.units]
+        order = np.argsort(self.doubt[rows], kind="stable")
+        piloted, errors = self.doubt[rows][order], np.cumsum(self.wrong[rows][order])
+        last = np.flatnonzero(np.append(np.diff(piloted) > 0, True))
+        answers = last + 1.0
+        tested = (~self.piloted).sum()
+        enough = SLACK * least_tested(self.risk, 1 - self.delta) / tested * len(piloted)
+        start = max(int(np.argmax(self.risk * answers - errors[last])), int(np.searchsorted(answers, enough)))
+        tried = piloted[last][start:]
+        kept = np.linspace(0, max(len(tried) - 1, 0), min(len(tried), THRESHOLDS)).astype(np.int64)
+        return np.append(tried[kept], EVERYTHING)
 
 
-def _search_groups(doubt: Doubles, wrong: Doubles, pilot: NDArray[np.bool_], test: _Test) -> tuple[float | None, float]:
-    """Return the certified threshold and the bound of its risk, where groups are the unit."""
-    certified: float | None = None
-    for threshold in _sequence(doubt, wrong, pilot, test):
-        answered = doubt <= threshold
-        if not test.passes(answered, wrong, test.spread(answered, wrong)):
-            break
-        certified = float(threshold)
-    if certified is None:
-        return None, 1.0
-    answered = doubt <= certified
-    return certified, min(test.bound(answered, wrong, test.spread(answered, wrong)), test.risk)
+def check_shares(**shares: float) -> None:
+    """Refuse a risk or confidence that is no share.
 
-
-def _sequence(doubt: Doubles, wrong: Doubles, pilot: NDArray[np.bool_], test: _Test) -> Doubles:
-    """Return thresholds in the order of testing, from the pilot alone: upwards from where its groups gain most.
-
-    The first test needs enough answers to pass with an error or two.
+    Raises:
+        CertificateError: one is not strictly between 0 and 1.
     """
-    piloted, failed = doubt[pilot], wrong[pilot]
-    order = np.argsort(piloted, kind="stable")
-    last = np.flatnonzero(np.append(np.diff(piloted[order]) > 0, True))
-    answers, errors = last + 1.0, np.cumsum(failed[order])[last]
-    start = int(np.argmax(test.risk * answers - errors))
-    enough = SLACK * least_tested(test.risk, 1 - test.delta) / test.count * len(piloted)
-    start = max(start, int(np.searchsorted(answers, enough)))
-    tried = piloted[order][last][start:]
-    kept = np.linspace(0, max(len(tried) - 1, 0), min(len(tried), THRESHOLDS)).astype(np.int64)
-    return np.append(tried[kept], EVERYTHING)
+    for name, value in shares.items():
+        if not 0 < value < 1:
+            raise CertificateError(f"{name} is {value:g}; expected a share between 0 and 1, such as 0.01 or 0.9.")
 
 
-def _units(groups: Any, count: int) -> Ints:
-    if groups is None:
-        return np.arange(count)
-    values = arrays.to_numpy(groups)
-    if values.shape != (count,):
-        raise ValueError(f"groups has shape {values.shape}; expected ({count},), one for each query.")
-    return np.unique(values, return_inverse=True)[1].astype(np.int64)
+def group_numbers(groups: Any, count: int, noun: str = "query") -> Ints:
+    """Return the number, from 0 up, of the group of each of `count` queries; `groups` (Q,) are names or numbers."""
+    names = arrays.to_numpy(groups)
+    if names.shape != (count,):
+        raise ValueError(f"groups has shape {names.shape}; expected ({count},), one for each {noun}.")
+    return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 
 def _pilot_size(units: int, share: int) -> int:
     return max(1, units // share)
 
 
-def _pilot(units: Ints, seed: int) -> NDArray[np.bool_]:
-    """Return the rows (Q,) of the pilot of groups: every query of a fifth of them, drawn."""
-    count = int(units.max()) + 1
-    chosen = np.random.default_rng(seed).permutation(count)[: _pilot_size(count, PILOT_OF_GROUPS)]
-    return np.isin(units, chosen)
-
-
-def _check_size(units: Ints, risk: float, confidence: float, *, grouped: bool) -> None:
-    needed, count = least_units(risk, confidence, grouped=grouped), int(units.max()) + 1
+def _check_size(count: int, risk: float, confidence: float, noun: str, grouped: bool) -> None:
+    needed = least_units(risk, confidence, grouped=grouped)
     if count < needed:
-        noun = ("classes" if count > 1 else "class") if grouped else "labelled queries"
+        noun = "class" if (count, noun) == (1, "classes") else noun
         raise CertificateError(
             f"calibration has {count} {noun}; a risk of {risk:g} at confidence {confidence:g} needs at least {needed}, "
-            "even if every answer is right. Label more queries, or ask for a higher risk or a lower confidence."
+            f"even if every answer is right; {count} can show a risk of {1 - (1 - confidence) ** (1 / count):.2g} at "
+            "best. Label more queries, or ask for a higher risk or a lower confidence."
         )

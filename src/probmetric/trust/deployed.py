@@ -1,4 +1,4 @@
-"""Trust in the answers of a deployed gallery: P(right) for its queries, and a certificate from labelled ones.
+"""Answers of a deployed gallery: P(right) for its queries, and a certificate from labelled ones.
 
 A calibration set must look like deployment: queries of the same kind, asked in the same gallery. Two kinds are at hand:
 
@@ -23,10 +23,12 @@ from numpy.typing import NDArray
 from probmetric.metrics import arrays
 from probmetric.trust.answers import Answers, among_others, asked_in
 from probmetric.trust.certificates import Certificate, CertificateError, certify
+from probmetric.trust.copies import copies_of, distinct
 from probmetric.trust.p_right import PRight, fit_p_right
 
 log = logging.getLogger(__name__)
 Doubles = NDArray[np.float64]
+Record = Mapping[str, Any]
 Unit = Literal["auto", "query", "class"]
 P_RIGHT = "p_right"
 SHOWN = 0.9
@@ -35,8 +37,8 @@ BLOCK_ROWS = 16_384
 SAME = 1e-5  # largest difference of the coordinates of one image, embedded in different batches
 
 
-def deployed_p_right(gallery: Mapping[str, Any], labels: Any) -> PRight:
-    """The map from free scores to P(right), fitted to each gallery image asked among the others.
+def deployed_p_right(gallery: Record, labels: Any) -> PRight:
+    """Fit the map from free scores to P(right) to each gallery image asked among the others.
 
     Args:
         gallery: record of the gallery's images: mean (N,M), uncertainty (N,).
@@ -45,21 +47,18 @@ def deployed_p_right(gallery: Mapping[str, Any], labels: Any) -> PRight:
     Raises:
         CertificateError: too few images, one class, or no two images of a class.
     """
-    found = _left_out(gallery, labels)
-    return fit_p_right(found.free, found.right)
+    answers = _left_out(gallery, labels)
+    return fit_p_right(answers.free, answers.right)
 
 
 def certify_record(
-    record: Mapping[str, Any],
+    record: Record,
     gallery_labels: Any,
     *,
     risk: float,
-    confidence: float = 0.9,
-    score: str = "",
-    p_right: PRight | None = None,
+    score: str | PRight = "disagreement",
     unit: Unit = "auto",
-    seed: int = 0,
-    **facts: Any,
+    **options: Any,
 ) -> Certificate:
     """Return a certificate from calibration answers, prepared for `certify`.
 
@@ -67,13 +66,10 @@ def certify_record(
         record: arrays (Q,) of the answers, of `Answers.tensors` or of a run's match record (`RunFolder.matches`).
         gallery_labels: (N,) classes of the gallery.
         risk: share of wrong answers allowed among those given.
-        confidence: chance that the promise holds.
-        score: the doubt to decide by: a score of the answers, `own`, or `p_right`, 1 - P(right); by default `p_right`
-            with a map, else `disagreement`.
-        p_right: map for `p_right`; fitted to other answers than these.
+        score: what decides: a score of the answers, `own`, or a map that was fitted to other answers than these, for
+            1 - P(right).
         unit: what is drawn independently; `auto` decides by the share of the gallery's classes that calibration shows.
-        seed: of the pilot.
-        facts: further fields of the certificate.
+        options: further arguments of `certify`; `groups` (Q,) in place of what `unit` says.
 
     Raises:
         CertificateError: no answers, a score that they do not have, or too few of them; says what is needed.
@@ -84,120 +80,121 @@ def certify_record(
             "images of the gallery's classes."
         )
     doubts = {name.removeprefix("doubt."): values for name, values in record.items() if name.startswith("doubt.")}
-    doubts["own"] = record["own"]
-    score = score or (P_RIGHT if p_right else "disagreement")
-    if score == P_RIGHT and p_right is None:
-        raise CertificateError("score 'p_right' needs a map fitted to other answers; name another score.")
-    if score != P_RIGHT and score not in doubts:
-        raise CertificateError(f"the answers have no score {score!r}; they have {', '.join(sorted(doubts))}.")
-    fitted = p_right if score == P_RIGHT else None
-    doubt = decided_by(score, fitted, doubts)
+    doubt = decided_by(score, {"own": record["own"], **doubts})
     shown, classes = np.unique(record["label"]), np.unique(arrays.to_numpy(gallery_labels))
     partly = len(np.intersect1d(shown, classes)) < SHOWN * len(classes)
     by_class = partly if unit == "auto" else unit == "class"
-    drawn = np.random.default_rng(seed).permutation(len(doubt))[:REFERENCE]
-    return certify(
-        doubt,
-        record["right"],
-        risk=risk,
-        confidence=confidence,
-        groups=record["label"] if by_class else None,
-        seed=seed,
-        score=score,
-        p_right=fitted.plain() if fitted else None,
-        reference=tuple(doubt[drawn].tolist()),
-        gallery_classes=len(classes),
-        valid_for=_valid_for(by_class, len(shown), len(classes)),
-        **facts,
-    )
+    drawn = np.random.default_rng(0).permutation(len(doubt))[:REFERENCE]
+    queries = "queries drawn as the calibration queries were, which show {} of the {} classes of this gallery"
+    like = "queries of classes like the {} that calibration shows, of the {} of this gallery"
+    facts: dict[str, Any] = {
+        "score": P_RIGHT if isinstance(score, PRight) else score,
+        "p_right": score.plain() if isinstance(score, PRight) else None,
+        "reference": tuple(doubt[drawn].tolist()),
+        "gallery_classes": len(classes),
+        "valid_for": (like if by_class else queries).format(len(shown), len(classes)),
+    }
+    if "groups" in options:
+        count = len(np.unique(arrays.to_numpy(options["groups"])))
+        facts["valid_for"] = f"queries in groups like the {count} that calibration shows"
+    elif by_class:
+        options["groups"] = record["label"]
+    return certify(doubt, record["right"], risk=risk, **facts, **options)
 
 
-def _valid_for(by_class: bool, shown: int, classes: int) -> str:
-    if by_class:
-        return f"queries of classes like the {shown} that calibration shows, of the {classes} of this gallery"
-    return f"queries drawn as the calibration queries were, which show {shown} of the {classes} classes of this gallery"
+def decided_by(score: str | PRight, doubts: Mapping[str, Any]) -> Doubles:
+    """Return the doubt (Q,) of answers with these `doubts`, score -> (Q,), by a score or by 1 - P(right).
 
-
-def decided_by(score: str, p_right: PRight | None, doubts: Mapping[str, Any]) -> Doubles:
-    """The doubt (Q,) that a certificate decides by, from the scores of the answers."""
-    if p_right is not None:
-        return 1.0 - p_right.probability(doubts)
+    Raises:
+        CertificateError: the answers lack the score.
+    """
+    if isinstance(score, PRight):
+        return 1.0 - score.probability(doubts)
+    if score not in doubts:
+        needed = "a map fitted to other answers" if score == P_RIGHT else f"one of {', '.join(sorted(doubts))}"
+        raise CertificateError(f"the answers have no score {score!r}; name {needed}.")
     return arrays.vector(doubts[score], score)
 
 
 def certified_doubt(certificate: Certificate, doubts: Mapping[str, Any]) -> Doubles:
-    """The doubt (Q,) of answers with these `doubts`, score -> (Q,), that the certificate decides by.
-
-    Raises:
-        CertificateError: the answers lack the certificate's score.
-    """
-    if certificate.p_right is None and certificate.score not in doubts:
-        raise CertificateError(
-            f"the certificate decides by {certificate.score!r}; these answers have {sorted(doubts)}."
-        )
-    return decided_by(certificate.score, PRight.of(certificate.p_right) if certificate.p_right else None, doubts)
+    """Return the doubt (Q,) that the certificate decides by, of answers with these `doubts`; errors as `decided_by`."""
+    return decided_by(PRight.of(certificate.p_right) if certificate.p_right else certificate.score, doubts)
 
 
 def calibration_answers(
-    gallery: Mapping[str, Any],
-    labels: Any,
-    queries: Mapping[str, Any] | None = None,
-    query_labels: Any = None,
+    gallery: Record, labels: Any, queries: Record | None = None, query_labels: Any = None, *, trained_on: Any = None
 ) -> Answers:
-    """The answers to the calibration queries, or to each gallery image asked among the others.
+    """Return the answers to the calibration queries, or to each gallery image asked among the others.
 
     Args:
         gallery: record of the gallery: mean (N,M), uncertainty (N,).
         labels: (N,) classes.
         queries: record of the queries: mean (Q,M), uncertainty (Q,); None for the gallery's own images.
         query_labels: (Q,) their classes, numbered as the gallery's; -1 for a class that is not in it.
+        trained_on: (T,M) embeddings of the images that the model was trained on, which it answers too well: refused
+            among the queries, and of the gallery's own images they calibrate nothing. Copies count once.
 
     Raises:
         CertificateError: a gallery or calibration set nothing can be said of; a calibration image that is in the
             gallery too.
     """
     if queries is None:
-        return _left_out(gallery, labels)
+        return _left_out(gallery, labels, trained_on)
     _check_gallery(gallery, labels)
     if not len(queries["mean"]):
         raise CertificateError("the calibration set is empty; label some queries that are not in the gallery.")
     answers = asked_in(queries, query_labels, gallery, labels)
+    trained = 0 if trained_on is None else int(copies_of(queries["mean"], trained_on).sum())
+    if trained:
+        raise CertificateError(
+            f"{trained} of {len(queries['mean'])} calibration images are images that the model was trained on, which "
+            "it answers better than any new one. Calibrate with images that were held out."
+        )
     copies = np.flatnonzero(_copies(queries, gallery, answers))
     if len(copies):
         raise CertificateError(
             f"{len(copies)} of {len(queries['mean'])} calibration images are in the gallery too, the first is number "
             f"{copies[0]}; they find themselves. Take them out of one of the two."
         )
+    once = distinct(queries["mean"])
+    if len(once) < len(answers.right):
+        count = len(answers.right)
+        log.warning("%d of %d calibration images are copies of others; each counts once", count - len(once), count)
+        answers = answers.rows(np.isin(np.arange(count), once))
     return answers
 
 
-def _left_out(gallery: Mapping[str, Any], labels: Any) -> Answers:
+def _left_out(gallery: Record, labels: Any, trained_on: Any = None) -> Answers:
     _check_gallery(gallery, labels)
-    found = among_others(gallery, labels)
+    answers = among_others(gallery, labels)
     # Alone in its class an image cannot be found, but a query of that class can; a copy finds its copy, no query does.
-    copies = _copies(gallery, gallery, found)
+    copies = _copies(gallery, gallery, answers)
     if copies.any():
         log.warning(
             "%d of %d images of the gallery are copies of others and calibrate nothing", copies.sum(), len(copies)
         )
-    found = found.rows(found.asked & ~copies)
-    if not found.mixed:
+    if trained_on is not None:
+        trained = copies_of(gallery["mean"], trained_on)
+        log.warning("%d of %d images of the gallery were trained on and calibrate nothing", trained.sum(), len(trained))
+        copies |= trained
+    answers = answers.rows(answers.asked & ~copies)
+    if not answers.mixed:
         raise CertificateError(
             "asked among the others, the gallery's images are all right, all wrong, or alone in their class: nothing "
             "can be told apart. Calibrate with labelled queries that are harder, or easier, or more."
         )
-    return found
+    return answers
 
 
-def _copies(queries: Mapping[str, Any], gallery: Mapping[str, Any], answers: Answers) -> NDArray[np.bool_]:
-    """Which of the queries (Q,) are the very image that answers them."""
+def _copies(queries: Record, gallery: Record, answers: Answers) -> NDArray[np.bool_]:
+    """Return which of the queries (Q,) are the very image that answers them."""
     asked, rows = arrays.to_numpy(queries["mean"]), arrays.to_numpy(gallery["mean"])
     nearest = answers.match.indices[:, 0]
     parts = [slice(start, start + BLOCK_ROWS) for start in range(0, len(asked), BLOCK_ROWS)]
     return np.concatenate([np.abs(asked[part] - rows[nearest[part]]).max(axis=1) <= SAME for part in parts])
 
 
-def _check_gallery(gallery: Mapping[str, Any], labels: Any) -> None:
+def _check_gallery(gallery: Record, labels: Any) -> None:
     if labels is None or (len(labels) and arrays.to_numpy(labels).min() < 0):
         raise CertificateError(
             "the gallery has images without a class, so nobody can say whether an answer is right; name their classes "
@@ -211,17 +208,9 @@ def _check_gallery(gallery: Mapping[str, Any], labels: Any) -> None:
 
 
 def records_digest(mean: Any, labels: Any) -> str:
-    """SHA-256 of embeddings (N,M) and classes (N,): which gallery, or calibration set, a certificate is about."""
+    """Return the SHA-256 of embeddings (N,M) and classes (N,): which gallery, or calibration set, is meant."""
     rows = np.ascontiguousarray(arrays.to_numpy(mean), dtype=np.float32)
     digest = hashlib.sha256(f"{rows.shape}".encode())
     digest.update(rows.tobytes())
     digest.update(np.ascontiguousarray(arrays.to_numpy(labels), dtype=np.int64).tobytes())
     return digest.hexdigest()
-
-
-def answer_doubts(
-    gallery: Mapping[str, Any], labels: Any, queries: Mapping[str, Any]
-) -> tuple[dict[str, Doubles], NDArray[np.int64]]:
-    """Scores of new queries in the gallery, score -> (Q,) with `own`, and the row of each answer (Q,)."""
-    found = asked_in(queries, np.full(len(queries["mean"]), -1), gallery, labels)
-    return {"own": found.own, **found.doubts}, found.match.indices[:, 0]

@@ -59,9 +59,7 @@ def suspect_labels(embeddings: Any, labels: Any) -> SuspectedLabels:
         ValueError: shapes do not fit, an embedding is not finite, or there is only one class.
     """
     directions = arrays.matrix(embeddings, "embeddings").astype(np.float64)
-    classes, codes = np.unique(arrays.to_numpy(labels), return_inverse=True)
-    if codes.shape != (len(directions),):
-        raise ValueError(f"labels has shape {codes.shape}; expected ({len(directions)},), one per embedding.")
+    classes, codes = _classes(labels, len(directions))
     if len(classes) < 2:
         raise ValueError("labels has one class; a label can only be suspected where there is another class.")
     directions = _unit(directions)
@@ -84,7 +82,7 @@ def suspect_labels(embeddings: Any, labels: Any) -> SuspectedLabels:
 def contradictory_copies(embeddings: Any, labels: Any) -> NDArray[np.int64]:
     """Return pairs (P, 2) of rows with the same embedding and different labels: one picture in two classes."""
     directions = _unit(arrays.matrix(embeddings, "embeddings").astype(np.float64))
-    _, codes = np.unique(arrays.to_numpy(labels), return_inverse=True)
+    _, codes = _classes(labels, len(directions))
     pairs: list[NDArray[np.int64]] = []
     for start in range(0, len(directions), BLOCK):
         block = directions[start : start + BLOCK]
@@ -92,6 +90,18 @@ def contradictory_copies(embeddings: Any, labels: Any) -> NDArray[np.int64]:
         differ = (second > first) & (codes[start + first] != codes[start + second])
         pairs.append(np.stack([first[differ], second[differ]], axis=1) + start)
     return np.concatenate(pairs) if pairs else np.empty((0, 2), dtype=np.int64)
+
+
+def _classes(labels: Any, count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the distinct labels and the number among them of each of `labels` (N,), names or integers."""
+    values = arrays.to_numpy(labels)
+    if values.shape != (count,) or values.dtype.kind not in "iuUSb":
+        raise ValueError(
+            f"labels has shape {values.shape}, dtype {values.dtype}; expected ({count},), one per embedding, "
+            "integers or names."
+        )
+    classes, codes = np.unique(values, return_inverse=True)
+    return classes, codes
 
 
 def _unit(vectors: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
-from probmetric.trust.certificates import CertificateError, upper_bound
-from probmetric.trust.tolerance import check_shares, disjoint_pairs, one_of_each, tolerance_limit
+from probmetric.trust.certificates import CertificateError, check_shares, upper_bound
+from probmetric.trust.tolerance import disjoint_pairs, one_of_each, tolerance_limit
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
-from probmetric.trust.tolerance import check_shares
+from probmetric.trust.certificates import check_shares
 
 Doubles = NDArray[np.float64]
 
@@ -88,8 +88,11 @@ def _quantile(doubts: Doubles, miss: float) -> float:
 
 
 def _matrix(class_doubt: Any) -> Doubles:
-    doubts = arrays.to_numpy(class_doubt).astype(np.float64)
-    if doubts.ndim != 2 or 0 in doubts.shape:
-        raise ValueError(f"class_doubt has shape {doubts.shape}; expected (N, C) with N and C at least 1.")
+    values = arrays.to_numpy(class_doubt)
+    if values.ndim != 2 or 0 in values.shape or values.dtype.kind not in "fiub":
+        raise ValueError(
+            f"class_doubt has shape {values.shape}, dtype {values.dtype}; expected numbers (N, C), N and C at least 1."
+        )
+    doubts = values.astype(np.float64)
     arrays.check_finite(doubts, "class_doubt")
     return doubts

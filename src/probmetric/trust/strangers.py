@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.trust.certificates import group_numbers
 from probmetric.trust.tolerance import one_of_each, tolerance_limit
 
 Doubles = NDArray[np.float64]
@@ -38,7 +39,6 @@ class StrangerCertificate:
         coverage: share of the known calibration queries that is answered.
         known: known calibration queries.
         strangers: strangers that the threshold rests on.
-        valid_for: the strangers it holds for, in words.
     """
 
     false_accept: float
@@ -48,7 +48,6 @@ class StrangerCertificate:
     coverage: float
     known: int
     strangers: int
-    valid_for: str
 
     def answers(self, doubt: Any) -> NDArray[np.bool_]:
         """Return which queries of `doubt` (Q,) are answered."""
@@ -56,14 +55,7 @@ class StrangerCertificate:
 
 
 def certify_strangers(
-    known: Any,
-    strangers: Any,
-    *,
-    false_accept: float,
-    confidence: float = 0.9,
-    groups: Any = None,
-    valid_for: str = "strangers drawn as the calibration strangers were",
-    seed: int = 0,
+    known: Any, strangers: Any, *, false_accept: float, confidence: float = 0.9, groups: Any = None, seed: int = 0
 ) -> StrangerCertificate:
     """Certify a doubt below which at most a share of strangers is answered.
 
@@ -73,7 +65,6 @@ def certify_strangers(
         false_accept: share of strangers allowed to be answered.
         confidence: chance that the promise holds.
         groups: (S,) who each stranger is, where some are shown several times.
-        valid_for: the strangers it holds for, in words.
         seed: of the choice among a stranger's images.
 
     Raises:
@@ -87,10 +78,7 @@ def certify_strangers(
     """
     doubts, values = arrays.vector(known, "known"), arrays.vector(strangers, "strangers")
     if groups is not None:
-        names = arrays.to_numpy(groups)
-        if names.shape != values.shape:
-            raise ValueError(f"groups has shape {names.shape}; expected {values.shape}, one for each stranger.")
-        values = values[one_of_each(names, seed=seed)]
+        values = values[one_of_each(group_numbers(groups, len(values), "stranger"), seed=seed)]
     limit = tolerance_limit(-values, share=false_accept, confidence=confidence, noun="strangers")
     threshold = -limit.threshold
     return StrangerCertificate(
@@ -101,7 +89,6 @@ def certify_strangers(
         coverage=float((doubts < threshold).mean()),
         known=len(doubts),
         strangers=limit.values,
-        valid_for=valid_for,
     )
 
 

@@ -10,7 +10,6 @@ values that are, whatever the values themselves say.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
-from probmetric.trust.certificates import CertificateError, errors_allowed, upper_bound
+from probmetric.trust.certificates import CertificateError, check_shares, errors_allowed, least_tested, upper_bound
 
 Ints = NDArray[np.int64]
 
@@ -40,27 +39,6 @@ class Limit:
     allowed: int
 
 
-def least_values(share: float, confidence: float) -> int:
-    """Return the fewest values that can give a limit for `share`.
-
-    Examples:
-        >>> least_values(0.01, 0.9)
-        230
-    """
-    return math.ceil(math.log1p(-confidence) / math.log1p(-share))
-
-
-def check_shares(**shares: float) -> None:
-    """Refuse a risk or confidence that is no share.
-
-    Raises:
-        CertificateError: one is not strictly between 0 and 1.
-    """
-    for name, value in shares.items():
-        if not 0 < value < 1:
-            raise CertificateError(f"{name} is {value:g}; expected a share between 0 and 1, such as 0.01 or 0.9.")
-
-
 def tolerance_limit(values: Any, *, share: float, confidence: float, noun: str = "values") -> Limit:
     """Return the lowest order statistic of `values` (n,) that at most `share` of new values exceeds.
 
@@ -80,13 +58,13 @@ def tolerance_limit(values: Any, *, share: float, confidence: float, noun: str =
     """
     check_shares(share=share, confidence=confidence)
     ordered = np.sort(arrays.vector(values, noun))[::-1]
-    count, needed = len(ordered), least_values(share, confidence)
+    count, needed = len(ordered), least_tested(share, confidence)
     if count < needed:
         raise CertificateError(
             f"{count} {noun}; a share of {share:g} at confidence {confidence:g} needs at least {needed}. Collect more, "
             "or ask for a larger share or a lower confidence."
         )
-    allowed = int(errors_allowed(count, share, 1 - confidence)[-1])
+    allowed = int(errors_allowed(np.array([count]), share, 1 - confidence)[0])
     return Limit(float(ordered[allowed]), upper_bound(allowed, count, confidence), count, allowed)
 
 
@@ -111,9 +89,9 @@ def disjoint_pairs(identities: Any, *, seed: int = 0) -> Ints:
     degree = np.bincount(numbers.ravel())
     chance = np.random.default_rng(seed).random(len(values))
     taken = np.zeros(len(degree), dtype=bool)
-    rows = []
-    for row in np.lexsort((chance, degree[numbers].sum(axis=1))).tolist():
-        first, second = numbers[row]
+    rows: list[int] = []
+    order = np.lexsort((chance, degree[numbers].sum(axis=1)))
+    for row, (first, second) in zip(order.tolist(), numbers[order].tolist(), strict=True):
         if not taken[first] and not taken[second]:
             taken[first] = taken[second] = True
             rows.append(row)

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from probmetric.metrics.calibration import calibration_error
 from probmetric.metrics.correlation import spearman
 from probmetric.metrics.ood import auroc
-from probmetric.trust.answers import LEAST, Answers
-from probmetric.trust.p_right import cross_fitted, p_right_metrics
+from probmetric.trust.answers import Answers, cross_fitted_free
+from probmetric.trust.p_right import p_right_metrics
 
 Doubles = NDArray[np.float64]
 
@@ -37,11 +37,9 @@ class Truth:
     classes: NDArray[np.int64]
 
     def of(self, labels: Any) -> Doubles:
-        """P(class of `labels` (Q,) | image) (Q,); 0 for a class without a column."""
-        asked = np.asarray(labels)
-        place = np.searchsorted(self.classes, asked).clip(max=len(self.classes) - 1)
-        found = self.posterior[np.arange(len(asked)), place]
-        return np.where(self.classes[place] == asked, found, 0.0)
+        """Return P(class of `labels` (Q,) | image) (Q,); 0 for a class without a column."""
+        place = np.searchsorted(self.classes, labels).clip(max=len(self.classes) - 1)
+        return np.where(self.classes[place] == labels, self.posterior[np.arange(len(place)), place], 0.0)
 
     @property
     def entropy(self) -> Doubles:
@@ -50,27 +48,21 @@ class Truth:
 
 
 def truth_metrics(answers: Answers, truth: Truth, *, seed: int = 0) -> dict[str, float]:
-    """`exact/...` of the module docstring for the answers to the same Q queries; what is not defined is left out."""
+    """Return `exact/...` of the module docstring for answers to the same Q queries; what is not defined is left out."""
     best = truth.posterior.max(axis=1)
     hit = truth.classes[truth.posterior.argmax(axis=1)] == answers.label
-    found = {
-        "exact/bayes_accuracy": float(best.mean()),
-        "exact/bayes_ece": calibration_error(np.minimum(best, 1.0), hit),
-        "exact/aleatoric_spearman": spearman(answers.own, truth.entropy),
+    metrics = {
+        "bayes_accuracy": float(best.mean()),
+        "bayes_ece": calibration_error(np.minimum(best, 1.0), hit),
+        "aleatoric_spearman": spearman(answers.own, truth.entropy),
     }
-    kept, right = answers.asked, answers.right[answers.asked]
-    if not answers.mixed or len(np.unique(answers.label[kept])) < LEAST:
-        return found
-    exact = truth.of(answers.match.classes[:, 0])[kept]
-    ceiling = auroc(-exact[right], -exact[~right])
-    found["exact/error_auroc"] = ceiling
-    found["exact/error_auroc_regret"] = ceiling - auroc(answers.own[kept][right], answers.own[kept][~right])
-    free = {name: values[kept] for name, values in answers.free.items()}
-    try:
-        stated = cross_fitted(free, right, answers.label[kept], seed=seed)
-    except ValueError:  # without one of the parts the others are all right, or all wrong
-        return found
-    found["exact/free_auroc_regret"] = ceiling - auroc(-stated[right], -stated[~right])
-    exact_loss = p_right_metrics(exact, right)["nll"]
-    found["exact/p_right_regret"] = p_right_metrics(stated, right)["nll"] - exact_loss
-    return {name: value for name, value in found.items() if math.isfinite(value)}
+    kept, stated = answers.asked, cross_fitted_free(answers, seed=seed)
+    right, exact = answers.right[kept], truth.of(answers.match.classes[:, 0])[kept]
+    if answers.told_apart:
+        ceiling = auroc(-exact[right], -exact[~right])
+        own = answers.own[kept]
+        metrics |= {"error_auroc": ceiling, "error_auroc_regret": ceiling - auroc(own[right], own[~right])}
+    if stated is not None:
+        metrics["free_auroc_regret"] = ceiling - auroc(-stated[right], -stated[~right])
+        metrics["p_right_regret"] = p_right_metrics(stated, right)["nll"] - p_right_metrics(exact, right)["nll"]
+    return {f"exact/{name}": value for name, value in metrics.items() if math.isfinite(value)}

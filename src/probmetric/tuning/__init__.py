@@ -27,8 +27,8 @@ def tuning_names(folder: Path = SEARCHES) -> list[str]:
 
 def load_tuning(name: str, folder: Path = SEARCHES) -> Tuning:
     """Read and validate search `name`; an unknown name is answered with the nearest."""
-    known = tuning_names(folder)
-    if name not in known:
-        raise ConfigError(f"unknown search {name!r}: {nearest(name, known)}")
+    names = tuning_names(folder)
+    if name not in names:
+        raise ConfigError(f"unknown search {name!r}: {nearest(name, names)}")
     tuning: Tuning = load(Tuning, folder / f"{name}.yaml")
     return tuning

@@ -32,8 +32,8 @@ def _value(trial: optuna.Trial, key: str, span: SearchRange) -> Any:
 
 def present_values(settings: RunSettings, ranges: Mapping[str, SearchRange]) -> dict[str, Any] | None:
     """The method's settings before tuning, as a first trial; None where one of them lies outside its range."""
-    found = {key: _present(settings, key) for key in ranges}
-    return found if all(_contains(ranges[key], value) for key, value in found.items()) else None
+    values = {key: _present(settings, key) for key in ranges}
+    return values if all(_contains(ranges[key], value) for key, value in values.items()) else None
 
 
 def _present(settings: RunSettings, key: str) -> Any:

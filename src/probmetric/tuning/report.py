@@ -44,39 +44,39 @@ def write_studies(search: Search, name: str, *, folder: Path = EXPERIMENTS) -> l
     Raises:
         ConfigError: one that the search file has under `studies` is no experiment.
     """
-    found = {folder / f"{study}.yaml": content for study, content in studies(search, name).items()}
-    for path, content in found.items():
+    specs = {folder / f"{study}.yaml": content for study, content in studies(search, name).items()}
+    for path, content in specs.items():
         write_yaml(path, content)
-    return list(found)
+    return list(specs)
 
 
 def studies(search: Search, name: str) -> dict[str, dict[str, Any]]:
     """The experiments of a search by name, `tuned` and `untuned` replaced by the methods they stand for."""
     tuned = [*search.spec.methods, *search.spec.posteriors]
     names = {"untuned": tuned, "tuned": [_name(search, method, name) for method in tuned]}
-    found = {}
+    specs = {}
     for study, content in search.spec.studies.items():
         blocks = [
-            grid | {"methods": [found for method in grid["methods"] for found in names.get(method, [method])]}
+            grid | {"methods": [specs for method in grid["methods"] for specs in names.get(method, [method])]}
             for grid in content["runs"]
         ]
-        found[study] = content | {"runs": blocks}
-        parse(Experiment, found[study], f"{name}: studies.{study}")
-    return found
+        specs[study] = content | {"runs": blocks}
+        parse(Experiment, specs[study], f"{name}: studies.{study}")
+    return specs
 
 
 def tuned_methods(search: Search, name: str) -> dict[str, Any]:
     """Method name -> definition with the chosen settings, as they stand in a methods file."""
-    found = {}
+    methods = {}
     for method in search.spec.methods:
         best = search.best(method)
         if best is not None:
-            found[_name(search, method, name)] = _tuned(search, method, best)
+            methods[_name(search, method, name)] = _tuned(search, method, best)
     for method in search.spec.posteriors:
         base = _name(search, str(search.methods[method].base), name)
-        if base in found:
-            found[_name(search, method, name)] = _posterior(search, method, base)
-    return found
+        if base in methods:
+            methods[_name(search, method, name)] = _posterior(search, method, base)
+    return methods
 
 
 def _name(search: Search, method: str, name: str) -> str:
@@ -85,8 +85,8 @@ def _name(search: Search, method: str, name: str) -> str:
 
 def _posterior(search: Search, method: str, base: str) -> dict[str, Any]:
     """A method without training of its own, on the tuned one of its base."""
-    own = search.methods[method].model_dump(mode="json", exclude_defaults=True)
-    return own | {"base": base, "label": f"{_label(search, method)} (tuned)"}
+    definition = search.methods[method].model_dump(mode="json", exclude_defaults=True)
+    return definition | {"base": base, "label": f"{_label(search, method)} (tuned)"}
 
 
 def _tuned(search: Search, method: str, best: Trial) -> dict[str, Any]:
@@ -161,11 +161,11 @@ def _draw_history(search: Search, path: Path) -> None:
         named = [_label(search, method) for method in search.trials]
         figure, axes = _style.grid(1, 1, panel_height=3.0, named=named)
         axis = axes[0][0]
-        known = _style.looks(search.trials)
+        looks = _style.looks(search.trials)
         for method, trials in search.trials.items():
             values = [trial.objective if trial.objective is not None else float("nan") for trial in trials]
             spent = [(place + 1) * len(search.spec.seeds) for place in range(len(values))]
-            look = known[method]
+            look = looks[method]
             axis.plot(spent, values, "o", color=look.colour, markersize=3, alpha=0.5)
             axis.plot(spent, _best_so_far(values), color=look.colour, linestyle=look.dash, label=_label(search, method))
         brief = f" after {search.spec.halving.epochs} epochs" if search.spec.halving else ""

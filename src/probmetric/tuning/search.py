@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from probmetric.config import ConfigError, Method, Params, SearchRange, Tuning
 from probmetric.errors import ProbMetricError
-from probmetric.planning.expansion import resolve
+from probmetric.planning.expansion import Point, resolve
 from probmetric.planning.experiments import PRESET
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.names import RESULTS
@@ -93,8 +93,8 @@ class Search:
         self._studies = {name: self._study(name) for name in self.spec.methods}
         for start in range(0, self.spec.trials, self.spec.batch):
             size = min(self.spec.batch, self.spec.trials - start)
-            asked = [(name, self._studies[name].ask()) for name in self.spec.methods for _ in range(size)]
-            planned = [(name, trial, suggest(trial, self.ranges[name])) for name, trial in asked]
+            drawn = [(name, self._studies[name].ask()) for name in self.spec.methods for _ in range(size)]
+            planned = [(name, trial, suggest(trial, self.ranges[name])) for name, trial in drawn]
             runs = {
                 (name, trial.number): self._runs(name, {**values, **self._brief}) for name, trial, values in planned
             }
@@ -149,15 +149,14 @@ class Search:
         return dict(ranges)
 
     def _resolve(self, name: str, values: Mapping[str, Any], seed: int) -> Run:
-        return resolve(
-            self.params,
-            self.methods,
+        point = Point(
             dataset=self.spec.dataset,
             noise=self.spec.noise,
             method=name,
             seed=seed,
             overrides=dict(self.spec.set) | dict(values),
         )
+        return resolve(self.params, self.methods, point)
 
     @property
     def _brief(self) -> Mapping[str, Any]:
@@ -193,8 +192,8 @@ class Search:
     def _trained(self, runs: Sequence[Run]) -> tuple[tuple[str, ...], float | None, float]:
         """Names of `runs`, the mean of their validation metrics (None unless all have one) and seconds of training."""
         folders = [RunFolder.named(run.name, self.results) for run in runs]
-        found = [validation_metric(folder) for folder in folders]
-        reached = [value for value in found if value is not None]
+        values = [validation_metric(folder) for folder in folders]
+        reached = [value for value in values if value is not None]
         objective = fmean(reached) if len(reached) == len(runs) else None
         return tuple(run.name for run in runs), objective, sum(map(training_seconds, folders))
 
@@ -213,14 +212,14 @@ class Search:
             )
 
     def _require_some_success(self, count: int) -> None:
-        if all(trial.objective is None for found in self.trials.values() for trial in found):
+        if all(trial.objective is None for trials in self.trials.values() for trial in trials):
             run = next(iter(self.trials.values()))[0].runs[0]
             raise TuningError(f"none of the first {count} trial(s) could be trained; see logs/run/{run}.log.")
 
 
-def _distinct(found: Iterable[Sequence[Run]]) -> list[Run]:
+def _distinct(lists: Iterable[Sequence[Run]]) -> list[Run]:
     """The runs of several lists, each once."""
-    return list({run.name: run for runs in found for run in runs}.values())
+    return list({run.name: run for runs in lists for run in runs}.values())
 
 
 def training_seconds(run: RunFolder) -> float:
@@ -230,5 +229,5 @@ def training_seconds(run: RunFolder) -> float:
 
 def validation_metric(run: RunFolder) -> float | None:
     """Best validation metric in a run's history; None if training did not finish or never validated."""
-    found = [value for row in run.history if (value := row.get("val_metric")) is not None]
-    return max((value for value in found if math.isfinite(value)), default=None)
+    values = [value for row in run.history if (value := row.get("val_metric")) is not None]
+    return max((value for value in values if math.isfinite(value)), default=None)

@@ -11,6 +11,11 @@ from probmetric.runs.made import Judge
 from probmetric.runs.plan import Run
 from probmetric.tuning.search import TuningError
 
+AGAIN = (
+    "Run the command again. If the message names a lock, a workflow is running in this folder, or one was killed: when "
+    "none is running, `snakemake --unlock`, then the command again."
+)
+
 
 def build_studies(names: Sequence[str], options: Sequence[str] = ()) -> None:
     """Have Snakemake build the experiments `names`, from data to report, one after the other; called again it goes on.
@@ -24,9 +29,7 @@ def build_studies(names: Sequence[str], options: Sequence[str] = ()) -> None:
             _check_not_stopped(status)
             incomplete.append(name)
     if incomplete:
-        raise TuningError(
-            f"not complete: {', '.join(incomplete)}; Snakemake's messages are above. Run the command again."
-        )
+        raise TuningError(f"not complete: {', '.join(incomplete)}; Snakemake's messages are above. {AGAIN}")
 
 
 def train_runs(runs: Sequence[Run], options: Sequence[str] = ()) -> None:
@@ -47,7 +50,7 @@ def train_runs(runs: Sequence[Run], options: Sequence[str] = ()) -> None:
     status = call(["snakemake", "--keep-going", *options, "--config", *chosen])
     _check_not_stopped(status)
     if status and not any(RunFolder.named(name).history_file.exists() for name in waiting):
-        raise TuningError("no run of this batch could be trained; Snakemake's message is above. Run the command again.")
+        raise TuningError(f"no run of this batch could be trained; Snakemake's message is above. {AGAIN}")
 
 
 def _check_not_stopped(status: int) -> None:

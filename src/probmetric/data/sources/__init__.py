@@ -11,13 +11,15 @@ from probmetric.lazy import exported
 from probmetric.registry import Registry
 
 if TYPE_CHECKING:
-    from probmetric.data.sources._base import RawFile, RawFiles, Source, Table, check_counts
+    from probmetric.data.sources._base import RawFile, RawFiles, Source, Table, check_counts, options
 
 REGISTRY = Registry(
     "dataset", "probmetric.data.sources", constants=("closed_set", "counts", "needs_raw", "view", "views")
 )
 register, list_datasets = REGISTRY.register, REGISTRY.names
 
-__all__ = ["REGISTRY", "RawFile", "RawFiles", "Source", "Table", "check_counts", "list_datasets", "register"]
+__all__ = ["REGISTRY", "RawFile", "RawFiles", "Source", "Table", "check_counts", "list_datasets", "options", "register"]
 
-__getattr__ = exported(__name__, dict.fromkeys(("RawFile", "RawFiles", "Source", "Table", "check_counts"), "_base"))
+__getattr__ = exported(
+    __name__, dict.fromkeys(("RawFile", "RawFiles", "Source", "Table", "check_counts", "options"), "_base")
+)

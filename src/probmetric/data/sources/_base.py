@@ -25,13 +25,12 @@ class Table:
     Attributes:
         columns: name -> array (N,). Required: path, label (0-based and contiguous over all classes),
             class_name, split (train, val or test); anything else becomes an extra manifest column.
-        image: row -> pixels (H, W, C) uint8, or a `Stored` image.
+        image: row -> pixels (H, W, C) uint8, or a `Stored` image; with a method `part` it is worth several processes.
         protocol: `open_set` (splits disjoint in class) or `closed_set` (splits disjoint in image).
         description: where the images come from, for summary.json.
         notes: decisions taken while reading (images left out and why), listed in summary.json.
         facts: further entries of summary.json.
         pairs: rows of two test images and whether they show the same, to be told apart in evaluation.
-        parallel: `image` can be pickled and is worth several processes.
         on_error: what is done with images that cannot be read: `raise` an error that names them all, or `skip` them.
     """
 
@@ -42,12 +41,13 @@ class Table:
     notes: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     pairs: Sequence[tuple[int, int, bool]] = ()
-    parallel: bool = False
     on_error: Literal["raise", "skip"] = "raise"
 
 
 class Source(ABC):
-    """A dataset that can be prepared. Its options are the keyword arguments of its `__init__`.
+    """A dataset that can be prepared.
+
+    Its options are the keyword arguments of its `__init__`: as a rule the fields of a frozen, keyword-only dataclass.
 
     Attributes:
         files: the archives or files it is published as; empty if it needs none.
@@ -55,7 +55,8 @@ class Source(ABC):
         homes: where file names are shared with another dataset, the subfolders of `data/raw` that are searched.
         where: where people usually get it.
         needs_raw: whether it reads whatever folder a dataset names as `raw`.
-        counts: published numbers, `images`, `classes`, and images per split.
+        counts: published numbers: `images`, `classes`, `training` (with validation) and `test` images,
+            `training_classes`, `test_classes`.
         closed_set: whether every class is in every split; a mapping if that depends on options.
         view: `name` and options of the view of its images, see `data.views`; empty leaves that to their sizes.
         views: the same for the recipes of single papers (`training.augment`), where they differ.
@@ -73,7 +74,7 @@ class Source(ABC):
 
     @classmethod
     def alternatives(cls) -> list[list[str]]:
-        """Sets of raw files one of which is needed; `a|b` is satisfied by either. Empty for embedded datasets."""
+        """Return sets of raw files one of which is needed, none for embedded datasets; either will do of `a|b`."""
         if not cls.files:
             return []
         first = "|".join([cls.files[0].name, *cls.folders])
@@ -90,27 +91,32 @@ class Source(ABC):
         """
 
     def raw_files(self, files: RawFiles) -> tuple[Path, Sequence[str]]:
-        """The folder of the user's own files it reads, and their paths below it: when they change it is prepared again.
+        """Return the folder of the user's own files it reads, and their paths below it: a change has it prepared again.
 
         None for published archives, which have digests of their own (`data.raw`), and for what is generated.
         """
         return Path(), ()
 
 
+def options(**values: Any) -> dict[str, Any]:
+    """Return class constants by name: of a view, of views, of published numbers."""
+    return values
+
+
 def _plain_too(name: str) -> str:
-    """A gzipped file is as good unpacked."""
+    """Return `a|b` for a gzipped file, which is as good unpacked."""
     return f"{name}|{name.removesuffix('.gz')}" if name.endswith(".gz") else name
 
 
-def check_counts(files: RawFiles, expected: Mapping[str, int], found: Mapping[str, int]) -> None:
-    """Compare what was found with the published numbers; with `subset` differences are only noted."""
-    wrong = {key: (found[key], number) for key, number in expected.items() if found[key] != number}
-    if not wrong:
-        return
-    text = ", ".join(f"{key} {have:,} instead of {want:,}" for key, (have, want) in wrong.items())
-    if not files.subset:
+def check_counts(files: RawFiles, expected: Mapping[str, int], counts: Mapping[str, int]) -> None:
+    """Compare `counts` with the published numbers; with `subset` differences are only noted."""
+    wrong = [
+        f"{key.replace('_', ' ')} {counts[key]:,} instead of {n:,}" for key, n in expected.items() if counts[key] != n
+    ]
+    if wrong and not files.subset:
         raise DataError(
-            f"{files.name}: {text}. The data are incomplete or another version; get them again, or set the option "
-            "subset: true to work with what is there."
+            f"{files.name}: {', '.join(wrong)}. The data are incomplete or another version; get them again, or set the "
+            "option subset: true to work with what is there."
         )
-    files.notes.append(f"a subset of the published data: {text}")
+    if wrong:
+        files.notes.append(f"a subset of the published data: {', '.join(wrong)}")

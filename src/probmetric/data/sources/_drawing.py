@@ -18,71 +18,56 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from probmetric.data.sources._faces import Glyph
+from probmetric.data.sources._faces import Glyphs
 
 SIZE = 32
 STRENGTHS = ("warp", "noise", "blur", "occlusion")
 _KNOTS = 4
 
 
-@dataclass(frozen=True)
-class Strengths:
-    """How much an image was distorted, each in [0, 1]."""
-
-    warp: float
-    noise: float
-    blur: float
-    occlusion: float
-
-    @property
-    def distortion(self) -> float:
-        """Root mean square of the strengths."""
-        return float(np.sqrt(np.mean([getattr(self, name) ** 2 for name in STRENGTHS])))
-
-
-def draw_strengths(rng: np.random.Generator, worst: float = 1.0) -> Strengths:
-    """Strengths u v of one image; `worst` caps the severity u."""
+def draw_strengths(rng: np.random.Generator, worst: float = 1.0) -> np.ndarray:
+    """Draw strengths u v (4,) of one image, in the order of `STRENGTHS`; `worst` caps the severity u."""
     severity, *shares = rng.random(5)
-    return Strengths(*(float(worst * severity * share) for share in shares))
+    return np.array([worst * severity * share for share in shares])
 
 
-def distort(mask: np.ndarray, strengths: Strengths, rng: np.random.Generator) -> np.ndarray:
+def distort(mask: np.ndarray, strengths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Render one image.
 
     Args:
         mask: the glyph's ink, square (S, S) uint8.
-        strengths: how much to distort it.
+        strengths: how much to distort it, in the order of `STRENGTHS` (4,).
         rng: the image's own generator.
 
     Returns:
         (32, 32) uint8, light ink on a dark ground.
     """
-    image = _warp(mask / 255.0, strengths.warp, rng)
-    image = _blur(image, 0.35 + 1.6 * strengths.blur)
+    warp, noise, blur, occlusion = strengths.tolist()
+    image = _warp(mask / 255.0, warp, rng)
+    image = _blur(image, 0.35 + 1.6 * blur)
     ground, ink = 0.25 * rng.random(), 0.55 + 0.45 * rng.random()
     image = ground + (ink - ground) * image
-    image = _occlude(image, 0.3 * strengths.occlusion, rng)
-    image = image + 0.25 * strengths.noise * _normal(rng, (SIZE, SIZE))
+    image = _occlude(image, 0.3 * occlusion, rng)
+    image = image + 0.25 * noise * _normal(rng, (SIZE, SIZE))
     return np.rint(255 * np.clip(image, 0.0, 1.0)).astype(np.uint8)
 
 
 def _symmetric(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Uniform on (-1, 1)."""
+    """Draw uniformly on (-1, 1)."""
     return 2.0 * rng.random(shape) - 1.0
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Standard normal by Box-Muller, so that it depends on the uniform stream alone."""
+    """Draw standard normal numbers by Box-Muller, so that it depends on the uniform stream alone."""
     radius = np.sqrt(-2.0 * np.log1p(-rng.random(shape)))
     return radius * np.cos(2.0 * np.pi * rng.random(shape))
 
 
 def _cubic_basis() -> np.ndarray:
-    """Catmull-Rom weights (SIZE, KNOTS) of a coarse grid at every pixel, ends clamped."""
+    """Return Catmull-Rom weights (SIZE, KNOTS) of a coarse grid at every pixel, ends clamped."""
     weights = np.zeros((SIZE, _KNOTS))
     for pixel, position in enumerate(np.linspace(0.0, _KNOTS - 1.0, SIZE)):
         base = min(int(position), _KNOTS - 2)
@@ -119,7 +104,7 @@ def _warp(mask: np.ndarray, strength: float, rng: np.random.Generator) -> np.nda
 
 
 def _blur(image: np.ndarray, sigma: float) -> np.ndarray:
-    """Gaussian blur of a (32, 32) image as two products with a banded matrix; the border is extended."""
+    """Blur a (32, 32) image by a Gaussian, as two products with a banded matrix; the border is extended."""
     position = np.arange(SIZE)
     kernel = np.exp(-0.5 * ((position[:, None] - position[None]) / sigma) ** 2)
     kernel /= kernel.sum(axis=1, keepdims=True)
@@ -138,7 +123,7 @@ def _occlude(image: np.ndarray, area: float, rng: np.random.Generator) -> np.nda
 
 
 def draw_images(
-    glyphs: dict[tuple[str, str], Glyph], characters: Sequence[str], per_class: int, seed: int, worst: float
+    glyphs: Glyphs, characters: Sequence[str], per_class: int, seed: int, worst: float
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Draw `per_class` images of every character.
 
@@ -147,7 +132,7 @@ def draw_images(
     changes no other image.
 
     Args:
-        glyphs: (face, character) -> glyph.
+        glyphs: (face, character) -> ink.
         characters: the classes, in label order.
         per_class: images per class.
         seed: seed of the data set.
@@ -160,28 +145,19 @@ def draw_images(
     faces: dict[str, list[str]] = {}
     for face, character in glyphs:
         faces.setdefault(character, []).append(face)
-    images, rows = [], []
+    images, drawn, rows = [], [], []
     for label, character in enumerate(characters):
         code = ord(character)
         start = int(np.random.default_rng([seed, code]).random() * len(faces[character]))
         for number in range(per_class):
             face = faces[character][(start + number) % len(faces[character])]
             rng = np.random.default_rng([seed, code, number])
-            strengths = draw_strengths(rng, worst)
-            images.append(distort(glyphs[face, character].mask, strengths, rng))
-            rows.append((f"U+{code:04X}/{number:03d}-{face}.png", label, character, face, strengths))
-    return np.stack(images)[..., None], _columns(rows)
-
-
-def _columns(rows: list[tuple[str, int, str, str, Strengths]]) -> dict[str, np.ndarray]:
-    paths, labels, characters, faces, strengths = zip(*rows, strict=True)
-    columns = {
-        "path": np.array(paths),
-        "label": np.array(labels, dtype=np.int64),
-        "class_name": np.array([unicodedata.name(character) for character in characters]),
-        "character": np.array(characters),
-        "font": np.array(faces),
-    }
-    columns |= {name: np.array([getattr(s, name) for s in strengths]) for name in STRENGTHS}
-    columns["distortion"] = np.array([s.distortion for s in strengths])
-    return columns
+            drawn.append(draw_strengths(rng, worst))
+            images.append(distort(glyphs[face, character], drawn[-1], rng))
+            rows.append((f"U+{code:04X}/{number:03d}-{face}.png", label, unicodedata.name(character), character, face))
+    names = ("path", "label", "class_name", "character", "font")
+    columns = {name: np.array(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
+    strengths = np.stack(drawn)
+    columns |= dict(zip(STRENGTHS, strengths.T, strict=True))
+    columns["distortion"] = np.sqrt(np.mean(strengths**2, axis=1))
+    return np.stack(images)[..., None], columns

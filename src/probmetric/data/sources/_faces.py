@@ -15,7 +15,6 @@ import functools
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,13 +33,8 @@ BOX = 24
 REACH, STRAY, SHARE = 1.5, 0.03, 0.25
 
 
-@dataclass(frozen=True)
-class Glyph:
-    """One character in one face: `mask` (PIXELS, PIXELS) uint8, its ink, centred and scaled to the square."""
-
-    character: str
-    face: str
-    mask: np.ndarray
+Glyphs = dict[tuple[str, str], np.ndarray]
+"""(face, character) -> its ink (PIXELS, PIXELS) uint8, centred and scaled to the square."""
 
 
 @functools.cache
@@ -53,28 +47,29 @@ def _font_folder() -> str:
     return f"{matplotlib.get_data_path()}/fonts/ttf"
 
 
-def render(characters: Iterable[str], faces: Sequence[str]) -> dict[tuple[str, str], Glyph]:
-    """Rasterise every character in every face that has it: (face, character) -> glyph.
+def render(characters: Iterable[str], faces: Sequence[str]) -> Glyphs:
+    """Rasterise every character in every face that has it: (face, character) -> ink.
 
     A face has a character if its character map leads to a glyph other than `.notdef` that has ink.
     """
     folder = _font_folder()
     from matplotlib.ft2font import FT2Font, LoadFlags
 
-    wanted, found = sorted(characters), {}
+    glyphs: Glyphs = {}
+    wanted = sorted(characters)
     for face in faces:
         font = FT2Font(f"{folder}/{face}.ttf")
         font.set_size(PIXELS, 72)
-        known = font.get_charmap()
+        codes = font.get_charmap()
         for character in wanted:
-            if known.get(ord(character), 0) == 0 or (face in LATIN_FACES and not character.isascii()):
+            if codes.get(ord(character), 0) == 0 or (face in LATIN_FACES and not character.isascii()):
                 continue
             font.set_text(character, 0.0, flags=LoadFlags.NO_HINTING)
             font.draw_glyphs_to_bitmap(antialiased=True)
             mask = fit(np.array(font.get_image()), PIXELS)
             if mask is not None:
-                found[face, character] = Glyph(character, face, mask)
-    return found
+                glyphs[face, character] = mask
+    return glyphs
 
 
 def fit(ink: np.ndarray, side: int) -> np.ndarray | None:
@@ -95,23 +90,23 @@ def fit(ink: np.ndarray, side: int) -> np.ndarray | None:
 
 
 def letters(blocks: Iterable[tuple[int, int]], extra: str = "") -> list[str]:
-    """Letters of the code-point ranges (ends included) and of `extra`, without those that carry an accent."""
+    """Return letters of the code-point ranges (ends included) and of `extra`, without those that carry an accent."""
     every = [chr(code) for first, last in blocks for code in range(first, last + 1)] + list(extra)
     kept = {c for c in every if unicodedata.category(c) in ("Lu", "Ll", "Lo") and not unicodedata.decomposition(c)}
     return sorted(kept)
 
 
 def in_faces(glyphs: Iterable[tuple[str, str]], fewest: int) -> list[str]:
-    """The characters that at least `fewest` faces have, in code-point order; `glyphs` are (face, character)."""
+    """Return the characters that at least `fewest` faces have, in code-point order; `glyphs` are (face, character)."""
     faces = Counter(character for _, character in glyphs)
     return sorted(character for character, count in faces.items() if count >= fewest)
 
 
-def alike(glyphs: dict[tuple[str, str], Glyph], characters: Sequence[str]) -> np.ndarray:
-    """Which characters are visually identical, by the rule in the module docstring.
+def alike(glyphs: Glyphs, characters: Sequence[str]) -> np.ndarray:
+    """Say which characters are visually identical, by the rule in the module docstring.
 
     Args:
-        glyphs: (face, character) -> glyph.
+        glyphs: (face, character) -> ink.
         characters: the n characters to compare.
 
     Returns:
@@ -125,7 +120,7 @@ def alike(glyphs: dict[tuple[str, str], Glyph], characters: Sequence[str]) -> np
         rows = np.array([i for i, c in enumerate(characters) if (face, c) in glyphs])
         if not len(rows):
             continue
-        ink = np.stack([_small(glyphs[face, characters[i]].mask) for i in rows])
+        ink = np.stack([_small(glyphs[face, characters[i]]) for i in rows])
         far = np.stack([distance_transform_edt(~mask) > REACH for mask in ink]).reshape(len(rows), -1)
         flat = ink.reshape(len(rows), -1)
         stray = flat.astype(np.float64) @ far.astype(np.float64).T / flat.sum(axis=1, keepdims=True)
@@ -135,7 +130,7 @@ def alike(glyphs: dict[tuple[str, str], Glyph], characters: Sequence[str]) -> np
 
 
 def _small(mask: np.ndarray) -> np.ndarray:
-    """Ink (BOX, BOX) bool of a glyph's square; at least one pixel is set."""
+    """Return the ink (BOX, BOX) bool of a glyph's square; at least one pixel is set."""
     from PIL import Image
 
     values = np.asarray(Image.fromarray(mask).resize((BOX, BOX), Image.Resampling.BOX))
@@ -143,7 +138,7 @@ def _small(mask: np.ndarray) -> np.ndarray:
 
 
 def distinct(characters: Sequence[str], same: np.ndarray) -> list[str]:
-    """First character, in the order given, of every group that looks alike.
+    """Return the first character, in the order given, of every group that looks alike.
 
     Args:
         characters: n characters.

@@ -14,37 +14,39 @@ Protocols of the open-set datasets with C1 training and C2 test classes:
 Views: `standard` crops 8-100 % of the area to 224 and flips, and evaluates 256 -> central 224; `vmf` crops 16-100 %,
 with colour jitter on birds and cars and square resizing on cars and products; `lam` is standard at 227 pixels (the
 code; the text says 224), street scenes resized to 224 x 224 without crop or flip.
-"""
 
-from __future__ import annotations
+Annotations are not postponed here: a source inherits options of other modules with their ranges.
+"""
 
 import itertools
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
 from probmetric.data.decode import Mode, as_png, decode, plain_jpeg_shape
 from probmetric.data.image_file import Stored
-from probmetric.data.manifest import DataError, OptionError, text
+from probmetric.data.manifest import DataError, refusing, text
 from probmetric.data.near import mark_of
+from probmetric.data.raw import RawFiles
+from probmetric.data.sources._base import Source, Table, check_counts, options
 from probmetric.data.splits import hold_out_classes
-from probmetric.registry import Range
+from probmetric.registry import CountOrZero, Range
 
 SplitProtocol = Literal["standard", "mlrc", "vmf", "lam"]
 Store = Literal["pixels", "files"]
 FOLDS = 4
 Fold = Annotated[int, Range(low=0, high=FOLDS - 1)]
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 VMF_SCALE = (0.16, 1.0)
-LAM_VIEW: dict[str, Any] = {"name": "photos", "size": 227, "resize": 256}
+LAM_VIEW = options(name="photos", size=227, resize=256)
 
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """row -> image, from files; picklable, so that several processes can decode.
+    """Reader of row -> image, from files; picklable, so that several processes can decode.
 
     Attributes:
         root: folder the paths are relative to.
@@ -66,17 +68,15 @@ class ImageFiles:
     def __call__(self, row: int) -> Stored:
         """Read image `row`."""
         path = f"{self.root}/{text(self.paths[row])}"  # a Path each costs as much as hashing the file
-        try:
+        with refusing(f"{path} cannot be read", "the dataset is incomplete", OSError):
             data = _content(path)
-        except OSError as error:
-            raise DataError(f"{path} cannot be read ({error.strerror}); the dataset is incomplete.") from error
         if self.store == "files":
             return self._as_file(data, path)
         pixels, remarks = decode(data, path, mode=self.mode, shorter_side=self.shorter_side or None)
         return Stored(pixels, _shape(pixels), remarks, mark_of(pixels) if self.marked else b"")
 
-    def part(self, rows: range) -> ImageFiles:
-        """The reader of these rows alone."""
+    def part(self, rows: range) -> "ImageFiles":
+        """Return the reader of these rows alone."""
         return replace(self, paths=self.paths[rows.start : rows.stop])
 
     def _as_file(self, data: bytes, path: str) -> Stored:
@@ -102,50 +102,77 @@ def _shape(pixels: np.ndarray) -> tuple[int, int, int]:
     return height, width, channels
 
 
-@dataclass(frozen=True)
-class Photographs:
-    """What the datasets of photographs let their user choose.
+@dataclass(frozen=True, kw_only=True)
+class Photographs(Source):
+    """A published dataset of photographs.
+
+    Attributes:
+        title: what summary.json calls it.
+        shorter_side: see `ImageFiles`.
+        store: see `ImageFiles`.
+        subset: work with what is there, which may be less than what was published.
+    """
+
+    title: ClassVar[str]
+    view = options(name="photos")
+
+    shorter_side: CountOrZero = 256
+    store: Store = "pixels"
+    subset: bool = False
+
+    def images(self, root: Path, paths: np.ndarray) -> ImageFiles:
+        """Return the reader of the colour images `paths` (N,) below `root`."""
+        return ImageFiles(root, paths, "RGB", self.shorter_side, self.store)
+
+    def table(
+        self, files: RawFiles, root: Path, columns: dict[str, np.ndarray], splits: Mapping[str, np.ndarray]
+    ) -> Table:
+        """Return the table of the images in `root` whose classes are in a split.
+
+        Args:
+            files: the raw files, for messages and notes.
+            root: folder of the images.
+            columns: `file` below `root`, label, class_name and any others (N,); `path`, where that is not the file.
+                Labels need not be contiguous.
+            splits: labels of `train`, `val` and `test`, later ones count.
+
+        Raises:
+            DataError: the numbers of images and classes are not the published ones.
+        """
+        label, paths = columns["label"], columns.pop("file")
+        trains = ~np.isin(label, splits["test"])
+        seen, unseen = (len(np.unique(label[part])) for part in (trains, ~trains))
+        counts = {"images": len(label), "training": int(trains.sum()), "test": int((~trains).sum())}
+        counts |= {"classes": seen + unseen, "training_classes": seen, "test_classes": unseen}
+        check_counts(files, self.counts, counts)
+        split = np.full(len(label), "", dtype="<U5")
+        for name, classes in splits.items():
+            split[np.isin(label, classes)] = name
+        used = split != ""
+        kept = {name: values[used] for name, values in ({"path": paths} | columns | {"split": split}).items()}
+        kept["label"] = np.unique(kept["label"], return_inverse=True)[1]
+        return Table(kept, self.images(root, paths[used]), "open_set", self.title)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZeroShot(Photographs):
+    """Photographs of which half the classes train and the others test.
 
     Attributes:
         protocol: named protocol, see the module docstring.
         fold: for `mlrc`, 0 to 3.
-        shorter_side: see `ImageFiles`.
-        store: see `ImageFiles`.
     """
 
     protocol: SplitProtocol = "standard"
-    fold: int = 0
-    shorter_side: int = 256
-    store: Store = "pixels"
+    fold: Fold = 0
 
-    def split(self, labels: np.ndarray, train: np.ndarray, test: np.ndarray, seed: int) -> np.ndarray:
-        """Split of every image (N,), see `open_set_splits`."""
-        return open_set_splits(labels, train, test, self.protocol, self.fold, seed)
-
-    def images(self, root: Path, paths: np.ndarray) -> ImageFiles:
-        """Colour images of the files `paths` (N,) below `root`."""
-        return ImageFiles(root, paths, "RGB", self.shorter_side, self.store)
-
-
-def open_set_counts(labels: np.ndarray, trains: np.ndarray) -> dict[str, int]:
-    """Numbers to compare with the published ones.
-
-    Args:
-        labels: class of every image (N,).
-        trains: whether the image belongs to the classes to train on (N,).
-    """
-    return {
-        "images": len(labels),
-        "classes": len(np.unique(labels)),
-        "train+val": int(trains.sum()),
-        "test": int((~trains).sum()),
-        "training classes": len(np.unique(labels[trains])),
-        "test classes": len(np.unique(labels[~trains])),
-    }
+    def splits(self, train: np.ndarray, test: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+        """Return the labels of each split, for classes to train on, in order (C1,), and to test on (C2,)."""
+        return {"train": train, "val": validation_classes(train, self.protocol, self.fold, seed), "test": test}
 
 
 def validation_classes(train: np.ndarray, protocol: SplitProtocol, fold: int, seed: int) -> np.ndarray:
-    """Training classes that validate, by the protocols in the module docstring.
+    """Return the training classes that validate, by the protocols in the module docstring.
 
     Args:
         train: training classes in order (C1,).
@@ -154,8 +181,6 @@ def validation_classes(train: np.ndarray, protocol: SplitProtocol, fold: int, se
         seed: for `standard` and `lam`.
     """
     if protocol == "mlrc":
-        if not 0 <= fold < FOLDS:
-            raise OptionError(f"fold is {fold}; allowed: 0 to {FOLDS - 1}.")
         return np.array_split(train, FOLDS)[fold]
     if protocol == "vmf":
         count = round(0.15 * len(train))
@@ -163,51 +188,11 @@ def validation_classes(train: np.ndarray, protocol: SplitProtocol, fold: int, se
     return hold_out_classes(train, 0.15, np.random.default_rng(seed))
 
 
-def open_set_splits(
-    labels: np.ndarray, train: np.ndarray, test: np.ndarray, protocol: SplitProtocol, fold: int, seed: int
-) -> np.ndarray:
-    """Split of every image.
-
-    Args:
-        labels: class of every image (N,).
-        train: classes to train on, in order.
-        test: classes to test on.
-        protocol: named protocol.
-        fold: for `mlrc`.
-        seed: seed of the validation classes.
-
-    Returns:
-        (N,) of train, val, test, or "" for images of neither.
-    """
-    val = validation_classes(train, protocol, fold, seed)
-    split = np.full(len(labels), "", dtype="<U5")
-    split[np.isin(labels, train)] = "train"
-    split[np.isin(labels, val)] = "val"
-    split[np.isin(labels, test)] = "test"
-    return split
-
-
-def only(columns: dict[str, np.ndarray], keep: np.ndarray) -> dict[str, np.ndarray]:
-    """Rows of `columns` where `keep` (N,) holds, labels renumbered to 0..C-1 in order."""
-    kept = {name: values[keep] for name, values in columns.items()}
-    kept["label"] = np.unique(kept["label"], return_inverse=True)[1].astype(np.int64)
-    return kept
-
-
 def strings(values: list[str]) -> np.ndarray:
-    """Object array of strings: repeated values share their memory."""
+    """Make an object array of strings: repeated values share their memory."""
     array = np.empty(len(values), dtype=object)
     array[:] = values
     return array
-
-
-def image_files(root: Path, pattern: str) -> list[Path]:
-    """Image files below `root` that match `pattern`, sorted; resource forks of macOS (`._x`) are none."""
-    found = (path for path in root.glob(pattern) if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file())
-    listed = sorted(path for path in found if not path.name.startswith("._"))
-    if not listed:
-        raise DataError(f"{root} holds no image ({', '.join(IMAGE_SUFFIXES)}); get the dataset again.")
-    return listed
 
 
 def existing(root: Path, paths: np.ndarray, name: str) -> None:
@@ -216,7 +201,7 @@ def existing(root: Path, paths: np.ndarray, name: str) -> None:
     absent: list[str] = []
     number = 0
     for folder, rows in itertools.groupby(order, lambda row: text(paths[row]).rpartition("/")[0]):
-        inside = _names(root / folder)
+        inside = names_in(root / folder)
         lacking = [path for path in (text(paths[row]) for row in rows) if path.rpartition("/")[2] not in inside]
         absent, number = [*absent, *lacking[:3]], number + len(lacking)
     if absent:
@@ -226,8 +211,8 @@ def existing(root: Path, paths: np.ndarray, name: str) -> None:
         )
 
 
-def _names(folder: Path) -> set[str]:
-    """The files of a folder, none if there is no such folder."""
+def names_in(folder: Path) -> set[str]:
+    """Return the files of a folder, none if there is no such folder."""
     try:
         with os.scandir(folder) as entries:
             return {entry.name for entry in entries if entry.is_file()}

@@ -8,6 +8,7 @@ entry listed twice. Every source reads its text through here, and `check_table` 
 from __future__ import annotations
 
 import csv
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,14 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probmetric.data.manifest import SPLITS, DataError, text
+from probmetric.data.manifest import SPLITS, DataError, is_utf8, refusing, text
+from probmetric.data.sources._files import strings
 from probmetric.io import check_readable
 
 if TYPE_CHECKING:
     from probmetric.data.sources._base import Table
 
 _DIGITS = re.compile(r"[0-9]{1,18}")
-_SHOWN = 80
+_SHOWN, BLOCK = 80, 2**10
+INCOMPLETE = "the dataset is incomplete, get it again"
 
 
 @dataclass(frozen=True)
@@ -35,18 +38,18 @@ class Row:
     cells: list[str]
 
     def bad(self, what: str) -> DataError:
-        """The error that this line is wrong: file, line, what, and the fix."""
+        """Make the error that this line is wrong: file, line, what, and the fix."""
         return bad_line(self.path, self.number, what)
 
     def whole(self, column: int, low: int = 0, high: int = 2**62) -> int:
-        """The cell as a whole number from `low` to `high`."""
+        """Return the cell as a whole number from `low` to `high`."""
         cell = self.cells[column]
         if not _DIGITS.fullmatch(cell) or not low <= int(cell) <= high:
             raise self.bad(f"{_short(cell)} is no whole number from {low} to {high:,}")
         return int(cell)
 
     def inside(self, column: int) -> str:
-        """The cell as a path that stays inside the dataset's folder."""
+        """Return the cell as a path that stays inside the dataset's folder."""
         cell = self.cells[column]
         if not stays_inside(cell):
             raise self.bad(f"the path {_short(cell)} leaves the dataset's folder")
@@ -54,12 +57,12 @@ class Row:
 
 
 def bad_line(path: Path, number: int, what: str) -> DataError:
-    """The error that line `number` of `path` is wrong."""
+    """Make the error that line `number` of `path` is wrong."""
     return DataError(f"{path}, line {number}: {what}; get the file again, or mend the line.")
 
 
 def stays_inside(path: str) -> bool:
-    """Whether a relative path leads to something below the folder it is relative to."""
+    """Say whether a relative path leads to something below the folder it is relative to."""
     parts = path.replace("\\", "/").split("/")
     return not (path == "" or parts[0] == "" or ".." in parts or PureWindowsPath(path).drive or "\0" in path)
 
@@ -67,7 +70,7 @@ def stays_inside(path: str) -> bool:
 def rows(
     path: Path, columns: int, *, separator: str | None = None, header: Sequence[str] = (), announced: bool = False
 ) -> list[Row]:
-    """Lines of a listing that are not blank, each of so many columns, at least one.
+    """Return the lines of a listing that are not blank, each of so many columns, at least one.
 
     Args:
         path: the file.
@@ -76,12 +79,12 @@ def rows(
         header: names the first line must hold.
         announced: the first line holds one number, which is the first row returned.
     """
-    found = [Row(path, number, line.split(separator)) for number, line in _lines(path) if line.strip()]
-    if header and (not found or found[0].cells != list(header)):
+    listed = [Row(path, number, line.split(separator)) for number, line in _lines(path) if line.strip()]
+    if header and (not listed or listed[0].cells != list(header)):
         raise DataError(
             f"{path} does not begin with the header {' '.join(header)!r}; it is another file, get it again."
         )
-    first, rest = ([found[0]] if announced and found else []), found[bool(header) or announced :]
+    first, rest = ([listed[0]] if announced and listed else []), listed[bool(header) or announced :]
     if not rest:
         raise DataError(f"{path} lists nothing; get it again.")
     if separator is None:
@@ -96,7 +99,7 @@ def _of_width(row: Row, columns: int) -> Row:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Number and text of every line."""
+    """Yield number and text of every line."""
     for number, line in enumerate(_content(path).split(b"\n"), start=1):
         try:
             yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r")
@@ -106,66 +109,109 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _content(path: Path) -> bytes:
     check_readable(path)
-    try:
+    with refusing(f"{path} cannot be read", INCOMPLETE, OSError):
         return path.read_bytes()
-    except OSError as error:
-        raise DataError(
-            f"{path} cannot be read ({error.strerror}); the dataset is incomplete, get it again."
-        ) from error
 
 
-def once(listed: Sequence[Row], key: Callable[[Row], Any]) -> None:
-    """Raise `DataError` at the second of two rows with one key."""
-    seen: dict[Any, int] = {}
+def once(listed: Sequence[Row], column: int) -> None:
+    """Raise `DataError` at the second of two rows with one cell in `column`."""
+    seen: dict[str, int] = {}
     for row in listed:
-        earlier = seen.setdefault(key(row), row.number)
+        earlier = seen.setdefault(row.cells[column], row.number)
         if earlier != row.number:
-            raise row.bad(f"{_short(str(key(row)))} is listed already in line {earlier}")
+            raise row.bad(f"{_short(row.cells[column])} is listed already in line {earlier}")
 
 
 def csv_lines(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """Number and cells of every line of a CSV file, the blank ones too; the number is that of its last line."""
+    """Yield number and cells of every line of a CSV file, the blank ones too; the number is that of its last line."""
     check_readable(path)
-    lines = None
+    number = 0
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with (
+            refusing(f"{path} cannot be read", INCOMPLETE, OSError),
+            path.open(newline="", encoding="utf-8-sig") as file,
+        ):
             lines = csv.reader(file, strict=True, delimiter=delimiter)
             for cells in lines:
-                yield lines.line_num, cells
-    except OSError as error:
-        raise DataError(
-            f"{path} cannot be read ({error.strerror}); the dataset is incomplete, get it again."
-        ) from error
+                number = lines.line_num
+                yield number, cells
     except UnicodeDecodeError:
         list(_lines(path))  # names the line
         raise
     except csv.Error as error:
-        number = lines.line_num if lines else 1
-        raise bad_line(path, number, f"no readable CSV from here on ({error})") from error
+        raise bad_line(path, number + 1, f"no readable CSV from here on ({error})") from error
+
+
+def csv_columns(
+    path: Path,
+    needed: Sequence[str] = (),
+    *,
+    optional: Sequence[str] = (),
+    delimiter: str = ",",
+    pack: Callable[[list[str]], np.ndarray] = strings,
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return the number of every line of a CSV file that is not blank (N,), and its cells by column (N,).
+
+    Args:
+        path: the file.
+        needed: names of columns; without any, all of them are returned.
+        optional: columns that are returned where the file has them.
+        delimiter: what stands between cells.
+        pack: makes an array of cells, some thousand at a time: a `str` each takes the most memory.
+    """
+    lines = ((number, cells) for number, cells in csv_lines(path, delimiter) if cells)
+    head = next(lines, (1, []))[1]
+    lacking = [name for name in needed if name not in head]
+    if lacking:
+        raise DataError(f"{path} has no column {lacking}; found {head}.")
+    if len(set(head)) < len(head):
+        raise DataError(f"{path}: a column is named twice in {', '.join(head)}; rename it.")
+    names = [name for name in head if not needed or name in (*needed, *optional)]
+    places = [head.index(name) for name in names]
+    blocks = [[np.empty(0, dtype=np.int64), *(pack([]) for _ in names)]]
+    while rows := list(itertools.islice(lines, BLOCK)):
+        for number, cells in rows:
+            if len(cells) != len(head):
+                raise bad_line(path, number, f"{len(cells)} of {len(head)} columns")
+        packed = (pack([cells[place] for _, cells in rows]) for place in places)
+        blocks.append([np.array([number for number, _ in rows]), *packed])
+    numbers, *columns = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    return numbers, dict(zip(names, columns, strict=True))
+
+
+def mat_variable(path: Path, name: str) -> Any:
+    """Return a variable of a .mat file."""
+    from scipy.io import loadmat
+
+    with refusing(f"{path} is no readable .mat file", "get it again"):
+        variables = loadmat(path, squeeze_me=True, variable_names=[name])
+    if name not in variables:
+        raise DataError(f"{path} holds no variable {name!r}; it is another file, get it again.")
+    return variables[name]
 
 
 def numbers(path: Path, lines: np.ndarray, cells: np.ndarray, kind: type, low: float, high: float) -> np.ndarray:
-    """Cells (N,) of a column, as text in ASCII bytes, as numbers (N,) of `kind` from `low` to `high`.
+    """Return cells (N,) of a column, text in ASCII bytes, as numbers (N,) of `kind` from `low` to `high`.
 
     `lines` (N,) are the numbers of their lines.
     """
     try:
         values: np.ndarray = cells.astype(kind)
-        wrong = np.flatnonzero(~((values >= low) & (values <= high)))
     except (ValueError, OverflowError):
-        wrong = np.array([next(i for i, cell in enumerate(cells.tolist()) if not _is_number(cell, kind))])
+        values = np.array([_number(cell, kind) for cell in cells])
+    wrong = np.flatnonzero(~((values >= low) & (values <= high)))
     if len(wrong):
         cell = cells[wrong[0]].decode(errors="replace")
         raise bad_line(path, int(lines[wrong[0]]), f"{_short(cell)} is no number from {low:g} to {high:g}")
     return values
 
 
-def _is_number(cell: bytes, kind: type) -> bool:
+def _number(cell: bytes, kind: type) -> float:
+    """Return a cell as a number of `kind`, NaN where it is none."""
     try:
-        np.array([cell], dtype="S").astype(kind)
+        return float(np.array([cell]).astype(kind)[0])
     except (ValueError, OverflowError):
-        return False
-    return True
+        return np.nan
 
 
 def _short(value: str) -> str:
@@ -217,27 +263,24 @@ def _check_paths(name: str, paths: np.ndarray) -> None:
             f"{name}: {text(paths[twice[0]])!a} is listed twice (of {len(twice):,} such); an image would be its own "
             "neighbour. Remove the repeated line or file."
         )
-    unwritable = next((path for path in map(text, paths) if not _writable(path)), None)
+    unwritable = next((path for path in map(text, paths) if not is_utf8(path)), None)
     if unwritable is not None:
         raise DataError(f"{name}: the file name {unwritable!a} is not UTF-8; rename it.")
 
 
-def _writable(value: str) -> bool:
-    """Whether text holds no bytes smuggled in from a file name that is not UTF-8."""
-    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
-
-
 def _check_classes(name: str, labels: np.ndarray, class_names: np.ndarray) -> None:
-    found, first, which = np.unique(labels, return_index=True, return_inverse=True)
-    gap = np.flatnonzero(found != np.arange(len(found)))
+    numbers, first, which = np.unique(labels, return_index=True, return_inverse=True)
+    gap = np.flatnonzero(numbers != np.arange(len(numbers)))
     if len(gap):
-        raise DataError(f"{name}: no image has the label {gap[0]}; labels must be 0 to {len(found) - 1}, without gaps.")
-    named = class_names[first]
-    other = np.flatnonzero(class_names != named[which.reshape(-1)])
+        raise DataError(
+            f"{name}: no image has the label {gap[0]}; labels must be 0 to {len(numbers) - 1}, without gaps."
+        )
+    names = class_names[first]
+    other = np.flatnonzero(class_names != names[which.reshape(-1)])
     if len(other):
-        both = f"{named[labels[other[0]]]!a} and {class_names[other[0]]!a}"
+        both = f"{names[labels[other[0]]]!a} and {class_names[other[0]]!a}"
         raise DataError(f"{name}: class {labels[other[0]]} has two names, {both}.")
-    unwritable = next((value for value in map(str, named) if not _writable(value)), None)
+    unwritable = next((value for value in map(str, names) if not is_utf8(value)), None)
     if unwritable is not None:
         raise DataError(f"{name}: the class name {unwritable!a} is not UTF-8; rename it.")
 

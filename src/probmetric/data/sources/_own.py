@@ -5,96 +5,111 @@
     by_group   as by_image, but the images of a group (the shots of one product) stay together; a class of one group
                trains
 
-Where the data name their splits, these are kept as they are, and `split` says what kind they must be.
+Where the data name their splits, these are kept as they are, and `split` says what kind they must be. Images of the
+splits `query` and `gallery` are test images; the column `role` keeps which. Without other images nothing is trained.
+
+Annotations are not postponed here: a source inherits options of other modules with their ranges.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from probmetric.data.manifest import SPLITS, DataError
-from probmetric.data.sources._files import strings
+from probmetric.data.sources._base import Source, Table, options
+from probmetric.data.sources._files import ImageFiles, Store, strings
 from probmetric.data.splits import hold_out_classes, hold_out_images
+from probmetric.registry import Count, CountOrZero, Flag, OpenShare
 
 Split = Literal["by_class", "by_image", "by_group"]
 OnError = Literal["raise", "skip"]
 CLOSED_SETS = ("by_image", "by_group")
+Columns = dict[str, np.ndarray]
+ROLES = ("query", "gallery")
+SEARCHED = "images of the splits query and gallery are test images, their column `role` says of which"
 LEAST_ASKED = 50  # images: each is two points of recall@1
 _PURPOSE = {"val": "choosing epochs and settings by retrieval", "test": "comparing methods by retrieval"}
 
 
-@dataclass(frozen=True)
-class Listed:
-    """Images as their owner lists them.
+@dataclass(frozen=True, kw_only=True)
+class OwnData(Source):
+    """Data of the user's own, shared out among the splits.
 
     Attributes:
-        paths: name of each (N,).
-        names: class of each (N,).
-        splits: split of each (N,), or None where they are not named.
-        groups: what belongs together (N,), or None.
-        extra: further columns (N,).
-        where: what they were listed in, for messages.
+        split: see the module docstring.
+        test_fraction: share of the classes, images or groups to test on.
+        val_fraction: share of the others to validate on.
+        min_images: classes with fewer are left out.
     """
 
-    paths: np.ndarray
-    names: np.ndarray
-    splits: np.ndarray | None = None
-    groups: np.ndarray | None = None
-    extra: dict[str, np.ndarray] = field(default_factory=dict)
-    where: Path = Path()
+    needs_raw: ClassVar[bool] = True
+    closed_set: ClassVar[Flag] = {"split": CLOSED_SETS}
 
-    def kept(self, keep: np.ndarray) -> Listed:
-        """Return the images of the mask `keep` (N,)."""
-        splits, groups = (None if column is None else column[keep] for column in (self.splits, self.groups))
-        extra = {name: column[keep] for name, column in self.extra.items()}
-        return Listed(self.paths[keep], self.names[keep], splits, groups, extra, self.where)
-
-
-@dataclass(frozen=True)
-class Sharing:
-    """How images are shared out among the splits; `source` is what messages call it."""
-
-    source: str
-    split: Split
-    test_fraction: float
-    val_fraction: float
-    min_images: int
+    split: Split = "by_class"
+    test_fraction: OpenShare = 0.5
+    val_fraction: OpenShare = 0.15
+    min_images: Count = 2
 
     @property
     def protocol(self) -> Literal["open_set", "closed_set"]:
         """Whether splits are disjoint in class or in image."""
         return "open_set" if self.split == "by_class" else "closed_set"
 
-    def columns(self, listed: Listed, where: Path, notes: list[str], seed: int) -> dict[str, np.ndarray]:
-        """Manifest columns of the images that stay; `where` is named in messages, what is left out in `notes`.
+    def columns(self, listed: Columns, where: Path, notes: list[str], seed: int) -> Columns:
+        """Return manifest columns of the images that stay.
+
+        Args:
+            listed: path and class_name of the images (N,) and, where they are named, split and group; any others.
+            where: what they were listed in, for messages.
+            notes: where to note what is left out.
+            seed: seed of the splits.
 
         Raises:
             DataError: too few classes or images, or splits that contradict `split`.
         """
-        listed = replace(listed.kept(self._large_enough(listed.names, where, notes)), where=where)
-        classes, labels = np.unique(listed.names.astype(str), return_inverse=True)
-        splits = self._splits(listed, classes, labels, where, np.random.default_rng(seed))
+        keep = self._large_enough(listed["class_name"], where, notes)
+        listed = {name: values[keep] for name, values in listed.items()}
+        classes, labels = np.unique(listed["class_name"].astype(str), return_inverse=True)
+        groups = listed.get("group") if self.split == "by_group" else None
+        if self.split == "by_group" and groups is None:
+            raise DataError(f"{where} names no groups; say where they are (option group), or set split: by_image.")
+        rng = np.random.default_rng(seed)
+        if "split" in listed:
+            splits = listed["split"].copy()
+            paired = np.isin(splits.astype(str), ROLES)
+            if paired.any():
+                listed = {"role": np.where(paired, splits, "")} | listed
+                splits[paired] = "test"
+                notes.append(SEARCHED)
+            if not paired.all():
+                self._check_splits(classes, labels, splits, where)
+        else:
+            splits = strings(["train"] * len(labels))
+            splits[self._held_out(labels, groups, splits == "train", self.test_fraction, rng)] = "test"
+        if np.any(splits == "train") and not np.any(splits == "val"):
+            splits[self._held_out(labels, groups, splits == "train", self.val_fraction, rng)] = "val"
+        if np.any(splits != "test"):
+            self._check_enough(labels, splits, where)
+        notes += _too_small(labels, splits)
+        return listed | {"label": labels, "class_name": strings(classes[labels].tolist()), "split": splits}
+
+    def _check_enough(self, labels: np.ndarray, splits: np.ndarray, where: Path) -> None:
+        """Raise `DataError` unless there are images of two classes to train on, and some to validate on."""
         if len(np.unique(labels[splits == "train"])) < 2:
             raise DataError(
-                f"{where} has {len(classes)} class(es): too few to train on two and to validate and test on others. "
-                "Add classes, lower test_fraction, or set split: by_image."
+                f"{where} has {len(np.unique(labels))} class(es): too few to train on two and to validate and test on "
+                "others. Add classes, lower test_fraction, or set split: by_image."
             )
         if not np.any(splits == "val"):
             raise DataError(
                 f"{where} leaves no image to validate on: with test_fraction {self.test_fraction:g} every class keeps "
                 "one image to train on. Add images, lower test_fraction, or set split: by_class."
             )
-        notes += _too_small(labels, splits)
-        columns = {"path": listed.paths, "label": labels, "class_name": strings(classes[labels].tolist())}
-        groups = {} if listed.groups is None else {"group": listed.groups}
-        return columns | {"split": splits} | groups | listed.extra
 
     def _large_enough(self, names: np.ndarray, where: Path, notes: list[str]) -> np.ndarray:
-        """Images (N,) of classes with `min_images` images; the others are noted."""
+        """Return the mask (N,) of images of classes with `min_images` images; the others are noted."""
         classes, which, counts = np.unique(names.astype(str), return_inverse=True, return_counts=True)
         small = [name for name, count in zip(classes, counts, strict=True) if count < self.min_images]
         if small:
@@ -104,25 +119,11 @@ class Sharing:
             raise DataError(f"{where}: no class has {self.min_images} images; add images or lower min_images.")
         return np.asarray(counts[which] >= self.min_images)
 
-    def _splits(
-        self, listed: Listed, classes: np.ndarray, labels: np.ndarray, where: Path, rng: np.random.Generator
-    ) -> np.ndarray:
-        """Split (N,) of every image."""
-        if listed.splits is None:
-            splits = strings(["train"] * len(labels))
-            splits[self._held_out(listed, labels, splits == "train", self.test_fraction, rng)] = "test"
-        else:
-            splits = listed.splits.copy()
-            self._check_given(classes, labels, splits, where)
-        if not np.any(splits == "val"):
-            splits[self._held_out(listed, labels, splits == "train", self.val_fraction, rng)] = "val"
-        return splits
-
-    def _check_given(self, classes: np.ndarray, labels: np.ndarray, splits: np.ndarray, where: Path) -> None:
+    def _check_splits(self, classes: np.ndarray, labels: np.ndarray, splits: np.ndarray, where: Path) -> None:
         """Raise `DataError` unless the splits the data name are such as the option says."""
         unknown = sorted({str(name) for name in splits} - set(SPLITS))
         if unknown:
-            raise DataError(f"{where}: split {unknown[0]!r}; allowed: {', '.join(SPLITS)}.")
+            raise DataError(f"{where}: split {unknown[0]!r}; allowed: {', '.join((*SPLITS, *ROLES))}.")
         train, test = (set(labels[splits == split].tolist()) for split in ("train", "test"))
         if not train or not test:
             raise DataError(f"{where}: no image is in split {'test' if train else 'train'!r}; name some, or no splits.")
@@ -135,64 +136,89 @@ class Sharing:
 
     def _held_out(
         self,
-        listed: Listed,
         labels: np.ndarray,
+        groups: np.ndarray | None,
         among: np.ndarray,
         fraction: float,
         rng: np.random.Generator,
     ) -> np.ndarray:
-        """Mask (N,) of the share of the images `among` (N,) that is held out: whole classes, images or groups."""
+        """Return the mask (N,) of a share of the images `among` (N,): whole classes, images, or whole `groups` (N,)."""
         if self.split == "by_class":
             return among & np.isin(labels, hold_out_classes(np.unique(labels[among]), fraction, rng))
-        if self.split == "by_group":
-            return self._groups_held_out(listed, labels, among, fraction, rng)
         chosen = np.zeros(len(labels), dtype=bool)
-        chosen[np.flatnonzero(among)[hold_out_images(labels[among], fraction, rng)]] = True
-        return chosen
-
-    def _groups_held_out(
-        self,
-        listed: Listed,
-        labels: np.ndarray,
-        among: np.ndarray,
-        fraction: float,
-        rng: np.random.Generator,
-    ) -> np.ndarray:
-        """Mask (N,) of whole groups, drawn class by class; a group belongs to the class of its first image."""
-        if listed.groups is None:
-            raise DataError(
-                f"{listed.where} names no groups; say where they are (option group), or set split: by_image."
-            )
         rows = np.flatnonzero(among)
-        groups, first, which = np.unique(listed.groups[rows].astype(str), return_index=True, return_inverse=True)
-        owner = labels[rows][first]
-        alone = np.bincount(owner, minlength=labels.max() + 1)[owner] < 2
-        held = np.zeros(len(groups), dtype=bool)
-        held[~alone] = hold_out_images(owner[~alone], fraction, rng)
-        shared = self._classes_left(labels[rows], held[which])
-        chosen = np.zeros(len(labels), dtype=bool)
-        chosen[rows[held[which] & ~np.isin(which, np.unique(which[shared]))]] = True
+        if groups is None:
+            chosen[rows[hold_out_images(labels[rows], fraction, rng)]] = True
+        else:
+            chosen[rows[_groups_held_out(groups[rows], labels[rows], fraction, rng)]] = True
         return chosen
 
-    @staticmethod
-    def _classes_left(labels: np.ndarray, held: np.ndarray) -> np.ndarray:
-        """Held images (N,) of classes of which nothing would stay: groups of several classes can do that."""
-        return held & ~np.isin(labels, np.unique(labels[~held]))
+
+@dataclass(frozen=True, kw_only=True)
+class OwnImages(OwnData):
+    """Image files of the user's own.
+
+    Attributes:
+        shorter_side: see `ImageFiles`.
+        store: see `ImageFiles`.
+        on_error: what is done with images that cannot be read, see `Table`.
+        near_duplicates: whether images that look the same stay in one split only, where pixels are stored.
+    """
+
+    view = options(name="photos")
+
+    shorter_side: CountOrZero = 256
+    store: Store = "pixels"
+    on_error: OnError = "raise"
+    near_duplicates: bool = True
+
+    def table(self, root: Path, columns: Columns, description: str) -> Table:
+        """Return the table of images with the manifest `columns` (N,), whose paths are below `root`."""
+        marked = self.near_duplicates and self.store == "pixels"
+        image = ImageFiles(root, columns["path"], "RGB", self.shorter_side, self.store, marked)
+        return Table(columns, image, self.protocol, description, on_error=self.on_error)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InColumns(OwnData):
+    """Data whose classes, splits and groups stand in columns with these names."""
+
+    path_column: str = "path"
+    label_column: str = "label"
+    split_column: str = "split"
+    group_column: str = "group"
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Name of the column that holds each of path, label, split and group."""
+        return {role: getattr(self, f"{role}_column") for role in ("path", "label", "split", "group")}
+
+
+def _groups_held_out(groups: np.ndarray, labels: np.ndarray, fraction: float, rng: np.random.Generator) -> np.ndarray:
+    """Return the mask (N,) of whole `groups` (N,), drawn class by class; a group is of the class of its first image."""
+    _, first, which = np.unique(groups.astype(str), return_index=True, return_inverse=True)
+    owner = labels[first]
+    alone = np.bincount(owner, minlength=labels.max() + 1)[owner] < 2
+    held = np.zeros(len(first), dtype=bool)
+    held[~alone] = hold_out_images(owner[~alone], fraction, rng)
+    # of no class everything goes: groups of several classes can do that
+    gone = held[which] & ~np.isin(labels, np.unique(labels[~held[which]]))
+    return held[which] & ~np.isin(which, which[gone])
 
 
 def _too_small(labels: np.ndarray, splits: np.ndarray) -> list[str]:
-    """What is said of splits in which few images have another one of their class, of labels (N,) and splits (N,)."""
-    found = []
-    for split, purpose in _PURPOSE.items():
+    """Return notes about splits in which few images have another one of their class; labels (N,), splits (N,)."""
+    notes = []
+    for split, purpose in _PURPOSE.items() if np.any(splits != "test") else (("test", _PURPOSE["test"]),):
         counts = np.unique(labels[splits == split], return_counts=True)[1]
-        asked = int(counts[counts > 1].sum())
-        if asked >= LEAST_ASKED:
+        queries = int(counts[counts > 1].sum())
+        if queries >= LEAST_ASKED:
             continue
-        if asked:
-            having = f"{asked} of {counts.sum()} images of split {split} have another one of their class there"
-            means = f"each is {100 / asked:.0f} % of recall@1, so {purpose} says little"
+        if queries:
+            having = f"{queries} of {counts.sum()} images of split {split} have another one of their class there"
+            means = f"each is {100 / queries:.0f} % of recall@1, so {purpose} says little"
         else:
             having = f"no image of split {split} has another one of its class there"
             means = f"{purpose} is not possible"
-        found.append(f"{having}: {means}; add images, or share them out otherwise")
-    return found
+        notes.append(f"{having}: {means}; add images, or share them out otherwise")
+    return notes

@@ -1,30 +1,31 @@
-"""Data sets of small images that torchvision reads: MNIST, FashionMNIST, CIFAR-10, CIFAR-100, SVHN.
+"""Data sets of small images: MNIST, FashionMNIST, CIFAR-10, CIFAR-100, SVHN.
 
-torchvision's readers run on the user's files; nothing is downloaded. Their MD5 checks are replaced by ours
-(`RawFiles.check`), which also accept a subset when asked to, and CIFAR's pickles are read by a restricted
-unpickler first: only NumPy arrays and plain containers may be in them.
+Their files are the user's; nothing is downloaded. CIFAR's pickles are read by a restricted unpickler: only NumPy arrays
+and plain containers may be in them.
 
 Splits: the published test set tests; 15 % of the training images, stratified, validate. With `protocol: vmf` they are
 the ones scikit-learn's stratified split draws with random_state 1234, as in the released code of the vMF paper.
-"""
 
-from __future__ import annotations
+Annotations are not postponed here: a source inherits options of other modules with their ranges.
+"""
 
 import gzip
 import pickle
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from probmetric.data.archives import DAMAGE, copy_limited, unpacked_limit
-from probmetric.data.manifest import DataError
+from probmetric.data.manifest import DataError, refusing
 from probmetric.data.raw import RawFile, RawFiles
 from probmetric.data.sources._base import Source, Table, check_counts
 from probmetric.data.sources._listing import check_labels
 from probmetric.data.splits import hold_out_images
+from probmetric.registry import Flag
 
 FixedProtocol = Literal["standard", "vmf"]
 Part = tuple[np.ndarray, np.ndarray]
@@ -42,48 +43,48 @@ _SAFE = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
 class SmallImages(Source):
     """A data set with a published training and test part.
 
     Attributes:
+        title: what summary.json calls it.
+        classes: names of the classes.
         protocol: how validation images are drawn.
+        subset: work with what is there, which may be less than what was published.
     """
 
-    closed_set = True
-    protocol: FixedProtocol
+    title: ClassVar[str]
+    classes: ClassVar[Sequence[str]] = tuple(f"digit {i}" for i in range(10))
+    closed_set: ClassVar[Flag] = True
 
-    def table(self, files: RawFiles, parts: tuple[Part, Part], names: Sequence[str], what: str, seed: int) -> Table:
-        """Return the table of both parts.
+    protocol: FixedProtocol = "standard"
+    subset: bool = False
 
-        Args:
-            files: the raw files, for notes.
-            parts: training and test (images (N, H, W, C) uint8, labels (N,)).
-            names: class names.
-            what: description for summary.json.
-            seed: seed of the validation split.
+    @abstractmethod
+    def parts(self, files: RawFiles) -> tuple[Part, Part, Sequence[str]]:
+        """Return training and test (images (N, H, W, C) uint8, labels (N,)), and the names of the classes."""
+
+    def read(self, files: RawFiles, *, seed: int) -> Table:
+        """List the images of both parts.
 
         Raises:
             DataError: labels that are no class, or counts other than the published ones.
         """
-        for part, (pixels, numbers) in zip(("training", "test"), parts, strict=True):
-            check_labels(f"{files.name}, {part} images", pixels, numbers, names)
-        (train, train_labels), (test, test_labels) = parts
+        (train, train_labels), (test, test_labels), names = self.parts(files)
+        check_labels(f"{files.name}, training images", train, train_labels, names)
+        check_labels(f"{files.name}, test images", test, test_labels, names)
         if train.shape[1:] != test.shape[1:]:
             raise DataError(f"{files.name}: training images are {train.shape[1:]}, test images {test.shape[1:]}.")
         images = np.concatenate([train, test])
         labels = np.concatenate([train_labels, test_labels]).astype(np.int64)
-        split = np.concatenate([np.full(len(train), "train"), np.full(len(test), "test")]).astype("<U5")
+        split = np.repeat(["train", "test"], [len(train), len(test)])
         split[np.flatnonzero(_held_out(train_labels, self.protocol, seed))] = "val"
-        counts = {"train+val": len(train), "test": len(test), "classes": len(np.unique(labels))}
+        counts = {"training": len(train), "test": len(test), "classes": len(np.unique(labels))}
         check_counts(files, self.counts, counts)
-        paths = [f"train/{i:05d}" for i in range(len(train))] + [f"test/{i:05d}" for i in range(len(test))]
-        columns = {
-            "path": np.array(paths),
-            "label": labels,
-            "class_name": np.array([names[label] for label in labels]),
-            "split": split,
-        }
-        return Table(columns, images.__getitem__, "closed_set", what)
+        paths = [f"{part}/{i:05d}" for part, rows in (("train", train), ("test", test)) for i in range(len(rows))]
+        columns = {"path": np.array(paths), "label": labels, "class_name": np.array(names)[labels], "split": split}
+        return Table(columns, images.__getitem__, "closed_set", self.title)
 
 
 def _held_out(labels: np.ndarray, protocol: FixedProtocol, seed: int) -> np.ndarray:
@@ -95,43 +96,17 @@ def _held_out(labels: np.ndarray, protocol: FixedProtocol, seed: int) -> np.ndar
     return np.isin(np.arange(len(labels)), held)
 
 
-def read_offline(files: RawFiles, what: str, reader: Callable[[], Any]) -> Any:
-    """Call a torchvision reader; its complaints become errors that name the data set's files."""
-    try:
-        return reader()
-    except Exception as error:  # a reader of other people's bytes may stumble anywhere
-        raise DataError(
-            f"{files.name}: {what} cannot be read ({error}); it is damaged or truncated, get it again."
-        ) from error
+ANEW = "it is damaged or truncated, get it again"
 
 
-def idx_files(files: RawFiles, known: Sequence[RawFile], target: Path) -> Path:
-    """Put the four ubyte files, unpacked if they are gzipped, into `target`; returns `target`."""
-    target.mkdir(parents=True, exist_ok=True)
-    for file in known:
-        plain = file.name.removesuffix(".gz")
-        found = files.files(file.name) or files.files(plain)
-        if not found:
-            raise files.missing([plain], known, [])
-        files.check(found[0], file if found[0].name == file.name else RawFile(plain))
-        try:
-            (target / plain).unlink(missing_ok=True)
-            with gzip.open(found[0]) if found[0].suffix == ".gz" else found[0].open("rb") as source:
-                copy_limited(found[0], plain, source, target / plain, unpacked_limit(found[0], target))
-        except DAMAGE as error:
-            raise DataError(f"{found[0]} is damaged or truncated ({error}); get it again.") from error
-    return target
+def safe_pickle(path: Path) -> Any:
+    """Return what a pickle holds, if that is nothing but NumPy arrays and plain containers.
 
-
-def check_pickle(path: Path) -> None:
-    """Raise `DataError` unless a pickle holds nothing but NumPy arrays and plain containers."""
-    try:
-        with path.open("rb") as file:
-            _ArraysOnly(file, encoding="latin1").load()
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from error
-    except Exception as error:  # an unpickler of other people's bytes may stumble anywhere
-        raise DataError(f"{path} is damaged or truncated ({error}); get it again.") from error
+    Raises:
+        DataError: it holds anything else, or is damaged.
+    """
+    with refusing(f"{path} cannot be read", ANEW), path.open("rb") as file:
+        return _ArraysOnly(file, encoding="latin1").load()
 
 
 class _ArraysOnly(pickle.Unpickler):
@@ -139,59 +114,63 @@ class _ArraysOnly(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _SAFE:
-            raise DataError(
-                f"a pickle holds {module}.{name}, which would run code when read; it is not a published file."
-            )
+            raise ValueError(f"it holds {module}.{name}, which would run code when read: it is no published file")
         return super().find_class(module, name)
 
 
+class IdxImages(SmallImages):
+    """Images in MNIST's format: four ubyte files, gzipped or not."""
+
+    def parts(self, files: RawFiles) -> tuple[Part, Part, Sequence[str]]:
+        """Return images (N, 28, 28, 1) uint8 and labels (N,) of the four files."""
+        images, labels, test_images, test_labels = (_idx(files, file) for file in self.files)
+        return (images[..., None], labels), (test_images[..., None], test_labels), self.classes
+
+
+def _idx(files: RawFiles, file: RawFile) -> np.ndarray:
+    """Return the uint8 array in an IDX file: a magic number, as many sizes as its last byte says, values."""
+    plain = file.name.removesuffix(".gz")
+    path = files.checked(RawFile(plain) if files.files(plain) and not files.files(file.name) else file)
+    copy = files.work / "ubyte" / plain
+    copy.unlink(missing_ok=True)
+    opened: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
+    with refusing(f"{path} is damaged or truncated", "get it again", *DAMAGE), opened(path, "rb") as source:
+        copy_limited(path, plain, source, copy, unpacked_limit(path, files.work))
+    with refusing(f"{files.name}: {plain} cannot be read", ANEW):
+        data = copy.read_bytes()
+        if data[:3] != b"\0\0\x08" or len(data) < 4:
+            raise ValueError(f"it begins with {data[:4]!r}")
+        shape = np.frombuffer(data, dtype=">u4", count=data[3], offset=4)
+        return np.frombuffer(data, dtype=np.uint8, offset=4 + 4 * data[3]).reshape(shape)
+
+
 def idx_names(*digests: str) -> tuple[RawFile, ...]:
-    """The four gzipped files with their published MD5."""
+    """Return the four gzipped files with their published MD5."""
     return tuple(RawFile(f"{stem}.gz", md5) for stem, md5 in zip(STEMS, digests, strict=True))
 
 
-def read_idx(files: RawFiles, known: Sequence[RawFile]) -> tuple[Part, Part]:
-    """Training and test images (N, 28, 28, 1) uint8 and labels (N,)."""
-    folder = idx_files(files, known, files.work / "ubyte")
-    from torchvision.datasets.mnist import read_image_file, read_label_file
+class CifarImages(SmallImages):
+    """Images in CIFAR's format: pickled batches in one archive.
 
-    parts = []
-    for images, labels in (STEMS[:2], STEMS[2:]):
-        pixels = read_offline(files, images, partial(read_image_file, str(folder / images)))
-        numbers = read_offline(files, labels, partial(read_label_file, str(folder / labels)))
-        parts.append((pixels.numpy()[..., None], numbers.numpy()))
-    return parts[0], parts[1]
+    Attributes:
+        batches: names of the files of training and of test images.
+        labels: keys of the labels in a batch, and file and key of the names of classes.
+    """
 
+    batches: ClassVar[tuple[Sequence[str], Sequence[str]]]
+    labels: ClassVar[tuple[str, str, str]]
 
-def read_cifar(files: RawFiles, archive: RawFile, hundred: bool) -> tuple[tuple[Part, Part], list[str]]:
-    """Training and test images (N, 32, 32, 3) uint8 with labels (N,), and the class names."""
-    folder = "cifar-100-python" if hundred else "cifar-10-batches-py"
-    root = files.find([folder], [archive])
-    for path in sorted((root / folder).iterdir()):
-        if path.suffix == "" and path.is_file():
-            check_pickle(path)
-    sets = [read_offline(files, folder, partial(_reader(hundred), root, train)) for train in (True, False)]
-    parts = [read_offline(files, folder, partial(_arrays, part)) for part in sets]
-    return (parts[0], parts[1]), [str(name) for name in sets[0].classes]
+    def parts(self, files: RawFiles) -> tuple[Part, Part, Sequence[str]]:
+        """Return images (N, 32, 32, 3) uint8 and labels (N,) of the batches."""
+        root = files.find(self.folders, self.files) / self.folders[0]
+        key, listing, names = self.labels
+        train, test = (_joined([safe_pickle(root / name) for name in part], key, root) for part in self.batches)
+        classes = safe_pickle(root / listing)
+        with refusing(f"{root / listing} cannot be read", ANEW):
+            return train, test, [str(name) for name in classes[names]]
 
 
-def _arrays(part: Any) -> Part:
-    return np.asarray(part.data), np.asarray(part.targets)
-
-
-def _reader(hundred: bool) -> Any:
-    """Torchvision's class without its MD5 check: archives are checked as a whole, and a subset may be accepted."""
-    from torchvision.datasets import CIFAR10, CIFAR100
-
-    base: Any = CIFAR100 if hundred else CIFAR10
-
-    class Offline(base):  # type: ignore[misc]
-        meta: ClassVar[dict[str, Any]] = {**base.meta, "md5": None}
-
-        def __init__(self, root: Path, train: bool) -> None:
-            super().__init__(root, train=train, download=False)
-
-        def _check_integrity(self) -> bool:
-            return True
-
-    return Offline
+def _joined(batches: list[dict[str, Any]], key: str, root: Path) -> Part:
+    with refusing(f"{root} cannot be read", ANEW):
+        pixels = np.concatenate([np.asarray(batch["data"]) for batch in batches]).reshape(-1, 3, 32, 32)
+        return pixels.transpose(0, 2, 3, 1), np.concatenate([np.asarray(batch[key]) for batch in batches])

@@ -16,48 +16,31 @@ from __future__ import annotations
 
 import hashlib
 import re
-from pathlib import Path
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from probmetric.data.image_folder import read_image_folder
 from probmetric.data.manifest import DataError
-from probmetric.data.raw import RawFile, RawFiles
-from probmetric.data.sources import register
-from probmetric.data.sources._base import Source, Table, check_counts
-from probmetric.data.sources._files import (
-    LAM_VIEW,
-    VMF_SCALE,
-    Fold,
-    Photographs,
-    existing,
-    image_files,
-    only,
-    open_set_counts,
-    strings,
-)
-from probmetric.data.sources._listing import stays_inside
-from probmetric.registry import CountOrZero
+from probmetric.data.sources import RawFile, RawFiles, Table, options, register
+from probmetric.data.sources._files import LAM_VIEW, VMF_SCALE, ZeroShot, existing, strings
+from probmetric.data.sources._listing import mat_variable, stays_inside
 
 CLASSES, TRAIN = 196, 98
 _Listing = list[tuple[str, str, int]]
 
 
 @register
-class Cars(Source):
+@dataclass(frozen=True, kw_only=True)
+class Cars(ZeroShot):
     """Stanford Cars."""
 
-    view: ClassVar[dict[str, Any]] = {"name": "photos"}
-    views: ClassVar[dict[str, dict[str, Any]]] = {
-        "vmf": {
-            "name": "photos",
-            "scale": VMF_SCALE,
-            "ratio": (1.0, 1.0),
-            "square": True,
-            "jitter": (0.3, 0.3, 0.3, 0.1),
-        },
-        "lam": LAM_VIEW,
-    }
+    title = "CARS196 (Stanford Cars)"
+    views = options(
+        vmf=options(name="photos", scale=VMF_SCALE, ratio=(1.0, 1.0), square=True, jitter=(0.3, 0.3, 0.3, 0.1)),
+        lam=LAM_VIEW,
+    )
     files = (
         RawFile("car_ims.tgz", "", "1.9 GB"),
         RawFile("cars_annos.mat", "", "200 KB"),
@@ -68,22 +51,11 @@ class Cars(Source):
     )
     folders = ("car_ims", "cars_annos.mat", "cars_train", "cars196/images", "car_data")
     where = "the original site is gone; copies on Kaggle (stanford-cars-dataset) and in research archives"
-    counts: ClassVar[dict[str, int]] = {"images": 16_185, "classes": 196, "train+val": 8_054, "test": 8_131}
-
-    def __init__(
-        self,
-        *,
-        protocol: Literal["standard", "mlrc", "vmf", "lam"] = "standard",
-        fold: Fold = 0,
-        shorter_side: CountOrZero = 256,
-        store: Literal["pixels", "files"] = "pixels",
-        subset: bool = False,
-    ) -> None:
-        self.chosen = Photographs(protocol, fold, shorter_side, store)
+    counts = options(images=16_185, classes=196, training=8_054, test=8_131)
 
     @classmethod
     def alternatives(cls) -> list[list[str]]:
-        """The three layouts."""
+        """Return what each of the three layouts needs."""
         devkit = ["cars_train.tgz|cars_train", "cars_test.tgz|cars_test", "car_devkit.tgz|cars_meta.mat"]
         return [
             ["cars_annos.mat", "car_ims.tgz|car_ims"],
@@ -93,9 +65,9 @@ class Cars(Source):
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """List the images from whichever layout is there."""
-        root, listing = _from_annotations(files) or _from_devkit(files) or _from_folders(files) or _none(files)
+        root, listing = _from_annotations(files) or _from_devkit(files) or _from_folders(files)
         names = _distinct(root, listing)
-        if files.subset is False and len(names) != CLASSES:
+        if not files.subset and len(names) != CLASSES:
             raise DataError(f"cars: found {len(names)} class names, expected {CLASSES}; see option subset.")
         paths = strings([path for path, _, _ in listing])
         existing(root, paths, files.name)
@@ -105,131 +77,95 @@ class Cars(Source):
         digest = np.array([hashlib.sha256((root / path).read_bytes()).hexdigest() for path in paths])
         order = np.lexsort([digest, label])
         paths, label, digest = paths[order], label[order], digest[order]
-        train = np.arange(half - 1 if self.chosen.protocol == "lam" else half)
-        split = self.chosen.split(label, train, np.arange(half, len(names)), seed)
-        check_counts(files, self.counts, open_set_counts(label, label < half))
         columns = {
+            "file": paths,
             "path": strings([f"{names[k]}/{d[:16]}.jpg" for k, d in zip(label, digest, strict=True)]),
             "label": label,
             "class_name": strings([names[k] for k in label]),
-            "split": split,
         }
-        used = split != ""
-        return Table(
-            only(columns, used),
-            self.chosen.images(root, paths[used]),
-            "open_set",
-            "CARS196 (Stanford Cars)",
-            parallel=True,
-        )
+        train = np.arange(half - 1 if self.protocol == "lam" else half)
+        return self.table(files, root, columns, self.splits(train, np.arange(half, len(names)), seed))
 
 
 def class_key(name: str) -> str:
-    """Class name with every run of characters other than letters and digits as one space."""
+    """Return a class name with every run of characters other than letters and digits as one space."""
     return re.sub(r"[^A-Za-z0-9]+", " ", name).strip()
 
 
 def _distinct(root: Path, listing: _Listing) -> list[str]:
-    """Class keys in order; two names of classes must not have one key."""
-    known: dict[str, str] = {}
+    """Return class keys in order; two names of classes must not have one key."""
+    name_of: dict[str, str] = {}
     for _, name, _ in listing:
-        other = known.setdefault(class_key(name), name)
+        other = name_of.setdefault(class_key(name), name)
         if other != name:
             raise DataError(
                 f"{root}: the classes {other!a} and {name!a} differ in punctuation only and would be taken for one; "
                 "rename one of them."
             )
-    return sorted(known)
+    return sorted(name_of)
 
 
 def _from_annotations(files: RawFiles) -> tuple[Path, _Listing] | None:
-    """cars_annos.mat with car_ims/."""
+    """List cars_annos.mat with car_ims/."""
     marker = files.look(["cars_annos.mat"])
     if marker is None:
         return None
     path = marker / "cars_annos.mat"
-    names, listed = _class_names(path), _annotations(path, "relative_im_path")
-    root = files.find(["car_ims"], [Cars.files[0]])
-    return root, [(image, _name(names, number, path), number) for image, number in listed]
+    return files.find(["car_ims"], [Cars.files[0]]), _annotated(path, path, "relative_im_path")
 
 
 def _from_devkit(files: RawFiles) -> tuple[Path, _Listing] | None:
-    """cars_train/ and cars_test/ with the devkit's annotations."""
+    """List cars_train/ and cars_test/ with the devkit's annotations."""
     if files.look(["cars_train"]) is None and not files.files("cars_train.tgz"):
         return None
-    meta = files.find(["cars_meta.mat"], [Cars.files[4]])
-    names = _class_names(meta / "cars_meta.mat")
+    names = files.find(["cars_meta.mat"], [Cars.files[4]]) / "cars_meta.mat"
     listing: _Listing = []
     for part, listed in (("train", "cars_train_annos.mat"), ("test", "cars_test_annos_withlabels.mat")):
         folder = files.find([f"cars_{part}"], [Cars.files[2 if part == "train" else 3]]) / f"cars_{part}"
         if (folder / f"cars_{part}").is_dir():
             folder = folder / f"cars_{part}"
-        path = files.find([listed], [Cars.files[4]]) / listed
-        for image, number in _annotations(path, "fname"):
-            listing.append((str(folder / image), _name(names, number, path), number))
+        annotated = _annotated(files.find([listed], [Cars.files[4]]) / listed, names, "fname")
+        listing += [(str(folder / image), name, number) for image, name, number in annotated]
     return Path("/"), listing
 
 
-def _from_folders(files: RawFiles) -> tuple[Path, _Listing] | None:
-    """Class folders; `train` and `test` folders in between are ignored, as the split is by class."""
+def _from_folders(files: RawFiles) -> tuple[Path, _Listing]:
+    """List class folders; `train` and `test` folders in between are ignored, as the split is by class."""
     top = files.look(["cars196/images", "car_data", "cars196"])
     if top is None:
-        return None
+        raise files.missing(Cars.folders, Cars.files, [])
     root = next(top / name for name in ("cars196/images", "car_data", "cars196") if (top / name).is_dir())
-    return root, [(path.relative_to(root).as_posix(), path.parent.name, 0) for path in image_files(root, "**/*")]
+    paths = [image.path for image in read_image_folder(root).images]
+    return root, [(path, PurePosixPath(path).parent.name, 0) for path in paths]
 
 
-def _none(files: RawFiles) -> tuple[Path, _Listing]:
-    raise files.missing(Cars.folders, Cars.files, [])
-
-
-def _class_names(path: Path) -> list[str]:
-    return [str(name) for name in np.atleast_1d(_variable(path, "class_names"))]
-
-
-def _annotations(path: Path, field: str) -> list[tuple[str, int]]:
-    """File, as `field` names it, and class number of every annotation."""
-    listed = np.atleast_1d(_variable(path, "annotations"))
+def _annotated(path: Path, names: Path, field: str) -> _Listing:
+    """Return file, as `field` names it, class name and class number of every annotation in `path`."""
+    classes = [str(name) for name in np.atleast_1d(mat_variable(names, "class_names"))]
+    listed = np.atleast_1d(mat_variable(path, "annotations"))
     lacking = {field, "class"} - set(listed.dtype.names or ())
     if lacking or not len(listed):
         raise DataError(f"{path}: its {len(listed)} annotations have no field {sorted(lacking)}; get it again.")
-    return [_annotation(path, i, row[field], row["class"]) for i, row in enumerate(listed, start=1)]
-
-
-def _annotation(path: Path, number: int, image: Any, kind: Any) -> tuple[str, int]:
-    if not isinstance(image, str) or not stays_inside(image):
-        raise DataError(f"{path}, annotation {number}: {image!a} is no path inside the dataset; get it again.")
-    if np.shape(kind) != () or not isinstance(kind, int | np.integer):
-        raise DataError(f"{path}, annotation {number}: the class {kind!a} is no whole number; get it again.")
-    return image, int(kind)
-
-
-def _name(names: list[str], number: int, path: Path) -> str:
-    if not 1 <= number <= len(names):
-        raise DataError(f"{path}: class {number} of an annotation is none of 1 to {len(names)}; get it again.")
-    return names[number - 1]
-
-
-def _variable(path: Path, name: str) -> Any:
-    """A variable of a .mat file."""
-    from scipy.io import loadmat
-
-    try:
-        return loadmat(path, squeeze_me=True, variable_names=[name])[name]
-    except KeyError as error:
-        raise DataError(f"{path} holds no variable {name!r}; it is another file, get it again.") from error
-    except Exception as error:  # a reader of other people's bytes may stumble anywhere
-        raise DataError(f"{path} is no readable .mat file ({error}); get it again.") from error
+    listing = []
+    for row, image, kind in zip(range(1, len(listed) + 1), listed[field], listed["class"], strict=True):
+        where = f"{path}, annotation {row}"
+        if not isinstance(image, str) or not stays_inside(image):
+            raise DataError(f"{where}: {image!a} is no path inside the dataset; get it again.")
+        if np.shape(kind) != () or not isinstance(kind, int | np.integer):
+            raise DataError(f"{where}: the class {kind!a} is no whole number; get it again.")
+        if not 1 <= kind <= len(classes):
+            raise DataError(f"{path}: class {kind} of an annotation is none of 1 to {len(classes)}; get it again.")
+        listing.append((image, classes[kind - 1], int(kind)))
+    return listing
 
 
 def _check_halves(label: np.ndarray, number: np.ndarray, half: int) -> None:
-    """Official class numbers, where known, must put the same classes into the first half."""
-    known = number > 0
-    first = np.argsort(np.argsort(np.unique(number[known]))) < half
-    official = dict(zip(np.unique(number[known]).tolist(), first.tolist(), strict=True))
-    wrong = [int(n) for k, n in zip(label[known], number[known], strict=True) if official[int(n)] != (k < half)]
-    if wrong:
+    """Raise `DataError` unless official class numbers, where there are any, have the same classes in the first half."""
+    label, number = label[number > 0], number[number > 0]
+    place = np.unique(number, return_inverse=True)[1]
+    wrong = np.flatnonzero((place < half) != (label < half))
+    if len(wrong):
         raise DataError(
-            f"cars: class {wrong[0]} is in the other half by its name than by its number; the class names are not "
-            "those of the published data set."
+            f"cars: class {number[wrong[0]]} is in the other half by its name than by its number; the class names are "
+            "not those of the published data set."
         )

@@ -7,55 +7,31 @@ Read from `CUB_200_2011.tgz`, its folder `CUB_200_2011/` (with images.txt), or c
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from probmetric.data.image_folder import read_image_folder
 from probmetric.data.manifest import DataError
-from probmetric.data.raw import RawFile, RawFiles
-from probmetric.data.sources import register
-from probmetric.data.sources._base import Source, Table, check_counts
-from probmetric.data.sources._files import (
-    LAM_VIEW,
-    VMF_SCALE,
-    Fold,
-    Photographs,
-    existing,
-    image_files,
-    open_set_counts,
-    strings,
-)
+from probmetric.data.sources import RawFile, RawFiles, Table, options, register
+from probmetric.data.sources._files import LAM_VIEW, VMF_SCALE, ZeroShot, existing, strings
 from probmetric.data.sources._listing import once, rows
-from probmetric.registry import CountOrZero
 
 CLASSES, TRAIN = 200, 100
 
 
 @register
-class Cub(Source):
+@dataclass(frozen=True, kw_only=True)
+class Cub(ZeroShot):
     """Caltech-UCSD Birds, 2011."""
 
-    view: ClassVar[dict[str, Any]] = {"name": "photos"}
-    views: ClassVar[dict[str, dict[str, Any]]] = {
-        "vmf": {"name": "photos", "scale": VMF_SCALE, "jitter": (0.25, 0.25, 0.25, 0.0)},
-        "lam": LAM_VIEW,
-    }
+    title = "CUB-200-2011"
+    views = options(vmf=options(name="photos", scale=VMF_SCALE, jitter=(0.25, 0.25, 0.25, 0.0)), lam=LAM_VIEW)
     files = (RawFile("CUB_200_2011.tgz", "97eceeb196236b17998738112f37df78", "1.1 GB"),)
     folders = ("CUB_200_2011/images.txt", "CUB_200_2011/images", "cub200/images")
     where = "CaltechDATA, record 65de6-vp158 (Caltech-UCSD Birds-200-2011)"
-    counts: ClassVar[dict[str, int]] = {"images": 11_788, "classes": 200, "train+val": 5_864, "test": 5_924}
-
-    def __init__(
-        self,
-        *,
-        protocol: Literal["standard", "mlrc", "vmf", "lam"] = "standard",
-        fold: Fold = 0,
-        shorter_side: CountOrZero = 256,
-        store: Literal["pixels", "files"] = "pixels",
-        subset: bool = False,
-    ) -> None:
-        self.chosen = Photographs(protocol, fold, shorter_side, store)
+    counts = options(images=11_788, classes=200, training=5_864, test=5_924)
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """List the images by class and file name."""
@@ -64,41 +40,29 @@ class Cub(Source):
         paths, number = _listed(root)
         order = np.lexsort([paths.astype(str), number])
         paths, number = paths[order], number[order]
-        labels = np.unique(number, return_inverse=True)[1]
-        classes = np.unique(number)
-        split = self.chosen.split(number, classes[classes <= TRAIN], classes[classes > TRAIN], seed)
         existing(root / "images", paths, files.name)
-        check_counts(files, self.counts, open_set_counts(number, number <= TRAIN))
-        return Table(
-            {
-                "path": paths,
-                "label": labels,
-                "class_name": strings([str(path).split("/")[0].partition(".")[2].replace("_", " ") for path in paths]),
-                "split": split,
-            },
-            self.chosen.images(root / "images", paths),
-            "open_set",
-            "CUB-200-2011",
-            parallel=True,
-        )
+        names = strings([str(path).split("/")[0].partition(".")[2].replace("_", " ") for path in paths])
+        classes = np.unique(number)
+        splits = self.splits(classes[classes <= TRAIN], classes[classes > TRAIN], seed)
+        columns = {"file": paths, "label": number, "class_name": names}
+        return self.table(files, root / "images", columns, splits)
 
 
 def _listed(root: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Paths relative to images/, from images.txt or from the folders, and the 1-based class of each."""
+    """Return paths relative to images/, from images.txt or from the folders, and the 1-based class of each."""
     listing = root / "images.txt"
     if listing.is_file():
         listed = rows(listing, 2)
-        once(listed, lambda row: row.cells[1])
-        paths = [row.inside(1) for row in listed]
-        number = [_class_number(path, f"{listing}, line {row.number}") for path, row in zip(paths, listed, strict=True)]
+        once(listed, 1)
+        places = {row.inside(1): f"{listing}, line {row.number}" for row in listed}
     else:
-        paths = [f"{path.parent.name}/{path.name}" for path in image_files(root / "images", "*/*")]
-        number = [_class_number(path, str(root / "images")) for path in paths]
-    return strings(paths), np.array(number)
+        images = read_image_folder(root / "images").images
+        places = {image.path: str(root / "images") for image in images if image.class_name}
+    return strings(list(places)), np.array([_class_number(path, where) for path, where in places.items()])
 
 
 def _class_number(path: str, where: str) -> int:
-    """1-based class from the folder's prefix, as in `001.Black_footed_Albatross`."""
+    """Return the 1-based class from the folder's prefix, as in `001.Black_footed_Albatross`."""
     prefix = path.split("/")[0].split(".")[0]
     stem = path.rsplit("/", 1)[-1].rsplit(".", 1)[0]
     if not re.fullmatch("[0-9]{1,3}", prefix) or not 1 <= int(prefix) <= CLASSES:

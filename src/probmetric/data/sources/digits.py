@@ -11,14 +11,12 @@ the same on every machine.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from dataclasses import dataclass
 
 import numpy as np
 
 from probmetric.data.manifest import DataError
-from probmetric.data.raw import RawFiles
-from probmetric.data.sources import register
-from probmetric.data.sources._base import Source, Table
+from probmetric.data.sources import RawFiles, Source, Table, options, register
 from probmetric.data.splits import stratified_splits
 from probmetric.registry import Share
 
@@ -27,18 +25,18 @@ DESCRIPTION = "scikit-learn's 1,797 scanned digits (8x8), enlarged to 32x32 grey
 
 
 @register
+@dataclass(frozen=True, kw_only=True)
 class Digits(Source):
     """scikit-learn's digits with stratified splits."""
 
-    view: ClassVar[dict[str, Any]] = {"name": "small", "shift": 2, "rotation": 10.0, "scale": 0.1}
+    view = options(name="small", shift=2, rotation=10.0, scale=0.1)
     closed_set = True
 
-    def __init__(self, *, test_fraction: Share = 0.3, val_fraction: Share = 0.15) -> None:
-        self.test_fraction = test_fraction
-        self.val_fraction = val_fraction
+    test_fraction: Share = 0.3
+    val_fraction: Share = 0.15
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
-        """Images from scikit-learn; no files are needed."""
+        """Load the images from scikit-learn; no files are needed."""
         images, labels = load()
         split = stratified_splits(labels, self.test_fraction, self.val_fraction, np.random.default_rng(seed))
         return Table(columns(labels, split), images.__getitem__, "closed_set", DESCRIPTION)

@@ -5,31 +5,29 @@ Two of the five training digits validate: 15 % would be one class, among whose i
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from dataclasses import dataclass
 
 import numpy as np
 
-from probmetric.data.raw import RawFiles
-from probmetric.data.sources import register
-from probmetric.data.sources._base import Source, Table
+from probmetric.data.sources import RawFiles, Source, Table, options, register
 from probmetric.data.sources.digits import DESCRIPTION, columns, load
 from probmetric.data.splits import hold_out_classes
 from probmetric.registry import Share
 
 
 @register
+@dataclass(frozen=True, kw_only=True)
 class DigitsOpen(Source):
     """scikit-learn's digits with class-disjoint splits."""
 
-    view: ClassVar[dict[str, Any]] = {"name": "small", "shift": 2, "rotation": 10.0, "scale": 0.1}
+    view = options(name="small", shift=2, rotation=10.0, scale=0.1)
 
-    def __init__(self, *, val_fraction: Share = 0.15) -> None:
-        self.val_fraction = val_fraction
+    val_fraction: Share = 0.15
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
-        """Images from scikit-learn; no files are needed."""
+        """Load the images from scikit-learn; no files are needed."""
         images, labels = load()
-        known = np.arange(5)
-        val = hold_out_classes(known, self.val_fraction, np.random.default_rng(seed))
-        split = np.where(np.isin(labels, val), "val", np.where(np.isin(labels, known), "train", "test"))
+        train = np.arange(5)
+        val = hold_out_classes(train, self.val_fraction, np.random.default_rng(seed))
+        split = np.where(np.isin(labels, val), "val", np.where(np.isin(labels, train), "train", "test"))
         return Table(columns(labels, split), images.__getitem__, "open_set", DESCRIPTION)

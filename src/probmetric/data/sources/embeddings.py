@@ -14,96 +14,63 @@ The vectors lie in images.bin as float32, each padded with zeros to S x S x 3 by
 from __future__ import annotations
 
 import math
-import zipfile
-import zlib
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
 
 import numpy as np
 
-from probmetric.data.manifest import DataError
-from probmetric.data.raw import RawFiles
-from probmetric.data.sources import register
-from probmetric.data.sources._base import Source, Table
+from probmetric.data.manifest import DataError, refusing
+from probmetric.data.sources import RawFiles, Table, options, register
 from probmetric.data.sources._files import strings
-from probmetric.data.sources._own import CLOSED_SETS, Listed, Sharing, Split
+from probmetric.data.sources._own import Columns, InColumns
 from probmetric.data.sources.table import check_once, columns_of, listed_in
-from probmetric.registry import Count, Flag, OpenShare
+from probmetric.io import FileError, read_tensors
 
 FILES = (".parquet", ".npz", ".npy", ".safetensors")
 VECTORS = ("vector", "vectors", "mean", "embedding")
-# what NumPy says of files that are none: cut short, packed strangely, larger than memory by what they say of themselves
-UNREADABLE = (
-    OSError,
-    ValueError,
-    EOFError,
-    KeyError,
-    MemoryError,
-    NotImplementedError,
-    RuntimeError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 
 
 @register
-class Embeddings(Source):
+@dataclass(frozen=True, kw_only=True)
+class Embeddings(InColumns):
     """Vectors of a frozen model."""
 
     where = "your own vectors: `raw` of the dataset names their file"
-    needs_raw = True
-    closed_set: ClassVar[Flag] = {"split": CLOSED_SETS}
-    view: ClassVar[dict[str, Any]] = {"name": "vectors"}
+    view = options(name="vectors")
 
-    def __init__(
-        self,
-        *,
-        split: Split = "by_class",
-        test_fraction: OpenShare = 0.5,
-        val_fraction: OpenShare = 0.15,
-        min_images: Count = 2,
-        path_column: str = "path",
-        label_column: str = "label",
-        split_column: str = "split",
-        group_column: str = "group",
-        vector_column: str = "",
-    ) -> None:
-        self.names = {"path": path_column, "label": label_column, "split": split_column, "group": group_column}
-        self.vector_column = vector_column
-        self.sharing = Sharing("embeddings", split, test_fraction, val_fraction, min_images)
+    vector_column: str = ""
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Read vectors and labels."""
-        file = _file(files)
+        file = files.users_file(FILES)
         vectors, listed = self._read(file)
         # where each row of the manifest, some of which are left out, lies among the vectors
-        listed = replace(listed, extra={"source_row": np.arange(len(vectors))} | listed.extra)
-        columns = self.sharing.columns(listed, file, files.notes, seed)
+        listed = {"source_row": np.arange(len(vectors))} | listed
+        columns = self.columns(listed, file, files.notes, seed)
         return Table(
             columns,
             _Padded(vectors, columns["source_row"]),
-            self.sharing.protocol,
+            self.protocol,
             f"vectors of {vectors.shape[1]} dimensions from {file.name}",
             facts={"dimensions": int(vectors.shape[1])},
         )
 
     def raw_files(self, files: RawFiles) -> tuple[Path, list[str]]:
-        """The file, and the one beside it that says what its rows are."""
-        file = _file(files)
+        """Return the file, and the one beside it that says what its rows are."""
+        file = files.users_file(FILES)
         beside = [file.with_suffix(".csv").name] if file.suffix.lower() == ".npy" else []
         return file.parent, [file.name, *beside]
 
-    def _read(self, file: Path) -> tuple[np.ndarray, Listed]:
-        """Vectors (N, M) float32, finite, and what is said of each."""
+    def _read(self, file: Path) -> tuple[np.ndarray, Columns]:
+        """Return vectors (N, M) float32, finite, and what is said of each."""
         arrays = _arrays(file)
         name = self.vector_column or next((name for name in VECTORS if name in arrays), "")
         if name not in arrays:
             raise DataError(f"{file} has no vectors; it holds {', '.join(arrays)}. Name them: `vector_column: ...`.")
         vectors = arrays.pop(name)
         if vectors.ndim != 2 or vectors.dtype.kind not in "fiu" or 0 in vectors.shape:
-            found = f"{name} is {vectors.dtype} {vectors.shape}"
-            raise DataError(f"{file}: {found}; expected (N, M) numbers; write vectors as float32.")
+            shape = f"{name} is {vectors.dtype} {vectors.shape}"
+            raise DataError(f"{file}: {shape}; expected (N, M) numbers; write vectors as float32.")
         with np.errstate(over="ignore"):
             vectors = vectors.astype("<f4", copy=False)
         bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
@@ -116,27 +83,20 @@ class Embeddings(Source):
         if self.names["path"] not in columns:
             columns[self.names["path"]] = strings([f"{file.stem}/{row:07}" for row in range(len(vectors))])
         listed = listed_in(file, self.names, columns)
-        check_once(file, listed.paths)
+        check_once(file, listed["path"])
         return vectors, listed
 
 
-def _file(files: RawFiles) -> Path:
-    file = files.folder
-    if file is None or file.suffix.lower() not in FILES or not file.is_file():
-        raise DataError(f"embeddings: {file or 'no file'} is no {', '.join(FILES)} file; set `raw` to yours.")
-    return file
-
-
 class _Padded:
-    """row -> vector as S x S x 3 bytes."""
+    """Reader of row -> vector as S x S x 3 bytes."""
 
     def __init__(self, vectors: np.ndarray, rows: np.ndarray) -> None:
-        """Vectors (N, M) little-endian float32, and which of them each row of the manifest is."""
+        """Take vectors (N, M) little-endian float32, and which of them each row of the manifest is."""
         self._vectors, self._rows = vectors, rows
         self._side = math.ceil(math.sqrt(4 * vectors.shape[1] / 3))
 
     def __call__(self, row: int) -> np.ndarray:
-        """Bytes (S, S, 3) of one vector."""
+        """Return bytes (S, S, 3) of one vector."""
         padded = np.zeros(3 * self._side**2, dtype=np.uint8)
         data = self._vectors[self._rows[row]].view(np.uint8)
         padded[: len(data)] = data
@@ -144,59 +104,29 @@ class _Padded:
 
 
 def _arrays(file: Path) -> dict[str, np.ndarray]:
-    """Name -> array of everything in the file; nothing in it is executed.
+    """Return name -> array of everything in the file; nothing in it is executed.
 
     Raises:
         DataError: it is damaged, or holds Python objects.
     """
     kind = file.suffix.lower()
     if kind == ".parquet":
-        return columns_of(file) | _vectors_of_parquet(file)
+        return columns_of(file, vectors=True)
     if kind == ".safetensors":
-        from probmetric.io import FileError, read_tensors
-
         try:
             return dict(read_tensors(file)[0])
         except (FileError, TypeError) as error:  # NumPy has no bfloat16
             what = "damaged" if isinstance(error, FileError) else str(error)
             raise DataError(f"{file} cannot be read ({what}); write it again, vectors as float32.") from error
-    try:
-        with file.open("rb") as opened:  # NumPy leaves a damaged one open
+    advice = "write it with numpy.save, without objects"
+    with refusing(f"{file} cannot be read", advice), file.open("rb") as opened:  # NumPy leaves a damaged one open
+        try:
             loaded = np.load(opened, allow_pickle=False)
-            packed = isinstance(loaded, np.lib.npyio.NpzFile)
-            found = {name: loaded[name] for name in loaded.files} if packed else {"vector": loaded}
-    except UNREADABLE as error:
-        raise DataError(f"{file} cannot be read ({error}); write it with numpy.save, without objects.") from error
-    return found | _beside(file, kind)
-
-
-def _beside(file: Path, kind: str) -> dict[str, np.ndarray]:
-    """What the CSV file beside a .npy file says of its rows."""
-    if kind != ".npy":
-        return {}
+            if isinstance(loaded, np.lib.npyio.NpzFile):
+                return {name: loaded[name] for name in loaded.files}
+        except MemoryError as error:  # what it says of its size may be anything
+            raise ValueError(str(error)) from error
     listing = file.with_suffix(".csv")
     if not listing.is_file():
         raise DataError(f"{file} has no labels: put them into {listing.name} beside it, a line per vector.")
-    return columns_of(listing)
-
-
-def _vectors_of_parquet(file: Path) -> dict[str, np.ndarray]:
-    """Columns of lists, all of one length, as matrices."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(file)
-    found = {}
-    for name in table.column_names:
-        column = table.column(name).combine_chunks()
-        kind = column.type
-        if not (pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind)):
-            continue
-        array = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
-        values = array.flatten()
-        lengths = pc.unique(pc.list_value_length(array))
-        if array.null_count or values.null_count or len(lengths) != 1:
-            raise DataError(f"{file}: {name} has empty cells, or lists that differ in length; mend them.")
-        found[name] = np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(array), -1)
-    return found
+    return {"vector": loaded} | columns_of(listing)

@@ -6,22 +6,23 @@ found too).
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from dataclasses import dataclass
 
-from probmetric.data.raw import RawFiles
-from probmetric.data.sources import register
-from probmetric.data.sources._base import Table
-from probmetric.data.sources._small import FixedProtocol, SmallImages, idx_names, read_idx
-
-CLASSES = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+from probmetric.data.sources import options, register
+from probmetric.data.sources._small import IdxImages, idx_names
 
 
 @register
-class FashionMnist(SmallImages):
+@dataclass(frozen=True, kw_only=True)
+class FashionMnist(IdxImages):
     """Clothing."""
 
-    view: ClassVar[dict[str, Any]] = {"name": "small"}
-    closed_set = True
+    title = "FashionMNIST"
+    classes = (
+        *("T-shirt/top", "trouser", "pullover", "dress", "coat"),
+        *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
+    )
+    view = options(name="small")
     files = idx_names(
         "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
         "25c81989df183df01b3e8a0aad5dffbe",
@@ -30,12 +31,4 @@ class FashionMnist(SmallImages):
     )
     homes = ("fashion_mnist", "FashionMNIST")
     where = "github.com/zalandoresearch/fashion-mnist (torchvision can download it)"
-    counts: ClassVar[dict[str, int]] = {"train+val": 60_000, "test": 10_000, "classes": 10}
-
-    def __init__(self, *, protocol: FixedProtocol = "standard", subset: bool = False) -> None:
-        self.protocol: FixedProtocol = protocol
-
-    def read(self, files: RawFiles, *, seed: int) -> Table:
-        """Read the four files with torchvision."""
-        parts = read_idx(files, self.files)
-        return self.table(files, parts, CLASSES, "FashionMNIST", seed)
+    counts = options(training=60_000, test=10_000, classes=10)

@@ -17,50 +17,33 @@ prepared. Images that look the same (`data.near`) stay in one split only, the la
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
-from probmetric.data.image_folder import FolderImage, ImageFolder, read_image_folder, readable_name
-from probmetric.data.manifest import DataError
-from probmetric.data.raw import RawFiles
-from probmetric.data.sources import register
-from probmetric.data.sources._base import Source, Table
-from probmetric.data.sources._files import ImageFiles, Store, strings
-from probmetric.data.sources._own import CLOSED_SETS, Listed, OnError, Sharing, Split
-from probmetric.registry import Count, CountOrZero, Flag, OpenShare
+from probmetric.data.image_folder import FolderImage, ImageFolder, read_image_folder
+from probmetric.data.manifest import DataError, is_utf8
+from probmetric.data.sources import RawFiles, Table, register
+from probmetric.data.sources._files import strings
+from probmetric.data.sources._own import OwnImages
 
 
 @register
-class Folder(Source):
+@dataclass(frozen=True, kw_only=True)
+class Folder(OwnImages):
     """Class folders of photographs."""
 
     where = "your own images: `raw` of the dataset names their folder"
-    needs_raw = True
-    closed_set: ClassVar[Flag] = {"split": CLOSED_SETS}
-    view: ClassVar[dict[str, Any]] = {"name": "photos"}
 
-    def __init__(
-        self,
-        *,
-        split: Split = "by_class",
-        test_fraction: OpenShare = 0.5,
-        val_fraction: OpenShare = 0.15,
-        min_images: Count = 2,
-        group: Literal["none", "folder"] = "none",
-        shorter_side: CountOrZero = 256,
-        store: Store = "pixels",
-        on_error: OnError = "raise",
-        near_duplicates: bool = True,
-        follow_links: bool = False,
-    ) -> None:
-        self.sharing = Sharing("folder", split, test_fraction, val_fraction, min_images)
-        self.by_folder, self.shorter_side, self.store, self.on_error = group == "folder", shorter_side, store, on_error
-        self.near_duplicates, self.follow_links = near_duplicates and store == "pixels", follow_links
+    group: Literal["none", "folder"] = "none"
+    follow_links: bool = False
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """List the images by class and file name."""
         folder = self._folder(files)
         files.notes.extend(folder.notes)
+        if folder.unread and self.on_error == "raise":
+            raise DataError(f"{folder.root}: {folder.unread}; or leave them out: on_error: skip.")
         if folder.links_out and self.on_error == "raise":
             shown = ", ".join(folder.links_out[:3])
             raise DataError(
@@ -69,19 +52,14 @@ class Folder(Source):
             )
         images = self._usable(folder, files.notes)
         paths, names, splits, groups = (strings(list(column)) for column in zip(*images, strict=True))
-        listed = Listed(paths, names, splits if folder.names_splits else None, groups if self.by_folder else None)
-        columns = self.sharing.columns(listed, folder.root, files.notes, seed)
-        return Table(
-            columns,
-            ImageFiles(folder.root, columns["path"], "RGB", self.shorter_side, self.store, self.near_duplicates),
-            self.sharing.protocol,
-            f"images of the folder {folder.root.name}",
-            parallel=True,
-            on_error=self.on_error,
-        )
+        listed = {"path": paths, "class_name": names}
+        listed |= {"split": splits} if folder.names_splits else {}
+        listed |= {"group": groups} if self.group == "folder" else {}
+        columns = self.columns(listed, folder.root, files.notes, seed)
+        return self.table(folder.root, columns, f"images of the folder {folder.root.name}")
 
     def raw_files(self, files: RawFiles) -> tuple[Path, list[str]]:
-        """The images."""
+        """Return the folder and its images."""
         folder = self._folder(files)
         return folder.root, [image.path for image in folder.images if image.class_name]
 
@@ -100,8 +78,10 @@ class Folder(Source):
             notes.append(f"{loose} image(s) left out because they lie in no class folder")
         if self.on_error == "raise":
             return images
-        usable = [image for image in images if readable_name(image.path)]
-        gone = [*folder.links_out, *(image.path for image in images if not readable_name(image.path))]
+        if folder.unread:
+            notes.append(f"left out: {folder.unread}")
+        usable = [image for image in images if is_utf8(image.path)]
+        gone = [*folder.links_out, *(image.path for image in images if not is_utf8(image.path))]
         if gone:
             shown = ", ".join(ascii(path) for path in gone[:20])
             notes.append(f"{len(gone)} file(s) left out, links out of the folder or names that are not UTF-8: {shown}")

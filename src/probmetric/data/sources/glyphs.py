@@ -9,13 +9,11 @@ trains (15 % of those classes validate), the second half is the test set.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from dataclasses import dataclass
 
 import numpy as np
 
-from probmetric.data.raw import RawFiles
-from probmetric.data.sources import _faces, register
-from probmetric.data.sources._base import Source, Table
+from probmetric.data.sources import RawFiles, Source, Table, _faces, options, register
 from probmetric.data.sources._drawing import draw_images
 from probmetric.data.splits import hold_out_classes
 from probmetric.registry import Draws, Fraction, Share
@@ -31,21 +29,15 @@ SCRIPTS = {
 
 
 @register
+@dataclass(frozen=True, kw_only=True)
 class Glyphs(Source):
     """Letters as classes."""
 
-    view: ClassVar[dict[str, Any]] = {"name": "small", "shift": 3, "rotation": 10.0, "scale": 0.12}
+    view = options(name="small", shift=3, rotation=10.0, scale=0.12)
 
-    def __init__(
-        self,
-        *,
-        per_class: Draws = 48,
-        worst: Fraction = 1.0,
-        val_fraction: Share = 0.15,
-    ) -> None:
-        self.per_class = per_class
-        self.worst = worst
-        self.val_fraction = val_fraction
+    per_class: Draws = 48
+    worst: Fraction = 1.0
+    val_fraction: Share = 0.15
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Render the letters; no files are needed."""
@@ -60,21 +52,21 @@ class Glyphs(Source):
         return Table(columns, images.__getitem__, "open_set", DESCRIPTION, notes=[note])
 
 
-def distinct_letters() -> tuple[list[str], dict[tuple[str, str], _faces.Glyph], str]:
-    """Letters of which no two look alike, all glyphs, and a note on what was left out."""
+def distinct_letters() -> tuple[list[str], _faces.Glyphs, str]:
+    """Return letters of which no two look alike, all glyphs, and a note on what was left out."""
     candidates, glyphs = letter_glyphs()
     kept = _faces.distinct(candidates, _faces.alike(glyphs, candidates))
     dropped = len(candidates) - len(kept)
     return kept, glyphs, f"{dropped} of {len(candidates)} letters look like another one and were left out"
 
 
-def letter_glyphs() -> tuple[list[str], dict[tuple[str, str], _faces.Glyph]]:
-    """Candidate letters in code-point order, and all their glyphs."""
+def letter_glyphs() -> tuple[list[str], _faces.Glyphs]:
+    """Return candidate letters in code-point order, and all their glyphs."""
     wanted = _faces.letters([block for blocks in SCRIPTS.values() for block in blocks])
     glyphs = _faces.render(wanted, _faces.TEXT_FACES + _faces.LATIN_FACES)
     return sorted({character for _, character in glyphs}), glyphs
 
 
 def by_script(letters: list[str]) -> list[list[str]]:
-    """The letters of each script, in code-point order."""
+    """Return the letters of each script, in code-point order."""
     return [[c for c in letters if any(a <= ord(c) <= b for a, b in blocks)] for blocks in SCRIPTS.values()]

@@ -6,13 +6,11 @@ validation recall@1 reaches 1.000 after a few epochs: 226 classes and distortion
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from dataclasses import dataclass
 
 import numpy as np
 
-from probmetric.data.raw import RawFiles
-from probmetric.data.sources import register
-from probmetric.data.sources._base import Source, Table
+from probmetric.data.sources import RawFiles, Source, Table, options, register
 from probmetric.data.sources._drawing import draw_images
 from probmetric.data.sources.glyphs import DESCRIPTION, distinct_letters
 from probmetric.data.splits import stratified_splits
@@ -20,24 +18,17 @@ from probmetric.registry import Draws, Fraction, Share
 
 
 @register
+@dataclass(frozen=True, kw_only=True)
 class GlyphsClosed(Source):
     """Letters as classes, all of them seen in training."""
 
     closed_set = True
-    view: ClassVar[dict[str, Any]] = {"name": "small", "shift": 3, "rotation": 10.0, "scale": 0.12}
+    view = options(name="small", shift=3, rotation=10.0, scale=0.12)
 
-    def __init__(
-        self,
-        *,
-        per_class: Draws = 48,
-        worst: Fraction = 1.0,
-        test_fraction: Share = 0.3,
-        val_fraction: Share = 0.15,
-    ) -> None:
-        self.per_class = per_class
-        self.worst = worst
-        self.test_fraction = test_fraction
-        self.val_fraction = val_fraction
+    per_class: Draws = 48
+    worst: Fraction = 1.0
+    test_fraction: Share = 0.3
+    val_fraction: Share = 0.15
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Render the letters; no files are needed."""

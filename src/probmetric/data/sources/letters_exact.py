@@ -13,15 +13,13 @@ the classes of its split as alternatives:
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from dataclasses import dataclass
 
 import numpy as np
 
 from probmetric.data.exact import FACES, LEVELS, SIDE, Templates, drawn
 from probmetric.data.manifest import OptionError
-from probmetric.data.raw import RawFiles
-from probmetric.data.sources import _faces, register
-from probmetric.data.sources._base import Source, Table
+from probmetric.data.sources import RawFiles, Source, Table, _faces, options, register
 from probmetric.data.sources.glyphs import distinct_letters
 from probmetric.data.splits import hold_out_classes
 from probmetric.registry import Draws, Share
@@ -30,25 +28,17 @@ SCRIPTS = ((0x41, 0x17F), (0x391, 0x3C9), (0x402, 0x45F))
 
 
 @register
+@dataclass(frozen=True, kw_only=True)
 class LettersExact(Source):
     """Letters as classes, with their exact posterior."""
 
-    view: ClassVar[dict[str, Any]] = {"name": "small"}
+    view = options(name="small")
 
-    def __init__(
-        self,
-        *,
-        letters: Draws = 110,
-        test_letters: Draws = 40,
-        per_class: Draws = 48,
-        train_per_class: Draws = 480,
-        val_fraction: Share = 0.25,
-    ) -> None:
-        self.letters = letters
-        self.test_letters = test_letters
-        self.per_class = per_class
-        self.train_per_class = train_per_class
-        self.val_fraction = val_fraction
+    letters: Draws = 110
+    test_letters: Draws = 40
+    per_class: Draws = 48
+    train_per_class: Draws = 480
+    val_fraction: Share = 0.25
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Draw the images; no files are needed."""
@@ -63,15 +53,15 @@ class LettersExact(Source):
         columns = self._columns(letters, split)
         images = np.empty((len(columns["label"]), SIDE, SIDE, 1), dtype=np.uint8)
         for part in ("train", "val", "test"):
-            mine = np.flatnonzero(split == part)
-            templates = Templates.of([letters[c] for c in mine])
+            classes = np.flatnonzero(split == part)
+            templates = Templates.of([letters[c] for c in classes])
             rows = np.flatnonzero(columns["split"] == part)
-            own = np.searchsorted(mine, columns["label"][rows])
-            for row, place in zip(rows.tolist(), own.tolist(), strict=True):
-                rng = np.random.default_rng([seed, ord(letters[mine[place]]), columns["number"][row]])
+            places = np.searchsorted(classes, columns["label"][rows])
+            for row, place in zip(rows.tolist(), places.tolist(), strict=True):
+                rng = np.random.default_rng([seed, ord(letters[classes[place]]), columns["number"][row]])
                 images[row] = drawn(templates, place, columns["noise"][row], rng)
             posterior = templates.posterior(images[rows])
-            columns["true_probability"][rows] = posterior[np.arange(len(rows)), own]
+            columns["true_probability"][rows] = posterior[np.arange(len(rows)), places]
             columns["bayes_probability"][rows] = posterior.max(axis=1)
             columns["entropy"][rows] = -(posterior * np.log(np.maximum(posterior, 1e-300))).sum(axis=1)
         del columns["number"]
@@ -99,7 +89,7 @@ class LettersExact(Source):
 
 
 def common_letters() -> list[str]:
-    """Letters of the scripts that look like no other and that twelve text faces have, in code-point order."""
+    """Return letters of the scripts that look like no other and that twelve text faces have, in code-point order."""
     kept, glyphs, _ = distinct_letters()
     faces = {c: sum((face, c) in glyphs for face in _faces.TEXT_FACES) for c in kept}
     return [c for c in kept if faces[c] >= FACES and any(a <= ord(c) <= b for a, b in SCRIPTS)]

@@ -4,34 +4,39 @@ Splits by identity as in view 1: peopleDevTrain.txt (4,038 people, 9,525 images;
 peopleDevTest.txt (1,711 people, 3,708 images). Expected in torchvision's layout, `lfw-py/` with `lfw-funneled.tgz` or
 `lfw_funneled/<Name>/<Name>_0001.jpg` and the two lists (first line: number of people; then `name<TAB>count`).
 
+`protocol: view2` is the benchmark itself: every image is a test image, and the 6,000 pairs of `pairs.txt` are verified
+in their ten folds; whatever is tested was trained elsewhere. The images lie in `lfw_funneled/`, or beside `pairs.txt`.
+People of one image are the strangers of identification.
+
 The manifest's column `identity` holds the name. Where `pairsDevTest.txt` is there (500 pairs of one person, 500 of two)
-its pairs are verified in evaluation (`evaluation.verification`). Training pairs are two random images of one person
-(`pairs.PairSampler`); the released code of the Laplacian metric learner pairs every image with the person's first
+its pairs are verified in evaluation (`metrics.verification`). Training pairs are two random images of one person
+(`samplers`); the released code of the Laplacian metric learner pairs every image with the person's first
 image only.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Literal
 
 import numpy as np
 
+from probmetric.data.image_folder import read_image_folder
 from probmetric.data.manifest import DataError
-from probmetric.data.raw import RawFile, RawFiles
-from probmetric.data.sources import register
-from probmetric.data.sources._base import Source, Table, check_counts
-from probmetric.data.sources._files import LAM_VIEW, Photographs, existing, open_set_counts, strings
+from probmetric.data.sources import RawFile, RawFiles, Table, check_counts, options, register
+from probmetric.data.sources._files import LAM_VIEW, Photographs, existing, strings, validation_classes
 from probmetric.data.sources._listing import Row, once, rows
 from probmetric.registry import CountOrZero
 
 
 @register
-class Lfw(Source):
+@dataclass(frozen=True, kw_only=True)
+class Lfw(Photographs):
     """Labeled Faces in the Wild."""
 
-    view: ClassVar[dict[str, Any]] = {"name": "photos"}
-    views: ClassVar[dict[str, dict[str, Any]]] = {"lam": LAM_VIEW}
+    title = "Labeled Faces in the Wild, funneled"
+    views = options(lam=LAM_VIEW)
     files = (
         RawFile("lfw-funneled.tgz", "1b42dfed7d15c9b2dd63d5e5840c86ad", "243 MB"),
         RawFile("peopleDevTrain.txt", "54eaac34beb6d042ed3a7d883e247a21"),
@@ -40,95 +45,106 @@ class Lfw(Source):
     pairs_file = RawFile("pairsDevTest.txt", "5132f7440eb68cf58910c8a45a2ac10b")
     folders = ("lfw_funneled",)
     where = "the original site refuses downloads; figshare and Kaggle (lfw-dataset) carry copies"
-    counts: ClassVar[dict[str, int]] = {
-        "images": 13_233,
-        "classes": 5_749,
-        "train+val": 9_525,
-        "test": 3_708,
-        "training classes": 4_038,
-    }
+    counts = options(images=13_233, classes=5_749, training=9_525, test=3_708, training_classes=4_038)
 
-    def __init__(
-        self, *, shorter_side: CountOrZero = 0, store: Literal["pixels", "files"] = "pixels", subset: bool = False
-    ) -> None:
-        self.chosen = Photographs("standard", 0, shorter_side, store)
+    folds_file = RawFile("pairs.txt", "9f1ba174e4e1c508ff7cdf10ac338a7d")
+
+    shorter_side: CountOrZero = 0
+    protocol: Literal["view1", "view2"] = "view1"
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
+        """List the images of both lists, or of all people."""
+        return self._people_of_lists(files, seed) if self.protocol == "view1" else self._everybody(files)
+
+    def _everybody(self, files: RawFiles) -> Table:
+        """List every image as a test image, with the pairs in ten folds."""
+        listing = files.checked(self.folds_file)
+        lying = files.look(self.folders)
+        root = listing.parent if lying is None and not files.files(self.files[0].name) else None
+        root = root or files.find(self.folders, self.files[:1]) / self.folders[0]
+        images = [image for image in read_image_folder(root).images if image.class_name]
+        names, label = np.unique([image.class_name for image in images], return_inverse=True)
+        published = {name: self.counts[name] for name in ("images", "classes")}
+        check_counts(files, published, {"images": len(images), "classes": len(names)})
+        row_of = {PurePosixPath(image.path).stem: row for row, image in enumerate(images)}
+        people = strings(names[label].tolist())
+        columns = {
+            "path": strings([image.path for image in images]),
+            "label": label,
+            "class_name": strings([name.replace("_", " ") for name in people]),
+            "split": strings(["test"] * len(images)),
+            "identity": people,
+        }
+        pairs = _pairs(listing, row_of)
+        return Table(columns, self.images(root, columns["path"]), "open_set", self.title, pairs=pairs)
+
+    def _people_of_lists(self, files: RawFiles, seed: int) -> Table:
         """List the images of both lists."""
-        root = files.find(self.folders, self.files[:1])
-        lists = []
-        for file in self.files[1:]:
-            found = files.files(file.name)
-            if not found:
-                raise files.missing([file.name], [file], [])
-            files.check(found[0], file)
-            lists.append(_people(found[0]))
+        root = files.find(self.folders, self.files[:1]) / "lfw_funneled"
+        lists = [_people(files.checked(file)) for file in self.files[1:]]
         people = sorted(name for part in lists for name in part)
         if len(set(people)) != len(people):
             raise DataError("lfw: a person is in both lists, peopleDevTrain.txt and peopleDevTest.txt.")
-        number = {name: i for i, name in enumerate(people)}
         images = [(name, i) for part in lists for name, count in part.items() for i in range(1, count + 1)]
         paths = strings([f"{name}/{name}_{i:04d}.jpg" for name, i in images])
-        existing(root / "lfw_funneled", paths, files.name)
-        label = np.array([number[name] for name, _ in images])
-        train, test = (np.array(sorted(number[name] for name in part)) for part in lists)
-        split = self.chosen.split(label, train, test, seed)
-        check_counts(files, self.counts, open_set_counts(label, np.isin(label, train)))
+        existing(root, paths, files.name)
         names = strings([name for name, _ in images])
-        tested = {image: row for row, image in enumerate(images) if split[row] == "test"}
-        listed = files.files(self.pairs_file.name)
-        if listed:
-            files.check(listed[0], self.pairs_file)
-        else:
-            files.notes.append(f"no {self.pairs_file.name}: no pairs to verify")
-        return Table(
-            {
-                "path": paths,
-                "label": label,
-                "class_name": strings([name.replace("_", " ") for name in names]),
-                "split": split,
-                "identity": names,
-            },
-            self.chosen.images(root / "lfw_funneled", paths),
-            "open_set",
-            "Labeled Faces in the Wild, funneled",
-            pairs=_pairs(listed[0], tested) if listed else (),
-            parallel=True,
-        )
+        train, test = (np.searchsorted(people, sorted(part)) for part in lists)
+        val = validation_classes(train, "standard", 0, seed)
+        columns = {
+            "file": paths,
+            "label": np.searchsorted(people, names.astype(str)),
+            "class_name": strings([name.replace("_", " ") for name in names]),
+            "identity": names,
+        }
+        table = self.table(files, root, columns, {"train": train, "val": val, "test": test})
+        if not files.files(self.pairs_file.name):
+            table.notes.append(f"no {self.pairs_file.name}: no pairs to verify")
+            return table
+        tested = {
+            f"{name}_{number:04d}": row
+            for row, (name, number) in enumerate(images)
+            if table.columns["split"][row] == "test"
+        }
+        return replace(table, pairs=_pairs(files.checked(self.pairs_file), tested))
 
 
 def _people(path: Path) -> dict[str, int]:
-    """Name -> number of images."""
+    """Return name -> number of images."""
     head, *listed = rows(path, 2, separator="\t", announced=True)
     if head.whole(0) != len(listed):
         raise head.bad(f"announces {head.whole(0)} people, and {len(listed)} follow")
-    once(listed, lambda row: row.cells[0])
+    once(listed, 0)
     return {row.inside(0): row.whole(1, 1, 10_000) for row in listed}
 
 
-def _pairs(path: Path, row_of: dict[tuple[str, int], int]) -> list[tuple[int, int, bool]]:
-    """Pairs to verify: rows of the two images, and whether they show one person.
+def _pairs(path: Path, row_of: dict[str, int]) -> list[tuple[int, int, bool]]:
+    """Return the pairs to verify: rows of the two images, and whether they show one person.
 
-    The first line holds the number n of pairs of each kind; n lines `name<TAB>i<TAB>j` and n lines
-    `name<TAB>i<TAB>other<TAB>j` follow. `row_of` knows the test images by name and number.
+    The first line holds the number n of pairs of each kind, perhaps after that of folds; for every fold n lines
+    `name<TAB>i<TAB>j` and n lines `name<TAB>i<TAB>other<TAB>j` follow. Folds take turns in what is returned, as
+    `metrics.verification` shares pairs out. `row_of` knows the test images by name and number, `Name_0001`.
     """
     head, *listed = rows(path, 0, separator="\t", announced=True)
-    kinds = [len(row.cells) == 4 for row in listed]
-    if len(head.cells) != 1 or not len(listed) - sum(kinds) == sum(kinds) == head.whole(0):
+    folds, count = (1, head.whole(0)) if len(head.cells) == 1 else (head.whole(0, 1), head.whole(1))
+    kinds = np.array([len(row.cells) == 4 for row in listed])
+    expected = np.tile(np.repeat([False, True], count), folds)
+    if len(head.cells) > 2 or not np.array_equal(kinds, expected):
         raise DataError(
-            f"{path} is no list of pairs of the test people: {len(listed)} pairs, {sum(kinds)} of two people, "
+            f"{path} is no list of pairs of the test people: {len(listed)} pairs, {kinds.sum()} of two people, "
             f"announced {' '.join(head.cells)} of each kind; get it again."
         )
-    return [(*_images_of(row, row_of), len(row.cells) == 3) for row in listed]
+    pairs = [(*_images_of(row, row_of), len(row.cells) == 3) for row in listed]
+    return [pairs[place] for place in np.arange(len(pairs)).reshape(folds, -1).T.ravel()]
 
 
-def _images_of(row: Row, row_of: dict[tuple[str, int], int]) -> tuple[int, int]:
-    """Rows of the two images a line names."""
+def _images_of(row: Row, row_of: dict[str, int]) -> tuple[int, int]:
+    """Return the rows of the two images a line names."""
     if len(row.cells) not in (3, 4):
         raise row.bad(f"{len(row.cells)} columns, a pair has 3 or 4")
     other = 0 if len(row.cells) == 3 else 2
-    both = (row.cells[0], row.whole(1)), (row.cells[other], row.whole(len(row.cells) - 1))
-    lacking = next((image for image in both if image not in row_of), None)
-    if lacking is not None:
-        raise row.bad(f"image {lacking[1]} of {lacking[0]!a} is none of the test people's images")
-    return row_of[both[0]], row_of[both[1]]
+    for name, number in (both := ((row.cells[0], row.whole(1)), (row.cells[other], row.whole(len(row.cells) - 1)))):
+        if f"{name}_{number:04d}" not in row_of:
+            raise row.bad(f"image {number} of {name!a} is none of the test people's images")
+    first, second = (row_of[f"{name}_{number:04d}"] for name, number in both)
+    return first, second

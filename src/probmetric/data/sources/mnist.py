@@ -5,20 +5,19 @@ Read from the four ubyte files, gzipped or not, in `data/raw/mnist/` (torchvisio
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from dataclasses import dataclass
 
-from probmetric.data.raw import RawFiles
-from probmetric.data.sources import register
-from probmetric.data.sources._base import Table
-from probmetric.data.sources._small import FixedProtocol, SmallImages, idx_names, read_idx
+from probmetric.data.sources import options, register
+from probmetric.data.sources._small import IdxImages, idx_names
 
 
 @register
-class Mnist(SmallImages):
+@dataclass(frozen=True, kw_only=True)
+class Mnist(IdxImages):
     """Handwritten digits."""
 
-    view: ClassVar[dict[str, Any]] = {"name": "small"}
-    closed_set = True
+    title = "MNIST"
+    view = options(name="small")
     files = idx_names(
         "f68b3c2dcbeaaa9fbdd348bbdeb94873",
         "d53e105ee54ea40749a09fcbcd1e9432",
@@ -27,13 +26,4 @@ class Mnist(SmallImages):
     )
     homes = ("mnist", "MNIST")
     where = "yann.lecun.com/exdb/mnist or its mirrors (torchvision can download them)"
-    counts: ClassVar[dict[str, int]] = {"train+val": 60_000, "test": 10_000, "classes": 10}
-
-    def __init__(self, *, protocol: FixedProtocol = "standard", subset: bool = False) -> None:
-        self.protocol: FixedProtocol = protocol
-
-    def read(self, files: RawFiles, *, seed: int) -> Table:
-        """Read the four files with torchvision."""
-        parts = read_idx(files, self.files)
-        names = [f"digit {i}" for i in range(10)]
-        return self.table(files, parts, names, "MNIST", seed)
+    counts = options(training=60_000, test=10_000, classes=10)

@@ -17,66 +17,46 @@ see `places.positives`.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
+import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
 from probmetric.data.manifest import DataError
 from probmetric.data.places import RADIUS, TRAIN_RADIUS, matched
-from probmetric.data.raw import RawFile, RawFiles
-from probmetric.data.sources import register
-from probmetric.data.sources._base import Source, Table
+from probmetric.data.sources import RawFile, RawFiles, Table, options, register
 from probmetric.data.sources._files import Photographs, existing, strings
-from probmetric.data.sources._listing import bad_line, csv_lines, numbers, stays_inside
-from probmetric.registry import CountOrZero
+from probmetric.data.sources._listing import bad_line, csv_columns, numbers, stays_inside
 
+TRAIN_CITIES = """
+trondheim london boston melbourne amsterdam helsinki tokyo toronto saopaulo moscow zurich paris bangkok budapest austin
+berlin ottawa phoenix goa amman nairobi manila
+"""
 CITIES = {
-    "train": [
-        "trondheim",
-        "london",
-        "boston",
-        "melbourne",
-        "amsterdam",
-        "helsinki",
-        "tokyo",
-        "toronto",
-        "saopaulo",
-        "moscow",
-        "zurich",
-        "paris",
-        "bangkok",
-        "budapest",
-        "austin",
-        "berlin",
-        "ottawa",
-        "phoenix",
-        "goa",
-        "amman",
-        "nairobi",
-        "manila",
-    ],
+    "train": TRAIN_CITIES.split(),
     "val": ["cph", "sf"],
     "test": ["miami", "athens", "buenosaires", "stockholm", "bengaluru", "kampala"],
 }
 REACH = {"train": TRAIN_RADIUS, "val": RADIUS, "test": RADIUS}
 CELL = 25.0
 ROLES = ("query", "database")
-BLOCK = 2**10
 POSITION = ("easting", "northing")
 FARTHEST = 1e8  # metres
 _Columns = dict[str, np.ndarray]
 
 
 @register
-class Msls(Source):
+@dataclass(frozen=True, kw_only=True)
+class Msls(Photographs):
     """Mapillary Street-Level Sequences."""
 
-    view: ClassVar[dict[str, Any]] = {"name": "photos", "resize": 0, "crop": False, "flip": False}
+    title = "Mapillary Street-Level Sequences"
+    view = options(name="photos", resize=0, crop=False, flip=False)
     files = (
         RawFile("metadata.zip", "", "70 MB"),
         *(RawFile(f"images_vol_{i}.zip", "", "about 10 GB") for i in range(1, 7)),
@@ -84,48 +64,38 @@ class Msls(Source):
     folders = ("train_val",)
     where = "mapillary.com/dataset/places (after accepting the licence)"
 
-    def __init__(
-        self,
-        *,
-        protocol: Literal["standard", "lam"] = "standard",
-        drop_unmatched: bool = True,
-        shorter_side: CountOrZero = 256,
-        store: Literal["pixels", "files"] = "pixels",
-        subset: bool = False,
-    ) -> None:
-        self.chosen = Photographs(protocol, 0, shorter_side, store)
-        self.drop_unmatched = drop_unmatched
+    protocol: Literal["standard", "lam"] = "standard"
+    drop_unmatched: bool = True
 
     @classmethod
     def alternatives(cls) -> list[list[str]]:
-        """The volumes, or the folder they unpack to."""
+        """Return the volumes, or the folder they unpack to."""
         return [[file.name for file in cls.files], ["train_val"]]
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """List the images city by city."""
         root = files.look(self.folders) or _merged(files)
-        found = [(split, city) for split, cities in CITIES.items() for city in cities]
-        if self.chosen.protocol == "lam":
-            found.remove(("train", "melbourne"))
-        present = [(split, city) for split, city in found if (root / _part(split) / city).is_dir()]
-        absent = [city for split, city in found if (split, city) not in present]
+        cities = [(split, city) for split, cities in CITIES.items() for city in cities]
+        if self.protocol == "lam":
+            cities.remove(("train", "melbourne"))
+        present = [(split, city) for split, city in cities if (root / _part(split) / city).is_dir()]
+        absent = [city for split, city in cities if (split, city) not in present]
         if absent and not files.subset:
             raise DataError(f"msls: no folder for {', '.join(absent)} in {root}; get all volumes or set subset: true.")
         counts: Counter[str] = Counter()
-        cities = [_city(root, split, city, counts, drop_unmatched=self.drop_unmatched) for split, city in present]
-        if not any(len(part["path"]) for part in cities if part):
+        parts = [_city(root, split, city, counts, drop_unmatched=self.drop_unmatched) for split, city in present]
+        if not any(len(part["path"]) for part in parts if part):
             raise DataError(f"msls: no image with a position in {root}; postprocessed.csv needs easting and northing.")
-        columns = _joined([part for part in cities if part])
+        columns = _joined([part for part in parts if part])
         paths = columns["path"]
         existing(root, paths, files.name)
         notes = [f"{number:,} left out: {reason}" for reason, number in sorted(counts.items()) if number]
         return Table(
             columns,
-            self.chosen.images(root, paths),
+            self.images(root, paths),
             "open_set",
-            "Mapillary Street-Level Sequences",
+            self.title,
             notes=[*notes, *([f"cities not present: {', '.join(absent)}"] if absent else [])],
-            parallel=True,
         )
 
 
@@ -140,18 +110,17 @@ def _merged(files: RawFiles) -> Path:
         raise files.missing(Msls.folders, Msls.files, [])
     merged = files.work / "msls"
     for path, archive in archives:
-        tree = files.unpack(path, archive)
-        for folder, _, names in os.walk(tree):
-            target = merged / Path(folder).relative_to(tree)
-            target.mkdir(parents=True, exist_ok=True)
-            for name in names:
-                with contextlib.suppress(FileExistsError):
-                    os.link(f"{folder}/{name}", f"{target}/{name}")
+        shutil.copytree(files.unpack(path, archive), merged, copy_function=_link, dirs_exist_ok=True)
     return merged
 
 
+def _link(file: str, target: str) -> None:
+    with contextlib.suppress(FileExistsError):
+        os.link(file, target)
+
+
 def _city(root: Path, split: str, city: str, counts: Counter[str], *, drop_unmatched: bool) -> _Columns:
-    """Columns of the city's queries, then of its database; labels count the city's cells. Empty without positions."""
+    """Return columns of a city's queries, then of its database, labels by cells; nothing where it has no positions."""
     columns = _joined([part for role in ROLES if (part := _images(root, split, city, role, counts))])
     if not columns:
         return {}
@@ -163,7 +132,7 @@ def _city(root: Path, split: str, city: str, counts: Counter[str], *, drop_unmat
 
 
 def _joined(parts: list[_Columns]) -> _Columns:
-    """The parts one after the other, which are emptied: two copies of one column exist at a time, not of all."""
+    """Join the parts, which are emptied: two copies of one column exist at a time, not of all."""
     first = 0
     for part in parts:
         if "label" in part:
@@ -197,7 +166,7 @@ def _images(root: Path, split: str, city: str, role: str, counts: Counter[str]) 
 
 
 def _frames(folder: Path, keys: np.ndarray) -> _Columns:
-    """Sequence and frame number of the images `keys`, "" and -1 where none is known."""
+    """Return sequence and frame number of the images `keys`, "" and -1 where none is known."""
     path = folder / "seq_info.csv"
     if not path.is_file():
         return {"sequence": strings([""] * len(keys)), "frame": np.full(len(keys), -1, dtype=np.int64)}
@@ -225,40 +194,15 @@ def _check_keys(path: Path, table: _Columns) -> None:
 
 
 def _table(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> _Columns:
-    """Columns of a CSV file by name, as UTF-8 bytes, those of `optional` empty where it lacks them; `line`: numbers."""
+    """Return columns of a CSV file as UTF-8 bytes, those of `optional` empty where it lacks them; `line`: numbers."""
     if not path.is_file():
         raise DataError(f"{path} is missing; the metadata of this city are incomplete (metadata.zip holds them).")
-    lines = csv_lines(path)
-    head = next(lines, (1, []))[1]
-    lacking = [name for name in needed if name not in head]
-    if lacking:
-        raise DataError(f"{path} has no column {lacking}; found {head}.")
-    places = [head.index(name) if name in head else None for name in (*needed, *optional)]
-    blocks = list(_blocks(path, lines, len(head), places))
-    columns = [np.concatenate(parts) for parts in zip(*blocks, strict=True)]
-    return dict(zip(("line", *needed, *optional), columns, strict=True))
-
-
-def _blocks(
-    path: Path, lines: Iterator[tuple[int, list[str]]], width: int, places: list[int | None]
-) -> Iterator[list[np.ndarray]]:
-    """Line numbers and columns `places` of some thousand lines at a time; there is always a block."""
-    while True:
-        rows = list(itertools.islice(lines, BLOCK))
-        full = [(number, line) for number, line in rows if line]
-        for number, line in full:
-            if len(line) < width:
-                raise bad_line(path, number, f"{len(line)} of {width} columns")
-        yield [
-            np.array([number for number, _ in full], dtype=np.int64),
-            *(_bytes(["" if place is None else line[place] for _, line in full]) for place in places),
-        ]
-        if len(rows) < BLOCK:
-            return
+    lines, cells = csv_columns(path, needed, optional=optional, pack=_bytes)
+    return {"line": lines} | dict.fromkeys(optional, np.zeros(len(lines), dtype="S1")) | cells
 
 
 def _bytes(values: list[str]) -> np.ndarray:
-    """UTF-8, for as many bytes as the longest has: a `str` each takes twice the memory."""
+    """Pack text as UTF-8, for as many bytes as the longest has: a `str` each takes twice the memory."""
     return np.array([value.encode() for value in values], dtype="S")
 
 
@@ -267,7 +211,7 @@ def _true(values: np.ndarray) -> np.ndarray:
 
 
 def _with_positive(columns: _Columns, radius: float) -> np.ndarray:
-    """Mask (N,) of a city's database images and of its queries that have one within the radius."""
+    """Return the mask (N,) of a city's database images and of its queries that have one within the radius."""
     keep = columns["role"] == "database"
     position = np.stack([columns["easting"], columns["northing"]], axis=1)
     keep[~keep] = matched(position[~keep], position[keep], radius)
@@ -275,7 +219,7 @@ def _with_positive(columns: _Columns, radius: float) -> np.ndarray:
 
 
 def _cells(columns: _Columns, city: str) -> _Columns:
-    """Grid cells of a city as labels and class names."""
+    """Return grid cells of a city as labels and class names."""
     cell = np.stack([np.floor(columns[name] / CELL).astype(np.int64) for name in ("easting", "northing")], axis=1)
     cells, label = np.unique(cell, axis=0, return_inverse=True)
     names = strings([f"{city} {x} {y}" for x, y in cells.tolist()])

@@ -8,13 +8,11 @@ out-of-distribution images. Closed-set: every class is in every split, no image 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from dataclasses import dataclass
 
 import numpy as np
 
-from probmetric.data.raw import RawFiles
-from probmetric.data.sources import _faces, register
-from probmetric.data.sources._base import Source, Table
+from probmetric.data.sources import RawFiles, Source, Table, _faces, options, register
 from probmetric.data.sources._drawing import draw_images
 from probmetric.data.sources.glyphs import letter_glyphs
 from probmetric.data.sources.symbols import symbol_glyphs
@@ -33,38 +31,30 @@ MIN_FACES = 2
 
 
 @register
+@dataclass(frozen=True, kw_only=True)
 class OtherScripts(Source):
     """Letters of other scripts as classes, all of them seen in training."""
 
     closed_set = True
-    view: ClassVar[dict[str, Any]] = {"name": "small", "shift": 3, "rotation": 10.0, "scale": 0.12}
+    view = options(name="small", shift=3, rotation=10.0, scale=0.12)
 
-    def __init__(
-        self,
-        *,
-        classes: Count = 200,
-        per_class: Draws = 32,
-        worst: Fraction = 1.0,
-        test_fraction: Share = 0.2,
-        val_fraction: Share = 0.15,
-    ) -> None:
-        self.classes = classes
-        self.per_class = per_class
-        self.worst = worst
-        self.test_fraction = test_fraction
-        self.val_fraction = val_fraction
+    classes: Count = 200
+    per_class: Draws = 32
+    worst: Fraction = 1.0
+    test_fraction: Share = 0.2
+    val_fraction: Share = 0.15
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Render the letters; no files are needed."""
-        found = _faces.render(_faces.letters(SCRIPTS.values()), _faces.TEXT_FACES)
-        own = _faces.in_faces(found, MIN_FACES)
+        glyphs = _faces.render(_faces.letters(SCRIPTS.values()), _faces.TEXT_FACES)
+        candidates = _faces.in_faces(glyphs, MIN_FACES)
         letters, letter_images = letter_glyphs()
         symbols, symbol_images = symbol_glyphs()
-        everything = [*letters, *symbols, *own]
-        kept = _faces.distinct(everything, _faces.alike(letter_images | symbol_images | found, everything))
-        unlike = [c for c in kept if c in set(own)]
+        everything = [*letters, *symbols, *candidates]
+        kept = _faces.distinct(everything, _faces.alike(letter_images | symbol_images | glyphs, everything))
+        unlike = [c for c in kept if c in set(candidates)]
         order = np.random.default_rng(seed).permutation(len(unlike))[: self.classes]
-        images, columns = draw_images(found, [unlike[i] for i in sorted(order)], self.per_class, seed, self.worst)
+        images, columns = draw_images(glyphs, [unlike[i] for i in sorted(order)], self.per_class, seed, self.worst)
         rng = np.random.default_rng(seed)
         columns["split"] = stratified_splits(columns["label"], self.test_fraction, self.val_fraction, rng)
         return Table(
@@ -73,6 +63,7 @@ class OtherScripts(Source):
             "closed_set",
             "letters of six scripts that glyphs has not, in matplotlib's DejaVu faces, 32x32 grey, distorted",
             notes=[
-                f"{len(own) - len(unlike)} of {len(own)} letters look like one of glyphs, a symbol or another letter"
+                f"{len(candidates) - len(unlike)} of {len(candidates)} letters look like one of glyphs, a symbol or "
+                "another letter"
             ],
         )

@@ -5,59 +5,41 @@ Read from `train_32x32.mat` and `test_32x32.mat`. The papers use the test set as
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from probmetric.data.raw import RawFile, RawFiles
-from probmetric.data.sources import register
-from probmetric.data.sources._base import Table
-from probmetric.data.sources._small import IMAGENET_VIEW, FixedProtocol, Part, SmallImages, read_offline
+from probmetric.data.manifest import refusing
+from probmetric.data.sources import RawFile, RawFiles, options, register
+from probmetric.data.sources._listing import mat_variable
+from probmetric.data.sources._small import ANEW, IMAGENET_VIEW, Part, SmallImages
 
 
 @register
+@dataclass(frozen=True, kw_only=True)
 class Svhn(SmallImages):
     """Street View House Numbers, cropped digits."""
 
-    view: ClassVar[dict[str, Any]] = {"name": "small"}
-    views: ClassVar[dict[str, dict[str, Any]]] = {"lam": IMAGENET_VIEW}
-    closed_set = True
+    title = "SVHN"
+    view = options(name="small")
+    views = options(lam=IMAGENET_VIEW)
     files = (
         RawFile("train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373", "174 MB"),
         RawFile("test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3", "61 MB"),
     )
     where = "ufldl.stanford.edu/housenumbers"
-    counts: ClassVar[dict[str, int]] = {"train+val": 73_257, "test": 26_032, "classes": 10}
+    counts = options(training=73_257, test=26_032, classes=10)
 
-    def __init__(self, *, protocol: FixedProtocol = "standard", subset: bool = False) -> None:
-        self.protocol: FixedProtocol = protocol
-
-    def read(self, files: RawFiles, *, seed: int) -> Table:
-        """Read both files with torchvision."""
-        parts = (_part(files, "train", self.files[0]), _part(files, "test", self.files[1]))
-        names = [f"digit {i}" for i in range(10)]
-        return self.table(files, parts, names, "SVHN", seed)
+    def parts(self, files: RawFiles) -> tuple[Part, Part, Sequence[str]]:
+        """Return images (N, 32, 32, 3) uint8 and labels (N,) of both files."""
+        train, test = (_part(files.checked(file)) for file in self.files)
+        return train, test, self.classes
 
 
-def _part(files: RawFiles, split: str, known: RawFile) -> Part:
-    found = files.files(known.name)
-    if not found:
-        raise files.missing([known.name], Svhn.files, [])
-    files.check(found[0], known)
-    part: Part = read_offline(files, known.name, lambda: _arrays(_reader()(found[0].parent, split)))
-    return part
-
-
-def _arrays(data: Any) -> Part:
-    return np.ascontiguousarray(data.data.transpose(0, 2, 3, 1)), np.atleast_1d(data.labels)
-
-
-def _reader() -> Any:
-    """Torchvision's class without its MD5 check, which `RawFiles.check` has done."""
-    from torchvision.datasets import SVHN
-
-    class Offline(SVHN):
-        def _check_integrity(self) -> bool:
-            return True
-
-    return Offline
+def _part(path: Path) -> Part:
+    with refusing(f"{path} cannot be read", ANEW):
+        images, labels = (mat_variable(path, name) for name in ("X", "y"))
+        labels = np.atleast_1d(labels).astype(np.int64)
+        return np.ascontiguousarray(images.transpose(3, 0, 1, 2)), np.where(labels == 10, 0, labels)

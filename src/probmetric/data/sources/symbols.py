@@ -8,13 +8,11 @@ test images.
 from __future__ import annotations
 
 import unicodedata
-from typing import Any, ClassVar
+from dataclasses import dataclass
 
 import numpy as np
 
-from probmetric.data.raw import RawFiles
-from probmetric.data.sources import _faces, register
-from probmetric.data.sources._base import Source, Table
+from probmetric.data.sources import RawFiles, Source, Table, _faces, options, register
 from probmetric.data.sources._drawing import draw_images
 from probmetric.data.sources.glyphs import letter_glyphs
 from probmetric.registry import Count, Draws, Fraction
@@ -24,15 +22,15 @@ MIN_FACES = 4
 
 
 @register
+@dataclass(frozen=True, kw_only=True)
 class Symbols(Source):
     """Symbols, test split only."""
 
-    view: ClassVar[dict[str, Any]] = {"name": "small"}
+    view = options(name="small")
 
-    def __init__(self, *, classes: Count = 120, per_class: Draws = 16, worst: Fraction = 1.0) -> None:
-        self.classes = classes
-        self.per_class = per_class
-        self.worst = worst
+    classes: Count = 120
+    per_class: Draws = 16
+    worst: Fraction = 1.0
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Render the symbols; no files are needed."""
@@ -40,9 +38,9 @@ class Symbols(Source):
         symbols, glyphs = symbol_glyphs()
         everything = letters + symbols
         kept = _faces.distinct(everything, _faces.alike(letter_images | glyphs, everything))
-        own = [c for c in kept if c not in set(letters)]
-        order = np.random.default_rng(seed).permutation(len(own))[: self.classes]
-        chosen = [own[i] for i in sorted(order)]
+        unlike = [c for c in kept if c not in set(letters)]
+        order = np.random.default_rng(seed).permutation(len(unlike))[: self.classes]
+        chosen = [unlike[i] for i in sorted(order)]
         images, columns = draw_images(glyphs, chosen, self.per_class, seed, self.worst)
         columns["split"] = np.full(len(images), "test")
         return Table(
@@ -50,12 +48,12 @@ class Symbols(Source):
             images.__getitem__,
             "open_set",
             "mathematical and technical symbols in matplotlib's DejaVu and STIX faces, 32x32 grey, distorted",
-            notes=[f"{len(symbols) - len(own)} of {len(symbols)} symbols look like a letter or another symbol"],
+            notes=[f"{len(symbols) - len(unlike)} of {len(symbols)} symbols look like a letter or another symbol"],
         )
 
 
-def symbol_glyphs() -> tuple[list[str], dict[tuple[str, str], _faces.Glyph]]:
-    """Candidate symbols in code-point order, and the glyphs of all symbols of the blocks."""
+def symbol_glyphs() -> tuple[list[str], _faces.Glyphs]:
+    """Return candidate symbols in code-point order, and the glyphs of all symbols of the blocks."""
     codes = [chr(code) for first, last in BLOCKS for code in range(first, last + 1)]
     glyphs = _faces.render([c for c in codes if unicodedata.category(c)[0] == "S"], _faces.TEXT_FACES)
     return _faces.in_faces(glyphs, MIN_FACES), glyphs

@@ -5,104 +5,131 @@
     path,label,split,price        path below the table's folder (or `images`), class; any columns
     a/1.jpg,mug,train,3.50
 
-Columns, which options may name otherwise: path, label and, where they are there, split (train, val, test) and group
-(what must stay together). All others become columns of the manifest. Splits that are not named are made as by `folder`.
+Columns, which options may name otherwise: path, label and, where they are there, split (train, val, test, query,
+gallery) and group (what must stay together). All others become columns of the manifest. Splits that are not named are
+made as by `folder`. Paths of a table that was written elsewhere, on Windows too, are found if what follows their first
+folders lies there. A missing image is named with its row before anything is prepared.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import posixpath
+import re
+import unicodedata
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from probmetric.data.manifest import TYPES, DataError
-from probmetric.data.raw import RawFiles
-from probmetric.data.sources import _listing, register
-from probmetric.data.sources._base import Source, Table
-from probmetric.data.sources._files import ImageFiles, Store, strings
-from probmetric.data.sources._own import CLOSED_SETS, Listed, OnError, Sharing, Split
-from probmetric.registry import Count, CountOrZero, Flag, OpenShare
+from probmetric.data.manifest import TYPES, DataError, refusing
+from probmetric.data.sources import RawFiles, Table, _listing, register
+from probmetric.data.sources._files import names_in, strings
+from probmetric.data.sources._own import Columns, InColumns, OwnImages
 
 FILES = (".csv", ".tsv", ".parquet")
 LENGTH = "length"  # a column of manifests whose images are stored as files
 
 
 @register
-class TableOfImages(Source):
+@dataclass(frozen=True, kw_only=True)
+class TableOfImages(OwnImages, InColumns):
     """Images listed in a CSV or Parquet file."""
 
     where = "your own images: `raw` of the dataset names the CSV or Parquet file that lists them"
-    needs_raw = True
-    closed_set: ClassVar[Flag] = {"split": CLOSED_SETS}
-    view: ClassVar[dict[str, Any]] = {"name": "photos"}
 
-    def __init__(
-        self,
-        *,
-        split: Split = "by_class",
-        test_fraction: OpenShare = 0.5,
-        val_fraction: OpenShare = 0.15,
-        min_images: Count = 2,
-        path_column: str = "path",
-        label_column: str = "label",
-        split_column: str = "split",
-        group_column: str = "group",
-        images: str = "",
-        shorter_side: CountOrZero = 256,
-        store: Store = "pixels",
-        on_error: OnError = "raise",
-        near_duplicates: bool = True,
-    ) -> None:
-        self.names = {"path": path_column, "label": label_column, "split": split_column, "group": group_column}
-        self.images, self.shorter_side, self.store, self.on_error = images, shorter_side, store, on_error
-        self.sharing = Sharing("table", split, test_fraction, val_fraction, min_images)
-        self.near_duplicates = near_duplicates and store == "pixels"
+    images: str = ""
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Read the table; the images are read later."""
         file, root, listed = self._listed(files)
-        outside = [str(path) for path in listed.paths if not _listing.stays_inside(str(path))]
-        if outside:
-            raise DataError(f"{file}: {len(outside)} path(s) leave the folder {root} ({outside[0]!a}); mend the lines.")
-        check_once(file, listed.paths)
-        columns = self.sharing.columns(listed, file, files.notes, seed)
-        return Table(
-            columns,
-            ImageFiles(root, columns["path"], "RGB", self.shorter_side, self.store, self.near_duplicates),
-            self.sharing.protocol,
-            f"images listed in {file.name}",
-            parallel=True,
-            on_error=self.on_error,
-        )
+        check_once(file, listed["path"])
+        return self.table(root, self.columns(listed, file, files.notes, seed), f"images listed in {file.name}")
 
     def raw_files(self, files: RawFiles) -> tuple[Path, list[str]]:
-        """The table and the images it lists."""
-        file, root, listed = self._listed(files)
-        return root, [os.path.relpath(file, root), *listed.paths.tolist()]
+        """Return the folder, and the table and the images below it."""
+        file, root, listed = self._listed(replace(files, notes=[]))  # `read` has noted the same
+        return root, [os.path.relpath(file, root), *listed["path"].tolist()]
 
-    def _listed(self, files: RawFiles) -> tuple[Path, Path, Listed]:
-        """The table, the folder its paths are below, and what it lists."""
-        if files.folder is None or files.folder.suffix.lower() not in FILES or not files.folder.is_file():
-            raise DataError(f"table: {files.folder or 'no file'} is no {', '.join(FILES)} file; set `raw` to yours.")
-        file = files.folder
-        return file, Path(self.images) if self.images else file.parent, listed_in(file, self.names, columns_of(file))
+    def _listed(self, files: RawFiles) -> tuple[Path, Path, Columns]:
+        """Return the table, the folder its paths are below, and what it lists of the images that are there.
+
+        Raises:
+            DataError: images are missing, and are not to be skipped.
+        """
+        file = files.users_file(FILES)
+        root = Path(self.images) if self.images else file.parent
+        listed = listed_in(file, self.names, columns_of(file))
+        listed["path"], missing = _located(root, listed["path"], files.notes)
+        if not len(missing):
+            return file, root, listed
+        path, count = str(listed["path"][missing[0]]), len(listed["path"])
+        what = "is not in" if _listing.stays_inside(path) else "leaves"
+        problem = (
+            f"row {missing[0] + 1}: {path!a} {what} the folder {root}; {len(missing)} of {count} images are missing"
+        )
+        if self.on_error == "raise" or len(missing) == count:
+            fix = "mend the rows, name the folder of the images (images: ...), or leave them out (on_error: skip)"
+            raise DataError(f"{file}, {problem}; {fix}.")
+        files.notes.append(f"{len(missing)} row(s) left out whose image is missing, e.g. {problem}")
+        keep = np.delete(np.arange(count), missing)
+        return file, root, {name: values[keep] for name, values in listed.items()}
 
 
-def columns_of(file: Path) -> dict[str, np.ndarray]:
-    """Columns (N,) of a CSV, TSV or Parquet file: numbers, or text.
+def _located(root: Path, paths: np.ndarray, notes: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the paths (N,) as they lie below `root`, and the rows whose file is not there.
+
+    A table may have been written elsewhere: where none is there as it is written, separators and drives of Windows are
+    read as such, and the first folders may be others, as many for all paths.
+    """
+    missing = _missing(root, paths)
+    if len(missing) < len(paths):
+        return paths, missing
+    parts = [[part for part in re.split(r"[\\/]", str(path)) if part not in ("", ".")] for path in paths]
+    for dropped in range(max(map(len, parts)) if not any(".." in path for path in parts) else 0):
+        moved = strings(["/".join(path[dropped:]) for path in parts])
+        if not len(_missing(root, moved)):
+            before = "/".join(parts[0][:dropped])
+            notes.append(f"paths are read below {root} without what stands before them, such as {before!a}")
+            return moved, missing[:0]
+    return paths, missing
+
+
+def _missing(root: Path, paths: np.ndarray) -> np.ndarray:
+    """Return the rows of paths (N,) that leave `root`, or lead to no file below it."""
+    inside = functools.cache(names_in)
+    split = [str(path).rpartition("/")[::2] for path in paths]
+    there = (_listing.stays_inside(str(path)) for path in paths)
+    present = [ok and name in inside(root / folder) for ok, (folder, name) in zip(there, split, strict=True)]
+    return np.flatnonzero(~np.array(present))
+
+
+def columns_of(file: Path, *, vectors: bool = False) -> Columns:
+    """Return columns (N,) of a CSV, TSV or Parquet file: numbers, truth values or text.
+
+    Args:
+        file: the file.
+        vectors: whether columns of lists are returned too, as matrices (N, M).
 
     Raises:
         DataError: it cannot be read, or lists nothing.
     """
-    return _of_parquet(file) if file.suffix.lower() == ".parquet" else _of_csv(file)
+    if file.suffix.lower() == ".parquet":
+        return _of_parquet(file, vectors)
+    lines, columns = _listing.csv_columns(file, delimiter="\t" if file.suffix == ".tsv" else ",")
+    if not len(lines):
+        raise DataError(f"{file} lists nothing; its first line names the columns, the others the images.")
+    return {name: _numbers_or_text(cells) for name, cells in columns.items()}
 
 
-def listed_in(file: Path, names: dict[str, str], columns: dict[str, np.ndarray]) -> Listed:
-    """What the `columns` of a file list; `names` says which of them hold path, label, split and group.
+def listed_in(file: Path, names: dict[str, str], columns: Columns) -> Columns:
+    """Return path, class_name and other columns of a file.
+
+    `names` says which of its `columns` hold path, label, split and group.
 
     Raises:
         DataError: no such column, or a cell without path or label.
@@ -113,32 +140,34 @@ def listed_in(file: Path, names: dict[str, str], columns: dict[str, np.ndarray])
                 f"{file} has no column {names[role]!r}; it has {', '.join(columns)}. Name it: `{role}_column: ...`."
                 f"{_separated(columns)}"
             )
-    own = {role: _texts(file, role, columns[name]) for role, name in names.items() if name in columns}
+    texts = {role: _texts(file, role, columns[name]) for role, name in names.items() if name in columns}
     for role in ("path", "label"):
-        empty = np.flatnonzero(own[role] == "")
+        empty = np.flatnonzero(texts[role] == "")
         if len(empty):
             raise DataError(f"{file}: row {empty[0] + 1} has no {role}; mend it ({len(empty)} such).")
-    _check_names(file, own["label"])
+    _check_names(file, texts["label"])
+    texts["label"] = strings([unicodedata.normalize("NFC", name) for name in texts["label"]])
     taken = {*names.values(), *TYPES, "clean_label", LENGTH}
-    extra = {name: values for name, values in columns.items() if name not in taken}
-    return Listed(own["path"], own["label"], own.get("split"), own.get("group"), extra)
+    extra = {name: values for name, values in columns.items() if name not in taken and values.ndim == 1}
+    extra = {name: values for name, values in extra.items() if not isinstance(values[0], bytes)}
+    return extra | {"class_name" if role == "label" else role: values for role, values in texts.items()}
 
 
 def _separated(columns: Iterable[str]) -> str:
-    """What to do about a head that is one column, cut by something else than we cut by."""
+    """Return what to do about a head that is one column, cut by something else than we cut by."""
     head = list(columns)
-    found = next((mark for mark in (";", "\t") if len(head) == 1 and mark in head[0]), "")
-    return f" Its columns are separated by {found!r}: write it with commas, or with tabs as .tsv." if found else ""
+    mark = next((mark for mark in (";", "\t") if len(head) == 1 and mark in head[0]), "")
+    return f" Its columns are separated by {mark!r}: write it with commas, or with tabs as .tsv." if mark else ""
 
 
 def _texts(file: Path, role: str, values: np.ndarray) -> np.ndarray:
-    """Values (N,) as text, "" where there is none: NaN is no label.
+    """Return values (N,) as text, whole numbers without a point, "" where there is none: NaN is no label.
 
     Raises:
         DataError: bytes that are not UTF-8.
     """
     if values.dtype.kind == "f":
-        return strings(["" if np.isnan(value) else str(value) for value in values])
+        return strings([_cell(Decimal(repr(value))) if value == value else "" for value in values.tolist()])
     try:
         return strings([value.decode() if isinstance(value, bytes) else str(value) for value in values])
     except UnicodeDecodeError as error:
@@ -165,53 +194,54 @@ def check_once(file: Path, paths: np.ndarray) -> None:
             raise DataError(f"{file}: {which}, which would be its own neighbour; remove one.")
 
 
-def _of_csv(file: Path) -> dict[str, np.ndarray]:
-    """Columns (N,) of text, or of numbers where every cell is one; tab-separated if the file is called .tsv."""
-    lines = [
-        (number, cells) for number, cells in _listing.csv_lines(file, "\t" if file.suffix == ".tsv" else ",") if cells
-    ]
-    if len(lines) < 2:
-        raise DataError(f"{file} lists nothing; its first line names the columns, the others the images.")
-    head = lines[0][1]
-    if len(set(head)) < len(head):
-        raise DataError(f"{file}: a column is named twice in {', '.join(head)}; rename it.")
-    for number, cells in lines[1:]:
-        if len(cells) != len(head):
-            raise DataError(f"{file}, line {number}: {len(cells)} of {len(head)} columns; mend the line.")
-    columns = zip(*(cells for _, cells in lines[1:]), strict=True)
-    return {name: _numbers_or_text(list(cells)) for name, cells in zip(head, columns, strict=True)}
-
-
-def _numbers_or_text(cells: list[str]) -> np.ndarray:
+def _numbers_or_text(cells: np.ndarray) -> np.ndarray:
+    """Return cells (N,) as numbers where each of them is one, as one writes it: 007 and 1e3 are names."""
     for kind in (np.int64, np.float64):
         try:
-            values = np.array(cells, dtype=kind)
+            values = cells.astype(kind)
         except (ValueError, OverflowError):
             continue
-        if np.array_equal(np.char.strip(values.astype(str)), np.array(cells)):  # not 007 or 1e3: these are names
+        if np.array_equal(np.char.strip(values.astype(str)), cells.astype(str)):
             return values
-    return strings(cells)
+    return cells
 
 
-def _of_parquet(file: Path) -> dict[str, np.ndarray]:
-    """Columns (N,) of numbers or text; others are left out."""
+def _of_parquet(file: Path, vectors: bool) -> Columns:
+    """Return columns (N,) of numbers, truth values or text, with `vectors` also matrices; others are left out."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
+    with refusing(f"{file} cannot be read", "write it again", OSError, pa.ArrowException):
         table = pq.read_table(file)
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{file} cannot be read ({error}); write it again.") from error
     if not table.num_rows:
         raise DataError(f"{file} lists nothing.")
-    found = {}
-    for name in table.column_names:
-        column = table.column(name)
-        kind = column.type
-        if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-            plain = column.null_count == 0
-            values = column.to_pylist()
-            found[name] = np.array(values) if plain else strings(["" if v is None else str(v) for v in values])
-        elif pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
-            found[name] = strings(["" if value is None else str(value) for value in column.to_pylist()])
-    return found
+    columns = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        if pa.types.is_nested(kind):
+            if vectors and hasattr(kind, "value_type"):
+                columns[name] = _matrix(file, name, column.combine_chunks())
+        elif pa.types.is_primitive(kind) and not pa.types.is_temporal(kind) and not column.null_count:
+            columns[name] = np.array(column.to_pylist())
+        elif not pa.types.is_null(kind):
+            columns[name] = strings([_cell(value) for value in column.to_pylist()])
+    return columns
+
+
+def _cell(value: Any) -> Any:
+    """Return a cell as text, "" where there is none; decimals that are whole numbers without a point, bytes as such."""
+    if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
+        value = int(value)
+    return "" if value is None else value if isinstance(value, bytes) else str(value)
+
+
+def _matrix(file: Path, name: str, column: Any) -> np.ndarray:
+    """Return a column of lists, all of one length, as a matrix (N, M)."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    array = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
+    values = array.flatten()
+    if array.null_count or values.null_count or len(pc.unique(pc.list_value_length(array))) != 1:
+        raise DataError(f"{file}: {name} has empty cells, or lists that differ in length; mend them.")
+    return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(array), -1)

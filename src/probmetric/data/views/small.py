@@ -113,13 +113,8 @@ class Small(View):
         cos, sin = np.cos(angle) * zoom, np.sin(angle) * zoom
         height, width = images.shape[2:]
         shift = centred[:, :2] * 2.0 * self.shift / np.array([height, width])
-        theta = np.stack(
-            [
-                np.stack([cos, -sin * height / width, shift[:, 1]], axis=1),
-                np.stack([sin * width / height, cos, shift[:, 0]], axis=1),
-            ],
-            axis=1,
-        )
+        rows = (cos, -sin * height / width, shift[:, 1], sin * width / height, cos, shift[:, 0])
+        theta = np.stack(rows, axis=1).reshape(-1, 2, 3)
         matrix = torch.from_numpy(theta).to(device=images.device, dtype=torch.float32)
         grid = _affine_grid(matrix, height, width)
         outside = "border" if self.padding == "edge" else "zeros"

@@ -18,12 +18,13 @@ needs, under `<group>/<its name>`; experiments name it like any other metric.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from probmetric.errors import ProbMetricError
 from probmetric.metrics.catalogue import recorded
 from probmetric.metrics.record import DIRECTIONS, Direction, Metric
-from probmetric.registry import Entry, RegistrationError, Registry
+from probmetric.registry import RegistrationError, Registry
 
 F = TypeVar("F", bound=Callable[..., float])
 
@@ -69,9 +70,9 @@ def metric(
             )
         if recorded(group, function.__name__):
             raise RegistrationError(f"{function.__module__}: the library has a metric {name!r}; choose another name.")
-        for attribute, value in {"direction": direction, "group": group, "label": label, "unit": unit}.items():
+        constants = {"direction": direction, "group": group, "label": label, "unit": unit, "needs": tuple(needs)}
+        for attribute, value in constants.items():
             setattr(function, attribute, value)
-        function.needs = tuple(needs)  # type: ignore[attr-defined]
         return REGISTRY.register(function.__name__)(function)
 
     return register
@@ -80,21 +81,12 @@ def metric(
 def own_records() -> dict[str, Metric]:
     """Return the records of the users' metrics by full name."""
     REGISTRY.names()
-    records = (_own_record(name, entry) for name, entry in REGISTRY.foreign_entries().items())
-    return {f"{record.groups[0]}/{record.name}": record for record in records}
-
-
-def _own_record(name: str, entry: Entry) -> Metric:
-    told = entry.constants
-    return Metric(
-        name,
-        told["label"],
-        told["direction"],
-        entry.doc,
-        unit=told["unit"],
-        groups=(told["group"],),
-        computed=entry.module,
-    )
+    records = {}
+    for name, entry in REGISTRY.foreign_entries().items():
+        told = entry.constants
+        record = Metric(name, told["label"], told["direction"], entry.doc, unit=told["unit"], computed=entry.module)
+        records[f"{told['group']}/{name}"] = replace(record, groups=(told["group"],))
+    return records
 
 
 def own_metrics(test: Mapping[str, Any]) -> dict[str, float]:

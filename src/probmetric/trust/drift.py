@@ -26,11 +26,13 @@ from typing import Any, Literal
 
 import numpy as np
 import scipy
+from numpy.typing import NDArray
 
 from probmetric.io import FileError, read_csv
 from probmetric.metrics import arrays
-from probmetric.trust.certificates import Certificate, CertificateError
+from probmetric.trust.certificates import CertificateError, group_numbers
 
+Doubles = NDArray[np.float64]
 RISEN = ((0.4, 1.0), (0.7, 1.0), (1.0, 1.5), (1.0, 2.0), (1.0, 3.0), (0.7, 3.0), (1.5, 2.0))
 BETS = (*RISEN, *((b, a) for a, b in RISEN), (1.5, 1.5), (3.0, 3.0), (0.7, 0.7))
 LEAST = 50
@@ -50,16 +52,11 @@ class Alarm:
 
 @dataclass(frozen=True)
 class Report:
-    """What a log says about a certificate."""
+    """What the doubts of answers say about the certificate they were given by; `alarm` is None as long as it holds."""
 
     queries: int
     evidence: float
     alarm: Alarm | None
-
-    @property
-    def expired(self) -> bool:
-        """Whether there was an alarm."""
-        return self.alarm is not None
 
     @property
     def text(self) -> str:
@@ -68,64 +65,60 @@ class Report:
             return f"{self.queries} queries, no change found; evidence {self.evidence:.2g} of the 1 that is an alarm"
         return f"{self.queries} queries; the doubts {self.alarm.doubts}: alarm at query {self.alarm.query}"
 
-    @property
-    def advice(self) -> str:
-        """What to do after an alarm."""
-        return (
-            "the certificate has expired: these queries are not like those it was made from. Look at the answers since "
-            "then (other cameras, other classes, another gallery?), label some and certify again."
-        )
 
-
-def monitored(
-    certificate: Certificate, log: str | Path, *, column: str, patience: float = PATIENCE, ordered: bool = True
-) -> Report:
-    """Watch a log of queries, a CSV with one row per query or, of `search --csv`, per match.
+def monitor(reference: Any, doubt: Any, *, patience: float = PATIENCE, groups: Any = None, seed: int = 0) -> Report:
+    """Tell whether the doubts of answers are still those of calibration.
 
     Args:
-        certificate: what the log's answers were given by.
+        reference: doubts (V,) of the answers the certificate was made from, `Certificate.reference`.
+        doubt: doubts (Q,) of answers, in the order in which the queries came.
+        patience: clean queries that pass on average, at least, before a false alarm.
+        groups: (Q,) source of each query (session, person), where queries come in bursts: the first of each source
+            counts, and the reference should hold one of each source too.
+        seed: of the draws that break ties.
+
+    Raises:
+        CertificateError: too few calibration doubts, or a patience out of range.
+        ValueError: doubts that are not finite.
+
+    Examples:
+        >>> generator = np.random.default_rng(0)
+        >>> print(monitor(generator.random(500), generator.random(300) ** 0.5).text)
+        300 queries; the doubts rose: alarm at query 93
+    """
+    running = Monitor(reference, patience=patience, seed=seed)
+    values = arrays.vector(doubt, "doubt")
+    numbers = np.arange(len(values)) if groups is None else group_numbers(groups, len(values))
+    first = np.sort(np.unique(numbers, return_index=True)[1])
+    alarm = running.watch(values[first])
+    if alarm is not None:
+        alarm = Alarm(int(first[alarm.query - 1]) + 1, alarm.doubts)
+    return Report(len(values), running.evidence, alarm)
+
+
+def logged_doubts(log: str | Path, column: str) -> Doubles:
+    """Read the doubts (Q,) of answers from a CSV with one row per query or, of `search --csv`, per match.
+
+    Args:
         log: the file; of rows with a `rank` the first of each query counts.
-        column: `p_right`, for a certificate by P(right), or the doubt that the certificate decides by.
-        patience: see `Monitor`.
-        ordered: whether the rows stand as the queries came. A folder lists them class by class, which is no order that
-            calibration has; they are then shuffled, and the number of the query at the alarm says nothing.
+        column: `p_right`, whose complement is the doubt, or the doubt itself.
 
     Raises:
         FileError: the log is damaged, or has no such column or numbers.
-        CertificateError: the certificate holds no calibration doubts or too few, or the patience is out of range.
     """
-    if not certificate.reference:
-        raise CertificateError("the certificate holds no calibration doubts to compare with; certify again.")
     names, rows = read_csv(log, "name the CSV that `probmetric search --csv` wrote")
     if column not in names:
         raise FileError(f"{log} has no column {column!r}; it has {', '.join(names)}.")
-    try:
-        monitor = Monitor(certificate.reference, patience=patience)
-    except ValueError as error:
-        raise CertificateError(f"these answers cannot be watched: {error}") from error
-    asked = [row[column] for row in rows if row.get("rank", "1") == "1"]
-    try:
-        values = [float(text) for text in asked]
-    except ValueError:
-        raise FileError(
-            f"{log}: column {column!r} holds {next(filter(_is_text, asked))!r}; expected numbers."
-        ) from None
-    if not all(map(math.isfinite, values)):
-        raise FileError(
-            f"{log}: column {column!r} holds {next(v for v in values if not math.isfinite(v))}; expected numbers."
-        )
-    if not ordered:
-        values = np.random.default_rng(0).permutation(values).tolist()
-    alarm = monitor.watch(1 - value if column == "p_right" else value for value in values)
-    return Report(len(values), monitor.evidence, alarm)
-
-
-def _is_text(value: str) -> bool:
-    try:
-        float(value)
-    except ValueError:
-        return True
-    return False
+    values = []
+    for row in rows:
+        if row.get("rank", "1") == "1":
+            try:
+                values.append(float(row[column]))
+            except ValueError:
+                values.append(math.nan)
+            if not math.isfinite(values[-1]):
+                raise FileError(f"{log}: column {column!r} holds {row[column]!r}; expected numbers.")
+    return 1 - np.array(values) if column == "p_right" else np.array(values)
 
 
 class Monitor:
@@ -140,13 +133,16 @@ class Monitor:
             seed: of the draws that break ties.
 
         Raises:
-            ValueError: fewer than 50 doubts, one that is not finite, or a patience below 1 or without end.
+            CertificateError: fewer than 50 doubts, or a patience below 1 or without end.
+            ValueError: a doubt that is not finite.
         """
+        if len(reference) < LEAST:
+            raise CertificateError(
+                f"reference has {len(reference)} doubts; a change can be told from at least {LEAST}. Certify again."
+            )
         values = arrays.vector(reference, "reference")
-        if len(values) < LEAST:
-            raise ValueError(f"reference has {len(values)} doubts; a change can be told from at least {LEAST}.")
         if not 1 <= patience < math.inf:
-            raise ValueError(f"patience is {patience}; it is a number of queries, at least 1 and finite.")
+            raise CertificateError(f"patience is {patience}; it is a number of queries, at least 1 and finite.")
         self.patience, self.queries = patience, 0
         self.alarm: Alarm | None = None
         self._seen = sorted(values.tolist())
@@ -165,7 +161,7 @@ class Monitor:
         return math.exp(min(total - math.log(self.patience), 700.0))
 
     def update(self, doubt: float) -> float:
-        """Take the doubt of the next answer; returns the evidence.
+        """Take the doubt of the next answer; return the evidence.
 
         Raises:
             ValueError: a doubt that is not finite.
@@ -181,7 +177,7 @@ class Monitor:
         return self.evidence
 
     def watch(self, doubts: Iterable[float]) -> Alarm | None:
-        """Take several doubts, up to the first alarm; returns it."""
+        """Take several doubts, up to the first alarm; return it."""
         for doubt in doubts:
             if self.alarm is not None:
                 break
@@ -189,7 +185,7 @@ class Monitor:
         return self.alarm
 
     def _p_value(self, doubt: float) -> float:
-        """P-value of the next doubt among those seen, which it then joins."""
+        """Return the p-value of the next doubt among those seen, which it then joins."""
         left, right = bisect.bisect_left(self._seen, doubt), bisect.bisect_right(self._seen, doubt)
         above, equal = len(self._seen) - right, right - left
         p = (above + self._generator.random() * (equal + 1)) / (len(self._seen) + 1)
@@ -198,7 +194,7 @@ class Monitor:
 
 
 def _way(a: float, b: float) -> Way:
-    """What the doubts did if the beta density with these parameters gained most."""
+    """Return what the doubts did if the beta density with these parameters gained most."""
     if a == b:
         return "changed"
     return "rose" if a < b else "fell"

@@ -59,11 +59,11 @@ def place_retrieval(
     """
     rows = np.flatnonzero(subtask(places.columns, task))
     chosen = places.of(rows)
-    asked, searched, found = positives(chosen.columns, radius=chosen.radius)
-    queries, database = rows[asked], rows[searched]
+    query_rows, searched, near = positives(chosen.columns, radius=chosen.radius)
+    queries, database = rows[query_rows], rows[searched]
     if not len(queries) or not len(database):
         return {}, queries, database
-    values = retrieval_per_query(mean[queries], gallery=mean[database], positives=found, ks=ks)
+    values = retrieval_per_query(mean[queries], gallery=mean[database], positives=near, ks=ks)
     return values, queries, database
 
 
@@ -77,17 +77,17 @@ def place_metrics(
     if values:
         metrics |= {f"retrieval/{name}": value for name, value in summarize(values).items()}
     if values and np.any(values["positives"] > 0):
-        asked = values["positives"] > 0
-        correct, doubt = values["recall_at_1"][asked], uncertainty.astype(np.float64)
+        answerable = values["positives"] > 0
+        correct, doubt = values["recall_at_1"][answerable], uncertainty.astype(np.float64)
         nearest = database[search(mean[queries], mean[database], k=1).rows[:, 0]]
-        both = ((doubt[queries] + doubt[nearest]) / 2)[asked]
-        curve, _ = sparsification(doubt[queries][asked], correct)
-        found = selective_metrics(doubt[queries][asked], correct)
-        found["ausc_query_and_neighbour"] = sparsification(both, correct)[1]
-        found["ausc_as_published"] = sparsification(both, correct, scaling="as_published")[1]
-        metrics |= {f"sparsification/{name}": value for name, value in found.items()}
+        both = ((doubt[queries] + doubt[nearest]) / 2)[answerable]
+        curve, _ = sparsification(doubt[queries][answerable], correct)
+        selective = selective_metrics(doubt[queries][answerable], correct)
+        selective["ausc_query_and_neighbour"] = sparsification(both, correct)[1]
+        selective["ausc_as_published"] = sparsification(both, correct, scaling="as_published")[1]
+        metrics |= {f"sparsification/{name}": value for name, value in selective.items()}
         curves["sparsification"] = {"removed": curve.removed.tolist(), "accuracy": curve.accuracy.tolist()}
-        kept, errors = image_curves(values, asked, doubt[queries])
+        kept, errors = image_curves(values, answerable, doubt[queries])
         curves |= kept
         curves["image_errors"] = known_errors(errors)
     for task in SUBTASKS:

@@ -1,0 +1,106 @@
+"""Does a score of the literature add to the free ones? Error AUROC together, less that of the free scores alone.
+
+    mahalanobis   Mahalanobis++ (Mueller and Hein 2025): smallest Mahalanobis distance of the normalised features to a
+                  class mean, one covariance within classes
+    residual      of ViM (Wang et al. 2022): length of what the gallery's principal directions do not explain
+    density       local density on the sphere: mean cosine of the answer to its ten nearest, less that of the query
+
+Half of the images of each class are the gallery, at most `QUERIES` of the others ask. Both maps are cross-fitted over
+classes; the interval draws classes again (`trust.added_auroc`).
+
+    python benchmarks/scores.py --features FOLDER --output benchmarks/results/scores.json
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from probmetric import trust
+from probmetric.io import write_json
+from probmetric.retrieval import search
+from probmetric.trust.answers import asked_in
+
+QUERIES, NEAREST, EXPLAINED = 2000, 10, 0.9
+
+
+def judged(vectors: np.ndarray, labels: np.ndarray) -> dict[str, dict[str, float]]:
+    """Return, by score, its error AUROC alone and what it adds to the free scores."""
+    vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    order = np.random.default_rng(0).permutation(len(labels))
+    vectors, labels = vectors[order], labels[order]
+    rank = np.empty(len(labels), dtype=int)
+    for label in np.unique(labels):
+        rank[labels == label] = np.arange((labels == label).sum())
+    inside = rank % 2 == 0
+    lonely = np.bincount(labels)[labels] < 2
+    asks = np.flatnonzero(~inside & ~lonely)[:QUERIES]
+    inside &= ~lonely
+    gallery, classes = vectors[inside].astype(np.float32), labels[inside]
+    queries = vectors[asks].astype(np.float32)
+    none = {"uncertainty": np.zeros(len(queries), dtype=np.float32)}
+    record = {"mean": gallery, "uncertainty": np.zeros(len(gallery), dtype=np.float32)}
+    answers = asked_in({"mean": queries, **none}, labels[asks], record, classes)
+    scores = {
+        "mahalanobis": mahalanobis(queries, gallery, classes),
+        "residual": residual(queries, gallery),
+        "density": density(queries, gallery, answers.match.indices[:, 0]),
+    }
+    results = {}
+    for name, score in scores.items():
+        alone = trust.added_auroc({name: score}, {}, answers.right, labels[asks], resamples=1)["free"]
+        results[name] = {"alone": alone} | trust.added_auroc(answers.free, {name: score}, answers.right, labels[asks])
+    return results
+
+
+def mahalanobis(queries: np.ndarray, gallery: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Return the distance (Q,) to the nearest class mean, shrunk a little towards the identity."""
+    numbers = np.unique(classes, return_inverse=True)[1]
+    means = np.zeros((numbers.max() + 1, gallery.shape[1]))
+    np.add.at(means, numbers, gallery)
+    means /= np.bincount(numbers)[:, None]
+    covariance = np.cov((gallery - means[numbers]).T) + 1e-6 * np.eye(gallery.shape[1])
+    root = np.linalg.cholesky(np.linalg.inv(covariance))
+    asked, centres = queries @ root, means @ root
+    squares = (asked**2).sum(axis=1)[:, None] + (centres**2).sum(axis=1) - 2 * asked @ centres.T
+    return np.asarray(squares.min(axis=1))
+
+
+def residual(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
+    """Return the length (Q,) outside the directions that explain `EXPLAINED` of the gallery's variance."""
+    centre = gallery.mean(axis=0)
+    values, directions = np.linalg.eigh(np.cov((gallery - centre).T))
+    left = np.cumsum(values) <= (1 - EXPLAINED) * values.sum()
+    return np.asarray(np.linalg.norm((queries - centre) @ directions[:, left], axis=1))
+
+
+def density(queries: np.ndarray, gallery: np.ndarray, nearest: np.ndarray) -> np.ndarray:
+    """Return how much farther (Q,) the query is from its nearest than the answer is from its own."""
+    around = search(gallery[nearest], gallery, NEAREST, self_index=nearest).cosines.mean(axis=1)
+    return np.asarray(around - search(queries, gallery, NEAREST).cosines.mean(axis=1))
+
+
+def main() -> None:
+    """Print what every score adds and write the record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--features", type=Path, default=Path("features"))
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/scores.json"))
+    options = parser.parse_args()
+    results = {}
+    for path in sorted(options.features.glob("*.npz")):
+        with np.load(path) as stored:
+            results[path.stem] = judged(stored["vectors"], stored["labels"])
+        for name, row in results[path.stem].items():
+            adds = "adds .02" if row["added_low"] >= 0.02 else "does not add .02"
+            interval = f"[{row['added_low']:+.3f}, {row['added_high']:+.3f}]"
+            head = f"{path.stem} {name}: alone {row['alone']:.3f}, free {row['free']:.3f}"
+            print(f"{head}, {adds}: {row['added']:+.3f} {interval}")
+    if not results:
+        print(f"no features in {options.features}: nothing is judged")
+    write_json(options.output, results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""The project in the current folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from probmetric.config import Params, load
+from probmetric.io import FileError, present
+
+PARAMS = Path("params.yaml")
+
+
+def params() -> Params:
+    """Return the project's params.yaml."""
+    if not present(PARAMS):
+        raise FileError(
+            f"there is no {PARAMS} in {Path.cwd()}; run this command inside a project folder, the one that holds it "
+            "(`probmetric init` starts one)."
+        )
+    return load(Params, PARAMS)

@@ -1,0 +1,149 @@
+"""Commands on vectors of any embedding model: `certify`, `search` and `report` on a file, and `try`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from probmetric.errors import ServingError, harmless
+from probmetric.io.folders import check_new_file
+from probmetric.serving.gallery import Gallery, directions
+from probmetric.serving.gallery_files import INDEX
+from probmetric.serving.search import as_csv, as_text
+from probmetric.serving.vectors import Vectors, gallery_folder, gallery_of, held_out, read_vectors
+from probmetric.serving.vectors_page import is_ours, write_page
+from probmetric.trust.certificates import Certificate, CertificateError
+from probmetric.trust.copies import copies_of
+
+log = logging.getLogger(__name__)
+TRIED = 0.25  # share of the letters that ask
+STEPS = 10  # of a page, for the progress bar
+OTHER_RISKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
+
+
+def certify(options: argparse.Namespace) -> None:
+    """Certify a file of vectors; the gallery and its certificate are kept in a folder beside it."""
+    if options.calibration or options.plugin:
+        raise ServingError("a file of vectors needs no model: probmetric certify vectors.parquet [calibration.parquet]")
+    columns = {"label": options.label, "group": options.group}
+    vectors = read_vectors(Path(options.model), **columns)
+    trained = read_vectors(options.trained_on, label=options.label) if options.trained_on else None
+    part, queries = vectors.parts
+    if options.gallery is not None:
+        queries = read_vectors(options.gallery, **columns)
+    elif queries is None and (options.group or trained is not None):
+        part, queries = held_out(vectors, trained)
+        log.info("%d rows calibrate, chosen with seed 0; the other %d are the gallery", len(queries), len(part))
+    if queries is not None and trained is not None:
+        queries = _fresh(queries, trained)
+    if vectors.rows.dtype != np.float32:
+        log.info("vectors are stored as %s; what is certified are answers by these", vectors.rows.dtype)
+    gallery, folder = gallery_of(part), gallery_folder(vectors.file)
+    del part, vectors  # a second copy of the vectors
+    calibration = () if queries is None else (queries.rows, queries.labels)
+    certificate = promised(gallery, options, None, *calibration, groups=None if queries is None else queries.groups)
+    print(harmless(sentence(certificate, gallery.save(folder))))
+
+
+def _fresh(queries: Vectors, trained: Vectors) -> Vectors:
+    """Return the queries that the model was not trained on.
+
+    Raises:
+        CertificateError: it was trained on all of them.
+    """
+    seen = copies_of(directions(queries.rows), directions(trained.rows))
+    if seen.all():
+        raise CertificateError(f"the model was trained on all of the {len(seen)} calibration queries; label others.")
+    if seen.any():
+        log.warning("%d of %d calibration queries are among those trained on and are left out", seen.sum(), len(seen))
+    return queries.rows_where(~seen)
+
+
+def promised(gallery: Gallery, options: argparse.Namespace, *calibration: Any, groups: Any = None) -> Certificate:
+    """Return the certificate that the options ask for, from a gallery's `certify` and its first arguments.
+
+    Raises:
+        CertificateError: nothing can be certified for this risk; says which could.
+    """
+
+    def attempt(risk: float) -> Certificate:
+        promise = {"confidence": options.confidence, "score": options.score}
+        return gallery.certify(*calibration, risk=risk, groups=groups, **promise)
+
+    kept = list(gallery.certificates)
+    certificate = attempt(options.risk)
+    if certificate.threshold is not None:
+        return certificate
+    possible = (risk for risk in OTHER_RISKS if risk > options.risk and attempt(risk).threshold is not None)
+    instead = next(possible, None)
+    gallery.certificates = kept
+    hint = f"A risk of {instead:g} could be certified" if instead else "No risk up to 0.5 could be certified"
+    raise CertificateError(
+        f"nothing can be certified: at every doubt more than {options.risk:g} of the answers could be wrong. {hint} "
+        "with these calibration queries; a better model or more of them may help."
+    )
+
+
+def sentence(certificate: Certificate, folder: Path) -> str:
+    """Return what a certificate promises, in words."""
+    return (
+        f"at most {certificate.risk:g} of the answers given are wrong, with confidence {certificate.confidence:g}: "
+        f"{100 * certificate.coverage:.0f} % of the {certificate.queries} calibration queries are answered, "
+        f"{certificate.errors} of {certificate.answered} wrongly. Valid for {certificate.valid_for}; kept in {folder}"
+    )
+
+
+def search(options: argparse.Namespace) -> None:
+    """Ask the vectors of some files in the gallery of another."""
+    place, files = Path(options.model), options.images
+    gallery = Gallery.open(place) if (place / INDEX).is_file() else gallery_of(read_vectors(place).parts[0])
+    rules = {name: getattr(options, name) for name in ("risk", "confidence", "strangers")}
+    answers = []
+    for file in files:
+        queries = read_vectors(file)
+        answers += gallery.search(queries.rows, k=options.k, names=queries.names, **rules)
+    said = as_csv(answers).rstrip() if options.csv else as_text(answers)
+    print(said if options.csv and not sys.stdout.isatty() else harmless(said))
+
+
+def report(options: argparse.Namespace) -> None:
+    """Write the page of a file of vectors."""
+    file = Path(options.experiment)
+    output = options.output or file.with_suffix(".html")
+    check_new_file(output, is_ours)
+    gallery = gallery_of(read_vectors(file, label=options.label).parts[0])
+    with tqdm(total=STEPS, disable=None, bar_format="{desc}: {percentage:3.0f} %|{bar}| {elapsed}") as bar:
+
+        def step(text: str) -> None:
+            bar.set_description(text)
+            bar.update()
+
+        print(write_page(gallery, output, file.stem, step))
+
+
+def attempt(options: argparse.Namespace) -> None:
+    """`probmetric try`."""
+    letters = read_vectors(Path(__file__).parents[1] / "serving" / "letters.npz")
+    asked = np.random.default_rng(0).random(len(letters)) < TRIED
+    labels = np.array(letters.labels)
+    gallery = Gallery.from_vectors(letters.rows[~asked], labels[~asked].tolist())
+    certificate = gallery.certify(risk=options.risk)
+    answers = gallery.search(letters.rows[asked], k=1, risk=certificate, names=labels[asked].tolist())
+    given = [answer for answer in answers if not answer.withheld]
+    if not given:
+        raise CertificateError(f"nothing is answered at a risk of {options.risk:g}; try --risk 0.1.")
+    wrong = sum(answer.image != answer.matches[0].class_name for answer in given)
+    withheld = next(answer for answer in answers if answer.withheld)
+    print(
+        f"{len(gallery)} vectors of letters are the gallery, {len(answers)} others ask. Certified: at most "
+        f"{options.risk:g} of the answers given are wrong.\n\n{as_text([given[0], withheld])}\n\n"
+        f"{len(given)} of {len(answers)} are answered, {wrong} of them wrongly: {wrong / len(given):.3f}, by chance "
+        f"{(options.risk / len(given)) ** 0.5:.3f} more or less than all such letters would give.\n"
+        "With your own: probmetric certify vectors.parquet --risk 0.05"
+    )

@@ -1,0 +1,61 @@
+"""Metrics of answers that `probmetric.trust` computes: what scores add, P(right), and what could be known at best."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from probmetric.metrics import selective
+from probmetric.metrics.record import table
+
+BY_P_RIGHT = ("augrc", "e_aurc", "risk_at_coverage_80", "coverage_at_risk_5")
+
+METRICS = (
+    *table(
+        "trust",
+        "probmetric.trust.p_right",
+        """
+        free | AUROC (error, free scores) ↑ | error AUROC of the free scores together: logistic, cross-fitted over parts
+            of the classes
+        both | AUROC (error, free and own) ↑ | the same with the own uncertainty and the method's scores of the pair
+        added | AUROC added ↑ | `both` - `free`: what the method's uncertainty adds to what is free
+        added_low | AUROC added (lower end) ↑ | lower end of its 95 % interval; classes drawn again, paired
+        added_high | AUROC added (upper end) ↑ | upper end of its 95 % interval
+        """,
+    ),
+    *table(
+        "p_right p_right_val",
+        "probmetric.trust.p_right",
+        """
+        nll | NLL ↓ | mean −log P(what happened), answer right or wrong
+        brier | Brier score ↓ | mean (P(right) − right)²
+        ece | ECE ↓ | 15 bins of equal mass, L1
+        ece_floor | ECE (floor) | mean `ece` of so many answers if every P(right) were true
+        """,
+    ),
+    *(
+        replace(
+            metric,
+            groups=("p_right",),
+            definition=f"of P(right) in place of the own uncertainty: {metric.definition}",
+            variant=f"{metric.variant}, by P(right)" if metric.variant else "by P(right)",
+        )
+        for metric in selective.METRICS
+        if metric.name in BY_P_RIGHT
+    ),
+    *table(
+        "exact",
+        "probmetric.trust.truth",
+        """
+        bayes_accuracy | Bayes accuracy | mean largest P(class ∣ image): no classifier is right more often
+        bayes_ece | ECE (Bayes) | of the exact posterior: sampling error alone
+        error_auroc | AUROC (error, exact) | error AUROC of 1 − P(answer ∣ image), exact: what a score of these answers
+            can reach
+        error_auroc_regret | AUROC regret (own) ↓ | that minus the own uncertainty's
+        free_auroc_regret | AUROC regret (free scores) ↓ | that minus `trust/free`
+        p_right_regret | Log-score regret ↓ not between methods | `p_right/nll` minus the NLL of P(answer ∣ image), in
+            nats; of a method's own answers, so no method is called best: one that is nearly always wrong loses little
+        aleatoric_spearman | Spearman (aleatoric) ↑ | rank correlation of the own uncertainty with the entropy of
+            P(class ∣ image)
+        """,
+    ),
+)

@@ -1,0 +1,155 @@
+"""Serve a model and a gallery over HTTP: an image file is the body of a request, the answer is JSON.
+
+    GET  /               what is served: model, gallery, certificates
+    POST /embed          direction (M,) and uncertainty of an image
+    POST /search         nearest gallery images, P(right), and whether the answer is withheld; k, risk, confidence, ...
+    POST /images         add an image to the gallery (only where the service may write); path, class_name
+    GET  /openapi.json   the same for programs
+
+The gallery is read again when another process has changed it. One image is embedded at a time, others wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from probmetric import __version__
+from probmetric.data.manifest import DataError
+from probmetric.errors import ProbMetricError, ServingError
+from probmetric.serving import gallery_files
+from probmetric.serving.gallery import Gallery
+from probmetric.serving.model import Model
+
+log = logging.getLogger(__name__)
+LARGEST_IMAGE = 64 * 2**20
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class Service:
+    """A model and a stored gallery, used by one request at a time."""
+
+    def __init__(self, model: Model, folder: Path, *, writable: bool = False) -> None:
+        """Open the gallery in `folder`, which `model` embedded; `writable`: images may be added.
+
+        Raises:
+            ServingError: another model's gallery.
+            FileError: no gallery, or a damaged one.
+        """
+        self.model, self.folder, self.writable = model, folder, writable
+        self._gallery = Gallery.open(folder)
+        self._gallery.check_model(model)
+        self._lock = threading.Lock()
+
+    def about(self) -> dict[str, Any]:
+        """Return what is served."""
+        with self._lock:
+            gallery = self.gallery()
+            promises = [{"risk": each.risk, "confidence": each.confidence} for each in gallery.certificates]
+            facts = {"images": len(gallery), "dimensions": gallery.dim, "digest": gallery.digest}
+        model = {"name": self.model.name, "digest": self.model.digest}
+        return {"probmetric": __version__, "model": model, "gallery": facts, "certificates": promises}
+
+    def gallery(self) -> Gallery:
+        """Return the gallery as it is on disk now."""
+        if gallery_files.content_on_disk(self.folder) != self._gallery.digest:
+            self._gallery = Gallery.open(self.folder)
+        return self._gallery
+
+    def embed(self, image: bytes) -> dict[str, Any]:
+        """Return direction and uncertainty of an image file."""
+        with self._lock:
+            batch = self.model.embed([image])
+        return {"mean": batch.mean[0].tolist(), "uncertainty": float(batch.uncertainty[0])}
+
+    def search(self, image: bytes, k: int, risk: float | None, **rules: Any) -> dict[str, Any]:
+        """Return the answer to an image file; arguments as of `Model.search`."""
+        with self._lock:
+            return asdict(self.model.search(self.gallery(), [image], k=k, risk=risk, **rules)[0])
+
+    def add(self, image: bytes, path: str, class_name: str) -> dict[str, Any]:
+        """Add an image file to the stored gallery under the name `path`.
+
+        Raises:
+            ServingError: the service may not write.
+        """
+        if not self.writable:
+            raise ServingError("this service only reads; start it with --writable to add images.")
+        with self._lock, Gallery.changing(self.folder) as gallery:
+            gallery.add(self.model, [image], paths=[path], class_names=[class_name])
+            self._gallery = gallery
+        return {"images": len(gallery)}
+
+
+def application(service: Service, host: str = LOOPBACK[0]) -> FastAPI:
+    """Return the web application of a service that listens at `host`; pages of other hosts cannot reach a local one."""
+    app = FastAPI(title="ProbMetric", version=__version__, docs_url=None, redoc_url=None)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, "[::1]"] if host in LOOPBACK else ["*"])
+    app.add_exception_handler(ProbMetricError, _said)
+
+    @app.get("/")
+    def about() -> dict[str, Any]:
+        """Say what is served."""
+        return service.about()
+
+    @app.post("/embed")
+    async def embed(request: Request) -> dict[str, Any]:
+        """Embed the image file in the body."""
+        return await _answered(request, service.embed)
+
+    @app.post("/search")
+    async def search(
+        request: Request,
+        k: int = 5,
+        risk: float | None = None,
+        confidence: float = 0.9,
+        strangers: float = 0.0,
+        any_image: bool = False,
+    ) -> dict[str, Any]:
+        """Search the gallery for the image file in the body."""
+        rules = {"confidence": confidence, "strangers": strangers, "any_image": any_image}
+        return await _answered(request, lambda image: service.search(image, k, risk, **rules))
+
+    @app.post("/images")
+    async def add(request: Request, path: str, class_name: str = "") -> dict[str, Any]:
+        """Add the image file in the body to the gallery."""
+        return await _answered(request, lambda image: service.add(image, path, class_name))
+
+    return app
+
+
+async def _answered(request: Request, answer: Callable[[bytes], dict[str, Any]]) -> dict[str, Any]:
+    """Return what `answer` says of the image in the body, asked in a thread.
+
+    Raises:
+        DataError: no body, or one that is too large.
+    """
+    image = bytearray()
+    async for part in request.stream():
+        image += part
+        if len(image) > LARGEST_IMAGE:
+            raise DataError(f"the image is larger than {LARGEST_IMAGE >> 20} MiB.")
+    if not image:
+        raise DataError("the body is empty; send the bytes of an image file: curl --data-binary @photo.jpg ...")
+    return await run_in_threadpool(answer, bytes(image))
+
+
+async def _said(request: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"error": str(error)}, status_code=400)
+
+
+def run_service(model: Model, folder: Path, *, host: str, port: int, writable: bool) -> None:
+    """Serve a model and the gallery in `folder` until the process is interrupted."""
+    service = Service(model, folder, writable=writable)
+    log.info("http://%s:%d/ answers questions to %s (%s)", host, port, folder, "writable" if writable else "read only")
+    uvicorn.run(application(service, host), host=host, port=port, log_level="warning")

@@ -1,0 +1,229 @@
+"""Vectors of any embedding model, in a file: galleries to certify and queries to ask. No model, no torch.
+
+    vector            (N, M) numbers of any type; also called vectors, mean or embedding
+    label             class of each row; "" or missing where none is known
+    path              name of each row; by default its number
+    split             gallery | calibration (or query); without it all rows are the gallery
+    group             what rows come from together: a person, a walk, a burst; used where it is asked for
+
+A faiss index (.faiss, .index) holds vectors, and the CSV file of the same name the other columns. A frame of pandas,
+Arrow or DuckDB has the same columns.
+
+The gallery of `shop.parquet` is kept in the folder `shop.gallery` beside it, with its certificates.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from probmetric.data.manifest import DataError
+from probmetric.data.sources.embeddings import _arrays
+from probmetric.data.sources.table import columns_of
+from probmetric.errors import ServingError
+from probmetric.io import present
+from probmetric.serving.frames import LABELS, NAMES, VECTORS, column_of
+from probmetric.serving.gallery import Gallery, directions
+from probmetric.serving.gallery_files import INDEX
+from probmetric.trust.copies import SEEN, burst_sentence, copies_of
+
+log = logging.getLogger(__name__)
+FAISS = (".faiss", ".index")
+FILES = (".parquet", ".npz", ".npy", ".safetensors", *FAISS)
+HELD_OUT = 3  # one group of so many calibrates
+GALLERY_SPLITS, QUERY_SPLITS = ("gallery", "reference", "index"), ("calibration", "query", "queries", "probe")
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Rows of a file.
+
+    Attributes:
+        file: where they were read.
+        rows: (N, M) vectors as they were stored.
+        labels: class of each row (N), "" where none is known.
+        names: name of each row (N).
+        splits: split of each row (N), "" where the file has no such column.
+        groups: what rows come from together (N,); None where the file does not say.
+    """
+
+    file: Path
+    rows: np.ndarray
+    labels: list[str]
+    names: list[str]
+    splits: list[str]
+    groups: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def rows_where(self, kept: np.ndarray) -> Vectors:
+        """Return the rows that are `kept` (N,)."""
+        chosen = np.flatnonzero(kept).tolist()
+        return replace(
+            self,
+            rows=self.rows[kept],
+            labels=[self.labels[row] for row in chosen],
+            names=[self.names[row] for row in chosen],
+            splits=[self.splits[row] for row in chosen],
+            groups=None if self.groups is None else self.groups[kept],
+        )
+
+    def of(self, splits: Sequence[str]) -> Vectors:
+        """Return the rows of some splits."""
+        return self.rows_where(np.isin(np.array(self.splits, dtype=str), splits))
+
+    @property
+    def parts(self) -> tuple[Vectors, Vectors | None]:
+        """The gallery, and labelled queries beside it, or None where the file has no split.
+
+        Raises:
+            ServingError: the splits name a gallery or queries only.
+        """
+        if not any(self.splits):
+            return self, None
+        gallery, queries = self.of(GALLERY_SPLITS), self.of(QUERY_SPLITS)
+        if not len(gallery) or not len(queries):
+            raise ServingError(
+                f"{self.file}: the splits are {', '.join(sorted(set(self.splits)))}; expected rows of 'gallery' and of "
+                "'calibration' (or 'query'), or no column `split`."
+            )
+        return gallery, queries
+
+
+def is_vectors(place: str | Path) -> bool:
+    """Whether a place is a file of vectors, by its name."""
+    return Path(place).suffix.lower() in FILES
+
+
+def read_vectors(file: Path, *, label: str = "", group: str = "") -> Vectors:
+    """Read a file of vectors.
+
+    Args:
+        file: Parquet, .npz, safetensors; or .npy or a faiss index with a CSV file beside it.
+        label: column of the classes; by default one of `LABELS`.
+        group: column of the groups; by default none.
+
+    Raises:
+        DataError: the file is damaged, or a column is missing or has another length.
+    """
+    if not is_vectors(file) or not present(file):
+        raise DataError(f"{file} is no file of vectors; expected {', '.join(FILES)}.")
+    columns = _of_faiss(file) if file.suffix.lower() in FAISS else _arrays(file)
+    return vectors_of(columns, file, label=label, group=group)
+
+
+def vectors_of(
+    columns: Mapping[str, np.ndarray], file: Path = Path("frame"), *, label: str = "", group: str = ""
+) -> Vectors:
+    """Return the vectors in some columns, name -> (N, ...); `file` is what messages call them, the rest as above.
+
+    Raises:
+        DataError: a column is missing or has another length.
+    """
+    vector = next((name for name in VECTORS if name in columns), "")
+    if not vector or columns[vector].ndim != 2:
+        raise DataError(f"{file} holds {', '.join(columns)}; expected a column `vector` of lists of one length.")
+    rows = columns[vector]
+    labels = column_of(file, columns, label, LABELS, len(rows))
+    names = column_of(file, columns, "", NAMES, len(rows))
+    splits = column_of(file, columns, "", ("split",), len(rows))
+    groups = column_of(file, columns, group, (), len(rows)) if group else None
+    vectors = Vectors(
+        file,
+        rows,
+        labels or [""] * len(rows),
+        names or [f"{file.stem}/{row}" for row in range(len(rows))],
+        splits or [""] * len(rows),
+        None if groups is None else np.array(groups),
+    )
+    if groups is None:
+        sentence = burst_sentence(directions(rows[:SEEN]), np.array(vectors.labels[:SEEN]), columns)
+        if sentence:
+            log.warning("%s: %s (--group COLUMN)", file, sentence)
+    return vectors
+
+
+def _of_faiss(file: Path) -> dict[str, np.ndarray]:
+    """Return the vectors that a faiss index holds, and the columns of the CSV file of the same name.
+
+    Raises:
+        DataError: faiss or the CSV file is missing, or the index cannot be read.
+    """
+    listing = file.with_suffix(".csv")
+    if not listing.is_file():
+        raise DataError(f"{file} has no labels: put them into {listing.name} beside it, a line per vector.")
+    try:
+        faiss = importlib.import_module("faiss")
+        index = faiss.read_index(str(file))
+        if hasattr(index, "make_direct_map"):
+            index.make_direct_map()
+        vectors = index.reconstruct_n(0, index.ntotal)
+    except ModuleNotFoundError as error:
+        raise DataError(f"{file} is read by faiss, which is not installed; pip install faiss-cpu.") from error
+    except RuntimeError as error:
+        raise DataError(f"{file} is no faiss index whose vectors can be read: {error}") from error
+    if getattr(index, "code_size", 4 * index.d) < 4 * index.d:
+        log.warning("%s holds compressed vectors; what is certified are their approximations", file)
+    return {"vector": np.asarray(vectors)} | columns_of(listing)
+
+
+def held_out(vectors: Vectors, trained: Vectors | None = None, seed: int = 0) -> tuple[Vectors, Vectors]:
+    """Return gallery and calibration rows: a third of the groups, or of the rows, calibrates.
+
+    Every class stays in the gallery. Rows that the model was trained on calibrate nothing.
+
+    Args:
+        vectors: rows without splits.
+        trained: what the model was trained on; None: nothing of this file.
+        seed: of the choice.
+
+    Raises:
+        ServingError: nothing can be held out.
+    """
+    groups = np.arange(len(vectors)) if vectors.groups is None else vectors.groups
+    seen = (
+        np.zeros(len(vectors), dtype=bool)
+        if trained is None
+        else copies_of(directions(vectors.rows), directions(trained.rows))
+    )
+    names, numbers = np.unique(groups, return_inverse=True)
+    classes = [set[str]() for _ in names]
+    for number, label in zip(numbers.tolist(), vectors.labels, strict=True):
+        classes[number].add(label)
+    left = Counter(label for shown in classes for label in shown)
+    fresh = np.setdiff1d(np.arange(len(names)), numbers[seen])
+    chosen: set[int] = set()
+    for number in np.random.default_rng(seed).permutation(fresh).tolist():
+        if len(chosen) < len(names) // HELD_OUT and all(left[label] > 1 for label in classes[number]):
+            chosen.add(number)
+            left.subtract(classes[number])
+    if not chosen:
+        raise ServingError(
+            f"{vectors.file}: no row can calibrate: each is the only group of its class, or the model was trained on "
+            "it. Give labelled queries as the second file."
+        )
+    out = np.isin(numbers, list(chosen))
+    return vectors.rows_where(~out), vectors.rows_where(out)
+
+
+def gallery_folder(file: Path) -> Path:
+    """Return the folder that keeps the gallery of a file of vectors."""
+    return file.with_suffix(".gallery")
+
+
+def gallery_of(vectors: Vectors) -> Gallery:
+    """Return the gallery of a file: the stored one, with its certificates, where it holds the same vectors."""
+    gallery = Gallery.from_vectors(vectors.rows, vectors.labels, vectors.names)
+    folder = gallery_folder(vectors.file)
+    if present(folder / INDEX):
+        stored = Gallery.open(folder)
+        if stored.digest == gallery.digest:
+            return stored
+    return gallery

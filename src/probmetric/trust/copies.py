@@ -1,0 +1,127 @@
+"""Queries that are no independent draws: copies, bursts of one source, images that the model was trained on.
+
+    copy     two unit vectors with a distance of at most .03 (cosine .99955), one picture, perhaps saved again; below
+             64 dimensions, where different pictures are so near too, of at most .003
+    burst    neighbours in the order of the queries that look alike: frames of one walk, photographs of one session.
+             Among the queries of each class the nearest is the one before or after it more often than chance has it
+
+Twenty copies of a query are one draw. A certificate that counts them as twenty promises too much.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from probmetric.metrics import arrays
+from probmetric.retrieval.neighbours import search
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+NEAR, NEAR_IN_FEW, FEW = 0.03, 0.003, 64
+DIMENSIONS = 12
+SEEN = 2000
+GROUPS = (
+    "group",
+    "session",
+    "person",
+    "identity",
+    "subject",
+    "patient",
+    "camera",
+    "video",
+    "sequence",
+    "track",
+    "burst",
+)
+
+
+def copy_groups(rows: Any) -> Ints:
+    """Return the number (N,) of the picture that each of the unit rows (N, M) shows; copies share theirs.
+
+    Examples:
+        >>> copy_groups([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]).tolist()
+        [0, 1, 0]
+    """
+    vectors = arrays.matrix(rows, "rows")
+    values, first, exact = np.unique(vectors, axis=0, return_index=True, return_inverse=True)
+    near = _near(vectors.shape[1])
+    pairs = scipy.spatial.cKDTree(_projected(values)).query_pairs(near, output_type="ndarray")
+    pairs = pairs[_distance(values[pairs[:, 0]], values[pairs[:, 1]]) <= near]
+    links = scipy.sparse.coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(len(values), len(values)))
+    numbers = scipy.sparse.csgraph.connected_components(links, directed=False)[1][exact.ravel()]
+    _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse]
+
+
+def distinct(rows: Any) -> Ints:
+    """Return the rows (K,) that show a picture for the first time, of unit rows (N, M)."""
+    return np.sort(np.unique(copy_groups(rows), return_index=True)[1])
+
+
+def copies_of(rows: Any, others: Any) -> Bools:
+    """Return which of the unit rows (N, M) are copies of one of the `others` (K, M), such as training images.
+
+    Examples:
+        >>> copies_of([[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [0.6, 0.8]]).tolist()
+        [False, True]
+    """
+    vectors, known = arrays.matrix(rows, "rows"), arrays.matrix(others, "others")
+    if vectors.shape[1] != known.shape[1]:
+        raise ValueError(f"rows have {vectors.shape[1]} dimensions, others {known.shape[1]}: they are of one model.")
+    if not len(known) or not len(vectors):
+        return np.zeros(len(vectors), dtype=bool)
+    nearest = search(vectors, known).rows[:, 0]
+    return np.asarray(_distance(vectors, known[nearest]) <= _near(vectors.shape[1]))
+
+
+def burst_sentence(rows: Any, labels: Any = None, columns: Any = ()) -> str:
+    """Return what speaks against independent queries, in words; "" where nothing does.
+
+    Args:
+        rows: (N, M) unit rows of the queries, in the order in which they came; the first `SEEN` are looked at.
+        labels: (N,) their classes, so that an order by class is not taken for bursts.
+        columns: names of columns that come with the queries and are not used as groups.
+    """
+    vectors = arrays.matrix(rows, "rows")[:SEEN]
+    classes = np.zeros(len(vectors)) if labels is None else arrays.to_numpy(labels)[:SEEN]
+    beside, expected, variance = 0, 0.0, 0.0
+    for number in np.unique(classes):
+        block = vectors[classes == number]
+        count = len(block)
+        if count > 3:
+            cosines = block @ block.T
+            np.fill_diagonal(cosines, -np.inf)
+            beside += int((np.abs(cosines.argmax(axis=1) - np.arange(count)) == 1).sum())
+            chance = np.r_[1, np.full(count - 2, 2), 1] / (count - 1)
+            expected, variance = expected + chance.sum(), variance + (chance * (1 - chance)).sum()
+    named = [name for name in columns if str(name).lower() in GROUPS]
+    sentences = []
+    if beside > 1.5 * expected + 5 * math.sqrt(variance):
+        sentences.append(
+            f"the query most like a query comes just before or after it {beside} times, where {expected:.0f} are due "
+            "to chance: these look like bursts of one source, which are not independent. Name the source: groups"
+        )
+    if named:
+        sentences.append(f"the column {named[0]!r} says what queries share and is not used: pass it as groups")
+    return "; ".join(sentences)
+
+
+def _near(width: int) -> float:
+    return NEAR if width >= FEW else NEAR_IN_FEW
+
+
+def _projected(vectors: Any) -> Any:
+    """Return rows (N, D) that are no farther apart than the rows (N, M) they are projections of."""
+    width = vectors.shape[1]
+    if width <= DIMENSIONS:
+        return vectors
+    return vectors @ np.linalg.qr(np.random.default_rng(0).standard_normal((width, DIMENSIONS)))[0]
+
+
+def _distance(first: Any, second: Any) -> Any:
+    return np.linalg.norm(first - second, axis=1)

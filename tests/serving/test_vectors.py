@@ -1,0 +1,269 @@
+"""Vectors of any model: read, certified, searched, reported, without torch and within the promise."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from probmetric.cli import main
+from probmetric.data.manifest import DataError
+from probmetric.errors import ServingError
+from probmetric.serving.gallery import Gallery
+from probmetric.serving.vectors import read_vectors
+from probmetric.serving.vectors_page import write_page
+from probmetric.trust.certificates import CertificateError
+
+
+def blobs(images, seed=0, classes=30, dim=24, spread=1.3):
+    """Vectors (N, M) and class names around centres that every seed shares."""
+    centres = np.random.default_rng(99).normal(size=(classes, dim))
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(classes), images)
+    return centres[labels] + spread * rng.normal(size=(len(labels), dim)), [f"class {label}" for label in labels]
+
+
+def frame(vectors, labels, **columns):
+    return pd.DataFrame({"vector": list(vectors.astype(np.float32)), "label": labels} | columns)
+
+
+def as_parquet(path, vectors, labels):
+    frame(vectors, labels).to_parquet(path)
+
+
+def as_npz(path, vectors, labels):
+    np.savez(path, vector=vectors.astype(np.float16), label=np.array(labels))
+
+
+def as_npy(path, vectors, labels):
+    np.save(path, vectors)
+    pd.DataFrame({"label": labels}).to_csv(path.with_suffix(".csv"), index=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "write"), [("v.parquet", as_parquet), ("v.npz", as_npz), ("v.npy", as_npy)], ids=["parquet", "npz", "npy"]
+)
+def test_every_kind_of_file_gives_the_same_rows(tmp_path, name, write):
+    vectors, labels = blobs(2)
+    write(tmp_path / name, vectors, labels)
+    table = read_vectors(tmp_path / name)
+    np.testing.assert_allclose(table.rows.astype(float), vectors, atol=5e-3)
+    assert table.labels == labels
+    assert table.names[3] == "v/3"
+    assert table.parts == (table, None)
+
+
+def test_splits_and_wrong_files(tmp_path):
+    vectors, labels = blobs(2)
+    file = tmp_path / "v.parquet"
+    frame(vectors, labels, split=["gallery", "query"] * 30).to_parquet(file)
+    gallery, queries = read_vectors(file).parts
+    assert (len(gallery), len(queries)) == (30, 30)
+    frame(vectors, labels, split=["train"] * 60).to_parquet(file)
+    with pytest.raises(ServingError, match="the splits are train"):
+        _ = read_vectors(file).parts
+    with pytest.raises(DataError, match="no column 'species'"):
+        read_vectors(file, label="species")
+    with pytest.raises(DataError, match="no file of vectors"):
+        read_vectors(tmp_path / "none.parquet")
+
+
+def test_certify_and_search_keep_the_promise(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    as_parquet(tmp_path / "v.parquet", *blobs(60))
+    new, truth = blobs(40, seed=1)
+    frame(new, truth, path=truth).drop(columns="label").assign(
+        path=[f"{i} {t}" for i, t in enumerate(truth)]
+    ).to_parquet(tmp_path / "new.parquet")
+    assert main(["certify", "v.parquet", "--risk", "0.1"]) == 0
+    assert "at most 0.1 of the answers given are wrong" in capsys.readouterr().out
+    assert main(["search", "v.parquet", "new.parquet", "--risk", "0.1", "--csv", "-k", "1"]) == 0
+    rows = [line.split(",") for line in capsys.readouterr().out.splitlines()[1:]]
+    given = [row for row in rows if row[3] == "0"]
+    wrong = [row for row in given if row[0].split(" ", 1)[1] != row[7]]
+    assert len(rows) == len(truth)
+    assert 0.4 * len(rows) < len(given) < len(rows)
+    assert len(wrong) / len(given) <= 0.12
+
+
+def test_calibration_of_its_own(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    as_parquet(tmp_path / "v.parquet", *blobs(30))
+    as_parquet(tmp_path / "labelled.parquet", *blobs(30, seed=2))
+    assert main(["certify", "v.parquet", "labelled.parquet", "--risk", "0.2"]) == 0
+    assert "of the 900 calibration queries" in capsys.readouterr().out
+
+
+def test_nothing_to_certify_says_what_could_be(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    as_parquet(tmp_path / "v.parquet", *blobs(40, spread=1.8))
+    assert main(["certify", "v.parquet", "--risk", "0.05"]) != 0
+    assert "A risk of 0.2 could be certified" in capsys.readouterr().err
+    assert not (tmp_path / "v.gallery").exists()
+
+
+def test_the_gallery_in_python():
+    gallery = Gallery.from_vectors(*blobs(40))
+    certificate = gallery.certify(risk=0.1)
+    assert certificate.score == "p_right"
+    answers = gallery.search(blobs(3, seed=3)[0], risk=certificate, k=2)
+    assert len(answers) == 90
+    assert all(len(answer.matches) == 2 and 0 <= answer.p_right <= 1 for answer in answers)
+    assert 0 < sum(answer.withheld for answer in answers) < 90
+    queries, names = blobs(20, seed=4)
+    assert gallery.certify(None, queries, names, risk=0.2).queries == 600
+    with pytest.raises(CertificateError, match="as many class names"):
+        gallery.certify(None, queries, names[:3], risk=0.2)
+    with pytest.raises(ServingError, match="dimensions"):
+        gallery.search(np.ones((1, 3)))
+    with pytest.raises(ServingError, match="row 1 of the vectors is zero"):
+        gallery.search(np.stack([np.ones(24), np.zeros(24)]))
+
+
+def test_the_page(tmp_path):
+    vectors, labels = blobs(20)
+    labels[7] = "<script>"
+    page = write_page(Gallery.from_vectors(vectors, labels), tmp_path / "page.html", "birds & co").read_text()
+    for words in ("Of 100 questions", "birds &amp; co", "recall@1", "P(right)", "Strangers", "Labels to look at"):
+        assert words in page
+    assert "<script>" not in page
+    assert "http" not in page
+
+
+def test_try_answers_and_withholds(capsys):
+    assert main(["try"]) == 0
+    printed = capsys.readouterr().out
+    assert "nearest:" in printed
+    assert "answer withheld" in printed
+
+
+def test_no_torch_is_imported(tmp_path):
+    """Certify and search import neither torch nor pandas: they work after a plain `pip install probmetric`."""
+    as_npz(tmp_path / "v.npz", *blobs(30))
+    script = (
+        "import json, sys; from probmetric.cli import main; "
+        "codes = [main(['certify', 'v.npz', '--risk', '0.2']), main(['search', 'v.npz', 'v.npz', '-k', '1']), "
+        "main(['report', 'v.npz']), main(['try'])]; "
+        "print(json.dumps([codes, sorted({'torch', 'timm', 'sklearn', 'matplotlib'} & set(sys.modules))]))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == [[0, 0, 0, 0], []]
+
+
+def as_faiss(path, vectors, labels):
+    faiss = pytest.importorskip("faiss")
+    index = faiss.IndexFlatIP(vectors.shape[1])
+    index.add(vectors.astype(np.float32))
+    faiss.write_index(index, str(path))
+    pd.DataFrame({"label": labels}).to_csv(path.with_suffix(".csv"), index=False)
+
+
+def test_a_faiss_index_with_a_label_file(tmp_path, caplog):
+    faiss = pytest.importorskip("faiss")
+    vectors, labels = blobs(2)
+    as_faiss(tmp_path / "v.faiss", vectors, labels)
+    table = read_vectors(tmp_path / "v.faiss")
+    np.testing.assert_allclose(table.rows, vectors, rtol=1e-6)
+    assert table.labels == labels
+    assert not caplog.records
+    coarse = faiss.IndexScalarQuantizer(vectors.shape[1], faiss.ScalarQuantizer.QT_8bit)
+    coarse.train(vectors.astype(np.float32))
+    coarse.add(vectors.astype(np.float32))
+    faiss.write_index(coarse, str(tmp_path / "v.faiss"))
+    np.testing.assert_allclose(read_vectors(tmp_path / "v.faiss").rows, vectors, atol=0.05)
+    assert "compressed vectors" in caplog.text
+    (tmp_path / "v.faiss").write_bytes(b"no index")
+    with pytest.raises(DataError, match="no faiss index"):
+        read_vectors(tmp_path / "v.faiss")
+    (tmp_path / "v.csv").unlink()
+    with pytest.raises(DataError, match=r"v\.csv beside it"):
+        read_vectors(tmp_path / "v.faiss")
+
+
+def test_a_frame_is_a_gallery():
+    pa = pytest.importorskip("pyarrow")
+    vectors, labels = blobs(2)
+    table = frame(vectors, labels, path=[f"p{row}" for row in range(60)])
+    expected = Gallery.from_vectors(vectors.astype(np.float32), labels, table["path"].tolist())
+    assert Gallery.from_vectors(table).digest == expected.digest
+    assert Gallery.from_vectors(pa.Table.from_pandas(table)).digest == expected.digest
+    with pytest.raises(DataError, match="expected `vector`"):
+        Gallery.from_vectors(table.drop(columns="vector"))
+
+
+def bursts(seed, walks=900, frames=5, classes=20, dim=16):
+    """Walks of nearly the same frames: vectors, class names, number of the walk."""
+    centres = np.random.default_rng(98).normal(size=(classes, dim))
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(classes, size=walks)
+    seen = centres[labels] + 0.5 * rng.normal(size=(walks, dim))
+    rows = np.repeat(seen, frames, axis=0) + 0.03 * rng.normal(size=(walks * frames, dim))
+    return rows, [f"class {label}" for label in np.repeat(labels, frames)], np.repeat(np.arange(walks), frames)
+
+
+def test_groups_keep_the_promise_that_bursts_break(tmp_path, capsys, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    rows, labels, walks = bursts(0)
+    frame(rows, labels, session=walks).to_parquet("v.parquet")
+    read_vectors(tmp_path / "v.parquet")
+    assert "the column 'session'" in caplog.text
+    caplog.clear()
+    frame(rows, labels).to_parquet("unnamed.parquet")
+    read_vectors(tmp_path / "unnamed.parquet")
+    assert "look like bursts" in caplog.text
+    assert main(["certify", "v.parquet", "--risk", "0.2", "--group", "session"]) == 0
+    assert "in groups like the 300 that calibration shows" in capsys.readouterr().out
+    gallery = Gallery.open("v.gallery")
+    new, truth, _ = bursts(1)
+    given = [
+        answer.matches[0].class_name == name
+        for answer, name in zip(gallery.search(new, k=1, risk=0.2), truth, strict=True)
+        if not answer.withheld
+    ]
+    assert len(given) > 100
+    assert 1 - np.mean(given) <= 0.22
+
+
+def test_independent_rows_are_no_bursts(tmp_path, caplog):
+    as_parquet(tmp_path / "v.parquet", *blobs(20))
+    read_vectors(tmp_path / "v.parquet")
+    assert not caplog.records
+
+
+def test_copies_among_the_calibration_queries_count_once(caplog):
+    gallery = Gallery.from_vectors(*blobs(30))
+    queries, names = blobs(10, seed=4)
+    once = gallery.certify(None, queries, names, risk=0.2)
+    tenfold = gallery.certify(None, np.repeat(queries, 10, axis=0), np.repeat(names, 10).tolist(), risk=0.2)
+    assert (tenfold.queries, tenfold.threshold) == (once.queries, once.threshold)
+    assert "2700 of 3000 calibration images are copies" in caplog.text
+
+
+def test_rows_that_were_trained_on_calibrate_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows, labels = blobs(60)
+    as_parquet(tmp_path / "v.parquet", rows, labels)
+    as_parquet(tmp_path / "trained.parquet", rows[::2], labels[::2])
+    asked, names = blobs(30, seed=2)
+    mixed = tmp_path / "labelled.parquet"
+    as_parquet(mixed, np.concatenate([asked, rows[:40:2] + 0]), names + labels[:40:2])
+    assert main(["certify", "v.parquet", "--risk", "0.2", "--trained-on", "trained.parquet"]) == 0
+    assert "of the 600 calibration queries" in capsys.readouterr().out
+    as_parquet(tmp_path / "g.parquet", *blobs(60, seed=7))
+    assert main(["certify", "g.parquet", "labelled.parquet", "--risk", "0.2", "--trained-on", "trained.parquet"]) == 0
+    assert "20 of 920 calibration queries are among those trained on" in capsys.readouterr().err
+    assert main(["certify", "g.parquet", "trained.parquet", "--risk", "0.2", "--trained-on", "v.parquet"]) != 0
+    assert "trained on all of the 900" in capsys.readouterr().err
+
+
+def test_groups_need_calibration_images():
+    gallery = Gallery.from_vectors(*blobs(10))
+    with pytest.raises(CertificateError, match="groups are of calibration images"):
+        gallery.certify(risk=0.2, groups=[1] * 300)
+    queries, names = blobs(10, seed=4)
+    with pytest.raises(CertificateError, match="3 groups for 300"):
+        gallery.certify(None, queries, names, risk=0.2, groups=[1, 2, 3])
+    with pytest.raises(ServingError, match="not rsk"):
+        gallery.certify(risk=0.2, rsk=1)
