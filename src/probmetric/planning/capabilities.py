@@ -125,11 +125,7 @@ def _problems(settings: RunSettings) -> Iterator[str]:
     if trains:
         yield from _batches(settings.training)
     yield from _unreadable_images(settings)
-    if name == "mc_dropout" and settings.uncertainty.options.get("rate") == 0 and not _drops(settings.backbone):
-        yield (
-            f"uncertainty 'mc_dropout' with rate 0 needs dropout in the network; backbone {settings.backbone.name!r} "
-            "has a rate of 0. Set uncertainty.rate or the backbone's rate above 0."
-        )
+    yield from _nothing_to_drop(settings)
     if not _can(models.REGISTRY, settings.backbone, "has_head"):
         headless = f"a linear head; backbone {settings.backbone.name!r} has none with these options."
         if settings.objective is not None and trains:
@@ -161,11 +157,16 @@ def _unreadable_images(settings: RunSettings) -> Iterator[str]:
             )
 
 
-def _drops(backbone: Component) -> bool:
-    """Return whether a backbone thins itself while training; one without an option for that may."""
-    options = models.REGISTRY.options(backbone.name)
-    rates = [backbone.options.get(n, options[n].default) for n in ("dropout", "drop_rate") if n in options]
-    return not rates or any(rates)
+def _nothing_to_drop(settings: RunSettings) -> Iterator[str]:
+    """Yield what is wrong with MC dropout of rate 0 where the backbone's own rate is 0 as well."""
+    name, options = settings.backbone.name, models.REGISTRY.options(settings.backbone.name)
+    rates = [settings.backbone.options.get(n, options[n].default) for n in ("dropout", "drop_rate") if n in options]
+    thinned = settings.uncertainty.name != "mc_dropout" or settings.uncertainty.options.get("rate") != 0
+    if not thinned and rates and not any(rates):
+        yield (
+            f"uncertainty 'mc_dropout' with rate 0 needs dropout in the network; backbone {name!r} has a rate of 0. "
+            "Set uncertainty.rate or the backbone's rate above 0."
+        )
 
 
 def _can(registry: Registry, component: Component | None, flag: str) -> bool:
