@@ -64,9 +64,9 @@ class DirectionalBatch:
         return cls(mean, kappa.reciprocal(), kappa, probabilities=probabilities)
 
     def settled(self) -> DirectionalBatch:
-        """Give images whose embedding has no direction the largest doubt, and none a variance above that."""
+        """Give images whose embedding has no direction the largest doubt, and none a doubt or variance above that."""
         lost = (self.mean == 0).all(dim=1)
-        self.uncertainty = self.uncertainty.masked_fill(lost, LEAST_SURE)
+        self.uncertainty = self.uncertainty.clamp_max(LEAST_SURE).masked_fill(lost, LEAST_SURE)
         if self.concentration is not None:
             self.concentration = self.concentration.masked_fill(lost, 1 / LEAST_SURE)
         if self.variance is not None:
@@ -135,7 +135,7 @@ class Predictor:
     def represent(self, batches: Iterable[Tensor]) -> list[Part]:
         """Begin a call: return what is kept of each batch; several processes can share this half."""
         with evaluating(self.encoder, self.loss):
-            return [self._part(images.to(device_of(self.encoder, images))) for images in batches]
+            return [self._part(inputs_for(self.encoder, images)) for images in batches]
 
     def describe(self, parts: Sequence[Part]) -> DirectionalBatch:
         """Finish a call: describe what `represent` kept of the batches of a whole pass, in order, as one record."""
@@ -281,6 +281,12 @@ def device_of(encoder: nn.Module, images: Tensor) -> torch.device:
     """Return where the encoder computes; the images' own device for an encoder without parameters."""
     parameter = next(encoder.parameters(), None)
     return images.device if parameter is None else parameter.device
+
+
+def inputs_for(encoder: nn.Module, images: Tensor) -> Tensor:
+    """Return images (B, ...) where the encoder computes, floating-point ones in its precision."""
+    parameter = next((part for part in encoder.parameters() if part.is_floating_point()), images)
+    return images.to(parameter.device, parameter.dtype if images.is_floating_point() else images.dtype)
 
 
 def linear_head(encoder: Encoder) -> nn.Linear:

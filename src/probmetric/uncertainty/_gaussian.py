@@ -83,4 +83,5 @@ def image_noise(images: Tensor, shape: tuple[int, ...], seed: int) -> Tensor:
     """Return standard normal noise (B, *shape); row i is a function of the bytes of images[i] and `seed`."""
     rows = images.detach().cpu().contiguous().numpy()
     generators = (np.random.default_rng([seed, zlib.crc32(row.tobytes())]) for row in rows)
-    return torch.from_numpy(np.stack([rng.standard_normal(shape, dtype=np.float32) for rng in generators]))
+    noise = [rng.standard_normal(shape, dtype=np.float32) for rng in generators]
+    return torch.from_numpy(np.array(noise, dtype=np.float32).reshape(len(rows), *shape))

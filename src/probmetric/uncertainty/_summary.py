@@ -67,7 +67,8 @@ class Summarised(Uncertainty):
         direction, length = polar(reference + mean)
         dim, length = mean.shape[-1], length.clamp_min(torch.finfo(mean.dtype).eps)
         spread = squares.sum(-1) / count
-        inverse = spread.clamp_min(torch.finfo(mean.dtype).tiny) / (length * (dim - length.square()))
+        room = (length * (dim - length.square())).clamp_min(torch.finfo(mean.dtype).tiny)  # zero in one dimension
+        inverse = spread.clamp_min(torch.finfo(mean.dtype).tiny) / room
         std_sum = (squares / (count - 1)).sqrt().sum(-1)
         return DirectionalBatch(
             mean=direction,

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from probmetric.registry import Share
 from probmetric.uncertainty import register
-from probmetric.uncertainty._base import DirectionalBatch, Objective, Predictor, device_of, evaluating, polar
+from probmetric.uncertainty._base import DirectionalBatch, Objective, Predictor, evaluating, inputs_for, polar
 from probmetric.uncertainty._summary import Sampled
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class MCDropout(Sampled):
     def check(self, encoder: Encoder, images: Tensor) -> None:
         """Raise a ValueError if there is nothing to drop."""
         with evaluating(encoder):
-            self._drops(encoder, images.to(device_of(encoder, images)))
+            self._drops(encoder, inputs_for(encoder, images))
 
     def _drops(self, encoder: Encoder, images: Tensor) -> bool:
         drops = drops_while_training(encoder, images)
