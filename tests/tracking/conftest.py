@@ -20,9 +20,9 @@ from sqlalchemy import Engine, event
 sys.path.append(str(Path(__file__).parents[1] / "reporting"))
 
 import fabricated_runs
-from built_once import BuiltOnce, package_files
 from fabricated_runs import RUNS, Workspace, gathered, study_metrics, write_prepared, write_run
 
+from built_once import BuiltOnce, package_files
 from probmetric.reporting.figures import draw
 from probmetric.reporting.report import contents_of, write_page, write_tables
 from probmetric.runs.names import RunKey
