@@ -3,13 +3,13 @@ import re
 
 import numpy as np
 import pytest
+from probmetric.metrics.image_errors import auroc_error
 from safetensors.numpy import save_file
 from sklearn.metrics import roc_auc_score
 
 from probmetric.config import Evaluation
 from probmetric.io import FileError
 from probmetric.metrics import auroc, ood_metrics, sparsification, spearman
-from probmetric.metrics.image_errors import auroc_error
 from probmetric.retrieval import retrieval_metrics
 from probmetric.runs.evaluate import ImageFacts, evaluate_run
 

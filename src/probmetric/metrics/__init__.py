@@ -28,13 +28,16 @@ from probmetric.metrics.record import Direction, Metric
 from probmetric.metrics.selective import SparsificationCurve, selective_metrics, sparsification
 from probmetric.metrics.statistics import (
     PairedResult,
+    Sample,
+    UnitVariance,
     bootstrap_interval,
     holm,
-    image_variance,
     mean_interval,
     paired_test,
     pairwise_tests,
+    pooled_variances,
     seeds_needed,
+    unit_variance,
 )
 from probmetric.metrics.structure import proxy_transport, structure_metrics
 from probmetric.metrics.tables import with_tables, write_tables
@@ -50,7 +53,9 @@ __all__ = [
     "MetricError",
     "PairedResult",
     "Reliability",
+    "Sample",
     "SparsificationCurve",
+    "UnitVariance",
     "agreement",
     "arrow",
     "auroc",
@@ -65,7 +70,6 @@ __all__ = [
     "fit_temperature",
     "heading",
     "holm",
-    "image_variance",
     "is_headline",
     "label",
     "mean_interval",
@@ -75,6 +79,7 @@ __all__ = [
     "own_metrics",
     "paired_test",
     "pairwise_tests",
+    "pooled_variances",
     "proxy_transport",
     "reliability",
     "roc_curve",
@@ -85,6 +90,7 @@ __all__ = [
     "spearman",
     "structure_metrics",
     "summarize",
+    "unit_variance",
     "verification_metrics",
     "with_tables",
     "write_tables",

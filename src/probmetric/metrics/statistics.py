@@ -1,12 +1,13 @@
-"""Statistics over seeds and over queries.
+"""Statistics over seeds and over the units that a metric generalises to: classes, or images of known classes.
 
 mean_interval       mean and half width of Student's t-interval, for a handful of seeds
 bootstrap_interval  percentile interval of the mean, for many values (queries)
 paired_test         do two methods differ, compared seed by seed (or query by query)? t-test on the differences
 holm                Holm's step-down correction: adjusted p-values control the chance of any false claim
 pairwise_tests      every pair of several methods, Holm-corrected over all pairs: valid for "worse than the best" too
+pooled_variances    variances of many methods over few seeds, each drawn towards what the others show (Smyth, 2004)
 seeds_needed        how many seeds a difference of this size would need
-image_variance      what the choice of the test images adds to the variance of a mean over seeds
+unit_variance       what the choice of the units adds to the variance of a mean over seeds
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,9 +24,12 @@ from numpy.typing import NDArray
 from probmetric.metrics import arrays
 
 Doubles = NDArray[np.float64]
-Pairwise = dict[tuple[str, str], tuple[float, float]]
 
+LEVEL = 0.05
 LEAST_SEEDS = 3
+LEAST_POOLED = 8
+POWER_QUANTILE = 0.8416  # of the normal distribution, for a power of 80 %
+LEAST_SHARE_OF_MEAN = 0.05
 SMALLEST_SHARE = 0.1
 SMALLEST_STEP = 0.001
 LARGEST = 1e100
@@ -32,12 +37,66 @@ _LOG_SMALLEST = -690.0
 
 
 class PairedResult(NamedTuple):
-    """Mean `difference` a - b, two-sided `p_value`, `effect_size` (mean / standard deviation) over `n` pairs."""
+    """Mean `difference` a - b over `n` pairs, two-sided `p_value`, `effect_size` (mean / standard deviation).
+
+    `error` is the standard error of the difference over the pairs; NaN where the p-value is.
+    """
 
     difference: float
     p_value: float
     effect_size: float
     n: int
+    error: float = float("nan")
+
+
+class UnitVariance(NamedTuple):
+    """What the choice of the units adds to the variance of a mean, known with `freedom` degrees of freedom."""
+
+    variance: float
+    freedom: float = math.inf
+
+
+class PairTest(NamedTuple):
+    """One of many comparisons: adjusted `p_value`, mean `difference` a - b and the `detectable` one.
+
+    `detectable` is the difference found with a power of 80 % at the strictest level of Holm's correction. All are NaN
+    without a shared seed; p-value and `detectable` with too few.
+    """
+
+    p_value: float
+    difference: float
+    detectable: float = float("nan")
+
+
+Pairwise = dict[tuple[str, str], PairTest]
+NO_UNITS = UnitVariance(0.0)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One metric of one method: its value by seed, and what is known of the units it was measured on.
+
+    Attributes:
+        values: seed -> value.
+        contributions: seed -> what each unit contributes (U,), whose mean is the value (`metrics.units`); of two
+            methods for the same units in the same order. Empty where unknown.
+        errors: seed -> standard error of the value over the units, where it was estimated.
+        units: number of units behind `errors`; 0 = unknown.
+    """
+
+    values: Mapping[int, float]
+    contributions: Mapping[int, Doubles] = field(default_factory=dict)
+    errors: Mapping[int, float] = field(default_factory=dict)
+    units: int = 0
+
+    def unit_variance(self, seeds: Sequence[int]) -> UnitVariance | None:
+        """Return what the choice of the units adds to the variance of the mean over `seeds`; None where unknown."""
+        if seeds and all(seed in self.contributions for seed in seeds):
+            return unit_variance([self.contributions[seed] for seed in seeds])
+        if seeds and all(seed in self.errors for seed in seeds):
+            mean_square = sum(self.errors[seed] ** 2 for seed in seeds) / len(seeds)
+            return UnitVariance(mean_square, self.units - 1 if self.units > 1 else math.inf)
+        return None
 
 
 def mean_interval(values: Any, confidence: float = 0.95) -> tuple[float, float]:
@@ -96,7 +155,7 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
-def paired_test(a: Any, b: Any, *, image_variance: float = 0.0) -> PairedResult:
+def paired_test(a: Any, b: Any, *, units: UnitVariance = NO_UNITS) -> PairedResult:
     """Paired t-test of `a` (n,) against `b` (n,), aligned by seed or query.
 
     The differences are taken to spread by at least a tenth of what `a` and `b` spread themselves and by a thousandth of
@@ -104,15 +163,15 @@ def paired_test(a: Any, b: Any, *, image_variance: float = 0.0) -> PairedResult:
     Where neither spreads at all (nothing depends on the seed) repetitions tell nothing: the p-value is NaN, but 1
     where `a` equals `b`. With one pair it is NaN.
 
-    The two variances of the mean difference are known from few seeds and from many images: each has its own quantile,
-    and the p-value is the level at which an interval with half width sqrt(t^2 s^2 / n + z^2 `image_variance`) reaches
-    zero. Such intervals cover at least at their level (Banerjee, 1961).
+    The variances over seeds and over units are known with different certainty: each has its own quantile, and the
+    p-value is the level at which an interval with half width sqrt(t^2 s^2 / n + u^2 `units.variance`), t and u of
+    Student's distribution with their degrees of freedom, reaches zero. Such intervals cover at least at their level
+    (Banerjee, 1961); Satterthwaite's degrees of freedom do not with three seeds.
 
     Args:
         a: values (n,).
         b: values (n,).
-        image_variance: what the choice of the test images adds to the variance of the mean difference, see
-            `image_variance`; taken as known.
+        units: what the choice of the units adds to the variance of the mean difference, see `unit_variance`.
 
     Examples:
         >>> paired_test([3.0, 4.0, 6.0], [1.0, 3.0, 3.0]).difference
@@ -127,114 +186,190 @@ def paired_test(a: Any, b: Any, *, image_variance: float = 0.0) -> PairedResult:
     if count < 2:
         return PairedResult(mean, float("nan"), float("nan"), count)
     if np.array_equal(first, second):
-        return PairedResult(mean, 1.0, 0.0, count)
-    own = float(np.sqrt((first.var(ddof=1) + second.var(ddof=1)) / 2))
+        return PairedResult(mean, 1.0, 0.0, count, 0.0)
+    each = float(np.sqrt((first.var(ddof=1) + second.var(ddof=1)) / 2))
     largest = float(max(np.abs(first).max(), np.abs(second).max()))
-    if own <= 1e-12 * largest:
+    if each <= 1e-12 * largest:
         return PairedResult(mean, float("nan"), float("nan"), count)
-    spread = max(float(difference.std(ddof=1)), SMALLEST_SHARE * own, SMALLEST_STEP * largest)
-    return PairedResult(mean, _p_value(mean, spread**2 / count, count - 1, image_variance), mean / spread, count)
+    spread = max(float(difference.std(ddof=1)), SMALLEST_SHARE * each, SMALLEST_STEP * largest)
+    of_seeds = UnitVariance(spread**2 / count, count - 1)
+    return PairedResult(mean, _p_value(mean, of_seeds, units), mean / spread, count, of_seeds.variance**0.5)
 
 
-def _p_value(mean: float, of_seeds: float, freedom: int, of_images: float) -> float:
-    """The p at which t(p)^2 `of_seeds` + z(p)^2 `of_images` is `mean` squared, t with `freedom` degrees of freedom."""
+def _p_value(mean: float, seeds: UnitVariance, units: UnitVariance) -> float:
+    """The p at which t(p)^2 `seeds` + u(p)^2 `units` is `mean` squared, t and u with their degrees of freedom."""
     from scipy.optimize import brentq
-    from scipy.special import log_ndtr, ndtri, stdtr, stdtrit
+    from scipy.special import log_ndtr, stdtr
 
-    statistic = abs(mean) / (of_seeds + of_images) ** 0.5
-    widest = float(stdtr(freedom, -statistic))  # a tail, as if all of it were known from the seeds
+    statistic = abs(mean) / (seeds.variance + units.variance) ** 0.5
+    widest = float(stdtr(min(seeds.freedom, units.freedom), -statistic))  # a tail, as if all were known as badly
     narrowest = max(float(log_ndtr(-statistic)), _LOG_SMALLEST)
 
     def excess(log_tail: float) -> float:
-        tail = math.exp(log_tail)
-        return float(stdtrit(freedom, tail) ** 2 * of_seeds + ndtri(tail) ** 2 * of_images - mean**2)
+        return half_width(seeds, units, math.exp(log_tail)) ** 2 - mean**2
 
-    if not of_images or widest <= math.exp(narrowest) or excess(math.log(widest)) >= 0:
+    if not units.variance:
+        return 2 * float(stdtr(seeds.freedom, -statistic))
+    if widest <= math.exp(narrowest) or excess(math.log(widest)) >= 0:
         return 2 * widest
     if excess(narrowest) <= 0:
         return 2 * math.exp(narrowest)
     return 2 * math.exp(brentq(excess, narrowest, math.log(widest), xtol=1e-9))
 
 
-def pairwise_tests(
-    values: Mapping[str, Mapping[int, float]],
-    *,
-    images: Mapping[str, Mapping[int, Doubles]] | None = None,
-    image_errors: Mapping[str, Mapping[int, float]] | None = None,
-    least: int = LEAST_SEEDS,
-) -> Pairwise:
+def half_width(seeds: UnitVariance, units: UnitVariance, tail: float = LEVEL / 2) -> float:
+    """Half width of an interval that leaves out `tail` on each side, see `paired_test`."""
+    from scipy.special import stdtrit
+
+    return math.sqrt(sum(float(stdtrit(each.freedom, tail)) ** 2 * each.variance for each in (seeds, units)))
+
+
+def pairwise_tests(samples: Mapping[str, Sample], *, least: int = LEAST_SEEDS) -> Pairwise:
     """Tests of all pairs of methods on the seeds they share, Holm-corrected over all pairs that can be tested.
 
     Who compares methods with the one that came out best has looked at all pairs: corrected for the comparisons with the
     best alone, 5 % becomes 15 % with 23 equal methods. This correction holds whatever the spreads and correlations.
 
+    With a few seeds a method's own spread is known so badly that among 20 methods nothing is ever significant; from
+    `LEAST_POOLED` methods on, the spreads are `pooled_variances`. Smaller tables are tested pair by pair.
+
     Args:
-        values: method -> seed -> value.
-        images: method -> seed -> the values of single test images (N,) whose mean `values` holds; where two methods
-            have them, test images count as a sample too.
-        image_errors: method -> seed -> standard error of the value over test images, used where single images are
-            unknown.
-        least: a pair with fewer shared seeds is not tested; its p-value is NaN.
+        samples: method -> what was measured of it.
+        least: a pair with fewer shared seeds is not tested.
 
     Returns:
-        A dictionary (a, b) -> (adjusted p-value, mean difference a - b; NaN without a shared seed), for both orders of
-        every pair.
+        A dictionary (a, b) -> test of a against b, for both orders of every pair.
+
+    Raises:
+        ValueError: two methods have contributions of different numbers of units.
 
     Examples:
-        >>> found = pairwise_tests({"a": {0: 0.5, 1: 0.6, 2: 0.7}, "b": {0: 0.1, 1: 0.3, 2: 0.3}, "c": {0: 0.1}})
-        >>> round(found["a", "b"][1], 3), round(found["b", "a"][1], 3), found["a", "c"]
-        (0.367, -0.367, (nan, 0.4))
+        >>> values = {"a": {0: 0.5, 1: 0.6, 2: 0.7}, "b": {0: 0.1, 1: 0.3, 2: 0.3}, "c": {0: 0.1}}
+        >>> tests = pairwise_tests({name: Sample(seeds) for name, seeds in values.items()})
+        >>> round(tests["a", "b"].difference, 3), round(tests["b", "a"].difference, 3), tests["a", "c"]
+        (0.367, -0.367, PairTest(p_value=nan, difference=0.4, detectable=nan))
     """
-    pairs = list(itertools.combinations(values, 2))
-    given, errors = images or {}, image_errors or {}
-    results = []
-    for a, b in pairs:
-        known = (given.get(a, {}), given.get(b, {})), (errors.get(a, {}), errors.get(b, {}))
-        results.append(_on_shared_seeds((values[a], values[b]), *known, least))
-    adjusted = holm([p for p, _ in results])
-    found: Pairwise = {}
-    for (a, b), p, (_, difference) in zip(pairs, adjusted.tolist(), results, strict=True):
-        found[a, b], found[b, a] = (p, difference), (p, -difference)
-    return found
+    spreads = _pooled({name: sample for name, sample in samples.items() if len(sample.values) >= least})
+    pairs = {(a, b): _raw_test(a, b, samples, spreads, least) for a, b in itertools.combinations(samples, 2)}
+    adjusted = holm([test.p_value for test, _ in pairs.values()])
+    strictest = LEVEL / 2 / max(1, int(np.count_nonzero(~np.isnan(adjusted))))
+    tests: Pairwise = {}
+    for ((a, b), (test, (seeds, units))), p_value in zip(pairs.items(), adjusted.tolist(), strict=True):
+        power = POWER_QUANTILE * (seeds.variance + units.variance) ** 0.5
+        detectable = half_width(seeds, units, strictest) + power if math.isfinite(p_value) else math.nan
+        tests[a, b] = PairTest(p_value, test.difference, detectable)
+        tests[b, a] = PairTest(p_value, -test.difference, detectable)
+    return tests
 
 
-def _on_shared_seeds(
-    values: tuple[Mapping[int, float], Mapping[int, float]],
-    images: tuple[Mapping[int, Doubles], Mapping[int, Doubles]],
-    errors: tuple[Mapping[int, float], Mapping[int, float]],
-    least: int,
-) -> tuple[float, float]:
-    shared = sorted(set(values[0]) & set(values[1]))
+def _raw_test(
+    a: str, b: str, samples: Mapping[str, Sample], spreads: Mapping[str, UnitVariance], least: int
+) -> tuple[PairTest, tuple[UnitVariance, UnitVariance]]:
+    """The uncorrected test of two methods, and the two variances of their difference."""
+    shared = sorted(set(samples[a].values) & set(samples[b].values))
     if not shared:
-        return float("nan"), float("nan")
-    first, second = ([mine[seed] for seed in shared] for mine in values)
-    result = paired_test(first, second, image_variance=shared_image_variance(*images, shared, errors))
-    return result.p_value if len(shared) >= least else float("nan"), result.difference
+        return PairTest(math.nan, math.nan), (NO_UNITS, NO_UNITS)
+    first, second = ([samples[name].values[seed] for seed in shared] for name in (a, b))
+    units = shared_unit_variance(samples[a], samples[b], shared) or NO_UNITS
+    result = paired_test(first, second, units=units)
+    seeds, p_value = UnitVariance(result.error**2, max(1, len(shared) - 1)), result.p_value
+    if len(shared) >= least and a in spreads and b in spreads and first != second:
+        seeds = _of_difference(spreads[a], spreads[b], len(shared))
+        p_value = _p_value(result.difference, seeds, units)
+    return PairTest(p_value if len(shared) >= least else math.nan, result.difference), (seeds, units)
 
 
-def shared_image_variance(
-    a: Mapping[int, Doubles],
-    b: Mapping[int, Doubles],
-    seeds: Sequence[int],
-    errors: tuple[Mapping[int, float], Mapping[int, float]] = ({}, {}),
-) -> float:
-    """What the choice of the test images adds to the variance of a mean difference of two methods over `seeds`.
+def _of_difference(a: UnitVariance, b: UnitVariance, seeds: int) -> UnitVariance:
+    """Variance of a difference of two means over `seeds` with variances `a` and `b`, and Welch's degrees of freedom."""
+    total = a.variance + b.variance
+    return UnitVariance(total / seeds, total**2 / (a.variance**2 / a.freedom + b.variance**2 / b.freedom))
+
+
+def _pooled(samples: Mapping[str, Sample]) -> dict[str, UnitVariance]:
+    """Pooled variance of one value of each method; empty for few methods, or where nothing depends on the seed."""
+    if len(samples) < LEAST_POOLED:
+        return {}
+    values = [np.array(list(sample.values.values()), dtype=np.float64) for sample in samples.values()]
+    largest = max(float(np.abs(each).max()) for each in values)
+    variances = np.array([each.var(ddof=1) for each in values])
+    if largest > LARGEST or variances.mean() <= (1e-12 * largest) ** 2:
+        return {}
+    pooled, freedom = pooled_variances(variances, [len(each) - 1 for each in values])
+    return {name: UnitVariance(float(v), float(f)) for name, v, f in zip(samples, pooled, freedom, strict=True)}
+
+
+def pooled_variances(variances: Any, freedom: Any) -> tuple[Doubles, Doubles]:
+    """Variances (K,) drawn towards each other, and their degrees of freedom (K,).
+
+    Variances of K methods scatter more or less than chance makes them scatter; from how much, the weight of what all
+    show together follows (Smyth 2004, Statistical Applications in Genetics 3(1), section 6.2). Three departures keep
+    the level where variances differ grossly, distributions have heavy tails or values move in steps: no variance is
+    taken for less than it was found or than a twentieth of their mean, their scatter is taken one standard error larger
+    than estimated, and the weight of the others is at most their own number of degrees of freedom.
 
     Args:
-        a: seed -> the values of single images (N,); empty where unknown.
-        b: the same of the other method.
-        seeds: the seeds both have.
-        errors: seed -> standard error over the images, of both. Used where single images are unknown: the sum of both
-            variances, which is more than enough for methods that fail on the same images.
+        variances: of each method (K,), over its seeds; at least two, not all 0.
+        freedom: of each (K,), seeds - 1.
+
+    Examples:
+        >>> pooled, freedom = pooled_variances([1.0, 2.0, 1.0, 2.0], [2, 2, 2, 2])
+        >>> pooled.round(2).tolist(), freedom.round(2).tolist()
+        ([1.83, 2.08, 1.83, 2.08], [8.0, 8.0, 8.0, 8.0])
+    """
+    from scipy.special import digamma, polygamma
+
+    count = arrays.vector(freedom, "freedom")
+    raw = arrays.vector(variances, "variances", count=len(count))
+    raw = np.maximum(raw, LEAST_SHARE_OF_MEAN * raw.mean())
+    logs = np.log(raw) - digamma(count / 2) + np.log(count / 2)
+    by_chance = float(polygamma(1, count / 2).mean())
+    scatter = float(logs.var(ddof=1)) - by_chance
+    scatter += math.sqrt(2 / (len(raw) - 1)) * (max(scatter, 0.0) + by_chance)
+    most = float(count.sum() - count.max())
+    weight = min(2 * _inverse_trigamma(scatter), most) if scatter > 1e-6 else most
+    shared = math.exp(float(logs.mean()) + float(digamma(weight / 2)) - math.log(weight / 2))
+    return np.maximum((weight * shared + count * raw) / (weight + count), raw), weight + count
+
+
+def _inverse_trigamma(value: float) -> float:
+    """The x whose trigamma function is `value`, by Newton's method (Smyth 2004, appendix)."""
+    from scipy.special import polygamma
+
+    x = 0.5 + 1 / value
+    for _ in range(50):
+        trigamma = float(polygamma(1, x))
+        step = trigamma * (1 - trigamma / value) / float(polygamma(2, x))
+        x += step
+        if abs(step) < 1e-10 * x:
+            break
+    return x
+
+
+def shared_unit_variance(a: Sample, b: Sample, seeds: Sequence[int]) -> UnitVariance | None:
+    """What the choice of the units adds to the variance of a mean difference of two methods over `seeds`.
+
+    Where contributions of single units are unknown it is the sum of both methods' variances, which is more than enough
+    for methods that fail on the same units.
 
     Returns:
-        The variance; 0 where neither is known for every seed.
+        The variance; None where it is unknown for a seed of a method.
+
+    Raises:
+        ValueError: the contributions are of different numbers of units.
     """
-    if all(seed in a and seed in b and len(a[seed]) == len(b[seed]) for seed in seeds):
-        return image_variance([a[seed] - b[seed] for seed in seeds])
-    if all(seed in mine for mine in errors for seed in seeds):
-        return sum(mine[seed] ** 2 for mine in errors for seed in seeds) / len(seeds)
-    return 0.0
+    if seeds and all(seed in a.contributions and seed in b.contributions for seed in seeds):
+        for seed in seeds:
+            first, second = len(a.contributions[seed]), len(b.contributions[seed])
+            if first != second:
+                raise ValueError(
+                    f"seed {seed}: the methods were measured on {first} and {second} units; "
+                    "compare methods on the same test classes (or images), in the same order."
+                )
+        return unit_variance([a.contributions[seed] - b.contributions[seed] for seed in seeds])
+    each = [sample.unit_variance(seeds) for sample in (a, b)]
+    if each[0] is None or each[1] is None:
+        return None
+    return UnitVariance(each[0].variance + each[1].variance, min(each[0].freedom, each[1].freedom))
 
 
 def seeds_needed(effect_size: float, *, level: float = 0.05, power: float = 0.8, most: int = 1000) -> int | None:
@@ -260,33 +395,33 @@ def seeds_needed(effect_size: float, *, level: float = 0.05, power: float = 0.8,
     return int(counts[np.argmax(found)]) if found.any() else None
 
 
-def image_variance(differences: Any) -> float:
-    """What the choice of the test images adds to the variance of the mean of `differences` (seeds, images).
+def unit_variance(contributions: Any) -> UnitVariance:
+    """What the choice of the units adds to the variance of the mean of `contributions` (seeds, units).
 
-    Seeds and images are both samples. The variance of the mean over both is Var(seed) / n + Var(image) / N +
-    Var(rest) / (n N); the spread between the seeds' means shows the first and the last term, this is the middle one
-    (analysis of variance, 0 where the estimate is negative).
+    Seeds and units are both samples. The variance of the mean over both is Var(seed) / n + Var(unit) / U +
+    Var(rest) / (n U); the spread between the seeds' means shows the first and the last term, this is the middle one
+    (analysis of variance, 0 where the estimate is negative). It is known as well as the units' means are.
 
     Examples:
-        >>> image_variance([[0.0, 1.0, 0.0, 1.0], [0.0, 1.0, 0.0, 1.0]])
-        0.08333333333333333
+        >>> unit_variance([[0.0, 1.0, 0.0, 1.0], [0.0, 1.0, 0.0, 1.0]])
+        UnitVariance(variance=0.08333333333333333, freedom=3)
     """
-    values = arrays.to_numpy(differences)
+    values = arrays.to_numpy(contributions)
     if values.ndim != 2 or min(values.shape) < 1 or values.dtype.kind not in "fiub":
         raise ValueError(
-            f"differences has shape {values.shape}; expected (seeds, images), numbers (dtype is {values.dtype})."
+            f"contributions has shape {values.shape}; expected (seeds, units), numbers (dtype is {values.dtype})."
         )
     array = values.astype(np.float64)
-    _vector(array.ravel(), "differences")
-    seeds, images = array.shape
-    if images < 2:
-        return 0.0
-    between = float(array.mean(axis=0).var(ddof=1)) / images
+    _vector(array.ravel(), "contributions")
+    seeds, units = array.shape
+    if units < 2:
+        return NO_UNITS
+    between = float(array.mean(axis=0).var(ddof=1)) / units
     if seeds < 2:
-        return between
+        return UnitVariance(between, units - 1)
     rest = array - array.mean(axis=0) - array.mean(axis=1, keepdims=True) + array.mean()
-    remaining = float((rest**2).sum()) / ((seeds - 1) * (images - 1))
-    return max(between - remaining / (seeds * images), 0.0)
+    remaining = float((rest**2).sum()) / ((seeds - 1) * (units - 1))
+    return UnitVariance(max(between - remaining / (seeds * units), 0.0), units - 1)
 
 
 def holm(p_values: Any) -> Doubles:

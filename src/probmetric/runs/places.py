@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.data.places import RADIUS, Subtask, positives, subtask
-from probmetric.metrics.image_errors import image_curves, known_errors
 from probmetric.metrics.selective import selective_metrics, sparsification
+from probmetric.metrics.units import Images, retrieval_units
 from probmetric.retrieval import retrieval_per_query, search, summarize
 
 Doubles = NDArray[np.float64]
@@ -87,9 +87,8 @@ def place_metrics(
         selective["ausc_as_published"] = sparsification(both, correct, scaling="as_published")[1]
         metrics |= {f"sparsification/{name}": value for name, value in selective.items()}
         curves["sparsification"] = {"removed": curve.removed.tolist(), "accuracy": curve.accuracy.tolist()}
-        kept, errors = image_curves(values, answerable, doubt[queries])
-        curves |= kept
-        curves["image_errors"] = known_errors(errors)
+        asked = Images.of(doubt[queries], queries)
+        curves |= retrieval_units(values, answerable, asked, "image").curves()
     for task in SUBTASKS:
         other, _, _ = place_retrieval(mean, places, ks=ks, task=task)
         if other and np.any(other["positives"] > 0):
