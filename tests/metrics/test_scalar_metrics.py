@@ -29,12 +29,12 @@ from probmetric.metrics import (
     spearman,
 )
 from probmetric.metrics.calibration import EqualMass
+from probmetric.metrics.pairwise import pairwise_tests
 from probmetric.metrics.selective import augrc, coverage_at
 from probmetric.metrics.statistics import (
     NO_UNITS,
     Sample,
     UnitVariance,
-    pairwise_tests,
     shared_unit_variance,
     unit_variance,
 )

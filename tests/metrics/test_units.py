@@ -9,20 +9,16 @@ import pytest
 
 from probmetric.metrics import auroc
 from probmetric.metrics.statistics import (
-    NO_UNITS,
     Sample,
     UnitVariance,
-    half_width,
-    mean_interval,
     paired_test,
-    pairwise_tests,
-    pooled_variances,
     unit_variance,
 )
 from probmetric.metrics.units import ByUnit, Images, error_of, mean_of, of_auroc, of_mean, resampled
+from probmetric.reporting.comparison import summarise
 
 CLASSES, SEED, REST = 112, 0.005, 0.002
-STUDIES = 1500
+STUDIES = 800
 SIZES = {"recall@1": 0.0115, "MAP@R": 0.009, "difference": 0.003, "difference of the closest": 0.0021}
 
 
@@ -44,18 +40,17 @@ def rejected(study, units):
 @pytest.mark.parametrize("seeds", [3, 5, 10])
 @pytest.mark.parametrize("size", SIZES)
 def test_intervals_cover_and_equal_methods_are_told_apart_in_five_per_cent(size, seeds, skew):
+    """93 to 97 % and at most 6 %, give or take two standard errors of the simulation; with skewed classes 7 %."""
     drawn = studies(seeds, SIZES[size], skew=skew)
+    error = (0.05 * 0.95 / STUDIES) ** 0.5
     false = np.mean([rejected(study, unit_variance(study)) for study in drawn])
-    assert false <= 0.06 + 2 * (0.06 * 0.94 / STUDIES) ** 0.5
+    assert false <= (0.07 if skew else 0.06) + 2 * error
     covered = 0
     for study in drawn:
         values = study.mean(axis=1)
-        mean, of_seeds = mean_interval(values)
-        sample = Sample(dict(enumerate(values)), dict(enumerate(study)))
-        units = sample.unit_variance(range(seeds))
-        covered += abs(mean) <= np.hypot(of_seeds, half_width(NO_UNITS, units))
-    error = (0.05 * 0.95 / STUDIES) ** 0.5
-    assert 0.93 - error <= covered / STUDIES <= 0.976 + error, "3 seeds and equal variances: up to .976"
+        cell = summarise(Sample(dict(enumerate(values)), dict(enumerate(study))))
+        covered += abs(cell.mean) <= cell.half_width
+    assert 0.93 - 2 * error <= covered / STUDIES <= 0.97 + 2 * error
 
 
 @pytest.mark.parametrize(("seeds", "of_classes", "of_images"), [(3, 0.009, 0.0025), (10, 0.009, 0.0025)])
@@ -96,7 +91,10 @@ def test_an_auroc_varies_as_its_contributions_say():
         assert contributions.values.mean() == pytest.approx(areas[-1])
         errors.append(error_of(contributions.values))
         alone = of_auroc(
-            *(Images(group.values, np.flatnonzero(chosen)) for group, chosen in zip(groups, (~wrong, wrong)))
+            *(
+                Images(group.values, np.flatnonzero(chosen))
+                for group, chosen in zip(groups, (~wrong, wrong), strict=True)
+            )
         )
         naive.append(error_of(alone.values))
     assert np.mean(errors) == pytest.approx(np.std(areas), rel=0.06)
@@ -151,21 +149,3 @@ def test_classes_are_drawn_with_all_their_images():
         times = [np.unique(counts[units == unit]) for unit in range(3)]
         assert all(len(each) == 1 for each in times)
         assert sum(int(each[0]) for each in times) == 3
-
-
-NOISE = {
-    "equal": lambda g, shape: 0.006 * g.normal(size=shape),
-    "unequal": lambda g, shape: 0.006 * np.exp(0.8 * g.normal(size=(*shape[:2], 1))) * g.normal(size=shape),
-    "two kinds": lambda g, shape: np.where(g.random((*shape[:2], 1)) < 0.3, 0.03, 0.004) * g.normal(size=shape),
-    "heavy tails": lambda g, shape: 0.006 * g.standard_t(2.5, size=shape),
-    "skewed": lambda g, shape: 0.006 * (g.exponential(size=shape) - 1),
-    "steps": lambda g, shape: 0.01 * np.round(0.6 * g.normal(size=shape)),
-    "collapsing": lambda g, shape: 0.006 * g.normal(size=shape) - 0.1 * (g.random(shape) < 0.05),
-}
-
-
-def worse_than_the_best(values):
-    """Which of the methods (K, seeds) are called significantly worse than the best one."""
-    samples = {str(k): Sample(dict(enumerate(row))) for k, row in enumerate(values)}
-    best, tests = str(values.mean(axis=1).argmax()), pairwise_tests(samples)
-    return np.array([name != best and tests[name, best].p_value < 0.05 for name in samples])

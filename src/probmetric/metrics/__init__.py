@@ -23,6 +23,7 @@ from probmetric.metrics.names import (
 )
 from probmetric.metrics.ood import auroc, ood_metrics, roc_curve
 from probmetric.metrics.own import REGISTRY, MetricError, metric, own_metrics
+from probmetric.metrics.pairwise import pairwise_tests, pooled_variances
 from probmetric.metrics.ranked import summarize
 from probmetric.metrics.record import Direction, Metric
 from probmetric.metrics.selective import SparsificationCurve, selective_metrics, sparsification
@@ -34,8 +35,6 @@ from probmetric.metrics.statistics import (
     holm,
     mean_interval,
     paired_test,
-    pairwise_tests,
-    pooled_variances,
     seeds_needed,
     unit_variance,
 )

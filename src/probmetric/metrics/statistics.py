@@ -4,15 +4,12 @@ mean_interval       mean and half width of Student's t-interval, for a handful o
 bootstrap_interval  percentile interval of the mean, for many values (queries)
 paired_test         do two methods differ, compared seed by seed (or query by query)? t-test on the differences
 holm                Holm's step-down correction: adjusted p-values control the chance of any false claim
-pairwise_tests      every pair of several methods, Holm-corrected over all pairs: valid for "worse than the best" too
-pooled_variances    variances of many methods over few seeds, each drawn towards what the others show (Smyth, 2004)
 seeds_needed        how many seeds a difference of this size would need
 unit_variance       what the choice of the units adds to the variance of a mean over seeds
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,9 +24,6 @@ Doubles = NDArray[np.float64]
 
 LEVEL = 0.05
 LEAST_SEEDS = 3
-LEAST_POOLED = 8
-POWER_QUANTILE = 0.8416  # of the normal distribution, for a power of 80 %
-LEAST_SHARE_OF_MEAN = 0.05
 SMALLEST_SHARE = 0.1
 SMALLEST_STEP = 0.001
 LARGEST = 1e100
@@ -56,19 +50,6 @@ class UnitVariance(NamedTuple):
     freedom: float = math.inf
 
 
-class PairTest(NamedTuple):
-    """One of many comparisons: adjusted `p_value`, mean `difference` a - b and the `detectable` one.
-
-    `detectable` is the difference found with a power of 80 % at the strictest level of Holm's correction. All are NaN
-    without a shared seed; p-value and `detectable` with too few.
-    """
-
-    p_value: float
-    difference: float
-    detectable: float = float("nan")
-
-
-Pairwise = dict[tuple[str, str], PairTest]
 NO_UNITS = UnitVariance(0.0)
 
 
@@ -107,7 +88,7 @@ def mean_interval(values: Any, confidence: float = 0.95) -> tuple[float, float]:
         >>> mean, round(half, 3)
         (2.0, 2.484)
     """
-    array = _vector(values, "values")
+    array = finite_vector(values, "values")
     _check_confidence(confidence)
     count = len(array)
     if count < 2:
@@ -118,8 +99,8 @@ def mean_interval(values: Any, confidence: float = 0.95) -> tuple[float, float]:
     return float(array.mean()), quantile * float(array.std(ddof=1)) / count**0.5
 
 
-def _vector(values: Any, name: str) -> Doubles:
-    """`values` as a finite float64 vector whose squares a float holds."""
+def finite_vector(values: Any, name: str) -> Doubles:
+    """Return `values` as a finite float64 vector whose squares a float holds."""
     array = arrays.vector(values, name)
     if np.abs(array).max() > LARGEST:
         raise ValueError(
@@ -140,7 +121,7 @@ def bootstrap_interval(
         >>> 0.0 <= low < 0.75 < high <= 1.0
         True
     """
-    array = _vector(values, "values")
+    array = finite_vector(values, "values")
     _check_confidence(confidence)
     if resamples < 1:
         raise ValueError(f"resamples is {resamples}; expected at least 1.")
@@ -179,8 +160,8 @@ def paired_test(a: Any, b: Any, *, units: UnitVariance = NO_UNITS) -> PairedResu
         >>> round(paired_test([0.5, 0.6, 0.55], [0.75, 0.85, 0.8]).p_value, 5)
         0.00013
     """
-    first = _vector(a, "a")
-    second = arrays.vector(_vector(b, "b"), "b", count=len(first))
+    first = finite_vector(a, "a")
+    second = arrays.vector(finite_vector(b, "b"), "b", count=len(first))
     difference = first - second
     count, mean = len(difference), float(difference.mean())
     if count < 2:
@@ -193,11 +174,14 @@ def paired_test(a: Any, b: Any, *, units: UnitVariance = NO_UNITS) -> PairedResu
         return PairedResult(mean, float("nan"), float("nan"), count)
     spread = max(float(difference.std(ddof=1)), SMALLEST_SHARE * each, SMALLEST_STEP * largest)
     of_seeds = UnitVariance(spread**2 / count, count - 1)
-    return PairedResult(mean, _p_value(mean, of_seeds, units), mean / spread, count, of_seeds.variance**0.5)
+    return PairedResult(mean, p_value_of(mean, of_seeds, units), mean / spread, count, of_seeds.variance**0.5)
 
 
-def _p_value(mean: float, seeds: UnitVariance, units: UnitVariance) -> float:
-    """The p at which t(p)^2 `seeds` + u(p)^2 `units` is `mean` squared, t and u with their degrees of freedom."""
+def p_value_of(mean: float, seeds: UnitVariance, units: UnitVariance) -> float:
+    """Return the two-sided p-value of a mean difference.
+
+    It is the p at which t(p)^2 `seeds` + u(p)^2 `units` is `mean` squared, t and u with their degrees of freedom.
+    """
     from scipy.optimize import brentq
     from scipy.special import log_ndtr, stdtr
 
@@ -222,127 +206,6 @@ def half_width(seeds: UnitVariance, units: UnitVariance, tail: float = LEVEL / 2
     from scipy.special import stdtrit
 
     return math.sqrt(sum(float(stdtrit(each.freedom, tail)) ** 2 * each.variance for each in (seeds, units)))
-
-
-def pairwise_tests(samples: Mapping[str, Sample], *, least: int = LEAST_SEEDS) -> Pairwise:
-    """Tests of all pairs of methods on the seeds they share, Holm-corrected over all pairs that can be tested.
-
-    Who compares methods with the one that came out best has looked at all pairs: corrected for the comparisons with the
-    best alone, 5 % becomes 15 % with 23 equal methods. This correction holds whatever the spreads and correlations.
-
-    With a few seeds a method's own spread is known so badly that among 20 methods nothing is ever significant; from
-    `LEAST_POOLED` methods on, the spreads are `pooled_variances`. Smaller tables are tested pair by pair.
-
-    Args:
-        samples: method -> what was measured of it.
-        least: a pair with fewer shared seeds is not tested.
-
-    Returns:
-        A dictionary (a, b) -> test of a against b, for both orders of every pair.
-
-    Raises:
-        ValueError: two methods have contributions of different numbers of units.
-
-    Examples:
-        >>> values = {"a": {0: 0.5, 1: 0.6, 2: 0.7}, "b": {0: 0.1, 1: 0.3, 2: 0.3}, "c": {0: 0.1}}
-        >>> tests = pairwise_tests({name: Sample(seeds) for name, seeds in values.items()})
-        >>> round(tests["a", "b"].difference, 3), round(tests["b", "a"].difference, 3), tests["a", "c"]
-        (0.367, -0.367, PairTest(p_value=nan, difference=0.4, detectable=nan))
-    """
-    spreads = _pooled({name: sample for name, sample in samples.items() if len(sample.values) >= least})
-    pairs = {(a, b): _raw_test(a, b, samples, spreads, least) for a, b in itertools.combinations(samples, 2)}
-    adjusted = holm([test.p_value for test, _ in pairs.values()])
-    strictest = LEVEL / 2 / max(1, int(np.count_nonzero(~np.isnan(adjusted))))
-    tests: Pairwise = {}
-    for ((a, b), (test, (seeds, units))), p_value in zip(pairs.items(), adjusted.tolist(), strict=True):
-        power = POWER_QUANTILE * (seeds.variance + units.variance) ** 0.5
-        detectable = half_width(seeds, units, strictest) + power if math.isfinite(p_value) else math.nan
-        tests[a, b] = PairTest(p_value, test.difference, detectable)
-        tests[b, a] = PairTest(p_value, -test.difference, detectable)
-    return tests
-
-
-def _raw_test(
-    a: str, b: str, samples: Mapping[str, Sample], spreads: Mapping[str, UnitVariance], least: int
-) -> tuple[PairTest, tuple[UnitVariance, UnitVariance]]:
-    """The uncorrected test of two methods, and the two variances of their difference."""
-    shared = sorted(set(samples[a].values) & set(samples[b].values))
-    if not shared:
-        return PairTest(math.nan, math.nan), (NO_UNITS, NO_UNITS)
-    first, second = ([samples[name].values[seed] for seed in shared] for name in (a, b))
-    units = shared_unit_variance(samples[a], samples[b], shared) or NO_UNITS
-    result = paired_test(first, second, units=units)
-    seeds, p_value = UnitVariance(result.error**2, max(1, len(shared) - 1)), result.p_value
-    if len(shared) >= least and a in spreads and b in spreads and first != second:
-        seeds = _of_difference(spreads[a], spreads[b], len(shared))
-        p_value = _p_value(result.difference, seeds, units)
-    return PairTest(p_value if len(shared) >= least else math.nan, result.difference), (seeds, units)
-
-
-def _of_difference(a: UnitVariance, b: UnitVariance, seeds: int) -> UnitVariance:
-    """Variance of a difference of two means over `seeds` with variances `a` and `b`, and Welch's degrees of freedom."""
-    total = a.variance + b.variance
-    return UnitVariance(total / seeds, total**2 / (a.variance**2 / a.freedom + b.variance**2 / b.freedom))
-
-
-def _pooled(samples: Mapping[str, Sample]) -> dict[str, UnitVariance]:
-    """Pooled variance of one value of each method; empty for few methods, or where nothing depends on the seed."""
-    if len(samples) < LEAST_POOLED:
-        return {}
-    values = [np.array(list(sample.values.values()), dtype=np.float64) for sample in samples.values()]
-    largest = max(float(np.abs(each).max()) for each in values)
-    variances = np.array([each.var(ddof=1) for each in values])
-    if largest > LARGEST or variances.mean() <= (1e-12 * largest) ** 2:
-        return {}
-    pooled, freedom = pooled_variances(variances, [len(each) - 1 for each in values])
-    return {name: UnitVariance(float(v), float(f)) for name, v, f in zip(samples, pooled, freedom, strict=True)}
-
-
-def pooled_variances(variances: Any, freedom: Any) -> tuple[Doubles, Doubles]:
-    """Variances (K,) drawn towards each other, and their degrees of freedom (K,).
-
-    Variances of K methods scatter more or less than chance makes them scatter; from how much, the weight of what all
-    show together follows (Smyth 2004, Statistical Applications in Genetics 3(1), section 6.2). Three departures keep
-    the level where variances differ grossly, distributions have heavy tails or values move in steps: no variance is
-    taken for less than it was found or than a twentieth of their mean, their scatter is taken one standard error larger
-    than estimated, and the weight of the others is at most their own number of degrees of freedom.
-
-    Args:
-        variances: of each method (K,), over its seeds; at least two, not all 0.
-        freedom: of each (K,), seeds - 1.
-
-    Examples:
-        >>> pooled, freedom = pooled_variances([1.0, 2.0, 1.0, 2.0], [2, 2, 2, 2])
-        >>> pooled.round(2).tolist(), freedom.round(2).tolist()
-        ([1.83, 2.08, 1.83, 2.08], [8.0, 8.0, 8.0, 8.0])
-    """
-    from scipy.special import digamma, polygamma
-
-    count = arrays.vector(freedom, "freedom")
-    raw = arrays.vector(variances, "variances", count=len(count))
-    raw = np.maximum(raw, LEAST_SHARE_OF_MEAN * raw.mean())
-    logs = np.log(raw) - digamma(count / 2) + np.log(count / 2)
-    by_chance = float(polygamma(1, count / 2).mean())
-    scatter = float(logs.var(ddof=1)) - by_chance
-    scatter += math.sqrt(2 / (len(raw) - 1)) * (max(scatter, 0.0) + by_chance)
-    most = float(count.sum() - count.max())
-    weight = min(2 * _inverse_trigamma(scatter), most) if scatter > 1e-6 else most
-    shared = math.exp(float(logs.mean()) + float(digamma(weight / 2)) - math.log(weight / 2))
-    return np.maximum((weight * shared + count * raw) / (weight + count), raw), weight + count
-
-
-def _inverse_trigamma(value: float) -> float:
-    """The x whose trigamma function is `value`, by Newton's method (Smyth 2004, appendix)."""
-    from scipy.special import polygamma
-
-    x = 0.5 + 1 / value
-    for _ in range(50):
-        trigamma = float(polygamma(1, x))
-        step = trigamma * (1 - trigamma / value) / float(polygamma(2, x))
-        x += step
-        if abs(step) < 1e-10 * x:
-            break
-    return x
 
 
 def shared_unit_variance(a: Sample, b: Sample, seeds: Sequence[int]) -> UnitVariance | None:
@@ -412,7 +275,7 @@ def unit_variance(contributions: Any) -> UnitVariance:
             f"contributions has shape {values.shape}; expected (seeds, units), numbers (dtype is {values.dtype})."
         )
     array = values.astype(np.float64)
-    _vector(array.ravel(), "contributions")
+    finite_vector(array.ravel(), "contributions")
     seeds, units = array.shape
     if units < 2:
         return NO_UNITS

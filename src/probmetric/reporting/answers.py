@@ -72,5 +72,7 @@ def _significance(ranked: Sequence[Any]) -> str:
             f"Not significantly better than {names} (p ≥ {LEVEL:g}, {ranked[0].seeds} seeds): differences below "
             f"{largest:.2g} are often missed here; more seeds would be needed to tell them apart.{missing}"
         )
-    which = "every other method tested" if not untested else f"the {len(worse)} other methods it was tested against"
-    return f"Significantly better than {which} (largest p = {max(worse):.2g}).{missing}"
+    if len(others) == 1:
+        return f"Significantly better than {others[0].label} (p = {max(worse):.2g})."
+    which = "Every other method" if not untested else f"Each of the {len(worse)} other methods tested"
+    return f"{which} is significantly worse than one of the better ones (largest p = {max(worse):.2g}).{missing}"

@@ -1,10 +1,10 @@
 """Seeds -> mean, interval, best method, which others are worse, which cannot be told apart from it, which are untested.
 
 Within one dataset and noise rate methods are compared on the seeds they share, every pair of them, with Holm's
-correction over all pairs: the best is chosen by looking at all methods, so being compared with it is being compared
-with all. Intervals and tests take the test classes (images, where these are of training classes) for a sample too,
-where the runs say what single ones contribute or what the standard error over them is. A method's versions of another
-length of training are not compared.
+correction over all pairs. A method that is significantly worse than another, whichever, is not the best. Intervals and
+tests take the test classes (images, where these are of training classes) for a sample too, where the runs say what
+single ones contribute or what the standard error over them is. A method's versions of another length of training are
+not compared.
 """
 
 from __future__ import annotations
@@ -16,14 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from probmetric.metrics import better, find
-from probmetric.metrics.statistics import (
-    LEVEL,
-    NO_UNITS,
-    Sample,
-    half_width,
-    mean_interval,
-    pairwise_tests,
-)
+from probmetric.metrics.pairwise import Pairwise, pairwise_tests
+from probmetric.metrics.statistics import LEVEL, NO_UNITS, Sample, half_width, mean_interval
 from probmetric.runs.names import EPOCHS, RunKey, override_items
 
 Overrides = frozenset[str]
@@ -39,11 +33,13 @@ class Cell:
         mean: mean over seeds.
         half_width: half of the 95 % interval; None with a single seed, or where nothing is known to vary.
         n: seeds with a value.
-        state: `best` mean of its dataset, noise rate and metric, `not worse` than it as far as can be told,
-            significantly `worse`, `no power` (not significant, but a difference as large as that between the best and
-            the last method could have been missed), `untested` (fewer than three shared seeds, or nothing varies with
-            the seed), of an `other length` of training, so not compared; empty where no methods are.
-        p_value: p-value against the best, corrected over all pairs; None for the best itself or where untested.
+        state: `best` mean of its dataset, noise rate and metric; `not worse` than any as far as can be told;
+            significantly `worse` than another, so not the best; `no power` (not significant, but a difference as large
+            as that between the best and the last method could have been missed); `untested` (fewer than three shared
+            seeds, or nothing varies with the seed); of an `other length` of training, so not compared; empty where no
+            methods are.
+        p_value: smallest p-value of those against better methods, corrected over all pairs; None for the best itself
+            or where untested.
         difference: mean paired difference to the best, None likewise.
         detectable: difference to the best that the test finds with a power of 80 %, None likewise.
     """
@@ -95,7 +91,8 @@ def compare(metric: str, samples: Mapping[str, Sample], *, unranked: Collection[
     best, tests = _best(metric, {method: cells[method] for method in compared}), pairwise_tests(compared)
     cells[best] = replace(cells[best], state="best")
     for method in compared.keys() - {best}:
-        p_value, difference, detectable = tests[method, best]
+        _, difference, detectable = tests[method, best]
+        p_value = _p_value(metric, method, tests)
         cells[method] = replace(
             cells[method],
             state=_state(p_value, detectable, max(means) - min(means)),
@@ -106,12 +103,22 @@ def compare(metric: str, samples: Mapping[str, Sample], *, unranked: Collection[
     return cells
 
 
+def _p_value(metric: str, method: str, tests: Pairwise) -> float:
+    """Smallest p-value of the tests in which a method is behind or equal; NaN where it was not tested."""
+    behind = [
+        test.p_value
+        for (first, _), test in tests.items()
+        if first == method and not math.isnan(test.p_value) and not better(metric, test.difference, 0.0)
+    ]
+    return min(behind, default=math.nan)
+
+
 def _state(p_value: float, detectable: float, span: float) -> State:
     """The state of a method that is not the best, among methods whose means span so much."""
-    if math.isnan(p_value):
-        return "untested"
     if p_value < LEVEL:
         return "worse"
+    if math.isnan(detectable):
+        return "untested"
     return "no power" if span > 0 and detectable > span else "not worse"
 
 

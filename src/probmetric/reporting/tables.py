@@ -2,8 +2,8 @@
 
 Methods are grouped by dataset and noise rate; columns of a shown table are the experiment's metrics. A cell is the mean
 over seeds ± the half-width of the 95 % interval. The best method of a group is bold; methods that are not significantly
-worse than it carry an asterisk, those that could not be tested against it a dagger. A method without any finished run
-is shown as "not run".
+worse than any other carry an asterisk, those that could not be tested against the best a dagger. A method without any
+finished run is shown as "not run".
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 NOT_RUN, NOT_MEASURED = "not run", "–"
 LEGEND = (
     "Mean ± half-width of the 95 % interval over seeds and, where their contributions were kept, test classes (test "
-    "images, where these are of training classes). Bold: best mean of its group. *: not significantly worse than the "
-    "best; no mark: significantly worse (t-test over shared seeds, Holm-corrected over all pairs of methods, 5 % "
-    "level). A number in brackets: this group has too few seeds to tell; a difference to the best below it is missed "
-    "in one of five cases or more. †: not tested against the best, fewer than "
-    "three shared seeds. ‡: of another length of training, so not compared. "
-    "↑ higher is better, ↓ lower is better. –: not defined for this method."
+    "images, where these are of training classes; walks for places). Bold: best mean of its group. No mark: "
+    "significantly worse than another method, so not the best (t-tests over shared seeds, Holm-corrected over all "
+    "pairs of methods, 5 % level; with 8 methods or more their spreads over seeds are pooled). *: not significantly "
+    "worse than any. A number in brackets: too few seeds to tell; a difference to the best below it is missed in one "
+    "of five cases or more. †: not tested against the best, fewer than three shared seeds. ‡: of another length of "
+    "training, so not compared. ↑ higher is better, ↓ lower is better. –: not defined for this method."
 )
 CSV_COLUMNS = (
     *("dataset", "noise", "method", "label", "fidelity", "tuning_runs", "metric", "direction", "mean"),

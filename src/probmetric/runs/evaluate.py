@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from probmetric.config import ConfigError, Evaluation, RunSettings
 from probmetric.data.exact import split_posterior
 from probmetric.data.manifest import read_table, values_of, verify_digest
-from probmetric.data.places import COLUMNS
+from probmetric.data.places import COLUMNS, SEQUENCE
 from probmetric.io import present
 from probmetric.metrics import find, own_metrics, proxy_transport
 from probmetric.metrics.calibration import EqualMass, Reliability, reliability
@@ -72,7 +72,7 @@ Curves = dict[str, dict[str, list[float]]]
 PerQuery = dict[str, NDArray[np.float64]]
 PosteriorOf = Callable[[NDArray[np.int64]], tuple[NDArray[np.float64], NDArray[np.int64]]]
 Distortions = Mapping[str, NDArray[np.float64]]
-Unit = Literal["class", "image"]
+Unit = Literal["class", "image", "walk"]
 
 DISTORTIONS = ("warp", "noise", "blur", "occlusion", "distortion")  # columns of a manifest: strengths, 0 for none
 SAMPLED_SETS = 10
@@ -90,7 +90,8 @@ class ImageFacts:
         pairs: pairs of test images to verify, `verification/...`.
         places: where the images were taken, for street scenes: retrieval and sparsification are then as in `places`.
         posterior: manifest rows (n,) of one split -> exact P(class | image) (n, C) and labels (C,), where it is exact.
-        unit: what is drawn where numbers are said to hold for others: test classes, or images of training classes.
+        unit: what is drawn where numbers are said to hold for others: test classes, images of training classes, or
+            walks along streets.
     """
 
     distortions: Distortions = field(default_factory=dict)
@@ -103,7 +104,7 @@ class ImageFacts:
     def of(cls, folder: Path) -> ImageFacts:
         """Read them from the manifest of a prepared dataset."""
         verify_digest(folder)
-        table, metadata = read_table(folder, ["index"], optional=(*DISTORTIONS, "true_probability", *COLUMNS))
+        table, metadata = read_table(folder, ["index"], optional=(*DISTORTIONS, "true_probability", *COLUMNS, SEQUENCE))
         strengths = {name: values_of(table, name) for name in DISTORTIONS if name in table.column_names}
         places = set(COLUMNS) <= set(table.column_names)
         pairs = np.array(metadata["pairs"], dtype=np.int64) if metadata.get("pairs") else None
@@ -111,17 +112,32 @@ class ImageFacts:
         return cls(
             distortions={name: values for name, values in strengths.items() if values.dtype.kind == "f"},
             pairs=None if pairs is None else Pairs(pairs[:, :2], pairs[:, 2].astype(bool)),
-            places=Places({name: values_of(table, name) for name in COLUMNS}) if places else None,
+            places=Places.of_manifest(table) if places else None,
             posterior=functools.partial(split_posterior, folder) if exact else None,
-            unit="image" if metadata.get("protocol") == "closed_set" or places else "class",
+            unit=_unit(str(metadata.get("protocol")), table.column_names),
         )
+
+    def units(self, split: Embeddings) -> NDArray[np.int64]:
+        """Return the unit (N,) of each image of a split."""
+        if self.unit == "class":
+            return split["label"]
+        walks = None if self.places is None else self.places.walks
+        return split["index"] if walks is None else walks[split["index"]]
+
+
+def _unit(protocol: str, columns: Sequence[str]) -> Unit:
+    """What is drawn, by a dataset's protocol and the columns of its manifest."""
+    if set(COLUMNS) <= set(columns):
+        return "walk" if SEQUENCE in columns else "image"
+    return "image" if protocol == "closed_set" else "class"
 
 
 @dataclass
 class Results:
-    """Metrics by name, curves by name, and what the units of resampling contribute to metrics."""
+    """Metrics by name, curves by name, and what the `units` (N,) of the test images contribute to metrics."""
 
     by_unit: ByUnit
+    units: NDArray[np.int64]
     metrics: dict[str, float] = field(default_factory=dict)
     curves: Curves = field(default_factory=dict)
 
@@ -138,10 +154,6 @@ class Results:
         self.metrics |= other.metrics
         self.curves |= other.curves
         self.by_unit.merge(other.by_unit)
-
-    def units(self, split: Embeddings) -> NDArray[np.int64]:
-        """Return the unit (N,) of each image of a split."""
-        return split["label"] if self.by_unit.unit == "class" else split["index"]
 
     def all_curves(self) -> Curves:
         """Return the curves, those of the units included."""
@@ -173,7 +185,7 @@ def evaluate_run(
     if places is not None:
         answers = {}
         metrics, curves = place_metrics(test["mean"], test["uncertainty"], places.of(test["index"]), ks=settings.ks)
-        results = Results(ByUnit(facts.unit), metrics, curves)
+        results = Results(ByUnit(facts.unit), facts.units(test), metrics, curves)
     else:
         answers = run_answers(run, settings.ks) if answers is None else answers
         results = _trusted(test, settings, answers, facts)
@@ -183,7 +195,7 @@ def evaluate_run(
         results.metrics |= _distortion(test, facts.distortions["distortion"])
     _other_splits(results, run, places, settings, answers.get("val"))
     if present(run.embeddings_file("ood")):
-        results.merge(evaluate_ood(test, run.embeddings("ood"), answers, facts.unit))
+        results.merge(evaluate_ood(test, run.embeddings("ood"), answers, facts))
     if facts.posterior is not None and "test" in answers:
         results.metrics |= truth_metrics(answers["test"], Truth(*facts.posterior(test["index"])))
     results.metrics |= own_metrics(test.tensors)
@@ -194,7 +206,7 @@ def evaluate_run(
 
 def _trusted(test: Embeddings, settings: Evaluation, answers: Mapping[str, Answers], facts: ImageFacts) -> Results:
     """The test split, and how far its answers can be trusted."""
-    results = answer_metrics(test, settings, answers.get("test"), facts.unit)
+    results = answer_metrics(test, settings, answers.get("test"), facts)
     if settings.clustering:
         results.add("clustering", clustering_metrics(test["mean"], test["label"], seed=settings.seed))
     results.add("structure", structure_metrics(test["mean"], test["label"]))
@@ -313,10 +325,13 @@ def ood_rows(strangers: Embeddings) -> dict[str, NDArray[np.bool_]]:
     return {name: chosen for name, chosen in rows.items() if chosen.any()}
 
 
-def answer_metrics(test: Embeddings, settings: Evaluation, answers: Answers | None, unit: Unit = "class") -> Results:
+def answer_metrics(
+    test: Embeddings, settings: Evaluation, answers: Answers | None, facts: ImageFacts | None = None
+) -> Results:
     """Return what the answers to a split's images say: retrieval, selective answers, samples, classification."""
     queries = per_query(test, tuple(dict.fromkeys((1, *settings.ks))), answers)
-    results = Results(ByUnit(unit))
+    facts = facts or ImageFacts()
+    results = Results(ByUnit(facts.unit), facts.units(test))
     results.add("retrieval", summarize(queries))
     _other_spaces(results, test, settings)
     if np.any(queries["positives"] > 0):
@@ -330,22 +345,22 @@ def answer_metrics(test: Embeddings, settings: Evaluation, answers: Answers | No
     return results
 
 
-def evaluate_ood(test: Embeddings, ood: Embeddings, answers: Mapping[str, Answers], unit: Unit = "class") -> Results:
+def evaluate_ood(test: Embeddings, ood: Embeddings, answers: Mapping[str, Answers], facts: ImageFacts) -> Results:
     """Return detection metrics and ROC curve of each set in `ood` against the test split, and the means over the sets.
 
     A set without images is left out. `answers` as in `evaluate_run`. Strangers are of no known class: each is a unit of
     its own, numbered -1, -2, ...
     """
     sets = ood_rows(ood)
-    results = Results(ByUnit(unit))
-    known = Images.of(test["uncertainty"], results.units(test))
-    strangers = Images.of(ood["uncertainty"], -1 - np.arange(len(ood["uncertainty"])))
+    results = Results(ByUnit(facts.unit), facts.units(test))
+    known = Images.of(test["uncertainty"], results.units)
+    strangers = Images(ood["uncertainty"].astype(np.float64), -1 - np.arange(len(ood["uncertainty"])))
     for name, rows in sets.items():
         doubt = ood["uncertainty"][rows]
         results.add(f"ood/{name}", ood_metrics(test["uncertainty"], doubt))
         rates = roc_curve(test["uncertainty"], doubt, points=CURVE_POINTS)
         results.curves[f"roc/{name}"] = {key: values.tolist() for key, values in rates.items()}
-        results.by_unit.add_auroc(f"ood/{name}/auroc", known, Images.of(strangers.values, strangers.units, rows))
+        results.by_unit.add_auroc(f"ood/{name}/auroc", known, Images(strangers.values[rows], strangers.units[rows]))
         if "test" in answers and f"ood/{name}" in answers:
             results.add(f"ood/{name}", stranger_aurocs(answers["test"], answers[f"ood/{name}"]))
     if sets:
@@ -413,9 +428,8 @@ def _sampled(results: Results, test: Embeddings, settings: Evaluation) -> None:
     calibration, votes = vote_reliability(confidence, correct)
     results.add("calibration", calibration)
     results.add_diagram("retrieval_reliability", votes)
-    units = results.units(test)
-    error = resampled(lambda rows: vote_reliability(confidence[rows], correct[rows])[1].error("l1"), units)
-    results.by_unit.add_error("calibration/retrieval_ece", error, len(np.unique(units)))
+    error = resampled(lambda rows: vote_reliability(confidence[rows], correct[rows])[1].error("l1"), results.units)
+    results.by_unit.add_error("calibration/retrieval_ece", error, len(np.unique(results.units)))
     drawn = sampled_retrieval_metrics(test["samples"][:, :SAMPLED_SETS], test["label"], ks=settings.ks)
     results.add("retrieval_sampled", drawn)
 
@@ -424,7 +438,7 @@ def _selective(results: Results, test: Embeddings, queries: PerQuery, answers: A
     """Sparsification, and what single units contribute to the metrics of all."""
     metrics, results.curves["sparsification"] = selective(test, queries, answers)
     results.add("sparsification", metrics)
-    doubt = Images.of(test["uncertainty"], results.units(test))
+    doubt = Images.of(test["uncertainty"], results.units)
     results.by_unit.merge(retrieval_units(queries, queries["positives"] > 0, doubt, results.by_unit.unit))
 
 
@@ -454,7 +468,7 @@ def _classification(results: Results, test: Embeddings, columns: NDArray[np.int6
     for name, value in values.items():
         results.add("calibration" if name.startswith("ece") else "classification", {name: value})
     results.add_diagram("reliability", reliability(confidence, correct, bins=settings.calibration_bins))
-    units, binned = results.units(test), EqualMass(confidence, settings.calibration_bins)
+    units, binned = results.units, EqualMass(confidence, settings.calibration_bins)
     results.by_unit.add("classification/accuracy", of_mean(Images.of(correct, units)))
     doubt = Images.of(test["uncertainty"], units)
     results.by_unit.add_auroc("classification/error_auroc", *two_groups(doubt, correct, ~correct))
