@@ -406,3 +406,26 @@ reference("contrastive_potential", proxies_per_class=2, **_WIDE)(
 reference("contrastive_potential", proxies_per_class=2, repulsion="squared", **_WIDE)(
     _per_image(_field(2, _contrastive_attraction, _contrastive_mirror, selfs=False), 1.0)
 )
+
+
+def _threshold_consistent(base: Reference, above: float, below: float, weights: tuple[float, float]) -> Reference:
+    def loss(p: dict[str, Tensor], z: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+        pairs = [(i, j) for i in range(len(z)) for j in range(len(z)) if i != j]
+        near = [above - cosine(z[i], z[j]) for i, j in pairs if y[i] == y[j]]
+        far = [cosine(z[i], z[j]) - below for i, j in pairs if y[i] != y[j]]
+        near, far = ([term for term in terms if term.item() >= 0] for terms in (near, far))
+        inner = {name.removeprefix("inner."): value for name, value in p.items()}
+        return base(inner, z, y, generator) + weights[0] * mean(near, z) + weights[1] * mean(far, z)
+
+    return loss
+
+
+reference("threshold_consistent")(_threshold_consistent(_proxy_anchor(per_sample=False), 0.9, 0.5, (1.0, 1.0)))
+reference(
+    "threshold_consistent",
+    base="proxy_nca_pp",
+    positive_margin=0.3,
+    negative_margin=-0.1,
+    positive_weight=2.0,
+    negative_weight=0.5,
+)(_threshold_consistent(_proxy_nca_pp, 0.3, -0.1, (2.0, 0.5)))

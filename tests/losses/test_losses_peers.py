@@ -115,3 +115,12 @@ def test_soft_triple_equals_the_peer_without_the_regulariser() -> None:
     centres(peer, loss)
     z, y = torch.randn(B, M, dtype=torch.float64), torch.randint(0, C, (B,))
     torch.testing.assert_close(loss(z, y), peer(z, y), rtol=1e-6, atol=1e-6)
+
+
+def test_threshold_consistent_adds_the_peers_term_to_its_base() -> None:
+    loss = create_loss("threshold_consistent", num_classes=C, dim=M, positive_weight=2.0).double()
+    z, y = torch.randn(B, M, dtype=torch.float64), torch.randint(0, C, (B,))
+    z = z + 1.5 * torch.eye(C, M).double()[y]
+    term = peers.ThresholdConsistentMarginLoss(lambda_plus=2.0)(z, y)
+    assert float(term) > 0.1
+    torch.testing.assert_close(loss(z, y) - loss.inner(z, y), term, rtol=1e-6, atol=1e-6)

@@ -74,6 +74,10 @@ REFUSED = [
     ),
     ({"loss": "cosine", "backbone": "pixels", "objective": "mc_dropout"}, "objective 'mc_dropout' needs a linear head"),
     (
+        {"loss": "cosine", "uncertainty": {"name": "mc_dropout", "rate": 0}},
+        "uncertainty 'mc_dropout' with rate 0 needs dropout in the network",
+    ),
+    (
         {"loss": "cosine", "backbone": {"name": "timm", "head": "none"}, "uncertainty": "laplace"},
         "uncertainty 'laplace' needs a linear head; backbone 'timm' has none",
     ),

@@ -206,14 +206,14 @@ def bursts(seed, walks=900, frames=5, classes=20, dim=16):
 def test_groups_keep_the_promise_that_bursts_break(tmp_path, capsys, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
     rows, labels, walks = bursts(0)
-    frame(rows, labels, walk=walks).to_parquet("v.parquet")
+    frame(rows, labels, session=walks).to_parquet("v.parquet")
     read_vectors(tmp_path / "v.parquet")
-    assert "the column 'walk' is not used" in caplog.text
+    assert "the column 'session'" in caplog.text
     caplog.clear()
     frame(rows, labels).to_parquet("unnamed.parquet")
     read_vectors(tmp_path / "unnamed.parquet")
-    assert "are nearly the row before" in caplog.text
-    assert main(["certify", "v.parquet", "--risk", "0.2", "--group", "walk"]) == 0
+    assert "look like bursts" in caplog.text
+    assert main(["certify", "v.parquet", "--risk", "0.2", "--group", "session"]) == 0
     assert "in groups like the 300 that calibration shows" in capsys.readouterr().out
     gallery = Gallery.open("v.gallery")
     new, truth, _ = bursts(1)

@@ -13,12 +13,13 @@ from tqdm import tqdm
 
 from probmetric.errors import ServingError, harmless
 from probmetric.io.folders import check_new_file
-from probmetric.serving.gallery import Gallery
+from probmetric.serving.gallery import Gallery, directions
 from probmetric.serving.gallery_files import INDEX
 from probmetric.serving.search import as_csv, as_text
-from probmetric.serving.vectors import Vectors, copies_of, gallery_folder, gallery_of, held_out, read_vectors
+from probmetric.serving.vectors import Vectors, gallery_folder, gallery_of, held_out, read_vectors
 from probmetric.serving.vectors_page import is_ours, write_page
 from probmetric.trust.certificates import Certificate, CertificateError
+from probmetric.trust.copies import copies_of
 
 log = logging.getLogger(__name__)
 TRIED = 0.25  # share of the letters that ask
@@ -56,7 +57,7 @@ def _fresh(queries: Vectors, trained: Vectors) -> Vectors:
     Raises:
         CertificateError: it was trained on all of them.
     """
-    seen = copies_of(queries.rows, trained.rows)
+    seen = copies_of(directions(queries.rows), directions(trained.rows))
     if seen.all():
         raise CertificateError(f"the model was trained on all of the {len(seen)} calibration queries; label others.")
     if seen.any():

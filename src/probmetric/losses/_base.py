@@ -27,6 +27,7 @@ ChordLength = Annotated[float, Range(above=0, below=2)]
 
 
 INITIAL_STD = 0.125
+LARGEST_ENTRY = 1e12
 
 SCALED = WITH_MARGIN = ("proxy_anchor", "proxy_anchor_nca", "soft_triple")
 """Losses that can stand inside another one and have an option `scale`, a `margin`."""
@@ -66,7 +67,7 @@ class Loss(nn.Module):
     def forward(
         self,
         embeddings: Tensor,  # (B, M) raw encoder output
-        labels: Tensor,  # (B,) integers in 0..C-1
+        labels: Tensor,  # (B,) integers in 0..C-1; also a list or an array
         *,
         generator: torch.Generator | None = None,
     ) -> Tensor:  # ()
@@ -75,9 +76,13 @@ class Loss(nn.Module):
         It is NaN where an embedding is not finite, also for losses that would pass such an image over.
 
         Raises:
+            TypeError: embeddings that are no tensor.
             ValueError: shapes or labels that do not fit.
             LossError: `compute` returned something else than a scalar tensor.
         """
+        if not isinstance(embeddings, Tensor):
+            raise TypeError(f"embeddings are a {type(embeddings).__name__}; expected a tensor ({self.dim} columns).")
+        labels = torch.as_tensor(labels, device=embeddings.device)
         self._check(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
             value = self.compute(embeddings.to(self.working_dtype(embeddings)), labels.long(), generator)
@@ -202,6 +207,41 @@ class ProxyLoss(Loss):
         return groups + ([{"params": rest, "lr_multiplier": 1.0, "weight_decay": 0.0}] if rest else [])
 
 
+class WrappingLoss(Loss):
+    """A loss around another one, `inner`, whose classifier, parameters and warm start it takes over."""
+
+    def __init__(self, inner: Loss) -> None:
+        super().__init__(num_classes=inner.num_classes, dim=inner.dim)
+        self.inner = inner
+        self.wants_groups, self.wants_warm_start = inner.wants_groups, inner.wants_warm_start
+
+    def logits(self, embeddings: Tensor) -> Tensor | None:
+        """Return class logits (B, C) of the inner loss."""
+        return self.inner.logits(embeddings)
+
+    def probabilities(self, embeddings: Tensor, *, generator: torch.Generator | None = None) -> Tensor | None:
+        """Return class probabilities (B, C) of the inner loss."""
+        return self.inner.probabilities(embeddings, generator=generator)
+
+    def optimizer_groups(self) -> list[dict[str, Any]]:
+        """Return the inner loss's groups and one for the parameters that are not the inner loss's."""
+        parameters = [parameter for name, parameter in self.named_parameters() if not name.startswith("inner.")]
+        extra = [{"params": parameters, "lr_multiplier": 1.0, "weight_decay": 0.0}] if parameters else []
+        return self.inner.optimizer_groups() + extra
+
+    def warm_start(self, embeddings: Tensor, labels: Tensor) -> float | None:
+        """Warm-start the inner loss."""
+        return self.inner.warm_start(embeddings, labels)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the inner loss which epoch begins."""
+        self.inner.set_epoch(epoch)
+
+    def diagnostics(self) -> dict[str, float]:
+        """Return numbers of the inner loss for the training history."""
+        return self.inner.diagnostics()
+
+
 def inverse_norm(vectors: Tensor) -> Tensor:
     """Return 1/|v| of the rows of `vectors` (..., M) as (..., 1); zero, with zero gradient, where |v| is zero.
 
@@ -215,6 +255,11 @@ def inverse_norm(vectors: Tensor) -> Tensor:
 def unit(vectors: Tensor) -> Tensor:
     """Scale the rows of `vectors` (..., M) to norm 1; a zero row stays zero and receives no gradient."""
     return vectors * inverse_norm(vectors)
+
+
+def bounded(vectors: Tensor) -> Tensor:
+    """Shorten the rows of `vectors` (..., M) whose largest entry is above 1e12 to it: their squares stay finite."""
+    return vectors / (vectors.detach().abs().amax(dim=-1, keepdim=True) / LARGEST_ENTRY).clamp_min(1.0)
 
 
 def cosine_similarities(embeddings: Tensor, proxies: Tensor) -> Tensor:

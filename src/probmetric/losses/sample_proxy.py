@@ -55,7 +55,7 @@ from probmetric.directional import concentration_from_resultant, kl, product_ker
 from probmetric.directional.nonisotropic import Normalizer
 from probmetric.directional.normalizer import log_normalizer_of_square
 from probmetric.losses import register
-from probmetric.losses._base import Loss, class_means, cosine_similarities, unit
+from probmetric.losses._base import Loss, bounded, class_means, cosine_similarities, unit
 from probmetric.losses._nivmf import nivmf_log_likelihoods
 from probmetric.losses._released_vmf import quadratic_log_normalizer
 from probmetric.registry import LearningRate, NotNegative, OpenShare, Range
@@ -159,7 +159,7 @@ class SampleProxyLoss(Loss):
 
     def sample_parameters(self, embeddings: Tensor) -> Tensor:
         """Return natural parameters nu_z = kappa_z mu_z (B, M)."""
-        return self.embedding_scale * embeddings
+        return bounded(self.embedding_scale * embeddings)
 
     def proxy_parameters(self) -> Tensor:
         """Return natural parameters nu_p = kappa_p mu_p (C, M) of isotropic proxies."""

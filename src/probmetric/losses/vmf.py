@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from probmetric.directional import VonMisesFisher, concentration_from_resultant
 from probmetric.directional.normalizer import log_normalizer_of_square, scaled_ratio_of_square
 from probmetric.losses import register
-from probmetric.losses._base import Loss, unit
+from probmetric.losses._base import Loss, bounded, unit
 from probmetric.losses._released_vmf import bounds_log_normalizer, bounds_scaled_ratio, released_samples
 from probmetric.registry import Count, LearningRate, NotNegative, OpenShare, Positive
 
@@ -87,7 +87,7 @@ class VMF(Loss):
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return the log-partition over draws of the image minus the expected own logit."""
-        nu, beta = self.alpha * embeddings, self.log_scale.exp()
+        nu, beta = bounded(self.alpha * embeddings), self.log_scale.exp()
         square_z, square_w = nu.square().sum(dim=1), self.weight.square().sum(dim=1)
         draws = self._draw(nu, square_z, generator)
         along = draws.flatten(0, 1)
@@ -114,7 +114,7 @@ class VMF(Loss):
     def probabilities(self, embeddings: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Return class probabilities (B, C): the mean softmax over joint draws of images and classes."""
         with torch.autocast(embeddings.device.type, enabled=False):
-            nu = self.alpha * embeddings.to(self.weight.dtype)
+            nu = bounded(self.alpha * embeddings.to(self.weight.dtype))
             images = self._draw(nu, nu.square().sum(dim=1), generator)
             classes = self._draw(self.weight, self.weight.square().sum(dim=1), generator)
             logits = self.log_scale.exp() * images @ classes.transpose(1, 2)

@@ -58,16 +58,21 @@ def published_weights(tag: str, repository: str | None) -> Path:
         ) from error
 
 
-def missing_weights(tag: str) -> str:
-    """Return why no weights of the timm model `tag` can be had here; empty where they can. Loads no PyTorch.
+def unknown_tag(tag: str) -> str:
+    """Return why timm has no model `tag`; empty where it has, and where timm is not installed. Loads no PyTorch.
 
     timm is not asked but read: its files name every tag.
     """
     spec = importlib.util.find_spec("timm")
-    if spec is None or spec.origin is None:
-        return "the package timm is not installed: pip install 'probmetric[train]'"
-    if not _is_named(tag, Path(spec.origin).parent / "models"):
-        return f"timm has no model {tag!r}; `timm.list_pretrained()` names those with weights"
+    if spec is None or spec.origin is None or _is_named(tag, Path(spec.origin).parent / "models"):
+        return ""
+    return f"timm has no model {tag!r}; `timm.list_pretrained()` names those with weights"
+
+
+def missing_weights(tag: str) -> str:
+    """Return why no weights of the timm model `tag` can be had here; empty where they can. Loads no PyTorch."""
+    if importlib.util.find_spec("huggingface_hub") is None:
+        return f"the weights of {tag} are timm's, which is not installed: pip install 'probmetric[train]'"
     from huggingface_hub import try_to_load_from_cache
 
     package = PACKAGES.get(tag.partition(".")[0], "")

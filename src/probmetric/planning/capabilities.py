@@ -10,6 +10,7 @@ a view's normalisation                 a backbone that does not convert another 
 uncertainty temperature, prior: validation   validation images that were not trained on in the end
 uncertainty temperature, selection by accuracy   data with validation images of the training classes
 an uncertainty learnt while training   the objective of that name
+uncertainty mc_dropout with rate 0     a backbone whose own rate of dropout is above 0
 an ensemble                            a base; over folds, a dataset for each
 """
 
@@ -124,6 +125,7 @@ def _problems(settings: RunSettings) -> Iterator[str]:
     if trains:
         yield from _batches(settings.training)
     yield from _unreadable_images(settings)
+    yield from _nothing_to_drop(settings)
     if not _can(models.REGISTRY, settings.backbone, "has_head"):
         headless = f"a linear head; backbone {settings.backbone.name!r} has none with these options."
         if settings.objective is not None and trains:
@@ -153,6 +155,18 @@ def _unreadable_images(settings: RunSettings) -> Iterator[str]:
                 f"view.{name} {options[name]!r}: backbone {settings.backbone.name!r} converts images with the "
                 f"statistics of {wanted} itself; leave view.{name} out."
             )
+
+
+def _nothing_to_drop(settings: RunSettings) -> Iterator[str]:
+    """Yield what is wrong with MC dropout of rate 0 where the backbone's own rate is 0 as well."""
+    name, options = settings.backbone.name, models.REGISTRY.options(settings.backbone.name)
+    rates = [settings.backbone.options.get(n, options[n].default) for n in ("dropout", "drop_rate") if n in options]
+    thinned = settings.uncertainty.name != "mc_dropout" or settings.uncertainty.options.get("rate") != 0
+    if not thinned and rates and not any(rates):
+        yield (
+            f"uncertainty 'mc_dropout' with rate 0 needs dropout in the network; backbone {name!r} has a rate of 0. "
+            "Set uncertainty.rate or the backbone's rate above 0."
+        )
 
 
 def _can(registry: Registry, component: Component | None, flag: str) -> bool:

@@ -10,7 +10,7 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, parse
 from probmetric.io import read_json, read_yaml, write_json
 from probmetric.models import REGISTRY as BACKBONES
-from probmetric.models._weights import missing_weights
+from probmetric.models._weights import missing_weights, unknown_tag
 from probmetric.planning.declared import absent, outdated, strangers
 from probmetric.planning.expansion import PlannedExperiment, find_run, origins, plan_experiment
 from probmetric.planning.metric_names import check_metrics
@@ -83,7 +83,11 @@ class WorkflowPlan:
         return Judge(self.runs)
 
     def write(self) -> None:
-        """Write the plan file of every dataset, run and report that is planned, where it has changed."""
+        """Write the plan file of every dataset, run and report that is planned, where it has changed.
+
+        Raises:
+            ConfigError: files that Snakemake compares bear times in the future.
+        """
         data = DataPlan.of(self.params)
         data.write()
         for name in dict.fromkeys(name for run in self.runs.values() for name in run.data):
@@ -148,18 +152,22 @@ class WorkflowPlan:
             )
 
     def _check_weights(self) -> None:
-        """Stop if a run that is still to be trained starts from weights that are not there."""
-        for name, run in self.runs.items():
-            weights, backbone = run.settings.pretrained, run.settings.backbone
-            why = ""
-            if not weights or not run.trains or run.origin in self.runs:
-                continue
+        """Stop if a run that is still to be trained starts from weights that are nowhere: no such file, no such tag."""
+        for name, run in self._starting_from_weights():
+            weights, why = run.settings.pretrained, ""
             if isinstance(weights, str) and not Path(weights).is_file():
                 why = f"there is no weight file {weights}; correct it or put it there"
-            elif weights is True and backbone.name == "timm":
-                why = _missing_weights(str(backbone.options.get("tag", TIMM_TAG)))
-            if why and not self.judge.verdict(name, "train").usable:
+            elif tag := _published(run):
+                why = unknown_tag(tag)
+            if why:
                 raise ConfigError(f"run {name}: pretrained: {why}.")
+
+    def _starting_from_weights(self) -> Iterator[tuple[str, Run]]:
+        """Yield the runs still to be trained that start from weights of no other run of the plan."""
+        for name, run in self.runs.items():
+            starts = run.settings.pretrained and run.trains and run.origin not in self.runs
+            if starts and not self.judge.verdict(name, "train").usable:
+                yield name, run
 
     @functools.cached_property
     def outdated_data(self) -> dict[str, str]:
@@ -178,12 +186,15 @@ class WorkflowPlan:
             'go unnoticed; name it in the module: READS = ["scale.npy"].'
             for module in unnamed_reads(*sorted(modules))
         ]
+        tags = dict.fromkeys(filter(None, (_published(run) for _, run in self._starting_from_weights())))
+        lines += [f"Warning: pretrained: {why}." for why in map(missing_weights, tags) if why]
         return "\n".join(lines)
 
 
-@functools.cache
-def _missing_weights(tag: str) -> str:
-    return missing_weights(tag)
+def _published(run: Run) -> str:
+    """Return the tag of timm's whose published weights a run starts from; empty where it starts from none."""
+    starts = run.settings.pretrained is True and run.settings.backbone.name == "timm"
+    return str(run.settings.backbone.options.get("tag", TIMM_TAG)) if starts else ""
 
 
 def run_inputs(run: str, result_of: str) -> list[str]:

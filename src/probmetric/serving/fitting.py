@@ -109,6 +109,7 @@ def fit(
         _check_validation(chosen, data)
         wrapping = None if network is None else _measured(network, dim, data)
         made = _assembled(settings, chosen, data, network, wrapping)
+        _check_uncertainty(made, chosen, data)
         if settings.training.epochs:
             _train(made, data, chosen, Checkpoints(state or scratch), progress)
         return _model(made, data, chosen, wrapping)
@@ -236,6 +237,15 @@ def _assembled(
             "layer is added and trained; or pass an nn.Sequential that ends in an nn.Linear."
         )
     return assemble(settings, data.sizes, data.device, encoder=encoder)
+
+
+def _check_uncertainty(made: Assembly, uncertainty: Component, data: TrainingData) -> None:
+    """Refuse before training an uncertainty that this network cannot have."""
+    images, _ = data.batch(torch.arange(1), epoch=0)
+    try:
+        create_uncertainty(uncertainty.name, **uncertainty.options).check(made.encoder, images)
+    except ValueError as error:
+        raise ServingError(f"uncertainty {uncertainty.name!r} cannot be had: {error}") from error
 
 
 def _measured(network: nn.Module, dim: int | None, data: TrainingData) -> Wrapped:

@@ -12,7 +12,6 @@ changes it holds its lock: `save` while it writes, `changing` from the reading t
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,8 +19,6 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
 
 from probmetric.data.loose import loose_images
 from probmetric.errors import ServingError
@@ -37,10 +34,10 @@ from probmetric.serving.looks import World, some
 from probmetric.serving.search import Answer, Queries, Rules, answers
 from probmetric.trust.answers import Answers
 from probmetric.trust.certificates import Certificate, CertificateError
-from probmetric.trust.deployed import SAME, calibration_answers, certify_record, records_digest
+from probmetric.trust.copies import distinct
+from probmetric.trust.deployed import calibration_answers, certify_record, records_digest
 from probmetric.trust.p_right import PRight, fit_p_right
 
-log = logging.getLogger(__name__)
 OnError = Literal["raise", "skip"]
 FITTED = 0.2  # share of the gallery's own answers that P(right) is fitted to; the others are certified
 
@@ -445,9 +442,8 @@ class Gallery:
                 by = p_right or by
         else:
             queries, labels = self._calibration(model, images, class_names)
-            kept, mean = _first_of_copies(queries["mean"]), queries["mean"]
-            groups = None if groups is None else _as_many(groups, len(labels))[kept]
-            queries, mean, labels = {name: rows[kept] for name, rows in queries.items()}, mean[kept], labels[kept]
+            mean = queries["mean"]
+            groups = None if groups is None else _as_many(groups, len(labels))[distinct(mean)].tolist()
             answers = calibration_answers(self.record, self.labels, queries, labels)
             if score in ("", "p_right"):
                 by = self.trust.p_right or by
@@ -538,22 +534,6 @@ def directions(vectors: Any) -> np.ndarray:
         raise ServingError(f"row {int(np.argmin(sound))} of the vectors is zero or not finite; leave it out.")
     rows /= length
     return rows
-
-
-def _first_of_copies(mean: np.ndarray) -> np.ndarray:
-    """Return the unit rows (Q, M) that have no copy before them, as numbers; says how many have."""
-    rows = np.arange(len(mean))
-    if len(mean) < 2:
-        return rows
-    nearest = search(mean, k=1).rows[:, 0]
-    copies = np.flatnonzero(np.abs(mean - mean[nearest]).max(axis=1) <= SAME)
-    pairs = csr_array((np.ones(len(copies)), (copies, nearest[copies])), shape=(len(rows), len(rows)))
-    first = np.sort(np.unique(connected_components(pairs, directed=False)[1], return_index=True)[1])
-    if len(first) < len(rows):
-        log.warning(
-            "%d of %d calibration images are copies of others and are counted once", len(rows) - len(first), len(rows)
-        )
-    return first
 
 
 def _as_many(groups: Sequence[Any], count: int) -> np.ndarray:

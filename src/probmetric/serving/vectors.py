@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -29,17 +28,14 @@ from probmetric.data.sources.embeddings import _arrays
 from probmetric.data.sources.table import columns_of
 from probmetric.errors import ServingError
 from probmetric.io import present
-from probmetric.retrieval.neighbours import search
 from probmetric.serving.frames import LABELS, NAMES, VECTORS, column_of
 from probmetric.serving.gallery import Gallery, directions
 from probmetric.serving.gallery_files import INDEX
-from probmetric.trust.deployed import SAME
+from probmetric.trust.copies import SEEN, burst_sentence, copies_of
 
 log = logging.getLogger(__name__)
 FAISS = (".faiss", ".index")
 FILES = (".parquet", ".npz", ".npy", ".safetensors", *FAISS)
-TOGETHER = ("group", "groups", "session", "person", "subject", "sequence", "burst", "walk", "camera")
-BURSTY, ALIKE = 0.05, 0.1  # share of rows that follow a near copy; how near that is, in distances within a class
 HELD_OUT = 3  # one group of so many calibrates
 GALLERY_SPLITS, QUERY_SPLITS = ("gallery", "reference", "index"), ("calibration", "query", "queries", "probe")
 
@@ -148,7 +144,9 @@ def vectors_of(
         None if groups is None else np.array(groups),
     )
     if groups is None:
-        _warn_of_groups(vectors, columns)
+        sentence = burst_sentence(directions(rows[:SEEN]), np.array(vectors.labels[:SEEN]), columns)
+        if sentence:
+            log.warning("%s: %s (--group COLUMN)", file, sentence)
     return vectors
 
 
@@ -176,32 +174,6 @@ def _of_faiss(file: Path) -> dict[str, np.ndarray]:
     return {"vector": np.asarray(vectors)} | columns_of(listing)
 
 
-def _warn_of_groups(vectors: Vectors, columns: Mapping[str, np.ndarray]) -> None:
-    """Say where rows may come in groups that nobody named: a column that sounds so, or runs of near copies."""
-    unused = next((name for name in TOGETHER if name in columns and 1 < len(set(columns[name])) < len(vectors)), "")
-    if unused:
-        log.warning(
-            "%s: the column %r is not used; if rows of one %s belong together: --group %s",
-            vectors.file, unused, unused, unused,
-        )  # fmt: skip
-        return
-    if len(vectors) < 20 or not all(vectors.labels):
-        return
-    rows = directions(vectors.rows)
-    labels = np.unique(vectors.labels, return_inverse=True)[1]
-    apart = np.random.default_rng(0).permutation(len(rows))
-    order = apart[np.argsort(labels[apart], kind="stable")]  # neighbours are of one class, in random order
-    same = labels[order][1:] == labels[order][:-1]
-    usual = np.median((1 - (rows[order][1:] * rows[order][:-1]).sum(axis=1))[same]) if same.any() else 0.0
-    follows = (labels[1:] == labels[:-1]) & (1 - (rows[1:] * rows[:-1]).sum(axis=1) < ALIKE * usual)
-    if follows.mean() > BURSTY:
-        log.warning(
-            "%s: %d of %d rows are nearly the row before (frames of one event?); rows of one event are one "
-            "observation: name them in a column and give --group",
-            vectors.file, follows.sum(), len(rows),
-        )  # fmt: skip
-
-
 def held_out(vectors: Vectors, trained: Vectors | None = None, seed: int = 0) -> tuple[Vectors, Vectors]:
     """Return gallery and calibration rows: a third of the groups, or of the rows, calibrates.
 
@@ -216,7 +188,11 @@ def held_out(vectors: Vectors, trained: Vectors | None = None, seed: int = 0) ->
         ServingError: nothing can be held out.
     """
     groups = np.arange(len(vectors)) if vectors.groups is None else vectors.groups
-    seen = np.zeros(len(vectors), dtype=bool) if trained is None else copies_of(vectors.rows, trained.rows)
+    seen = (
+        np.zeros(len(vectors), dtype=bool)
+        if trained is None
+        else copies_of(directions(vectors.rows), directions(trained.rows))
+    )
     names, numbers = np.unique(groups, return_inverse=True)
     classes = [set[str]() for _ in names]
     for number, label in zip(numbers.tolist(), vectors.labels, strict=True):
@@ -235,15 +211,6 @@ def held_out(vectors: Vectors, trained: Vectors | None = None, seed: int = 0) ->
         )
     out = np.isin(numbers, list(chosen))
     return vectors.rows_where(~out), vectors.rows_where(out)
-
-
-def copies_of(rows: Any, others: Any) -> np.ndarray:
-    """Return which vectors (N, M) are among the `others` (n, M), up to rounding (N,)."""
-    rows, others = directions(rows), directions(others)
-    if rows.shape[1] != others.shape[1]:
-        raise ServingError(f"vectors of {rows.shape[1]} and of {others.shape[1]} dimensions are of two models.")
-    nearest = search(rows, others, 1).rows[:, 0]
-    return np.asarray(np.abs(rows - others[nearest]).max(axis=1) <= SAME)
 
 
 def gallery_folder(file: Path) -> Path:

@@ -18,6 +18,7 @@ import scipy
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.retrieval.neighbours import search
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -72,11 +73,10 @@ def copies_of(rows: Any, others: Any) -> Bools:
     vectors, known = arrays.matrix(rows, "rows"), arrays.matrix(others, "others")
     if vectors.shape[1] != known.shape[1]:
         raise ValueError(f"rows have {vectors.shape[1]} dimensions, others {known.shape[1]}: they are of one model.")
-    same = np.zeros(len(vectors), dtype=bool)
-    if len(known):
-        distances, nearest = scipy.spatial.cKDTree(known).query(vectors, distance_upper_bound=_near(vectors.shape[1]))
-        same = np.isfinite(distances) & (nearest < len(known))
-    return same
+    if not len(known) or not len(vectors):
+        return np.zeros(len(vectors), dtype=bool)
+    nearest = search(vectors, known).rows[:, 0]
+    return np.asarray(_distance(vectors, known[nearest]) <= _near(vectors.shape[1]))
 
 
 def burst_sentence(rows: Any, labels: Any = None, columns: Any = ()) -> str:

@@ -17,12 +17,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from probmetric.losses import Loss
+from probmetric.losses._base import WrappingLoss
 from probmetric.registry import Flag
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ Batches = Iterable[tuple[Tensor, Tensor]]
 Posterior = dict[str, Tensor]
 
 _ROWS = 1024
+LEAST_SURE = 1 / torch.finfo(torch.float32).eps
+"""The doubt about an embedding without a direction, a row of zeros: no other one is above it."""
 
 
 @dataclass
@@ -43,7 +46,7 @@ class DirectionalBatch:
     over the distribution, or absent.
     """
 
-    mean: Tensor  # (B, M) unit rows
+    mean: Tensor  # (B, M) unit rows, zeros where the embedding has no direction
     uncertainty: Tensor  # (B,) higher = less sure
     concentration: Tensor | None = None  # (B,)
     variance: Tensor | None = None  # (B, M)
@@ -56,8 +59,19 @@ class DirectionalBatch:
     @classmethod
     def of_lengths(cls, vectors: Tensor, probabilities: Tensor | None = None) -> DirectionalBatch:
         """Return directions of `vectors` (B, M) whose lengths are concentrations; the doubt is 1 / length."""
-        kappa = vectors.norm(dim=-1).clamp_min(torch.finfo(vectors.dtype).eps)
-        return cls(vectors / kappa[:, None], kappa.reciprocal(), kappa, probabilities=probabilities)
+        mean, length = polar(vectors)
+        kappa = length.clamp(1 / LEAST_SURE, torch.finfo(length.dtype).max)
+        return cls(mean, kappa.reciprocal(), kappa, probabilities=probabilities)
+
+    def settled(self) -> DirectionalBatch:
+        """Give images whose embedding has no direction the largest doubt, and none a doubt or variance above that."""
+        lost = (self.mean == 0).all(dim=1)
+        self.uncertainty = self.uncertainty.clamp_max(LEAST_SURE).masked_fill(lost, LEAST_SURE)
+        if self.concentration is not None:
+            self.concentration = self.concentration.masked_fill(lost, 1 / LEAST_SURE)
+        if self.variance is not None:
+            self.variance = self.variance.clamp_max(LEAST_SURE)
+        return self
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the fields that are present, by name: what is written to disk."""
@@ -121,7 +135,7 @@ class Predictor:
     def represent(self, batches: Iterable[Tensor]) -> list[Part]:
         """Begin a call: return what is kept of each batch; several processes can share this half."""
         with evaluating(self.encoder, self.loss):
-            return [self._part(images.to(device_of(self.encoder, images))) for images in batches]
+            return [self._part(inputs_for(self.encoder, images)) for images in batches]
 
     def describe(self, parts: Sequence[Part]) -> DirectionalBatch:
         """Finish a call: describe what `represent` kept of the batches of a whole pass, in order, as one record."""
@@ -132,7 +146,7 @@ class Predictor:
             return DirectionalBatch.concatenate(records)
         rows = torch.cat([part for part in parts if isinstance(part, Tensor)])
         with evaluating(self.encoder, self.loss):
-            return self.uncertainty.describe(rows.to(device_of(self.encoder, rows)), self).to("cpu")
+            return self.uncertainty.describe(rows.to(device_of(self.encoder, rows)), self).settled().to("cpu")
 
     def probabilities(self, embeddings: Tensor) -> Tensor | None:
         """Return class probabilities (N, C) of embeddings (N, M) where the loss trained a classifier, else None.
@@ -147,7 +161,7 @@ class Predictor:
 
     def _part(self, images: Tensor) -> Part:
         part = self.uncertainty.represent(images, self)
-        return part.to("cpu") if isinstance(part, DirectionalBatch) else part
+        return part.settled().to("cpu") if isinstance(part, DirectionalBatch) else part
 
 
 class Uncertainty:
@@ -226,46 +240,14 @@ class Uncertainty:
         raise NotImplementedError
 
 
-class Objective(Loss):
+class Objective(WrappingLoss):
     """A loss on features and head, around the run's own loss `inner`; a subclass defines `from_features`."""
 
     wants_features = True
 
-    def __init__(self, inner: Loss) -> None:
-        super().__init__(num_classes=inner.num_classes, dim=inner.dim)
-        self.inner = inner
-        self.wants_groups = inner.wants_groups
-        self.wants_warm_start = inner.wants_warm_start
-
     def forward(self, embeddings: Tensor, labels: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Return the inner loss of embeddings (B, M): what is reported where no features are at hand."""
         return self.inner(embeddings, labels, generator=generator)
-
-    def logits(self, embeddings: Tensor) -> Tensor | None:
-        """Return class logits (B, C) of the inner loss."""
-        return self.inner.logits(embeddings)
-
-    def probabilities(self, embeddings: Tensor, *, generator: torch.Generator | None = None) -> Tensor | None:
-        """Return class probabilities (B, C) of the inner loss."""
-        return self.inner.probabilities(embeddings, generator=generator)
-
-    def optimizer_groups(self) -> list[dict[str, Any]]:
-        """Return the inner loss's groups and one for the objective's own parameters."""
-        parameters = [parameter for name, parameter in self.named_parameters() if not name.startswith("inner.")]
-        extra = [{"params": parameters, "lr_multiplier": 1.0, "weight_decay": 0.0}] if parameters else []
-        return self.inner.optimizer_groups() + extra
-
-    def warm_start(self, embeddings: Tensor, labels: Tensor) -> float | None:
-        """Warm-start the inner loss."""
-        return self.inner.warm_start(embeddings, labels)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Tell the inner loss which epoch begins."""
-        self.inner.set_epoch(epoch)
-
-    def diagnostics(self) -> dict[str, float]:
-        """Return numbers of the inner loss for the training history."""
-        return self.inner.diagnostics()
 
 
 @contextlib.contextmanager
@@ -282,10 +264,29 @@ def evaluating(*modules: nn.Module | None) -> Iterator[None]:
             part.training = training
 
 
+def polar(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Return directions (..., M), zeros where a vector is zero, and lengths (...) of `vectors` (..., M).
+
+    Lengths whose squares would over- or underflow are measured in units of the largest entry.
+    """
+    largest, length = vectors.abs().amax(dim=-1, keepdim=True), vectors.norm(dim=-1, keepdim=True)
+    extreme = (largest > 0) & ((length < 1e-12) | (length > 1e18))
+    unit = torch.where(extreme, largest, 1.0)
+    scaled = vectors / unit
+    length = scaled.norm(dim=-1, keepdim=True)
+    return scaled / length.clamp_min(torch.finfo(length.dtype).tiny), (length * unit).squeeze(-1)
+
+
 def device_of(encoder: nn.Module, images: Tensor) -> torch.device:
     """Return where the encoder computes; the images' own device for an encoder without parameters."""
     parameter = next(encoder.parameters(), None)
     return images.device if parameter is None else parameter.device
+
+
+def inputs_for(encoder: nn.Module, images: Tensor) -> Tensor:
+    """Return images (B, ...) where the encoder computes, floating-point ones in its precision."""
+    parameter = next((part for part in encoder.parameters() if part.is_floating_point()), images)
+    return images.to(parameter.device, parameter.dtype if images.is_floating_point() else images.dtype)
 
 
 def linear_head(encoder: Encoder) -> nn.Linear:

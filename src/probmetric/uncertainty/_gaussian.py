@@ -14,10 +14,9 @@ import zlib
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probmetric.uncertainty._base import DirectionalBatch, Posterior, Predictor
+from probmetric.uncertainty._base import DirectionalBatch, Posterior, Predictor, polar
 from probmetric.uncertainty._summary import Sampled, unit_deviation
 
 
@@ -70,8 +69,8 @@ class GaussianHead(Sampled):
         std = (0.5 * stored_head(predictor.posterior, features)(features)).exp()
         noise = image_noise(images, (self.samples, embeddings.shape[1]), predictor.seed).to(embeddings)
         steps, length = (std * noise[:, draw] for draw in range(self.samples)), raw.norm(dim=1, keepdim=True)
-        draws = ((unit_deviation(embeddings, step), length * F.normalize(embeddings + step, dim=1)) for step in steps)
-        result = self.summarise(F.normalize(embeddings, dim=1), draws, predictor.probabilities)
+        draws = ((unit_deviation(embeddings, step), length * polar(embeddings + step)[0]) for step in steps)
+        result = self.summarise(polar(embeddings)[0], draws, predictor.probabilities)
         result.variance = std.square() / embeddings.square().sum(1, keepdim=True).clamp_min(torch.finfo(std.dtype).tiny)
         return result
 
@@ -84,4 +83,5 @@ def image_noise(images: Tensor, shape: tuple[int, ...], seed: int) -> Tensor:
     """Return standard normal noise (B, *shape); row i is a function of the bytes of images[i] and `seed`."""
     rows = images.detach().cpu().contiguous().numpy()
     generators = (np.random.default_rng([seed, zlib.crc32(row.tobytes())]) for row in rows)
-    return torch.from_numpy(np.stack([rng.standard_normal(shape, dtype=np.float32) for rng in generators]))
+    noise = [rng.standard_normal(shape, dtype=np.float32) for rng in generators]
+    return torch.from_numpy(np.array(noise, dtype=np.float32).reshape(len(rows), *shape))

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from probmetric.registry import Draws
-from probmetric.uncertainty._base import DirectionalBatch, Uncertainty
+from probmetric.uncertainty._base import DirectionalBatch, Uncertainty, polar
 
 Classifier = Callable[[Tensor], "Tensor | None"]
 
@@ -64,14 +64,14 @@ class Summarised(Uncertainty):
                 probabilities = predicted.clone() if probabilities is None else probabilities.add_(predicted)
         if count < 2:
             raise ValueError(f"samples is {count}; at least 2 are needed to estimate a spread.")
-        mean = reference + mean
-        dim = mean.shape[-1]
-        length = mean.norm(dim=-1).clamp_min(torch.finfo(mean.dtype).eps)
+        direction, length = polar(reference + mean)
+        dim, length = mean.shape[-1], length.clamp_min(torch.finfo(mean.dtype).eps)
         spread = squares.sum(-1) / count
-        inverse = spread.clamp_min(torch.finfo(mean.dtype).tiny) / (length * (dim - length.square()))
+        room = (length * (dim - length.square())).clamp_min(torch.finfo(mean.dtype).tiny)  # zero in one dimension
+        inverse = spread.clamp_min(torch.finfo(mean.dtype).tiny) / room
         std_sum = (squares / (count - 1)).sqrt().sum(-1)
         return DirectionalBatch(
-            mean=mean / length[:, None],
+            mean=direction,
             uncertainty=std_sum if self.score == "std_sum" else inverse,
             concentration=inverse.reciprocal().clamp_max(torch.finfo(mean.dtype).max),
             samples=torch.stack(samples, dim=1) if self.keep_samples else None,
@@ -86,6 +86,14 @@ class Sampled(Summarised):
         super().__init__(**shared)
         self.samples = samples
 
+    def summarise(
+        self, reference: Tensor, draws: Iterable[tuple[Tensor, Tensor]], classify: Classifier | None
+    ) -> DirectionalBatch:
+        """Summarise draws around the embedding itself: where that has no direction, the draws give it none."""
+        record = super().summarise(reference, draws, classify)
+        record.mean = record.mean * (reference != 0).any(dim=1, keepdim=True)
+        return record
+
 
 def unit_deviation(embedding: Tensor, step: Tensor) -> Tensor:
     """(z + δ)/|z + δ| − z/|z| for z = `embedding` and δ = `step` (both (B, M)), without cancellation.
@@ -93,7 +101,7 @@ def unit_deviation(embedding: Tensor, step: Tensor) -> Tensor:
     |z + δ| − |z| is computed as (2z + δ)·δ / (|z + δ| + |z|), so tiny steps keep their relative accuracy.
     """
     tiny = torch.finfo(embedding.dtype).tiny
-    before = embedding.norm(dim=-1, keepdim=True).clamp_min(tiny)
+    direction, before = polar(embedding)
     after = (embedding + step).norm(dim=-1, keepdim=True).clamp_min(tiny)
-    growth = ((2 * embedding + step) * step).sum(-1, keepdim=True) / (after + before)
-    return (step - embedding * (growth / before)) / after
+    growth = ((2 * embedding + step) * step).sum(-1, keepdim=True) / (after + before[:, None])
+    return (step - direction * growth) / after

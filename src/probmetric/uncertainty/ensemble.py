@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from probmetric.registry import Count, Range
 from probmetric.uncertainty import register
-from probmetric.uncertainty._base import DirectionalBatch, Fitting, Posterior, Predictor, evaluating
+from probmetric.uncertainty._base import DirectionalBatch, Fitting, Posterior, Predictor, evaluating, polar
 from probmetric.uncertainty._summary import Summarised
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class EncoderEnsemble(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return unit embeddings (K, B, M) of `images` (B, ...)."""
-        return torch.stack([F.normalize(member(images), dim=1) for member in self.members])
+        return torch.stack([polar(member(images))[0] for member in self.members])
 
 
 @register
@@ -91,7 +91,7 @@ class Ensemble(Summarised):
             return self._averaged(units)
         distributions = self._averaged(units @ predictor.posterior["rotations"].to(units))
         if self.combine == "concatenate":
-            distributions.mean = units.transpose(0, 1).flatten(1) / units.shape[0] ** 0.5
+            distributions.mean = F.normalize(units.transpose(0, 1).flatten(1), dim=1)
         return distributions
 
     def _averaged(self, units: Tensor) -> DirectionalBatch:

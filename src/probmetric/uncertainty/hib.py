@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from probmetric.registry import Count, NotNegative
 from probmetric.uncertainty import register
-from probmetric.uncertainty._base import Fitting, Objective, Posterior, linear_head
+from probmetric.uncertainty._base import Fitting, Objective, Posterior, linear_head, polar
 from probmetric.uncertainty._gaussian import GaussianHead, LogVarianceHead
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class HIBObjective(Objective):
 
 def _means(embeddings: Tensor, as_published: bool) -> Tensor:
     """Return the Gaussian means μ (B, M) of raw embeddings (B, M)."""
-    return F.normalize(embeddings, dim=1) if as_published else embeddings
+    return polar(embeddings)[0] if as_published else embeddings
 
 
 def _masked_mean(values: Tensor, mask: Tensor) -> Tensor:

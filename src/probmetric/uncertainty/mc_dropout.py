@@ -18,12 +18,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probmetric.registry import Share
 from probmetric.uncertainty import register
-from probmetric.uncertainty._base import DirectionalBatch, Objective, Predictor, device_of, evaluating
+from probmetric.uncertainty._base import DirectionalBatch, Objective, Predictor, evaluating, inputs_for, polar
 from probmetric.uncertainty._summary import Sampled
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ class MCDropout(Sampled):
     def check(self, encoder: Encoder, images: Tensor) -> None:
         """Raise a ValueError if there is nothing to drop."""
         with evaluating(encoder):
-            self._drops(encoder, images.to(device_of(encoder, images)))
+            self._drops(encoder, inputs_for(encoder, images))
 
     def _drops(self, encoder: Encoder, images: Tensor) -> bool:
         drops = drops_while_training(encoder, images)
@@ -81,7 +80,7 @@ class MCDropout(Sampled):
         """Return directional distributions of `images` (B, ...)."""
         encoder = predictor.encoder
         features, is_thinned = encoder.features(images), self._drops(encoder, images)
-        reference = F.normalize(features if encoder.head is None else encoder.head(features), dim=1)
+        reference, _ = polar(features if encoder.head is None else encoder.head(features))
 
         def drawn(draw: int) -> tuple[Tensor, Tensor]:
             seed = (predictor.seed * 1_000_003 + draw) % 2**63
@@ -89,7 +88,7 @@ class MCDropout(Sampled):
             keep = torch.rand(whole.shape[1:], generator=torch.Generator().manual_seed(seed)) >= self.rate
             thin = whole * (keep.to(whole) / (1 - self.rate))
             sample = thin if encoder.head is None else encoder.head(thin)
-            return F.normalize(sample, dim=1) - reference, sample
+            return polar(sample)[0] - reference, sample
 
         return self.summarise(reference, map(drawn, range(self.samples)), predictor.probabilities)
 

@@ -18,12 +18,11 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from probmetric.registry import Count, LearningRate, Positive
 from probmetric.uncertainty import register
-from probmetric.uncertainty._base import Fitting, Posterior, evaluating, seed_from
+from probmetric.uncertainty._base import Fitting, Posterior, evaluating, polar, seed_from
 from probmetric.uncertainty._gaussian import GaussianHead, LogVarianceHead
 from probmetric.uncertainty.laplace.curvature import mined_pairs
 
@@ -49,7 +48,7 @@ class PFE(GaussianHead):
 
     def locate(self, embeddings: Tensor) -> Tensor:
         """μ is the normalised embedding."""
-        return F.normalize(embeddings, dim=1)
+        return polar(embeddings)[0]
 
     def fitted(self, fitting: Fitting) -> Posterior:
         """Train the variance head on the features of the training batches; returns its tensors."""

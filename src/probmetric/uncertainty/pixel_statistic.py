@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from probmetric.uncertainty import register
-from probmetric.uncertainty._base import DirectionalBatch, Predictor, Uncertainty
+from probmetric.uncertainty._base import DirectionalBatch, Predictor, Uncertainty, polar
 
 KERNEL = ((1.0, -2.0, 1.0), (-2.0, 4.0, -2.0), (1.0, -2.0, 1.0))
 
@@ -36,7 +36,7 @@ class PixelStatistic(Uncertainty):
         grey = images.mean(dim=1, keepdim=True)
         doubt = self._noise(grey) if self.statistic == "noise" else grey.flatten(1).std(dim=1)
         return DirectionalBatch(
-            mean=F.normalize(predictor.encoder(images), dim=1),
+            mean=polar(predictor.encoder(images))[0],
             uncertainty=-doubt if self.statistic == "low_contrast" else doubt,
         )
 

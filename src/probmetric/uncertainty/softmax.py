@@ -11,12 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from probmetric.registry import Positive
 from probmetric.uncertainty import register
-from probmetric.uncertainty._base import DirectionalBatch, Predictor, Uncertainty, class_probabilities
+from probmetric.uncertainty._base import DirectionalBatch, Predictor, Uncertainty, class_probabilities, polar
 
 if TYPE_CHECKING:
     from probmetric.losses import Loss
@@ -44,7 +43,7 @@ def classified(embeddings: Tensor, loss: Loss | None, temperature: float, score:
     log_probabilities = class_log_probabilities(loss, embeddings, seed)
     probabilities = (log_probabilities / temperature).softmax(1)
     return DirectionalBatch(
-        mean=F.normalize(embeddings, dim=1),
+        mean=polar(embeddings)[0],
         uncertainty=doubt(probabilities, score),
         probabilities=probabilities,
     )

@@ -56,7 +56,11 @@ class VMF(Uncertainty):
         record = DirectionalBatch.of_lengths(embeddings)
         kappa = record.concentration
         assert kappa is not None
-        distribution = VonMisesFisher(record.mean, kappa, validate_args=False)
+        axis = torch.eye(embeddings.shape[1], dtype=embeddings.dtype, device=embeddings.device)[0]
+        axes = torch.where(
+            (record.mean != 0).any(dim=1, keepdim=True), record.mean, axis
+        )  # any one, for a uniform draw
+        distribution = VonMisesFisher(axes, kappa, validate_args=False)
         samples = distribution.sample((self.samples,), generator=generator)
         if self.chosen == "sampled" or (self.chosen == "auto" and not draws_its_own(predictor.loss)):
             drawn = predictor.probabilities((kappa[:, None] * samples).flatten(0, 1))

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probmetric.uncertainty._base import DirectionalBatch, Posterior
+from probmetric.uncertainty._base import DirectionalBatch, Posterior, polar
 from probmetric.uncertainty._summary import Classifier, Sampled, unit_deviation
 from probmetric.uncertainty.laplace.curvature import augment, augmented_weight
 
@@ -102,7 +102,7 @@ def summarise_moves(
         embeddings = F.linear(rows, head.weight, head.bias)
         moves = sampler.moves(rows, options.samples, seed)
         draws = ((unit_deviation(embeddings, move), embeddings + move) for move in moves)
-        result = options.summarise(F.normalize(embeddings, dim=1), draws, classify)
+        result = options.summarise(polar(embeddings)[0], draws, classify)
         square = embeddings.square().sum(1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
         result.variance = sampler.variance(rows) / square
         return result

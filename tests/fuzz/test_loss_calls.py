@@ -1,0 +1,103 @@
+"""Losses and uncertainties called with what people hand over: a finite number, or a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from calls import outcome
+from torch import Tensor
+
+from probmetric.losses import create_loss, list_losses
+from probmetric.testing.uncertainties import UncertaintyContract, tiny_batches
+from probmetric.uncertainty import create_uncertainty, list_uncertainties
+
+C, M = 5, 6
+LABELS = torch.tensor([0, 2, 1, 2, 0, 3, 2, 1, 1])
+EMBEDDINGS = torch.randn(9, M, generator=torch.Generator().manual_seed(0))
+
+BATCHES: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "float64": lambda: (EMBEDDINGS.double(), LABELS),
+    "half": lambda: (EMBEDDINGS.half(), LABELS),
+    "bfloat16": lambda: (EMBEDDINGS.bfloat16(), LABELS),
+    "uint8": lambda: ((EMBEDDINGS.abs() * 50).to(torch.uint8), LABELS),
+    "NumPy labels": lambda: (EMBEDDINGS.clone(), LABELS.numpy()),
+    "list of labels": lambda: (EMBEDDINGS.clone(), LABELS.tolist()),
+    "short labels": lambda: (EMBEDDINGS.clone(), LABELS.to(torch.uint8)),
+    "one image": lambda: (EMBEDDINGS[:1].clone(), LABELS[:1]),
+    "one class": lambda: (EMBEDDINGS.clone(), torch.zeros(9, dtype=torch.int64)),
+    "all equal": lambda: (torch.ones(1, M).expand(9, M), LABELS),
+    "not contiguous": lambda: (EMBEDDINGS.T.contiguous().T, LABELS),
+    "1e10": lambda: (EMBEDDINGS * 1e10, LABELS),
+    "1e20": lambda: (EMBEDDINGS * 1e20, LABELS),
+    "1e30": lambda: (EMBEDDINGS * 1e30, LABELS),
+}
+REFUSED = {
+    "array": (EMBEDDINGS.numpy(), LABELS),
+    "empty": (EMBEDDINGS[:0], LABELS[:0]),
+    "an axis more": (EMBEDDINGS[None], LABELS),
+    "labels that are floats": (EMBEDDINGS, LABELS.double()),
+}
+
+
+@pytest.mark.parametrize("name", list_losses())
+def test_a_loss_and_its_gradient_are_finite(name: str) -> None:
+    for kind, batch in BATCHES.items():
+        torch.manual_seed(0)
+        loss, (z, y) = create_loss(name, num_classes=C, dim=M), batch()
+        z = z.detach().requires_grad_() if z.is_floating_point() else z
+        value = loss(z, y, generator=torch.Generator().manual_seed(1))
+        assert torch.isfinite(value), kind
+        if z.requires_grad:
+            value.backward()
+            assert torch.isfinite(z.grad).all(), kind
+
+
+@pytest.mark.parametrize("name", list_losses())
+def test_what_is_no_batch_is_refused_in_a_sentence(name: str) -> None:
+    loss = create_loss(name, num_classes=C, dim=M)
+    for kind, batch in REFUSED.items():
+        assert outcome(loss, *batch)[0] == "refused", kind
+
+
+def images() -> Tensor:
+    return tiny_batches(1)[0][0]
+
+
+IMAGES: dict[str, Callable[[], Any]] = {
+    "float64": lambda: images().double(),
+    "half": lambda: images().half(),
+    "one": lambda: images()[:1],
+    "none": lambda: images()[:0],
+    "all equal": lambda: images()[:1].expand(5, 3, 2, 2),
+    "not contiguous": lambda: images().transpose(2, 3),
+    "a last batch of one": lambda: [images()[:5], images()[5:6]],
+    "1e6": lambda: images() * 1e6,
+    "1e20": lambda: images() * 1e20,
+    "1e30": lambda: images() * 1e30,
+}
+
+
+@pytest.mark.parametrize("name", list_uncertainties())
+def test_every_number_of_a_record_is_finite(name: str) -> None:
+    contract = UncertaintyContract()
+    contract.name = name
+    encoder, uncertainty, arguments = contract.prepared()
+    predictor = uncertainty.bind(encoder, **arguments, seed=0)
+    for kind, made in IMAGES.items():
+        record = predictor(made())
+        assert all(torch.isfinite(value).all() for value in record.tensors().values()), kind
+    torch.testing.assert_close(predictor(images().double()).uncertainty, predictor(images()).uncertainty)
+    assert outcome(predictor, [])[0] == "refused"
+
+
+@pytest.mark.parametrize("name", ["mc_dropout", "laplace", "norm", "head_inputs"])
+def test_embeddings_of_one_number_have_finite_doubts(name: str) -> None:
+    from probmetric.testing.uncertainties import TinyEncoder
+
+    encoder, uncertainty = TinyEncoder(dim=1), create_uncertainty(name)
+    posterior = uncertainty.fit(encoder, tiny_batches(), generator=torch.Generator()) if uncertainty.fits else None
+    record = uncertainty.bind(encoder, posterior=posterior, seed=0)(images())
+    assert torch.isfinite(record.uncertainty).all()
