@@ -94,8 +94,8 @@ class Encoder(nn.Module):
         self.train(self.training)
 
     @property
-    def trunk(self) -> nn.Module:
-        """The network whose layers `layer_decay` counts."""
+    def layered(self) -> nn.Module:
+        """The part whose layers `training.layer_decay` counts."""
         return self
 
     def set_batch_norm(self, policy: Literal["train", "frozen"]) -> None:

@@ -76,7 +76,7 @@ class Timm(Encoder):
         return self.dropout(pooled)
 
     @property
-    def trunk(self) -> nn.Module:
+    def layered(self) -> nn.Module:
         """The network of timm, which knows its layers."""
         network: nn.Module = self.backbone
         return network

@@ -67,10 +67,10 @@ def embed(encoder: Encoder, images: Tensor, precision: torch.dtype) -> Tensor:
 
 
 def features_of(encoder: Encoder, images: Tensor, precision: torch.dtype) -> Tensor:
-    """Float32 input of the encoder's head, (B, C, H, W) -> (B, D)."""
+    """Input of the encoder's head, (B, C, H, W) -> (B, D): float32, or float64 where the encoder computes in it."""
     with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == torch.bfloat16):
         features = encoder.features(images)
-    return features.float()
+    return features if features.dtype == torch.float64 else features.float()
 
 
 def embed_split(encoder: Encoder, data: TrainingData, split: Use) -> Tensor:

@@ -1,7 +1,7 @@
 """What a linear head starts from: a map fitted to the features h (N, D) of the training images.
 
-    pca         z = U^T h           U: the first M axes of E[h h^T / |h|^2], not centred: with M >= D, or the rank of all
-                                    features, cosines are those of the features
+    pca         z = U^T h           U: the first M axes of E[h h^T / |h|^2], not centred: with M >= D, or the features'
+                                    rank, cosines are those of the features
     whitening   z = W (h - mean)    W: the first M axes of the covariance, each divided by its standard deviation
     lda         z = W (h - mean)    W: features whitened within the classes; first the axes along which the class means
                                     differ most, then the others (Fisher 1936; Hastie et al. 2009, section 4.3)

@@ -56,10 +56,10 @@ def _rate_factors(settings: Training, encoder: Encoder) -> dict[int, float]:
     trunk = [id(parameter) for parameter in encoder.parameters() if id(parameter) not in last]
     factors = dict.fromkeys(last, (rates.head or settings.learning_rate) / settings.learning_rate)
     factors |= dict.fromkeys(trunk, (rates.trunk or settings.learning_rate) / settings.learning_rate)
-    if settings.layer_decay is not None and any(parameter.requires_grad for parameter in encoder.trunk.parameters()):
+    if settings.layer_decay is not None and any(parameter.requires_grad for parameter in encoder.layered.parameters()):
         from timm.optim import param_groups_layer_decay
 
-        for layer in param_groups_layer_decay(encoder.trunk, layer_decay=settings.layer_decay):
+        for layer in param_groups_layer_decay(encoder.layered, layer_decay=settings.layer_decay):
             factors |= {id(p): factors[id(p)] * layer["lr_scale"] for p in layer["params"] if id(p) not in last}
     return factors
 
