@@ -13,12 +13,16 @@ from torch import nn
 from torch.nn import functional as F
 from training_helpers import quick_settings
 
-from probmetric.config import ConfigError, Training
+from probmetric.config import ConfigError, RunSettings, Training
 from probmetric.io import tensors_digest
+from probmetric.launch import ALONE
 from probmetric.losses import create_loss
 from probmetric.models import Encoder, create_encoder
 from probmetric.registry import UnknownNameError
 from probmetric.retrieval import retrieval_metrics
+from probmetric.runs.embed import embed_splits, fit_posterior
+from probmetric.runs.names import FEATURES, RESULTS
+from probmetric.runs.plan import Run
 from probmetric.training import train_run
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData, training_images
@@ -277,3 +281,32 @@ def test_norm_and_mc_dropout_read_features_as_they_read_images(digits: Path, tmp
         whole = uncertainty.bind(encoder, seed=0)(images).tensors()
         head = uncertainty.bind(HeadOnly(encoder), seed=0)(features).tensors()
         assert all(torch.allclose(head[key], value, atol=1e-5) for key, value in whole.items())
+
+
+@pytest.mark.parametrize("uncertainty", ["norm", "laplace", "pixel_statistic"])
+def test_embeddings_on_shared_features_are_those_of_the_images(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uncertainty: str
+) -> None:
+    """A run's posterior and embeddings, with and without the store; what looks at pixels reads the images."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prepared").symlink_to(digits.parent)
+    encoder = quick_settings(**FROZEN, prepared="prepared", dataset=digits.name)
+    settings = RunSettings(**encoder.plain() | {"uncertainty": uncertainty})
+    run = Run("digits/quick/seed0", "digits/quick/seed0", settings)
+    place = {"prepared_folder": digits, "run_folder": RESULTS / run.name, "state_folder": tmp_path / "state" / "one"}
+    train_run(encoder, **place, progress=False, device="cpu", features=FEATURES)
+    written = []
+    for shared in (True, False):
+        if not shared:
+            for module in ("probmetric.runs.embed.can_be_shared", "probmetric.training.features.can_be_shared"):
+                monkeypatch.setattr(module, lambda *_: False)
+        if run.fits_posterior:
+            fit_posterior(run)
+        before = {file: file.stat().st_mtime_ns for file in FEATURES.rglob("*.safetensors")}
+        embed_splits(run, ALONE)
+        read = {file: file.stat().st_mtime_ns for file in FEATURES.rglob("*.safetensors")}
+        assert before.items() <= read.items()
+        assert (len(read) - len(before)) == (1 if shared else 0)  # the test split's
+        written.append(load_file(RESULTS / run.name / "embeddings" / "test.safetensors"))
+    for name, tensor in written[1].items():
+        torch.testing.assert_close(written[0][name], tensor, rtol=1e-3, atol=1e-5, msg=name)
