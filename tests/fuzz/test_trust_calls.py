@@ -70,7 +70,6 @@ def class_doubts(g):
 TRUST = {
     "certify": (trust.certify, answers(trust.certify, risk=0.3)),
     "certify in groups": (trust.certify, in_groups),
-    "certify_halves": (trust.certify_halves, answers(trust.certify_halves, risk=0.3)),
     "certify_pairs": (trust.certify_pairs, answers(trust.certify_pairs, false_accept=0.2)),
     "certify_pairs of identities": (trust.certify_pairs, of_identities),
     "certify_strangers": (trust.certify_strangers, strangers),

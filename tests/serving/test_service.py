@@ -16,6 +16,7 @@ import uvicorn
 
 from probmetric.serving.gallery import Gallery
 from probmetric.serving.service import Service, application
+from probmetric.trust import certify
 
 
 @contextlib.contextmanager
@@ -110,3 +111,13 @@ def test_images_are_added_and_changes_of_others_are_seen(model, stored, photos):
         with Gallery.changing(stored) as gallery:
             gallery.remove(["new.png"])
         assert ask(address)[1]["gallery"]["images"] == 24
+
+
+def test_a_certificate_made_meanwhile_is_seen(model, stored):
+    with served(model, stored) as address:
+        assert ask(address)[1]["certificates"] == []
+        gallery = Gallery.open(stored)
+        facts = {"gallery": gallery.digest, "weights": gallery.model}
+        gallery.keep(certify(range(100), [True] * 100, risk=0.2, **facts))
+        gallery.save()
+        assert ask(address)[1]["certificates"] == [{"risk": 0.2, "confidence": 0.9}]

@@ -1,5 +1,6 @@
 """Vectors of any model: read, certified, searched, reported, without torch and within the promise."""
 
+import argparse
 import json
 import subprocess
 import sys
@@ -9,12 +10,15 @@ import pandas as pd
 import pytest
 
 from probmetric.cli import main
+from probmetric.cli.vectors import promised
 from probmetric.data.manifest import DataError
 from probmetric.errors import ServingError
 from probmetric.serving.gallery import Gallery
 from probmetric.serving.vectors import read_vectors
 from probmetric.serving.vectors_page import write_page
 from probmetric.trust.certificates import CertificateError
+
+_calibration = Gallery._calibration
 
 
 def blobs(images, seed=0, classes=30, dim=24, spread=1.3):
@@ -130,6 +134,27 @@ def test_the_page(tmp_path):
         assert words in page
     assert "<script>" not in page
     assert "http" not in page
+
+
+def test_the_page_names_one_picture_under_two_labels(tmp_path):
+    vectors, labels = blobs(10)
+    vectors[11] = vectors[0]
+    page = write_page(Gallery.from_vectors(vectors, labels), tmp_path / "page.html", "copies").read_text()
+    assert "1 pairs are one picture under two labels" in page
+    assert "image 0 (class 0)" in page
+
+
+def test_what_could_be_certified_is_found_by_one_search(tmp_path, monkeypatch):
+    """The calibration photographs are embedded once, however many risks are tried."""
+    calls = []
+    monkeypatch.setattr(Gallery, "_calibration", lambda self, *rest: calls.append(1) or _calibration(self, *rest))
+    gallery = Gallery.from_vectors(*blobs(40, spread=1.8))
+    queries, names = blobs(30, seed=5, spread=1.8)
+    options = argparse.Namespace(risk=0.01, confidence=0.9, score="")
+    with pytest.raises(CertificateError, match="could be certified"):
+        promised(gallery, options, None, queries, names)
+    assert calls == [1]
+    assert gallery.certificates == []
 
 
 def test_try_answers_and_withholds(capsys):

@@ -226,7 +226,7 @@ def _declare_certificates(add: Add) -> None:
     )
     command.add_argument("--trained-on", type=Path, help="file of vectors that the model was trained on")
     _add_plugin(command)
-    command = add("try", "vectors:attempt", "ask bundled vectors of letters: a certified answer and a withheld one")
+    command = add("try", "vectors:try_letters", "ask bundled vectors of letters: a certified answer and a withheld one")
     command.add_argument("--risk", type=float, default=0.1, help="share of wrong answers allowed (default: 0.1)")
     command = add(
         "certificate",

@@ -66,23 +66,18 @@ def _fresh(queries: Vectors, trained: Vectors) -> Vectors:
 
 
 def promised(gallery: Gallery, options: argparse.Namespace, *calibration: Any, groups: Any = None) -> Certificate:
-    """Return the certificate that the options ask for, from a gallery's `certify` and its first arguments.
+    """Return the certificate that the options ask for, kept with the gallery; arguments as of `Gallery.certify`.
 
     Raises:
         CertificateError: nothing can be certified for this risk; says which could.
     """
-
-    def attempt(risk: float) -> Certificate:
-        promise = {"confidence": options.confidence, "score": options.score}
-        return gallery.certify(*calibration, risk=risk, groups=groups, **promise)
-
-    kept = list(gallery.certificates)
-    certificate = attempt(options.risk)
+    certified = gallery.promises(*calibration, groups=groups, confidence=options.confidence, score=options.score)
+    certificate = certified(options.risk)
     if certificate.threshold is not None:
+        gallery.keep(certificate)
         return certificate
-    possible = (risk for risk in OTHER_RISKS if risk > options.risk and attempt(risk).threshold is not None)
+    possible = (risk for risk in OTHER_RISKS if risk > options.risk and certified(risk).threshold is not None)
     instead = next(possible, None)
-    gallery.certificates = kept
     hint = f"A risk of {instead:g} could be certified" if instead else "No risk up to 0.5 could be certified"
     raise CertificateError(
         f"nothing can be certified: at every doubt more than {options.risk:g} of the answers could be wrong. {hint} "
@@ -127,23 +122,24 @@ def report(options: argparse.Namespace) -> None:
         print(write_page(gallery, output, file.stem, step))
 
 
-def attempt(options: argparse.Namespace) -> None:
+def try_letters(options: argparse.Namespace) -> None:
     """`probmetric try`."""
     letters = read_vectors(Path(__file__).parents[1] / "serving" / "letters.npz")
-    asked = np.random.default_rng(0).random(len(letters)) < TRIED
+    queries = np.random.default_rng(0).random(len(letters)) < TRIED
     labels = np.array(letters.labels)
-    gallery = Gallery.from_vectors(letters.rows[~asked], labels[~asked].tolist())
+    gallery = Gallery.from_vectors(letters.rows[~queries], labels[~queries].tolist())
     certificate = gallery.certify(risk=options.risk)
-    answers = gallery.search(letters.rows[asked], k=1, risk=certificate, names=labels[asked].tolist())
-    given = [answer for answer in answers if not answer.withheld]
-    if not given:
+    answers = gallery.search(letters.rows[queries], k=1, risk=certificate, names=labels[queries].tolist())
+    answered = [answer for answer in answers if not answer.withheld]
+    if not answered:
         raise CertificateError(f"nothing is answered at a risk of {options.risk:g}; try --risk 0.1.")
-    wrong = sum(answer.image != answer.matches[0].class_name for answer in given)
-    withheld = next(answer for answer in answers if answer.withheld)
+    shown = [answered[0], *(answer for answer in answers if answer.withheld)][:2]
+    wrong = sum(answer.image != answer.matches[0].class_name for answer in answered)
+    share = wrong / len(answered)
     print(
         f"{len(gallery)} vectors of letters are the gallery, {len(answers)} others ask. Certified: at most "
-        f"{options.risk:g} of the answers given are wrong.\n\n{as_text([given[0], withheld])}\n\n"
-        f"{len(given)} of {len(answers)} are answered, {wrong} of them wrongly: {wrong / len(given):.3f}, by chance "
-        f"{(options.risk / len(given)) ** 0.5:.3f} more or less than all such letters would give.\n"
+        f"{options.risk:g} of the answers given are wrong.\n\n{as_text(shown)}\n\n"
+        f"{len(answered)} of {len(answers)} are answered, {wrong} of them wrongly: {share:.3f}, by "
+        f"chance {(share * (1 - share) / len(answered)) ** 0.5:.3f} more or less than all such letters would give.\n"
         "With your own: probmetric certify vectors.parquet --risk 0.05"
     )

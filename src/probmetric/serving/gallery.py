@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -427,6 +427,29 @@ class Gallery:
         Raises:
             CertificateError: no labels, too few images, copies of gallery images; says what is needed.
         """
+        certificate = self.promises(model, images, class_names, groups=groups, **options)(risk)
+        self.keep(certificate)
+        return certificate
+
+    def keep(self, certificate: Certificate) -> None:
+        """Keep a certificate with the gallery, in place of one of the same risk and confidence."""
+        same = (certificate.risk, certificate.confidence)
+        others = [each for each in self.certificates if (each.risk, each.confidence) != same]
+        self.certificates = [*others, certificate]
+
+    def promises(
+        self,
+        model: Embedder | None = None,
+        images: Any = None,
+        class_names: Sequence[str] | None = None,
+        *,
+        groups: Sequence[Any] | None = None,
+        **options: Any,
+    ) -> Callable[[float], Certificate]:
+        """Return a function that certifies any risk, from one search of the calibration images; nothing is kept.
+
+        Arguments and errors as of `certify`.
+        """
         if model is not None:
             self.check_model(model)
         score, confidence = options.pop("score", ""), options.pop("confidence", 0.9)
@@ -436,31 +459,21 @@ class Gallery:
         if images is None:
             if groups is not None:
                 raise CertificateError("groups are of calibration images; hand those over, too.")
-            answers, mean, labels = self.left_out, self.record["mean"], self.labels
+            judged, mean, labels = self.left_out, self.record["mean"], self.labels
             if score in ("", "p_right"):
-                answers, p_right = _with_p_right(answers)
+                judged, p_right = _with_p_right(judged)
                 by = p_right or by
         else:
             queries, labels = self._calibration(model, images, class_names)
             mean = queries["mean"]
             groups = None if groups is None else _as_many(groups, len(labels))[distinct(mean)].tolist()
-            answers = calibration_answers(self.record, self.labels, queries, labels)
+            judged = calibration_answers(self.record, self.labels, queries, labels)
             if score in ("", "p_right"):
                 by = self.trust.p_right or by
-        facts: dict[str, Any] = {"gallery": self.digest, "weights": self.model}
-        facts |= {} if groups is None else {"groups": groups}
-        certificate = certify_record(
-            answers.tensors(),
-            self.labels,
-            risk=risk,
-            confidence=confidence,
-            score=by,
-            calibration=records_digest(mean, labels),
-            **facts,
-        )
-        others = [each for each in self.certificates if (each.risk, each.confidence) != (risk, confidence)]
-        self.certificates = [*others, certificate]
-        return certificate
+        facts: dict[str, Any] = {"confidence": confidence, "gallery": self.digest, "weights": self.model}
+        facts |= {"calibration": records_digest(mean, labels)} | ({} if groups is None else {"groups": groups})
+        record, classes = judged.tensors(), self.labels
+        return lambda risk: certify_record(record, classes, risk=risk, score=by, **facts)
 
     def _calibration(
         self, model: Embedder | None, images: Any, class_names: Sequence[str] | None

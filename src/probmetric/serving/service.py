@@ -6,7 +6,8 @@
     POST /images         add an image to the gallery (only where the service may write); path, class_name
     GET  /openapi.json   the same for programs
 
-The gallery is read again when another process has changed it. One image is embedded at a time, others wait.
+The gallery is read again when another process has changed it, its certificates at every question. One image is embedded
+at a time, others wait.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from probmetric import __version__
 from probmetric.data.manifest import DataError
 from probmetric.errors import ProbMetricError, ServingError
-from probmetric.serving import gallery_files
+from probmetric.serving import gallery_files, gallery_trust
 from probmetric.serving.gallery import Gallery
 from probmetric.serving.model import Model
 
@@ -64,6 +65,7 @@ class Service:
         """Return the gallery as it is on disk now."""
         if gallery_files.content_on_disk(self.folder) != self._gallery.digest:
             self._gallery = Gallery.open(self.folder)
+        self._gallery.certificates = gallery_trust.read_certificates(self.folder)
         return self._gallery
 
     def embed(self, image: bytes) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from probmetric.data.manifest import DataError
-from probmetric.data.sources.embeddings import _arrays
+from probmetric.data.sources.embeddings import arrays_of
 from probmetric.data.sources.table import columns_of
 from probmetric.errors import ServingError
 from probmetric.io import present
@@ -98,7 +98,7 @@ class Vectors:
 
 
 def is_vectors(place: str | Path) -> bool:
-    """Whether a place is a file of vectors, by its name."""
+    """Say whether a place is a file of vectors, by its name."""
     return Path(place).suffix.lower() in FILES
 
 
@@ -115,7 +115,7 @@ def read_vectors(file: Path, *, label: str = "", group: str = "") -> Vectors:
     """
     if not is_vectors(file) or not present(file):
         raise DataError(f"{file} is no file of vectors; expected {', '.join(FILES)}.")
-    columns = _of_faiss(file) if file.suffix.lower() in FAISS else _arrays(file)
+    columns = _of_faiss(file) if file.suffix.lower() in FAISS else arrays_of(file)
     return vectors_of(columns, file, label=label, group=group)
 
 
@@ -143,7 +143,7 @@ def vectors_of(
         splits or [""] * len(rows),
         None if groups is None else np.array(groups),
     )
-    if groups is None:
+    if groups is None and labels is not None:  # rows without labels calibrate nothing
         sentence = burst_sentence(directions(rows[:SEEN]), np.array(vectors.labels[:SEEN]), columns)
         if sentence:
             log.warning("%s: %s (--group COLUMN)", file, sentence)

@@ -10,6 +10,7 @@ labels         rows that are nearer to another class than to their own
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -26,13 +27,15 @@ from probmetric.retrieval import retrieval_metrics
 from probmetric.serving.gallery import Gallery
 from probmetric.trust.answers import Answers, asked_in
 from probmetric.trust.certificates import Certificate, CertificateError
-from probmetric.trust.labels import suspect_labels
+from probmetric.trust.labels import contradictory_copies, suspect_labels
 from probmetric.trust.p_right import cross_fitted, p_right_metrics
 
 RISKS = (0.01, 0.02, 0.05, 0.1, 0.2)
 STRANGE = 0.2  # share of the classes that are taken out of the gallery to play strangers
 LARGEST_WHITENED = 4096  # dimensions
+WHITENED = 10_000  # rows that are asked when whitened
 SUSPECTS = 20
+MEASURES = ("recall_at_1", "map_at_r")
 WIDTH, HEIGHT, MARGIN = 420, 280, 40
 GENERATOR = '<meta name="generator" content="probmetric report">'
 STYLE = """
@@ -55,12 +58,14 @@ class Contents:
     Attributes:
         gallery: the vectors.
         answers: each row asked among the others.
+        stated: P(right) of each answer by a map that saw other classes; None where that cannot be fitted.
         certificates: those that could be made, by risk.
         strangers: the answers to rows whose class was taken out of the gallery, and to others; None with few classes.
     """
 
     gallery: Gallery
     answers: Answers
+    stated: np.ndarray | None
     certificates: Sequence[Certificate]
     strangers: tuple[Answers, Answers] | None
 
@@ -80,9 +85,9 @@ def write_page(gallery: Gallery, output: Path, title: str, step: Callable[[str],
     step("asking each vector among the others")
     answers = gallery.left_out
     step("certificates")
-    certificates = [made for risk in RISKS if (made := _certificate(gallery, risk)) is not None]
+    certificates = _certificates(gallery)
     step("strangers")
-    contents = Contents(gallery, answers, certificates, _strangers(gallery))
+    contents = Contents(gallery, answers, _stated(answers), certificates, _strangers(gallery))
     sections = (_lead, _retrieval, _certified, _scores, _probability, _of_strangers, _labels)
     parts = []
     for section in sections:
@@ -101,16 +106,13 @@ def is_ours(path: Path) -> bool:
         return GENERATOR.encode() in file.read(400)
 
 
-def _certificate(gallery: Gallery, risk: float) -> Certificate | None:
-    """Return a certificate that is not kept with the gallery; None where nothing is certified."""
-    kept = list(gallery.certificates)
-    try:
-        made = gallery.certify(risk=risk)
-    except CertificateError:
-        return None
-    finally:
-        gallery.certificates = kept
-    return made if made.threshold is not None else None
+def _certificates(gallery: Gallery) -> list[Certificate]:
+    """Return what can be certified, risk by risk; nothing is kept with the gallery."""
+    certified, made = gallery.promises(), []
+    for risk in RISKS:
+        with contextlib.suppress(CertificateError):  # too few rows for so small a risk
+            made.append(certified(risk))
+    return [certificate for certificate in made if certificate.threshold is not None]
 
 
 def _strangers(gallery: Gallery) -> tuple[Answers, Answers] | None:
@@ -121,15 +123,17 @@ def _strangers(gallery: Gallery) -> tuple[Answers, Answers] | None:
         return None
     generator = np.random.default_rng(0)
     strange = np.isin(labels, generator.permutation(classes)[: max(1, round(STRANGE * len(classes)))])
-    asked = ~strange & (generator.random(len(labels)) < STRANGE)
-    rest = ~strange & ~asked
-    shown = np.isin(labels, labels[rest])
-    parts = [
-        {name: np.asarray(values[chosen]) for name, values in rows.items()} for chosen in (strange, asked & shown, rest)
-    ]
-    known = labels[asked & shown]
-    stranger_answers = asked_in(parts[0], np.full(len(parts[0]["mean"]), -1), parts[2], labels[rest])
-    return stranger_answers, asked_in(parts[1], known, parts[2], labels[rest])
+    drawn = ~strange & (generator.random(len(labels)) < STRANGE)
+    rest = ~strange & ~drawn
+    familiar = drawn & np.isin(labels, labels[rest])
+    strangers, others, searched = (
+        {name: np.asarray(values[chosen]) for name, values in rows.items()} for chosen in (strange, familiar, rest)
+    )
+    of_none = np.full(len(strangers["mean"]), -1)
+    return (
+        asked_in(strangers, of_none, searched, labels[rest]),
+        asked_in(others, labels[familiar], searched, labels[rest]),
+    )
 
 
 def _lead(contents: Contents) -> str:
@@ -150,16 +154,16 @@ def _lead(contents: Contents) -> str:
 
 
 def _retrieval(contents: Contents) -> str:
-    names = ("recall_at_1", "recall_at_4", "map_at_r")
     mean, labels = np.asarray(contents.gallery.record["mean"]), contents.gallery.labels
-    rows = {"as they are": retrieval_metrics(mean, labels, ks=(1, 4))}
+    rows = [["as they are", *(float(contents.answers.retrieval[name].mean()) for name in MEASURES)]]
     if mean.shape[1] <= LARGEST_WHITENED:
-        rows["whitened"] = retrieval_metrics(_whitened(mean), labels, ks=(1, 4))
-    table = _table(
-        ["vectors", "recall@1", "recall@4", "MAP@R"],
-        [[row, *(values[name] for name in names)] for row, values in rows.items()],
-    )
-    return f"<h2>Retrieval</h2>{table}"
+        whitened = _whitened(mean)
+        queries = np.sort(np.random.default_rng(0).permutation(len(mean))[:WHITENED])
+        values = retrieval_metrics(
+            whitened[queries], labels[queries], gallery=whitened, gallery_labels=labels, self_index=queries, ks=(1,)
+        )
+        rows.append(["whitened", *(values[name] for name in MEASURES)])
+    return f"<h2>Retrieval</h2>{_table(['vectors', 'recall@1', 'MAP@R'], rows)}"
 
 
 def _whitened(mean: np.ndarray) -> np.ndarray:
@@ -176,9 +180,9 @@ def _certified(contents: Contents) -> str:
         [f"{100 * made.risk:g} %", f"{100 * made.coverage:.1f} %", f"{100 * made.errors / max(made.answered, 1):.1f} %"]
         for made in contents.certificates
     ]
-    right = contents.answers.right
-    doubt = 1 - _stated(contents.answers)
-    accuracy = accuracy_by_coverage(doubt, right.astype(np.float64))
+    answers = contents.answers
+    doubt = answers.free["disagreement"] if contents.stated is None else 1 - contents.stated
+    accuracy = accuracy_by_coverage(doubt, answers.right.astype(np.float64))
     coverage = np.arange(1, len(accuracy) + 1) / len(accuracy)
     drawn = np.unique(np.linspace(0, len(accuracy) - 1, 200).astype(int))
     points = [(made.coverage, made.errors / max(made.answered, 1)) for made in contents.certificates]
@@ -189,27 +193,26 @@ def _certified(contents: Contents) -> str:
     return f"<h2>Certificates</h2>{table}{curve}<p>The curve answers the surest first; dots are certified.</p>"
 
 
-def _stated(answers: Answers) -> np.ndarray:
-    """Return P(right) of each answer by a map that saw other classes; the negative gap where that cannot be fitted."""
-    try:
+def _stated(answers: Answers) -> np.ndarray | None:
+    """Return P(right) of each answer by a map that saw other classes; None where that cannot be fitted."""
+    with contextlib.suppress(ValueError):
         return np.asarray(cross_fitted(answers.free, answers.right, answers.label))
-    except ValueError:
-        return -np.asarray(next(iter(answers.free.values())))
+    return None
 
 
 def _scores(contents: Contents) -> str:
     answers = contents.answers
     values = {name: auroc(doubt[answers.right], doubt[~answers.right]) for name, doubt in answers.free.items()}
-    rows = [[name, value] for name, value in sorted(values.items(), key=lambda item: -item[1])]
+    rows = sorted(values.items(), key=lambda item: -item[1])
     return f"<h2>Scores that cost nothing</h2>{_table(['doubt', 'tells wrong answers (AUROC)'], rows)}"
 
 
 def _probability(contents: Contents) -> str:
-    stated, right = _stated(contents.answers), contents.answers.right
-    if not 0 <= stated.min() <= stated.max() <= 1:
+    stated, right = contents.stated, contents.answers.right
+    if stated is None:
         return ""
-    found = reliability(stated, right)
-    points = list(zip(found.confidence, found.accuracy, strict=True))
+    bins = reliability(stated, right)
+    points = list(zip(bins.confidence, bins.accuracy, strict=True))
     ece = p_right_metrics(stated, right)["ece"]
     picture = _drawing([(0.0, 0.0), (1.0, 1.0)], points, "stated P(right)", "share right")
     return f"<h2>P(right)</h2>{picture}<p>Calibration error {ece:.3f}; the map was fitted to other classes.</p>"
@@ -218,14 +221,12 @@ def _probability(contents: Contents) -> str:
 def _of_strangers(contents: Contents) -> str:
     if contents.strangers is None:
         return ""
-    strange, known = contents.strangers
-    rows: list[list[Any]] = []
-    for name, doubt in known.free.items():
-        rows.append([name, auroc(doubt, strange.doubts[name])])
-    rows.sort(key=lambda row: -row[1])
+    strange, familiar = contents.strangers
+    values = {name: auroc(doubt, strange.doubts[name]) for name, doubt in familiar.free.items()}
+    rows = sorted(values.items(), key=lambda item: -item[1])
     return (
         "<h2>Strangers</h2><p>A fifth of the classes was taken out of the gallery; their rows are strangers.</p>"
-        + _table(["doubt", "tells strangers from known (AUROC)"], rows)
+        + _table(["doubt", "tells strangers from others (AUROC)"], rows)
     )
 
 
@@ -237,8 +238,13 @@ def _labels(contents: Contents) -> str:
         [gallery.paths[row], gallery.class_names[row], suspected.proposed[row], float(suspected.suspicion[row])]
         for row in shown
     ]
-    text = f"<h2>Labels to look at</h2><p>{suspected.count} rows are nearer to another class than to their own.</p>"
-    return text + _table(["row", "label", "nearer to", "by (cosine)"], rows) if rows else ""
+    pairs = contradictory_copies(gallery.record["mean"], gallery.class_names)
+    twice = [[*(f"{gallery.paths[row]} ({gallery.class_names[row]})" for row in pair)] for pair in pairs[:SUSPECTS]]
+    text = f"<p>{suspected.count} rows are nearer to another class than to their own.</p>"
+    text += _table(["row", "label", "nearer to", "by (cosine)"], rows) if rows else ""
+    if twice:
+        text += f"<p>{len(pairs)} pairs are one picture under two labels.</p>{_table(['row', 'copy'], twice)}"
+    return f"<h2>Labels to look at</h2>{text}"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -6,7 +6,6 @@ from probmetric.trust.batch import Selection, match_e_values, select_by_e_values
 from probmetric.trust.certificates import Certificate, CertificateError, certify, class_importance
 from probmetric.trust.copies import burst_sentence, copies_of, copy_groups, distinct
 from probmetric.trust.drift import Monitor, monitor
-from probmetric.trust.halves import Halves, certify_halves
 from probmetric.trust.labels import SuspectedLabels, contradictory_copies, suspect_labels
 from probmetric.trust.p_right import PRight, added_auroc, fit_p_right, p_right_metrics
 from probmetric.trust.pairs import PairCertificate, certify_pairs
@@ -18,7 +17,6 @@ __all__ = [
     "Certificate",
     "CertificateError",
     "CoverageSets",
-    "Halves",
     "Monitor",
     "PRight",
     "PairCertificate",
@@ -29,7 +27,6 @@ __all__ = [
     "added_auroc",
     "burst_sentence",
     "certify",
-    "certify_halves",
     "certify_pairs",
     "certify_strangers",
     "checks_needed",

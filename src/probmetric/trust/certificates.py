@@ -346,11 +346,11 @@ def _search_queries(
     doubt: Doubles,
     wrong: Doubles,
     pilot: NDArray[np.bool_],
-    asked: tuple[float, float],
+    promise: tuple[float, float],
     generator: np.random.Generator,
 ) -> tuple[float | None, float]:
-    """Return the certified threshold and the bound of its risk, where queries are the unit; `asked`: alpha, delta."""
-    risk, delta = asked
+    """Return the certified threshold and the bound of its risk, where queries are the unit; `promise`: alpha, delta."""
+    risk, delta = promise
     order = np.argsort(doubt[~pilot], kind="stable")
     tested = doubt[~pilot][order]
     errors = np.cumsum(wrong[~pilot][order])

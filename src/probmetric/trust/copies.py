@@ -70,13 +70,13 @@ def copies_of(rows: Any, others: Any) -> Bools:
         >>> copies_of([[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [0.6, 0.8]]).tolist()
         [False, True]
     """
-    vectors, known = arrays.matrix(rows, "rows"), arrays.matrix(others, "others")
-    if vectors.shape[1] != known.shape[1]:
-        raise ValueError(f"rows have {vectors.shape[1]} dimensions, others {known.shape[1]}: they are of one model.")
-    if not len(known) or not len(vectors):
+    vectors, shown = arrays.matrix(rows, "rows"), arrays.matrix(others, "others")
+    if vectors.shape[1] != shown.shape[1]:
+        raise ValueError(f"rows have {vectors.shape[1]} dimensions, others {shown.shape[1]}: they are of one model.")
+    if not len(shown) or not len(vectors):
         return np.zeros(len(vectors), dtype=bool)
-    nearest = search(vectors, known).rows[:, 0]
-    return np.asarray(_distance(vectors, known[nearest]) <= _near(vectors.shape[1]))
+    nearest = search(vectors, shown).rows[:, 0]
+    return np.asarray(_distance(vectors, shown[nearest]) <= _near(vectors.shape[1]))
 
 
 def burst_sentence(rows: Any, labels: Any = None, columns: Any = ()) -> str:

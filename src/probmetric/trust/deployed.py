@@ -188,10 +188,10 @@ def _left_out(gallery: Record, labels: Any, trained_on: Any = None) -> Answers:
 
 def _copies(queries: Record, gallery: Record, answers: Answers) -> NDArray[np.bool_]:
     """Return which of the queries (Q,) are the very image that answers them."""
-    asked, rows = arrays.to_numpy(queries["mean"]), arrays.to_numpy(gallery["mean"])
+    images, rows = arrays.to_numpy(queries["mean"]), arrays.to_numpy(gallery["mean"])
     nearest = answers.match.indices[:, 0]
-    parts = [slice(start, start + BLOCK_ROWS) for start in range(0, len(asked), BLOCK_ROWS)]
-    return np.concatenate([np.abs(asked[part] - rows[nearest[part]]).max(axis=1) <= SAME for part in parts])
+    parts = [slice(start, start + BLOCK_ROWS) for start in range(0, len(images), BLOCK_ROWS)]
+    return np.concatenate([np.abs(images[part] - rows[nearest[part]]).max(axis=1) <= SAME for part in parts])
 
 
 def _check_gallery(gallery: Record, labels: Any) -> None:

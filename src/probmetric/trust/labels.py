@@ -14,15 +14,16 @@ An image alone in its class has nothing to be compared with: its suspicion is Na
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.trust.copies import copy_groups
 
 BLOCK = 4096  # images compared with all classes at once
-SAME = 1 - 1e-6  # cosine of two embeddings of the same picture
 
 
 @dataclass(frozen=True)
@@ -69,27 +70,24 @@ def suspect_labels(embeddings: Any, labels: Any) -> SuspectedLabels:
     suspicion, proposed = np.empty(len(codes)), np.empty(len(codes), dtype=np.int64)
     for start in range(0, len(codes), BLOCK):
         rows = slice(start, start + BLOCK)
-        block, own = directions[rows], codes[rows]
+        block, labelled = directions[rows], codes[rows]
         cosines = block @ means.T
-        cosines[np.arange(len(own)), own] = -np.inf
+        cosines[np.arange(len(labelled)), labelled] = -np.inf
         proposed[rows] = cosines.argmax(axis=1)
-        without = _unit(sums[own] - block)
+        without = _unit(sums[labelled] - block)
         suspicion[rows] = cosines.max(axis=1) - np.einsum("ij,ij->i", block, without)
     suspicion[np.bincount(codes)[codes] == 1] = np.nan
     return SuspectedLabels(np.argsort(-suspicion, kind="stable"), suspicion, classes[proposed])
 
 
 def contradictory_copies(embeddings: Any, labels: Any) -> NDArray[np.int64]:
-    """Return pairs (P, 2) of rows with the same embedding and different labels: one picture in two classes."""
-    directions = _unit(arrays.matrix(embeddings, "embeddings").astype(np.float64))
-    _, codes = _classes(labels, len(directions))
-    pairs: list[NDArray[np.int64]] = []
-    for start in range(0, len(directions), BLOCK):
-        block = directions[start : start + BLOCK]
-        first, second = np.nonzero(block @ directions[start:].T > SAME)
-        differ = (second > first) & (codes[start + first] != codes[start + second])
-        pairs.append(np.stack([first[differ], second[differ]], axis=1) + start)
-    return np.concatenate(pairs) if pairs else np.empty((0, 2), dtype=np.int64)
+    """Return pairs (P, 2) of rows that show one picture (`copies.copy_groups`) under different labels."""
+    pictures = copy_groups(_unit(arrays.matrix(embeddings, "embeddings").astype(np.float64)))
+    codes = _classes(labels, len(pictures))[1]
+    order = np.argsort(pictures, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(pictures[order])) + 1)
+    pairs = (pair for group in groups for pair in combinations(group.tolist(), 2) if codes[pair[0]] != codes[pair[1]])
+    return np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
 
 
 def _classes(labels: Any, count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:

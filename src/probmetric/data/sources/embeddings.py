@@ -63,7 +63,7 @@ class Embeddings(InColumns):
 
     def _read(self, file: Path) -> tuple[np.ndarray, Columns]:
         """Return vectors (N, M) float32, finite, and what is said of each."""
-        arrays = _arrays(file)
+        arrays = arrays_of(file)
         name = self.vector_column or next((name for name in VECTORS if name in arrays), "")
         if name not in arrays:
             raise DataError(f"{file} has no vectors; it holds {', '.join(arrays)}. Name them: `vector_column: ...`.")
@@ -103,7 +103,7 @@ class _Padded:
         return padded.reshape(self._side, self._side, 3)
 
 
-def _arrays(file: Path) -> dict[str, np.ndarray]:
+def arrays_of(file: Path) -> dict[str, np.ndarray]:
     """Return name -> array of everything in the file; nothing in it is executed.
 
     Raises:
