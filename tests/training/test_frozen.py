@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 from pathlib import Path
 
 import pytest
 import torch
+from pydantic import ValidationError
 from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
@@ -18,6 +20,7 @@ from probmetric.io import tensors_digest
 from probmetric.launch import ALONE
 from probmetric.losses import create_loss
 from probmetric.models import Encoder, create_encoder
+from probmetric.models._wrapped import HeadOnly, wrapped
 from probmetric.registry import UnknownNameError
 from probmetric.retrieval import retrieval_metrics
 from probmetric.runs.embed import embed_splits, fit_posterior
@@ -270,8 +273,6 @@ def test_a_gradient_cache_wants_fixed_batch_normalisation(digits: Path, tmp_path
 
 
 def test_norm_and_mc_dropout_read_features_as_they_read_images(digits: Path, tmp_path: Path) -> None:
-    from probmetric.models._wrapped import HeadOnly
-
     torch.manual_seed(0)
     encoder = create_encoder("compact", dim=8, in_channels=1, image_size=16, width=4).eval()
     images = torch.randn(6, 1, 16, 16)
@@ -298,7 +299,7 @@ def test_embeddings_on_shared_features_are_those_of_the_images(
     written = []
     for shared in (True, False):
         if not shared:
-            for module in ("probmetric.runs.embed.can_be_shared", "probmetric.training.features.can_be_shared"):
+            for module in ("probmetric.runs.embed.keeps_trunk", "probmetric.training.features.keeps_trunk"):
                 monkeypatch.setattr(module, lambda *_: False)
         if run.fits_posterior:
             fit_posterior(run)
@@ -310,3 +311,18 @@ def test_embeddings_on_shared_features_are_those_of_the_images(
         written.append(load_file(RESULTS / run.name / "embeddings" / "test.safetensors"))
     for name, tensor in written[1].items():
         torch.testing.assert_close(written[0][name], tensor, rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_parts_that_want_no_gradient_keep_their_statistics() -> None:
+    """A part of a network of one's own with `requires_grad_(False)` stays in evaluation mode, also in copies."""
+    network = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 5), nn.BatchNorm1d(5))
+    network[:2].requires_grad_(False)
+    encoder = wrapped(network, 5, dim=3)
+    encoder.hold_still()
+    for each in (encoder.train(), copy.deepcopy(encoder).train()):
+        assert [part.training for part in each.network] == [False, False, True, True]
+
+
+def test_a_frozen_trunk_and_a_first_trained_part_are_two_wishes() -> None:
+    with pytest.raises(ValidationError, match="give one of the two"):
+        Training(freeze="trunk", train_from="blocks.5")

@@ -39,7 +39,7 @@ class Encoder(nn.Module):
         self.pretrained_digest: str | None = None
         self._loaded_names: frozenset[str] = frozenset()
         self._frozen_batch_norm = False
-        self._frozen: set[int] = set()
+        self._still: tuple[str, ...] = ()
 
     @classmethod
     def input_statistics(cls, **options: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
@@ -64,13 +64,21 @@ class Encoder(nn.Module):
     def train(self, mode: bool = True) -> Encoder:
         """Set training mode; frozen parts and frozen batch normalisation stay in evaluation mode."""
         super().train(mode)
-        for module in self.modules() if mode else ():
-            batch_norm = isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d)
-            weights = [id(parameter) for parameter in module.parameters()]
-            frozen = bool(weights) and self._frozen.issuperset(weights) and module is not self
-            if frozen or (batch_norm and self._frozen_batch_norm):
-                module.eval()
+        if mode and self._frozen_batch_norm:
+            for module in self.modules():
+                if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
+                    module.eval()
+        for name in self._still:
+            self.get_submodule(name).eval()
         return self
+
+    def hold_still(self) -> None:
+        """Keep the parts of which no parameter wants a gradient now (`requires_grad`) in evaluation mode."""
+        wanting = {
+            name: [parameter.requires_grad for parameter in part.parameters()] for name, part in self.named_modules()
+        }
+        self._still = tuple(name for name, wants in wanting.items() if name and wants and not any(wants))
+        self.train(self.training)
 
     def freeze_trunk(self, before: str | None = None) -> None:
         """Stop training all parameters but the head's, or those that are defined before the part `before`.
@@ -88,10 +96,9 @@ class Encoder(nn.Module):
                 parts = sorted({".".join(name.split(".")[1:3]) for name, _ in trunk})
                 raise UnknownNameError(f"train_from is {before!r}, which the network lacks; {nearest(before, parts)}")
             trunk = trunk[: places[0]]
-        self._frozen |= {id(parameter) for _, parameter in trunk}
         for _, parameter in trunk:
             parameter.requires_grad_(False)
-        self.train(self.training)
+        self.hold_still()
 
     @property
     def layered(self) -> nn.Module:

@@ -8,22 +8,21 @@ evaluation mode, computed in batches of `data.images.BATCH`: they equal those of
 
 from __future__ import annotations
 
+import inspect
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from probmetric.config import ConfigError, EncoderSettings
 from probmetric.data.choosing import Use
 from probmetric.data.images import Eye, ImageSource, batches
-from probmetric.data.views import View
 from probmetric.data.views._base import RawTensors
-from probmetric.io import digest_of, tensors_digest, try_lock, write_tensors
+from probmetric.io import FileError, digest_of, read_tensors, sha256_file, tensors_digest, try_lock, write_tensors
 from probmetric.models import Encoder
 from probmetric.models._wrapped import HeadOnly
 from probmetric.training.data import TrainingData, TrainingImages
@@ -33,15 +32,22 @@ from probmetric.uncertainty._base import evaluating
 DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 
-def can_be_shared(settings: EncoderSettings, encoder: Encoder) -> bool:
-    """Say whether the features of `encoder` are those of many runs: its trunk is frozen, and nothing in it is drawn."""
-    training, head = settings.training, getattr(encoder, "head", None)
-    last = {id(parameter) for parameter in (head.parameters() if head is not None else ())}
+def keeps_trunk(settings: EncoderSettings, encoder: Encoder) -> bool:
+    """Say whether the trunk of a run's encoder stays as it starts, and gives the same features whenever it is asked."""
+    if not isinstance(encoder, Encoder):
+        return False
+    training = settings.training
     untrained = settings.pretrained and (settings.loss is None or training.epochs == 0)
     drops = any(isinstance(module, DROPOUT) and module.p > 0 for module in encoder.modules())
-    has_trunk = any(id(parameter) not in last for parameter in encoder.parameters())
-    shared = training.freeze == "trunk" or untrained
-    return bool(shared and has_trunk and not drops and isinstance(encoder, Encoder))
+    has_trunk = any(not name.startswith("head.") for name, _ in encoder.named_parameters())
+    return bool((training.freeze == "trunk" or untrained) and has_trunk and not drops)
+
+
+class Features(NamedTuple):
+    """Features of images, and what computing them took."""
+
+    rows: Tensor  # (N, D)
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -60,14 +66,15 @@ class FeatureStore:
 
     @classmethod
     def of(cls, settings: EncoderSettings, encoder: Encoder, eye: Eye, root: Path) -> FeatureStore:
-        """Return the store of `encoder` below `root`."""
+        """Return the store of `encoder` below `root`; encoders that differ in their heads share one."""
         trunk = {name: value for name, value in encoder.state_dict().items() if not name.startswith("head.")}
-        backbone = settings.backbone.model_dump(mode="json")
+        options = {name: value for name, value in settings.backbone.options.items() if not name.startswith("head")}
+        code = [sha256_file(inspect.getfile(type(encoder))), torch.__version__]
         view = [type(eye.view).__name__, repr(eye.view), list(eye.shape)]
-        return cls(encoder, eye, root / digest_of([tensors_digest(trunk), backbone, view])[:24])
+        return cls(encoder, eye, root / digest_of([tensors_digest(trunk), options, code, view])[:24])
 
-    def read(self, source: ImageSource, images_digest: str, device: torch.device) -> Tensor:
-        """Return the features (N, D) of `source`, mapped from their file, which one process computes if it is missing.
+    def read(self, source: ImageSource, images_digest: str, device: torch.device) -> Features:
+        """Return the features of `source` from their file, which one process computes if it is missing.
 
         Args:
             source: the images.
@@ -76,30 +83,31 @@ class FeatureStore:
         """
         rows = digest_of([images_digest, tensors_digest({"rows": np.asarray(source.index)})])[:24]
         file = self.folder / f"{rows}.safetensors"
-        while (features := _mapped(file)) is None:
+        while (features := _read(file)) is None:
             self.folder.mkdir(parents=True, exist_ok=True)
             with try_lock(self.folder / f"{rows}.lock") as held:
-                if held and _mapped(file) is None:
-                    write_tensors(file, {"features": self._computed(source, device)})
+                if held and _read(file) is None:
+                    computed = self._computed(source, device)
+                    write_tensors(file, {"features": computed.rows}, {"seconds": str(computed.seconds)})
             if not held:
                 time.sleep(0.2)
         return features
 
-    def _computed(self, source: ImageSource, device: torch.device) -> Tensor:
-        if not len(source):
-            return torch.empty(0, self.encoder.num_features)
+    def _computed(self, source: ImageSource, device: torch.device) -> Features:
+        started = time.perf_counter()
         with evaluating(self.encoder):
-            return torch.cat([self.encoder.features(each).cpu() for each in batches(source, self.eye, device)])
+            parts = [self.encoder.features(each).cpu() for each in batches(source, self.eye, device)]
+        rows = torch.cat([torch.empty(0, self.encoder.num_features), *parts])
+        return Features(rows, round(time.perf_counter() - started, 2))
 
 
-def _mapped(file: Path) -> Tensor | None:
+def _read(file: Path) -> Features | None:
     """Return the features in `file`; None where it is missing or damaged."""
     try:
-        with safe_open(file, framework="pt") as opened:
-            features: Tensor = opened.get_tensor("features")
-    except (OSError, SafetensorError):
+        tensors, metadata = read_tensors(file, framework="torch")
+    except FileError:
         return None
-    return features
+    return Features(tensors["features"], float(metadata["seconds"]))
 
 
 @dataclass(frozen=True)
@@ -139,11 +147,12 @@ def on_features(
         data: the training data.
         root: folder of the shared features; None shares none.
     """
-    if root is None or not can_be_shared(settings, encoder) or _draws(images.view):
+    augments = images.view != images.view.evaluation()
+    if root is None or augments or not keeps_trunk(settings, encoder):
         return encoder, data
     store = FeatureStore.of(settings, encoder, data.eye, root)
     sources: dict[Use, ImageSource] = {
-        use: FeatureSource(source, store.read(source, images.digest, data.device))
+        use: FeatureSource(source, store.read(source, images.digest, data.device).rows)
         for use, source in images.sources.items()
     }
     seen = replace(images, sources=sources, view=RawTensors(shape=(encoder.num_features,)))
@@ -151,12 +160,13 @@ def on_features(
     return HeadOnly(encoder).to(data.device), features
 
 
-def _draws(view: View) -> bool:
-    return view != view.evaluation()
-
-
-def start_head(encoder: Encoder, data: TrainingData) -> None:
+def start_head(encoder: Encoder, data: TrainingData, store: FeatureStore | None = None) -> None:
     """Initialise the head as `training.head_init` asks, from the features of the training images.
+
+    Args:
+        encoder: the encoder.
+        data: the training data.
+        store: where these features are kept; None computes them.
 
     Raises:
         ConfigError: the encoder has no linear head.
@@ -167,12 +177,10 @@ def start_head(encoder: Encoder, data: TrainingData) -> None:
     head = encoder.head
     if not isinstance(head, nn.Linear):
         raise ConfigError(f"training.head_init is {kind!r}, but the encoder has no linear head; set it to random.")
-    features = torch.cat(list(_plain_features(encoder, data)))
+    if store is not None:
+        features = store.read(data.sources["train"], data.digest, data.device).rows
+    else:
+        with evaluating(encoder):
+            features = torch.cat([encoder.features(images) for images in data.plain_batches("train")])
     data.processes.once(lambda: initialise_head(head, features, data.labels, kind))
     data.processes.align(head)
-
-
-def _plain_features(encoder: Encoder, data: TrainingData) -> Iterator[Tensor]:
-    with evaluating(encoder):
-        for images in data.plain_batches("train"):
-            yield encoder.features(images)
