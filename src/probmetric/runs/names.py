@@ -2,6 +2,7 @@
 
     results/<dataset>[+noise<rate>]/<method>[+key=value...]/seed<k>/
     state/training/<the same>/    checkpoints, gone when training is finished
+    state/features/               features of frozen trunks, which runs share; may be deleted at any time
 
 No commas: Snakemake separates wildcards by them when it hands a job to a cluster.
 """
@@ -17,6 +18,7 @@ from probmetric.io import FileError
 
 RESULTS = Path("results")
 STATE = Path("state/training")
+FEATURES = Path("state/features")
 MADE = "made="
 EPOCHS = "training.epochs="  # how the override of a run's length begins
 _SEED = re.compile(r"seed([0-9]{1,19})")
