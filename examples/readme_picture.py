@@ -3,8 +3,8 @@
     make demo && python examples/readme_picture.py results/glyphs/el_nivmf+training.epochs=10/seed0
 
 Two thirds of the letters that the network was not trained on are the gallery and certify themselves at 5 %; the others
-ask. Shown are the surest answer that is given, an answer that is withheld and would have been wrong, and the surest of the
-symbols, which are no letters.
+ask. Shown are the surest answer that is given, an answer that is withheld and would have been wrong, and the surest of
+the symbols, which are no letters.
 """
 
 from __future__ import annotations
