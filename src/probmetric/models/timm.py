@@ -75,6 +75,12 @@ class Timm(Encoder):
         pooled = self.backbone.forward_head(maps, pre_logits=True) if self.pool is None else self.pool(maps)
         return self.dropout(pooled)
 
+    @property
+    def layered(self) -> nn.Module:
+        """The network of timm, which knows its layers."""
+        network: nn.Module = self.backbone
+        return network
+
     def optimizer_groups(self) -> list[dict[str, Any]]:
         """Return one group; a GeM exponent has its own, without weight decay and at 10 times the learning rate."""
         if not isinstance(self.pool, GeM):

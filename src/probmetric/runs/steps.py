@@ -20,7 +20,7 @@ from probmetric.launch import ALONE, Place
 from probmetric.runs.folder import STEPS, RunFolder, Step
 from probmetric.runs.identity import Ingredients, ingredients
 from probmetric.runs.made import Judge, forget, record, restore_metrics
-from probmetric.runs.names import RESULTS, STATE
+from probmetric.runs.names import FEATURES, RESULTS, STATE
 from probmetric.runs.plan import Run, RunPlan
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ def train(plan: RunPlan, *, threads: int = 1, place: Place = ALONE) -> None:
             on_epoch=on_epoch,
             processes=processes,
             code=made_of.code,
+            features=FEATURES,
         )
 
 

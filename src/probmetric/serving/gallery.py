@@ -98,7 +98,7 @@ class Gallery:
 
     @classmethod
     def from_vectors(
-        cls, vectors: Any, labels: Sequence[Any] | None = None, paths: Sequence[str] | None = None
+        cls, vectors: Any, labels: Sequence[Any] | np.ndarray | None = None, paths: Sequence[str] | None = None
     ) -> Gallery:
         """Return a gallery of embeddings of any model, scaled to unit length.
 
@@ -213,7 +213,7 @@ class Gallery:
         """The answers to the gallery's own images, each asked among the others; computed once.
 
         Raises:
-            CertificateError: images without a class, one class, or answers that are all right or all wrong.
+            CertificateError: images without a class, one class, or no image that can calibrate.
         """
         if self._left_out is None:
             self._left_out = calibration_answers(self.record, self.labels)
