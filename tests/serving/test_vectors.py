@@ -14,7 +14,7 @@ from probmetric.cli.vectors import promised
 from probmetric.data.manifest import DataError
 from probmetric.errors import ServingError
 from probmetric.serving.gallery import Gallery
-from probmetric.serving.vectors import read_vectors
+from probmetric.serving.vectors import read_vectors, warn_of_bursts
 from probmetric.serving.vectors_page import write_page
 from probmetric.trust.certificates import CertificateError
 
@@ -242,11 +242,11 @@ def test_groups_keep_the_promise_that_bursts_break(tmp_path, capsys, monkeypatch
     monkeypatch.chdir(tmp_path)
     rows, labels, walks = bursts(0)
     frame(rows, labels, session=walks).to_parquet("v.parquet")
-    read_vectors(tmp_path / "v.parquet")
+    warn_of_bursts(read_vectors(tmp_path / "v.parquet"))
     assert "the column 'session'" in caplog.text
     caplog.clear()
     frame(rows, labels).to_parquet("unnamed.parquet")
-    read_vectors(tmp_path / "unnamed.parquet")
+    warn_of_bursts(read_vectors(tmp_path / "unnamed.parquet"))
     assert "look like bursts" in caplog.text
     assert main(["certify", "v.parquet", "--risk", "0.2", "--group", "session"]) == 0
     assert "in groups like the 300 that calibration shows" in capsys.readouterr().out
@@ -263,8 +263,24 @@ def test_groups_keep_the_promise_that_bursts_break(tmp_path, capsys, monkeypatch
 
 def test_independent_rows_are_no_bursts(tmp_path, caplog):
     as_parquet(tmp_path / "v.parquet", *blobs(20))
-    read_vectors(tmp_path / "v.parquet")
+    warn_of_bursts(read_vectors(tmp_path / "v.parquet"))
     assert not caplog.records
+
+
+def test_queries_that_only_ask_are_not_warned_of(tmp_path, capsys, monkeypatch):
+    """Walks are bursts, but a search calibrates nothing; the option finds the held-out rows again."""
+    monkeypatch.chdir(tmp_path)
+    rows, labels, walks = bursts(0)
+    frame(rows, labels, session=walks).to_parquet("v.parquet")
+    frame(rows[:50] + 0.01, labels[:50], session=walks[:50]).to_parquet("new.parquet")
+    assert main(["certify", "v.parquet", "--risk", "0.2", "--group", "session"]) == 0
+    assert "bursts" not in capsys.readouterr().err
+    assert main(["search", "v.parquet", "new.parquet", "--risk", "0.2", "--group", "session"]) == 0
+    assert "burst" not in capsys.readouterr().err
+    assert main(["search", "v.parquet", "new.parquet", "--risk", "0.2"]) == 2
+    assert "was certified for other vectors, or with --group" in capsys.readouterr().err
+    assert main(["report", "v.parquet", "--group", "session"]) == 0
+    assert "1,500 calibration queries were asked" in (tmp_path / "v.html").read_text()
 
 
 def test_copies_among_the_calibration_queries_count_once(caplog):

@@ -89,7 +89,7 @@ def test_a_stored_certificate_decides_alike(gallery, tmp_path):
     made.save(tmp_path / "certificate.json")
     again = Certificate.load(tmp_path / "certificate.json")
     assert again == made
-    assert len(again.reference) == 480
+    assert len(again.reference) == 479  # two images are as near as copies
     doubts, _ = answered(gallery, *images(np.random.default_rng(5), np.arange(CLASSES), 5))
     assert np.array_equal(certified_doubt(made, doubts), certified_doubt(again, doubts))
     with pytest.raises(CertificateError, match="have no score 'gap'; name one of cosine"):
@@ -188,7 +188,7 @@ def test_digests_tell_galleries_apart(gallery):
 
 
 @pytest.mark.parametrize("moved", [0.0, 1e-6])
-def test_copies_within_the_gallery_calibrate_nothing(gallery, caplog, moved):
+def test_copies_within_the_gallery_are_one_image(gallery, caplog, moved):
     """Hostile fault 4: photos indexed twice find themselves; of answers certified for 5 % risk 24 % were wrong."""
     record, labels = gallery
     once = calibration_answers(record, labels)
@@ -196,10 +196,9 @@ def test_copies_within_the_gallery_calibrate_nothing(gallery, caplog, moved):
     twice = {name: values[copied] for name, values in record.items()}
     twice["mean"][len(labels) :] += np.float32(moved)  # embedded in another batch
     found = calibration_answers(twice, labels[copied])
-    assert len(found.right) == 24 <= len(once.right)
-    assert "912 of 936 images of the gallery are copies" in caplog.text
-    with pytest.raises(CertificateError, match="calibration has 24 labelled queries"):
-        certify_record(found.tensors(), labels[copied], risk=0.05, unit="query")
+    np.testing.assert_array_equal(found.right, once.right)
+    np.testing.assert_allclose(found.match.gap, once.match.gap, atol=1e-4)
+    assert "457 images of the gallery are copies" in caplog.text
     fresh = images(np.random.default_rng(5), np.arange(CLASSES), 15)
     certificate = certify_record(calibration_answers(twice, labels[copied], *fresh).tensors(), labels[copied], risk=0.2)
     assert certificate.queries == 600

@@ -115,7 +115,7 @@ def declare_reports(add: Add) -> None:
         if name == "report":
             add_threads(command)
             command.add_argument("--output", type=Path, help="page of a file of vectors (default: beside it)")
-            command.add_argument("--label", default="", help="column of its classes (default: label)")
+            _add_columns(command)
         if name == "track":
             command.add_argument("--receipt", type=Path, help="JSON file that says what was written")
         command.add_argument("--plan", type=Path, help="plan file of the experiment (default: params.yaml)")
@@ -191,6 +191,7 @@ def _declare_asking(add: Add) -> None:
         "--any-image", action="store_true", help="also answer images that look like none of the gallery"
     )
     command.add_argument("--csv", action="store_true", help="one row per match, for programs")
+    _add_columns(command)
     _add_plugin(command)
 
     command = add("serve", "models:serve", "answer questions to a gallery over HTTP")
@@ -220,11 +221,7 @@ def _declare_certificates(add: Add) -> None:
     )
     add_promise(command)
     command.add_argument("--score", default="", help="what decides (default: P(right))")
-    command.add_argument("--label", default="", help="column of the classes in a file of vectors (default: label)")
-    command.add_argument(
-        "--group", default="", help="column of what rows come from together: a person, a walk, a burst"
-    )
-    command.add_argument("--trained-on", type=Path, help="file of vectors that the model was trained on")
+    _add_columns(command)
     _add_plugin(command)
     command = add("try", "vectors:try_letters", "ask bundled vectors of letters: a certified answer and a withheld one")
     command.add_argument("--risk", type=float, default=0.1, help="share of wrong answers allowed (default: 0.1)")
@@ -253,6 +250,15 @@ def _declare_certificates(add: Add) -> None:
     command.add_argument(
         "--patience", type=float, default=100_000, help="clean queries to a false alarm, on average at least"
     )
+
+
+def _add_columns(command: argparse.ArgumentParser) -> None:
+    """Declare what is said of a file of vectors, alike where it is certified, searched and reported."""
+    command.add_argument("--label", default="", help="column of the classes in a file of vectors (default: label)")
+    command.add_argument(
+        "--group", default="", help="its column of what rows come from together: a person, a walk, a burst"
+    )
+    command.add_argument("--trained-on", type=Path, help="file of vectors that the model was trained on")
 
 
 def _add_plugin(command: argparse.ArgumentParser) -> None:

@@ -13,13 +13,19 @@ from tqdm import tqdm
 
 from probmetric.errors import ServingError, harmless
 from probmetric.io.folders import check_new_file
-from probmetric.serving.gallery import Gallery, directions
+from probmetric.serving.gallery import Gallery
 from probmetric.serving.gallery_files import INDEX
 from probmetric.serving.search import as_csv, as_text
-from probmetric.serving.vectors import Vectors, example_vectors, gallery_folder, gallery_of, held_out, read_vectors
+from probmetric.serving.vectors import (
+    calibrating,
+    example_vectors,
+    gallery_folder,
+    gallery_of,
+    read_vectors,
+    warn_of_bursts,
+)
 from probmetric.serving.vectors_page import is_ours, write_page
 from probmetric.trust.certificates import Certificate, CertificateError
-from probmetric.trust.copies import copies_of
 
 log = logging.getLogger(__name__)
 TRIED = 0.25  # share of the letters that ask
@@ -31,38 +37,22 @@ def certify(options: argparse.Namespace) -> None:
     """Certify a file of vectors; the gallery and its certificate are kept in a folder beside it."""
     if options.calibration or options.plugin:
         raise ServingError("a file of vectors needs no model: probmetric certify vectors.parquet [calibration.parquet]")
-    columns = {"label": options.label, "group": options.group}
-    vectors = read_vectors(Path(options.model), **columns)
-    trained = read_vectors(options.trained_on, label=options.label) if options.trained_on else None
-    part, queries = vectors.parts
-    if options.gallery is not None:
-        queries = read_vectors(options.gallery, **columns)
-    elif queries is None and (options.group or trained is not None):
-        part, queries = held_out(vectors, trained)
-        log.info("%d rows calibrate, chosen with seed 0; the other %d are the gallery", len(queries), len(part))
-    if queries is not None and trained is not None:
-        queries = _fresh(queries, trained)
-    if vectors.rows.dtype != np.float32:
-        log.info("vectors are stored as %s; what is certified are answers by these", vectors.rows.dtype)
-    gallery, folder = gallery_of(part), gallery_folder(vectors.file)
-    del part, vectors  # a second copy of the vectors
+    part, queries = calibrating(Path(options.model), options.gallery, **_columns(options))
+    calibrates = part if queries is None else queries
+    warn_of_bursts(calibrates)
+    if calibrates.rows.dtype != np.float32:
+        log.info("vectors are stored as %s; what is certified are answers by these", calibrates.rows.dtype)
+    gallery, folder = gallery_of(part), gallery_folder(part.file)
     calibration = () if queries is None else (queries.rows, queries.labels)
-    certificate = promised(gallery, options, None, *calibration, groups=None if queries is None else queries.groups)
+    groups = None if queries is None else queries.groups
+    del part, queries, calibrates  # a second copy of the vectors
+    certificate = promised(gallery, options, None, *calibration, groups=groups)
     print(harmless(sentence(certificate, gallery.save(folder))))
 
 
-def _fresh(queries: Vectors, trained: Vectors) -> Vectors:
-    """Return the queries that the model was not trained on.
-
-    Raises:
-        CertificateError: it was trained on all of them.
-    """
-    seen = copies_of(directions(queries.rows), directions(trained.rows))
-    if seen.all():
-        raise CertificateError(f"the model was trained on all of the {len(seen)} calibration queries; label others.")
-    if seen.any():
-        log.warning("%d of %d calibration queries are among those trained on and are left out", seen.sum(), len(seen))
-    return queries.rows_where(~seen)
+def _columns(options: argparse.Namespace) -> dict[str, Any]:
+    """What the options say of the file, as `calibrating` takes it."""
+    return {name: getattr(options, name) for name in ("label", "group", "trained_on")}
 
 
 def promised(gallery: Gallery, options: argparse.Namespace, *calibration: Any, groups: Any = None) -> Certificate:
@@ -97,7 +87,8 @@ def sentence(certificate: Certificate, folder: Path) -> str:
 def search(options: argparse.Namespace) -> None:
     """Ask the vectors of some files in the gallery of another."""
     place, files = Path(options.model), options.images
-    gallery = Gallery.open(place) if (place / INDEX).is_file() else gallery_of(read_vectors(place).parts[0])
+    stored = (place / INDEX).is_file()
+    gallery = Gallery.open(place) if stored else gallery_of(calibrating(place, **_columns(options))[0])
     rules = {name: getattr(options, name) for name in ("risk", "confidence", "strangers")}
     answers = []
     for file in files:
@@ -112,14 +103,17 @@ def report(options: argparse.Namespace) -> None:
     file = Path(options.experiment)
     output = options.output or file.with_suffix(".html")
     check_new_file(output, is_ours)
-    gallery = gallery_of(read_vectors(file, label=options.label).parts[0])
+    part, queries = calibrating(file, **_columns(options))
+    warn_of_bursts(part if queries is None else queries)
+    gallery = gallery_of(part)
+    del part
     with tqdm(total=STEPS, disable=None, bar_format="{desc}: {percentage:3.0f} %|{bar}| {elapsed}") as bar:
 
         def step(text: str) -> None:
             bar.set_description(text)
             bar.update()
 
-        print(write_page(gallery, output, file.stem, step))
+        print(write_page(gallery, output, file.stem, step, queries))
 
 
 def try_letters(options: argparse.Namespace) -> None:

@@ -219,6 +219,11 @@ class Gallery:
             self._left_out = calibration_answers(self.record, self.labels)
         return self._left_out
 
+    def asked(self, model: Embedder | None, images: Any, class_names: Sequence[str] | None = None) -> Answers:
+        """Return the answers to labelled images, or vectors, that are not in the gallery; arguments as of `certify`."""
+        queries, labels = self._calibration(model, images, class_names)
+        return calibration_answers(self.record, self.labels, queries, labels)
+
     def check_model(self, model: Embedder) -> None:
         """Raise `ServingError` unless `model` embedded this gallery."""
         if model.digest != self.model:
@@ -346,10 +351,10 @@ class Gallery:
         there = zip(old.paths, old.files, strict=True)
         kept = [os.path.normpath(path) not in names and file not in files for path, file in there]
         old = old.where(np.array(kept, dtype=bool)) if not all(kept) else old
-        rows = old.mean if len(old.paths) else np.empty((0, new.mean.shape[1]), dtype=np.float32)
+        mean = new.mean.astype(np.float32, copy=False)
         content = Content(
             old.model,
-            np.concatenate([rows, new.mean.astype(np.float32, copy=False)]),
+            np.concatenate([old.mean, mean]) if len(old.paths) else mean,
             np.concatenate([old.uncertainty, new.uncertainty.astype(np.float32, copy=False)]),
             _stacked_looks(old.looks, new.looks),
             [*old.paths, *new.paths],

@@ -31,6 +31,7 @@ from probmetric.io import present
 from probmetric.serving.frames import LABELS, NAMES, VECTORS, column_of
 from probmetric.serving.gallery import Gallery, directions
 from probmetric.serving.gallery_files import INDEX
+from probmetric.trust.certificates import CertificateError
 from probmetric.trust.copies import SEEN, burst_sentence, copies_of
 
 log = logging.getLogger(__name__)
@@ -50,7 +51,8 @@ class Vectors:
         labels: class of each row (N), "" where none is known.
         names: name of each row (N).
         splits: split of each row (N), "" where the file has no such column.
-        groups: what rows come from together (N,); None where the file does not say.
+        groups: what rows come from together (N,); None where nobody asked.
+        columns: names of the columns of the file.
     """
 
     file: Path
@@ -59,6 +61,7 @@ class Vectors:
     names: list[str]
     splits: list[str]
     groups: np.ndarray | None = None
+    columns: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -145,19 +148,15 @@ def vectors_of(
     names = column_of(file, columns, "", NAMES, len(rows))
     splits = column_of(file, columns, "", ("split",), len(rows))
     groups = column_of(file, columns, group, (), len(rows)) if group else None
-    vectors = Vectors(
+    return Vectors(
         file,
         rows,
         labels or [""] * len(rows),
         names or [f"{file.stem}/{row}" for row in range(len(rows))],
         splits or [""] * len(rows),
         None if groups is None else np.array(groups),
+        tuple(columns),
     )
-    if groups is None and labels is not None:  # rows without labels calibrate nothing
-        sentence = burst_sentence(directions(rows[:SEEN]), np.array(vectors.labels[:SEEN]), columns)
-        if sentence:
-            log.warning("%s: %s (--group COLUMN)", file, sentence)
-    return vectors
 
 
 def _of_faiss(file: Path) -> dict[str, np.ndarray]:
@@ -182,6 +181,58 @@ def _of_faiss(file: Path) -> dict[str, np.ndarray]:
     if getattr(index, "code_size", 4 * index.d) < 4 * index.d:
         log.warning("%s holds compressed vectors; what is certified are their approximations", file)
     return {"vector": np.asarray(vectors)} | columns_of(listing)
+
+
+def calibrating(
+    file: Path, queries: Path | None = None, *, label: str = "", group: str = "", trained_on: Path | None = None
+) -> tuple[Vectors, Vectors | None]:
+    """Return the gallery in a file, and the labelled queries that calibrate it; None: its rows, each among the others.
+
+    Args:
+        file: the vectors.
+        queries: a file of labelled queries; by default the file's split, or with `group` or `trained_on` rows held out.
+        label: column of the classes.
+        group: column of what rows come from together.
+        trained_on: file of what the model was trained on, which calibrates nothing.
+
+    Raises:
+        ServingError: nothing can be held out.
+        CertificateError: the model was trained on all queries.
+    """
+    vectors = read_vectors(file, label=label, group=group)
+    trained = read_vectors(trained_on, label=label) if trained_on else None
+    gallery, asked = vectors.parts
+    if queries is not None:
+        asked = read_vectors(queries, label=label, group=group)
+    elif asked is None and (group or trained is not None):
+        gallery, asked = held_out(vectors, trained)
+        log.info("%d rows calibrate, chosen with seed 0; the other %d are the gallery", len(asked), len(gallery))
+    if asked is not None and trained is not None:
+        asked = _fresh(asked, trained)
+    return gallery, asked
+
+
+def warn_of_bursts(vectors: Vectors) -> None:
+    """Say where rows that calibrate look as if they came together, and nobody names what they come from."""
+    if vectors.groups is None and any(vectors.labels):
+        some = directions(vectors.rows[:SEEN]), np.array(vectors.labels[:SEEN])
+        sentence = burst_sentence(*some, vectors.columns)
+        if sentence:
+            log.warning("%s: %s (--group COLUMN)", vectors.file, sentence)
+
+
+def _fresh(queries: Vectors, trained: Vectors) -> Vectors:
+    """Return the queries that the model was not trained on.
+
+    Raises:
+        CertificateError: it was trained on all of them.
+    """
+    seen = copies_of(directions(queries.rows), directions(trained.rows))
+    if seen.all():
+        raise CertificateError(f"the model was trained on all of the {len(seen)} calibration queries; label others.")
+    if seen.any():
+        log.warning("%d of %d calibration queries are among those trained on and are left out", seen.sum(), len(seen))
+    return queries.rows_where(~seen)
 
 
 def held_out(vectors: Vectors, trained: Vectors | None = None, seed: int = 0) -> tuple[Vectors, Vectors]:
@@ -236,4 +287,9 @@ def gallery_of(vectors: Vectors) -> Gallery:
         stored = Gallery.open(folder)
         if stored.digest == gallery.digest:
             return stored
+        if stored.certificates:
+            log.warning(
+                "%s was certified for other vectors, or with --group or --trained-on, which need be named here, too",
+                folder,
+            )
     return gallery

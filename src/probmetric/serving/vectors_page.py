@@ -23,8 +23,9 @@ from probmetric.io import write_text
 from probmetric.metrics.calibration import reliability
 from probmetric.metrics.ood import auroc
 from probmetric.metrics.selective import accuracy_by_coverage
-from probmetric.retrieval import retrieval_metrics
+from probmetric.retrieval import retrieval_metrics, search
 from probmetric.serving.gallery import Gallery
+from probmetric.serving.vectors import Vectors
 from probmetric.trust.answers import Answers, asked_in
 from probmetric.trust.certificates import Certificate, CertificateError
 from probmetric.trust.labels import contradictory_copies, suspect_labels
@@ -33,9 +34,8 @@ from probmetric.trust.p_right import cross_fitted, p_right_metrics
 RISKS = (0.01, 0.02, 0.05, 0.1, 0.2)
 STRANGE = 0.2  # share of the classes that are taken out of the gallery to play strangers
 LARGEST_WHITENED = 4096  # dimensions
-WHITENED = 10_000  # rows that are asked when whitened
+ASKED = 10_000  # rows of a larger gallery that are asked once more: whitened, as strangers
 SUSPECTS = 20
-MEASURES = ("recall_at_1", "map_at_r")
 WIDTH, HEIGHT, MARGIN = 420, 280, 40
 GENERATOR = '<meta name="generator" content="probmetric report">'
 STYLE = """
@@ -57,10 +57,11 @@ class Contents:
 
     Attributes:
         gallery: the vectors.
-        answers: each row asked among the others.
+        answers: to the calibration queries, or to each row asked among the others.
         stated: P(right) of each answer by a map that saw other classes; None where that cannot be fitted.
         certificates: those that could be made, by risk.
         strangers: the answers to rows whose class was taken out of the gallery, and to others; None with few classes.
+        among: whether each row was asked among the others.
     """
 
     gallery: Gallery
@@ -68,9 +69,16 @@ class Contents:
     stated: np.ndarray | None
     certificates: Sequence[Certificate]
     strangers: tuple[Answers, Answers] | None
+    among: bool = True
 
 
-def write_page(gallery: Gallery, output: Path, title: str, step: Callable[[str], None] = lambda _: None) -> Path:
+def write_page(
+    gallery: Gallery,
+    output: Path,
+    title: str,
+    step: Callable[[str], None] = lambda _: None,
+    queries: Vectors | None = None,
+) -> Path:
     """Write the page of a gallery.
 
     Args:
@@ -78,16 +86,18 @@ def write_page(gallery: Gallery, output: Path, title: str, step: Callable[[str],
         output: HTML file.
         title: name of the vectors.
         step: is told what is computed next.
+        queries: labelled queries that calibrate; None: the gallery's rows, each among the others.
 
     Raises:
         CertificateError: rows without a class, or one class.
     """
-    step("asking each vector among the others")
-    answers = gallery.left_out
+    step("asking each vector among the others" if queries is None else "asking the calibration queries")
+    asked = () if queries is None else (None, queries.rows, queries.labels)
+    answers = gallery.left_out if queries is None else gallery.asked(*asked)
     step("certificates")
-    certificates = _certificates(gallery)
+    certificates = _certificates(gallery.promises(*asked, groups=None if queries is None else queries.groups))
     step("strangers")
-    contents = Contents(gallery, answers, _stated(answers), certificates, _strangers(gallery))
+    contents = Contents(gallery, answers, _stated(answers), certificates, _strangers(gallery), queries is None)
     sections = (_lead, _retrieval, _certified, _scores, _probability, _of_strangers, _labels)
     parts = []
     for section in sections:
@@ -106,9 +116,9 @@ def is_ours(path: Path) -> bool:
         return GENERATOR.encode() in file.read(400)
 
 
-def _certificates(gallery: Gallery) -> list[Certificate]:
+def _certificates(certified: Callable[[float], Certificate]) -> list[Certificate]:
     """Return what can be certified, risk by risk; nothing is kept with the gallery."""
-    certified, made = gallery.promises(), []
+    made = []
     for risk in RISKS:
         with contextlib.suppress(CertificateError):  # too few rows for so small a risk
             made.append(certified(risk))
@@ -123,17 +133,17 @@ def _strangers(gallery: Gallery) -> tuple[Answers, Answers] | None:
         return None
     generator = np.random.default_rng(0)
     strange = np.isin(labels, generator.permutation(classes)[: max(1, round(STRANGE * len(classes)))])
-    drawn = ~strange & (generator.random(len(labels)) < STRANGE)
-    rest = ~strange & ~drawn
-    familiar = drawn & np.isin(labels, labels[rest])
-    strangers, others, searched = (
-        {name: np.asarray(values[chosen]) for name, values in rows.items()} for chosen in (strange, familiar, rest)
+    drawn = ~strange & (generator.random(len(labels)) < min(STRANGE, ASKED / len(labels)))
+    rest = np.flatnonzero(~strange & ~drawn)
+    familiar = np.flatnonzero(drawn & np.isin(labels, labels[rest]))
+    strangers = np.sort(generator.permutation(np.flatnonzero(strange))[:ASKED])
+    searched = {name: np.asarray(values[rest]) for name, values in rows.items()}
+    asked = ({name: np.asarray(values[chosen]) for name, values in rows.items()} for chosen in (strangers, familiar))
+    truths = np.full(len(strangers), -1), labels[familiar]
+    first, second = (
+        asked_in(record, truth, searched, labels[rest]) for record, truth in zip(asked, truths, strict=True)
     )
-    of_none = np.full(len(strangers["mean"]), -1)
-    return (
-        asked_in(strangers, of_none, searched, labels[rest]),
-        asked_in(others, labels[familiar], searched, labels[rest]),
-    )
+    return first, second
 
 
 def _lead(contents: Contents) -> str:
@@ -150,29 +160,41 @@ def _lead(contents: Contents) -> str:
             f"{100 * best.risk:g} % of the answers given are wrong, with confidence {best.confidence:g}."
         )
     facts = f"{len(gallery):,} vectors of {gallery.dim} dimensions, {len(np.unique(gallery.labels)):,} classes."
-    return f"<p class=lead>{promise} {alone}</p><p>{facts} Each row was asked among the others.</p>"
+    rows = "rows were asked, each among the others" if contents.among else "calibration queries were asked"
+    asked = f"{len(right):,} {rows}."
+    return f"<p class=lead>{promise} {alone}</p><p>{facts} {asked}</p>"
 
 
 def _retrieval(contents: Contents) -> str:
-    mean, labels = np.asarray(contents.gallery.record["mean"]), contents.gallery.labels
-    rows = [["as they are", *(float(contents.answers.retrieval[name].mean()) for name in MEASURES)]]
+    """Of many rows some are asked, and MAP@R, for which all pairs are needed, is not told."""
+    mean, labels, retrieval = contents.gallery.record["mean"], contents.gallery.labels, contents.answers.retrieval
+    recall = float(contents.answers.right.mean())
+    rows = [["as they are", recall, *([float(retrieval["map_at_r"].mean())] if retrieval else [])]]
     if mean.shape[1] <= LARGEST_WHITENED:
-        whitened = _whitened(mean)
-        queries = np.sort(np.random.default_rng(0).permutation(len(mean))[:WHITENED])
-        values = retrieval_metrics(
-            whitened[queries], labels[queries], gallery=whitened, gallery_labels=labels, self_index=queries, ks=(1,)
-        )
-        rows.append(["whitened", *(values[name] for name in MEASURES)])
-    return f"<h2>Retrieval</h2>{_table(['vectors', 'recall@1', 'MAP@R'], rows)}"
+        whitened, queries = _whitened(mean), np.sort(np.random.default_rng(0).permutation(len(mean))[:ASKED])
+        if retrieval:
+            options = {"gallery": whitened, "gallery_labels": labels, "self_index": queries}
+            values = retrieval_metrics(whitened[queries], labels[queries], **options, ks=(1,))
+            rows.append(["whitened", values["recall_at_1"], values["map_at_r"]])
+        else:
+            found = search(whitened[queries], whitened, self_index=queries).rows[:, 0]
+            answerable = np.bincount(labels)[labels[queries]] > 1
+            rows.append(["whitened", float((labels[found] == labels[queries])[answerable].mean())])
+    return f"<h2>Retrieval</h2>{_table(['vectors', 'recall@1', 'MAP@R'][: len(rows[0])], rows)}"
 
 
 def _whitened(mean: np.ndarray) -> np.ndarray:
     """Return unit rows (N, M) with equal variance in all directions, but for a tenth of the mean variance."""
-    centred = mean - mean.mean(axis=0)
-    values, vectors = np.linalg.eigh(centred.T @ centred / len(centred))
-    scaled = centred @ vectors / np.sqrt(np.maximum(values, 0) + 0.1 * values.mean())
-    length = np.linalg.norm(scaled, axis=1, keepdims=True)
-    return np.asarray(scaled / np.where(length > 0, length, 1), dtype=np.float32)
+    some = np.asarray(mean[np.sort(np.random.default_rng(0).permutation(len(mean))[:ASKED])])
+    centre = some.mean(axis=0)
+    values, vectors = np.linalg.eigh((some - centre).T @ (some - centre) / len(some))
+    turn = (vectors / np.sqrt(np.maximum(values, 0) + 0.1 * values.mean())).astype(np.float32)
+    whitened = np.empty(mean.shape, dtype=np.float32)
+    for start in range(0, len(mean), ASKED):
+        block = (mean[start : start + ASKED] - centre) @ turn
+        length = np.linalg.norm(block, axis=1, keepdims=True)
+        whitened[start : start + ASKED] = block / np.where(length > 0, length, 1)
+    return whitened
 
 
 def _certified(contents: Contents) -> str:

@@ -98,6 +98,22 @@ def among_others(record: Mapping[str, Any], labels: Any, ks: Sequence[int] = ())
     return replace(answers, retrieval=retrieval)
 
 
+def some_among_others(record: Mapping[str, Any], labels: Any, rows: NDArray[np.int64], ignore: Any = None) -> Answers:
+    """Ask the images at `rows` (Q,) of a `record`, name -> (N, ...), among the others; `labels` (N,).
+
+    `ignore` (P,2) are pairs of query and row that is not to be found, such as a copy. A wrong answer exactly as near as
+    a right one counts before it.
+    """
+    classes, pairs = arrays.to_numpy(labels), np.empty((0, 2), dtype=np.int64) if ignore is None else ignore
+    queries = {name: values[rows] for name, values in _kept(record).items()}
+    match = find_match(queries, _kept(record), classes, self_index=rows, ignore=pairs)
+    truth = classes[rows]
+    positives = np.bincount(classes)[truth] - 1
+    positives -= np.bincount(pairs[truth[pairs[:, 0]] == classes[pairs[:, 1]], 0], minlength=len(rows))
+    nearer = True if match.gap is None else match.gap > 0
+    return _answers(match, truth, (match.classes[:, 0] == truth) & nearer, positives > 0)
+
+
 def asked_in(record: Mapping[str, Any], labels: Any, gallery: Mapping[str, Any], gallery_labels: Any) -> Answers:
     """Ask the images of a `record` in a gallery; both name -> (N, ...), with labels (N,), -1 for none of its classes.
 

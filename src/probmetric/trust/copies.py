@@ -48,12 +48,15 @@ def copy_groups(rows: Any) -> Ints:
         [0, 1, 0]
     """
     vectors = arrays.matrix(rows, "rows")
-    values, first, exact = np.unique(vectors, axis=0, return_index=True, return_inverse=True)
+    marks = np.array([hash(row.tobytes()) for row in vectors])
+    _, first, exact = np.unique(marks, return_index=True, return_inverse=True)
+    values = vectors if len(first) == len(vectors) else vectors[first]
+    exact = exact if len(first) < len(vectors) else np.arange(len(vectors))
     near = _near(vectors.shape[1])
     pairs = scipy.spatial.cKDTree(_projected(values)).query_pairs(near, output_type="ndarray")
     pairs = pairs[_distance(values[pairs[:, 0]], values[pairs[:, 1]]) <= near]
     links = scipy.sparse.coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(len(values), len(values)))
-    numbers = scipy.sparse.csgraph.connected_components(links, directed=False)[1][exact.ravel()]
+    numbers = scipy.sparse.csgraph.connected_components(links, directed=False)[1][exact]
     _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse]
 
@@ -77,6 +80,11 @@ def copies_of(rows: Any, others: Any) -> Bools:
         return np.zeros(len(vectors), dtype=bool)
     nearest = search(vectors, shown).rows[:, 0]
     return np.asarray(_distance(vectors, shown[nearest]) <= _near(vectors.shape[1]))
+
+
+def same_picture(cosines: Any, width: int) -> Bools:
+    """Return which cosines of unit rows of `width` dimensions are those of copies, of the shape of `cosines`."""
+    return np.asarray(cosines >= 1 - _near(width) ** 2 / 2)
 
 
 def burst_sentence(rows: Any, labels: Any = None, columns: Any = ()) -> str:

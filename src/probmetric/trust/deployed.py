@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
-from probmetric.trust.answers import Answers, among_others, asked_in
+from probmetric.trust.answers import Answers, among_others, asked_in, some_among_others
 from probmetric.trust.certificates import Certificate, CertificateError, certify
-from probmetric.trust.copies import copies_of, distinct
+from probmetric.trust.copies import copies_of, distinct, same_picture
 from probmetric.trust.p_right import PRight, fit_p_right
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,8 @@ Unit = Literal["auto", "query", "class"]
 P_RIGHT = "p_right"
 SHOWN = 0.9
 REFERENCE = 1000
+ASKED = 20_000  # of a larger gallery so many images, drawn at random, are asked among the others
+TURNS = 3  # searches for copies of copies
 BLOCK_ROWS = 16_384
 SAME = 1e-5  # largest difference of the coordinates of one image, embedded in different batches
 
@@ -169,25 +171,57 @@ def calibration_answers(
 
 
 def _left_out(gallery: Record, labels: Any, trained_on: Any = None) -> Answers:
+    """Return the answers to the gallery's images, each asked among the others, of many to `ASKED` drawn at random.
+
+    Alone in its class an image cannot be found, but a query of that class can: it is not asked. Copies are one image,
+    which does not find itself.
+    """
     _check_gallery(gallery, labels)
-    answers = among_others(gallery, labels)
-    # Alone in its class an image cannot be found, but a query of that class can; a copy finds its copy, no query does.
-    copies = _copies(gallery, gallery, answers)
-    if copies.any():
-        log.warning(
-            "%d of %d images of the gallery are copies of others and calibrate nothing", copies.sum(), len(copies)
-        )
+    classes, mean = arrays.to_numpy(labels), arrays.to_numpy(gallery["mean"])
+    rows = np.arange(len(classes))
+    if len(rows) > ASKED:
+        rows = np.sort(np.random.default_rng(0).permutation(rows)[:ASKED])
+    whole = len(rows) == len(classes)
+    answers = among_others(gallery, classes) if whole else some_among_others(gallery, classes, rows)
+    answers, rows, copied = _without_copies(answers, gallery, classes, rows)
+    if copied:
+        log.warning("%d images of the gallery are copies of others; each picture is asked once", copied)
+    kept = answers.asked
     if trained_on is not None:
-        trained = copies_of(gallery["mean"], trained_on)
+        trained = copies_of(mean[rows], trained_on)
         log.warning("%d of %d images of the gallery were trained on and calibrate nothing", trained.sum(), len(trained))
-        copies |= trained
-    answers = answers.rows(answers.asked & ~copies)
-    if not len(answers.right):
+        kept = kept & ~trained
+    if not kept.any():
         raise CertificateError(
             "no image of the gallery can calibrate: each is alone in its class, a copy of another, or was trained on. "
             "Calibrate with labelled queries that are not in it."
         )
-    return answers
+    return answers.rows(kept)
+
+
+def _without_copies(
+    answers: Answers, gallery: Record, classes: NDArray[Any], rows: NDArray[np.int64]
+) -> tuple[Answers, NDArray[np.int64], int]:
+    """Return answers to the first row of each picture among the other pictures, these rows, and how many were left out.
+
+    Copies are found in the lists of the nearest. A picture whose lists are full of copies again and again is left out.
+    """
+    ignore, count, width = np.empty((0, 2), dtype=np.int64), len(rows), arrays.to_numpy(gallery["mean"]).shape[1]
+    for turn in range(TURNS + 1):
+        query, place = np.nonzero(same_picture(answers.match.similarity, width))
+        if not len(query):
+            break
+        copy = answers.match.indices[query, place]
+        ignore = np.concatenate([ignore, np.stack([query, copy], axis=1)])
+        out = query[copy < rows[query]] if turn < TURNS else query
+        kept = ~np.isin(np.arange(len(rows)), out)
+        kept &= np.bincount(ignore[:, 0], minlength=len(rows)) < len(classes) - 1
+        if turn == TURNS or not kept.any():
+            return answers.rows(kept), rows[kept], count - int(kept.sum())
+        ignore = ignore[kept[ignore[:, 0]]]
+        ignore[:, 0], rows = (np.cumsum(kept) - 1)[ignore[:, 0]], rows[kept]
+        answers = some_among_others(gallery, classes, rows, ignore)
+    return answers, rows, count - len(rows)
 
 
 def _copies(queries: Record, gallery: Record, answers: Answers) -> NDArray[np.bool_]:

@@ -59,18 +59,18 @@ def suspect_labels(embeddings: Any, labels: Any) -> SuspectedLabels:
     Raises:
         ValueError: shapes do not fit, an embedding is not finite, or there is only one class.
     """
-    directions = arrays.matrix(embeddings, "embeddings").astype(np.float64)
+    directions = arrays.matrix(embeddings, "embeddings")
     classes, codes = _classes(labels, len(directions))
     if len(classes) < 2:
         raise ValueError("labels has one class; a label can only be suspected where there is another class.")
-    directions = _unit(directions)
     sums = np.zeros((len(classes), directions.shape[1]))
-    np.add.at(sums, codes, directions)
+    for start in range(0, len(codes), BLOCK):
+        np.add.at(sums, codes[start : start + BLOCK], _unit(directions[start : start + BLOCK]))
     means = _unit(sums)
     suspicion, proposed = np.empty(len(codes)), np.empty(len(codes), dtype=np.int64)
     for start in range(0, len(codes), BLOCK):
         rows = slice(start, start + BLOCK)
-        block, labelled = directions[rows], codes[rows]
+        block, labelled = _unit(directions[rows]), codes[rows]
         cosines = block @ means.T
         cosines[np.arange(len(labelled)), labelled] = -np.inf
         proposed[rows] = cosines.argmax(axis=1)
@@ -82,7 +82,7 @@ def suspect_labels(embeddings: Any, labels: Any) -> SuspectedLabels:
 
 def contradictory_copies(embeddings: Any, labels: Any) -> NDArray[np.int64]:
     """Return pairs (P, 2) of rows that show one picture (`copies.copy_groups`) under different labels."""
-    pictures = copy_groups(_unit(arrays.matrix(embeddings, "embeddings").astype(np.float64)))
+    pictures = copy_groups(arrays.normalized(arrays.matrix(embeddings, "embeddings")))
     codes = _classes(labels, len(pictures))[1]
     order = np.argsort(pictures, kind="stable")
     groups = np.split(order, np.flatnonzero(np.diff(pictures[order])) + 1)
@@ -102,7 +102,8 @@ def _classes(labels: Any, count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
     return classes, codes
 
 
-def _unit(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return rows divided by their norms; a row of zeros stays."""
+def _unit(vectors: NDArray[Any]) -> NDArray[np.float64]:
+    """Return rows divided by their norms, in float64; a row of zeros stays."""
+    vectors = vectors.astype(np.float64)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 1e-12)

@@ -32,6 +32,7 @@ from probmetric.data.sources._files import names_in, strings
 from probmetric.data.sources._own import Columns, InColumns, OwnImages
 
 FILES = (".csv", ".tsv", ".parquet")
+BATCH_ROWS = 8192  # of vectors, read at once
 LENGTH = "length"  # a column of manifests whose images are stored as files
 
 
@@ -211,21 +212,27 @@ def _of_parquet(file: Path, vectors: bool) -> Columns:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with refusing(f"{file} cannot be read", "write it again", OSError, pa.ArrowException):
-        table = pq.read_table(file)
-    if not table.num_rows:
-        raise DataError(f"{file} lists nothing.")
-    columns = {}
+    with (
+        refusing(f"{file} cannot be read", "write it again", OSError, pa.ArrowException),
+        pq.ParquetFile(file) as parts,
+    ):
+        lists = [field.name for field in parts.schema_arrow if pa.types.is_nested(field.type)]
+        table = parts.read([name for name in parts.schema_arrow.names if name not in lists])
+        count = parts.metadata.num_rows
+        if not count:
+            raise DataError(f"{file} lists nothing.")
+        columns = {name: _matrix(file, name, parts) for name in lists if vectors and _of_lists(parts, name)}
     for name, column in zip(table.column_names, table.columns, strict=True):
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-        if pa.types.is_nested(kind):
-            if vectors and hasattr(kind, "value_type"):
-                columns[name] = _matrix(file, name, column.combine_chunks())
-        elif pa.types.is_primitive(kind) and not pa.types.is_temporal(kind) and not column.null_count:
+        if pa.types.is_primitive(kind) and not pa.types.is_temporal(kind) and not column.null_count:
             columns[name] = np.array(column.to_pylist())
         elif not pa.types.is_null(kind):
             columns[name] = strings([_cell(value) for value in column.to_pylist()])
     return columns
+
+
+def _of_lists(parts: Any, name: str) -> bool:
+    return hasattr(parts.schema_arrow.field(name).type, "value_type")
 
 
 def _cell(value: Any) -> Any:
@@ -235,13 +242,19 @@ def _cell(value: Any) -> Any:
     return "" if value is None else value if isinstance(value, bytes) else str(value)
 
 
-def _matrix(file: Path, name: str, column: Any) -> np.ndarray:
-    """Return a column of lists, all of one length, as a matrix (N, M)."""
-    import pyarrow as pa
+def _matrix(file: Path, name: str, parts: Any) -> np.ndarray:
+    """Return a column of lists, all of one length, as a matrix (N, M); a batch at a time is held twice."""
     import pyarrow.compute as pc
 
-    array = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
-    values = array.flatten()
-    if array.null_count or values.null_count or len(pc.unique(pc.list_value_length(array))) != 1:
-        raise DataError(f"{file}: {name} has empty cells, or lists that differ in length; mend them.")
-    return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(array), -1)
+    matrix, first = np.empty((0, 0)), 0
+    for batch in parts.iter_batches(BATCH_ROWS, columns=[name]):
+        array = batch.column(0)
+        values, lengths = array.flatten(), pc.unique(pc.list_value_length(array))
+        rows = values.to_numpy(zero_copy_only=False)
+        if not first and len(lengths) == 1:
+            matrix = np.empty((parts.metadata.num_rows, lengths[0].as_py() or 0), dtype=rows.dtype)
+        if array.null_count or values.null_count or rows.size != len(array) * matrix.shape[1] or len(lengths) != 1:
+            raise DataError(f"{file}: {name} has empty cells, or lists that differ in length; mend them.")
+        matrix[first : first + len(array)] = rows.reshape(len(array), -1)
+        first += len(array)
+    return matrix
