@@ -26,6 +26,7 @@ from probmetric.data.loose import LooseImages, loose_images
 from probmetric.errors import ServingError
 from probmetric.io import alone, present
 from probmetric.io.folders import claim_folder
+from probmetric.metrics.arrays import row_norms
 from probmetric.retrieval.match import Match, find_match
 from probmetric.retrieval.neighbours import search
 from probmetric.serving import gallery_files, gallery_trust
@@ -343,7 +344,8 @@ class Gallery:
             raise ServingError(f"embeddings of {new.mean.shape[1]} dimensions; the gallery has {self.dim}.")
         new = replace(new, files=[place and _digest(place) for place in new.files])
         last = {file: row for row, file in enumerate(new.files) if file}
-        new = new.where(np.array([last.get(file, row) == row for row, file in enumerate(new.files)], dtype=bool))
+        if len(last) < sum(map(bool, new.files)):
+            new = new.where(np.array([last.get(file, row) == row for row, file in enumerate(new.files)], dtype=bool))
         names, files = set(map(os.path.normpath, new.paths)), set(new.files) - {""}
         if len(names) < len(new.paths):
             raise ServingError(f"{len(new.paths)} images have {len(names)} different names; give each its own.")
@@ -461,7 +463,7 @@ class Gallery:
         class_names: Sequence[str] | None = None,
         *,
         risk: float,
-        groups: Sequence[Any] | None = None,
+        groups: Sequence[Any] | np.ndarray | None = None,
         **options: Any,
     ) -> Certificate:
         """Certify that at most `risk` of the answers given is wrong; kept with the gallery, until that changes.
@@ -497,7 +499,7 @@ class Gallery:
         images: Any = None,
         class_names: Sequence[str] | None = None,
         *,
-        groups: Sequence[Any] | None = None,
+        groups: Sequence[Any] | np.ndarray | None = None,
         **options: Any,
     ) -> Callable[[float], Certificate]:
         """Return a function that certifies any risk, from one search of the calibration images; nothing is kept.
@@ -585,8 +587,8 @@ class Gallery:
         return target
 
 
-def directions(vectors: Any) -> np.ndarray:
-    """Return vectors (N, M) of any number type as unit rows in float32.
+def directions(vectors: Any, *, overwrite: bool = False) -> np.ndarray:
+    """Return vectors (N, M) of any number type as unit rows in float32, with `overwrite` where they lie if they can.
 
     Raises:
         ServingError: no matrix, or a row that is zero or not finite.
@@ -594,8 +596,8 @@ def directions(vectors: Any) -> np.ndarray:
     rows = np.asarray(vectors)
     if rows.ndim != 2 or rows.dtype.kind not in "fiu":
         raise ServingError(f"vectors are {rows.dtype} of shape {rows.shape}; expected (N, M) numbers, a row per image.")
-    rows = rows.astype(np.float32)
-    length = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))[:, None]
+    rows = rows.astype(np.float32, copy=not (overwrite and rows.flags.writeable))
+    length = row_norms(rows)[:, None]
     sound = (np.isfinite(length) & (length > 0))[:, 0]
     if not sound.all():
         raise ServingError(f"row {int(np.argmin(sound))} of the vectors is zero or not finite; leave it out.")
@@ -603,7 +605,7 @@ def directions(vectors: Any) -> np.ndarray:
     return rows
 
 
-def _as_many(groups: Sequence[Any], count: int) -> np.ndarray:
+def _as_many(groups: Sequence[Any] | np.ndarray, count: int) -> np.ndarray:
     """Return the groups as an array, if there is one for each of `count` images."""
     if len(groups) != count:
         raise CertificateError(f"{len(groups)} groups for {count} calibration images; give one each.")

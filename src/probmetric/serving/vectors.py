@@ -280,8 +280,12 @@ def gallery_folder(file: Path) -> Path:
 
 
 def gallery_of(vectors: Vectors) -> Gallery:
-    """Return the gallery of a file: the stored one, with its certificates, where it holds the same vectors."""
-    gallery = Gallery.from_vectors(vectors.rows, vectors.labels, vectors.names)
+    """Return the gallery of a file: the stored one, with its certificates, where it holds the same vectors.
+
+    The rows of `vectors` are divided by their norms where they lie: many would not be held twice.
+    """
+    rows, gallery = directions(vectors.rows, overwrite=True), Gallery()
+    gallery.take(rows, np.zeros(len(rows), dtype=np.float32), vectors.names, vectors.labels)
     folder = gallery_folder(vectors.file)
     if present(folder / INDEX):
         stored = Gallery.open(folder)

@@ -173,8 +173,9 @@ def _retrieval(contents: Contents) -> str:
     if mean.shape[1] <= LARGEST_WHITENED:
         whitened, queries = _whitened(mean), np.sort(np.random.default_rng(0).permutation(len(mean))[:ASKED])
         if retrieval:
-            options = {"gallery": whitened, "gallery_labels": labels, "self_index": queries}
-            values = retrieval_metrics(whitened[queries], labels[queries], **options, ks=(1,))
+            values = retrieval_metrics(
+                whitened[queries], labels[queries], gallery=whitened, gallery_labels=labels, self_index=queries, ks=(1,)
+            )
             rows.append(["whitened", values["recall_at_1"], values["map_at_r"]])
         else:
             found = search(whitened[queries], whitened, self_index=queries).rows[:, 0]

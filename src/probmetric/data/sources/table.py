@@ -214,7 +214,7 @@ def _of_parquet(file: Path, vectors: bool) -> Columns:
 
     with (
         refusing(f"{file} cannot be read", "write it again", OSError, pa.ArrowException),
-        pq.ParquetFile(file) as parts,
+        pq.ParquetFile(file, memory_map=True, pre_buffer=False) as parts,
     ):
         lists = [field.name for field in parts.schema_arrow if pa.types.is_nested(field.type)]
         table = parts.read([name for name in parts.schema_arrow.names if name not in lists])
