@@ -223,6 +223,11 @@ def _declare_certificates(add: Add) -> None:
     command.add_argument("--score", default="", help="what decides (default: P(right))")
     _add_columns(command)
     _add_plugin(command)
+    command = add("migrate", "vectors:migrate_gallery", "map a gallery's vectors to the space of a new model")
+    command.add_argument("old", type=Path, help="file of vectors by the old model, with the columns path and label")
+    command.add_argument("new", type=Path, help="file of some of the same images' vectors by the new model")
+    command.add_argument("--output", type=Path, required=True, help="Parquet file of vectors to write")
+    command.add_argument("--label", default="", help="column of the classes (default: label)")
     command = add("try", "vectors:try_letters", "ask bundled vectors of letters: a certified answer and a withheld one")
     command.add_argument("--risk", type=float, default=0.1, help="share of wrong answers allowed (default: 0.1)")
     command = add(

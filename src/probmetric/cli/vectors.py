@@ -15,6 +15,7 @@ from probmetric.errors import ServingError, harmless
 from probmetric.io.folders import check_new_file
 from probmetric.serving.gallery import Gallery
 from probmetric.serving.gallery_files import INDEX
+from probmetric.serving.migration import migrate, write_migrated
 from probmetric.serving.search import as_csv, as_text
 from probmetric.serving.vectors import (
     calibrating,
@@ -114,6 +115,23 @@ def report(options: argparse.Namespace) -> None:
             bar.update()
 
         print(write_page(gallery, output, file.stem, step, queries))
+
+
+def migrate_gallery(options: argparse.Namespace) -> None:
+    """Map the vectors of an old model to the space of a new one; the result has no certificate yet."""
+    check_new_file(options.output, lambda _: False)
+    old, new = read_vectors(options.old, label=options.label), read_vectors(options.new)
+    migrated = migrate(old, new)
+    write_migrated(old, migrated, options.output)
+    held = int(migrated.calibrates.sum())
+    print(
+        harmless(
+            f"{options.output}: {len(old)} rows by {migrated.kind}. Of {held} images that the map has not seen, mapped "
+            f"and new vectors have a cosine of {migrated.cosine:.3f}; asked among the other pairs, recall@1 is "
+            f"{migrated.recall_mapped:.3f} by mapped vectors and {migrated.recall:.3f} by new ones. Certify it before "
+            f"use, with these {held}: probmetric certify {options.output} --risk 0.05"
+        )
+    )
 
 
 def try_letters(options: argparse.Namespace) -> None:
