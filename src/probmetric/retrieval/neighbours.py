@@ -28,7 +28,7 @@ Floats = NDArray[np.float32]
 SPARE = 4
 STORED = (np.dtype(np.float16), np.dtype(np.int8))
 BLOCK_ROWS = 16_384
-CELLS = 1 << 23
+CELLS = 1 << 22
 LONGEST_LIST = 64
 
 
