@@ -1,4 +1,4 @@
-"""What an uncertainty is worth: verdicts on three questions, what is free beside it, and certificates.
+"""What an uncertainty is worth: verdicts on three questions, and what is free beside it.
 
 An uncertainty is asked three questions, each answered `yes`, `no`, `undecided`, or not at all where nothing was
 measured:
@@ -18,25 +18,20 @@ nothing. These are measurements on the test images of the experiment, no guarant
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
-from urllib.parse import quote
 
-from probmetric.io import content_digest, present
 from probmetric.metrics import label
 from probmetric.reporting.answers import NAMED, is_floor
 from probmetric.reporting.comparison import Cell, summarise
 from probmetric.reporting.words import group_title, listed
-from probmetric.trust.certificates import Certificate
 from probmetric.trust.scores import free_scores, list_scores
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
     from probmetric.reporting.results import Series
-    from probmetric.runs.folder import RunFolder
 
 Question = Literal["errors", "strangers", "probability", "difficulty"]
 Verdict = Literal["yes", "no", "undecided"]
@@ -333,36 +328,3 @@ def added(means: Means) -> str:
         return ""
     value, low, high = (means[f"trust/{name}"] for name in ("added", "added_low", "added_high"))
     return f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"
-
-
-@dataclass(frozen=True)
-class Held:
-    """A run's certificate in words, and its page, relative to the report."""
-
-    seed: int
-    text: str
-    page: str
-
-
-def certificates(context: ReportContext) -> dict[str, dict[str, list[Held]]]:
-    """Title of the dataset -> label of the method -> certificates of its runs, by seed."""
-    held: dict[str, dict[str, list[Held]]] = {}
-    for run in sorted(context.runs, key=lambda run: run.key):
-        if present(run.certificate_file):
-            methods = held.setdefault(group_title(run.key.data), {})
-            page = quote(os.path.relpath(run.certificate_page, context.folder), safe="/+=")
-            methods.setdefault(context.label(run.key.variant), []).append(Held(run.key.seed, _words(run), page))
-    return held
-
-
-def _words(run: RunFolder) -> str:
-    certificate = Certificate.load(run.certificate_file)
-    if certificate.gallery != content_digest(run.embeddings_file("test")):
-        return "of embeddings that are no more; certify again"
-    wanted = f"{100 * certificate.risk:g} % of the answers given are wrong"
-    if certificate.threshold is None:
-        return f"nothing was certified: more than {wanted} at every doubt, or too few images to tell"
-    return (
-        f"at most {wanted}, with confidence {100 * certificate.confidence:g} %; {100 * certificate.coverage:.0f} % of "
-        f"the queries are answered, by {certificate.score.replace('_', ' ')}; valid for {certificate.valid_for}"
-    )

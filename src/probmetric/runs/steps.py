@@ -139,9 +139,10 @@ def embed(plan: RunPlan, *, threads: int = 1, place: Place = ALONE) -> None:
 
 
 def evaluate(plan: RunPlan) -> None:
-    """Measure the run's embeddings; write metrics, curves and the run's full record."""
+    """Measure the run's embeddings; write metrics, curves, the record, and a certificate where there can be one."""
     from probmetric.runs.evaluate import ImageFacts, evaluate_run, run_answers, training_metrics
     from probmetric.trust.answers import p_right_of
+    from probmetric.trust.certificates import CONFIDENCE, RISK, CertificateError
 
     run, settings, folder = plan.run, plan.run.settings, RunFolder.named(plan.run.name)
     with _recorded(plan, "evaluate"):
@@ -159,6 +160,11 @@ def evaluate(plan: RunPlan) -> None:
             {where: each.tensors() for where, each in answers.items()},
             {"p_right": json.dumps(fitted.plain())} if fitted else {},
         )
+        for file in (folder.certificate_file, folder.certificate_page):
+            file.unlink(missing_ok=True)
+        with contextlib.suppress(CertificateError):  # too few images, or all answers right or wrong
+            if "test" in answers:
+                certify(run.name, risk=RISK, confidence=CONFIDENCE)
         folder.write_evaluation(metrics, curves, _full_record(run, plan.plugins))
 
 
