@@ -42,7 +42,7 @@ class Promise:
         if not made:
             return None
         answered, wrong = (100 * fmean(getattr(c, name) / c.queries for c in made) for name in ("answered", "errors"))
-        return cls(answered, wrong, made[0].risk, made[0].confidence)
+        return cls(answered, wrong, max(c.risk for c in made), min(c.confidence for c in made))
 
     @property
     def numbers(self) -> str:

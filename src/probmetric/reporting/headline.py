@@ -53,7 +53,7 @@ def _lead(best: Promise | None, alone: Promise | None) -> str:
     if best is None:
         return ""
     if not best.answered:
-        return f"Of 100 questions none is answered: more than {100 * best.risk:g} % of the answers would be wrong."
+        return f"Of 100 questions none can be answered: more than {100 * best.risk:g} % of the answers may be wrong."
     beside = f" Frozen features alone: {alone.answered:.0f} and {alone.wrong:.0f}." if alone else ""
     return f"Of 100 questions {best.numbers}.{beside}"
 
@@ -62,7 +62,7 @@ def _held(promise: Promise | None) -> str:
     if promise is None:
         return "No certificate: too few test images, or all answers right or wrong. Nothing is promised for new images."
     if not promise.answered:
-        return f"With more test images or a better model, {100 * promise.risk:g} % could be promised."
+        return "More test images, or a better model, would be needed to promise something."
     return (
         f"Promised for new questions like the test images: at most {100 * promise.risk:g} % of the answers given are "
         f"wrong, with confidence {100 * promise.confidence:g} %."
@@ -71,10 +71,7 @@ def _held(promise: Promise | None) -> str:
 
 def _step(context: ReportContext, answer: Answer, baseline: str | None) -> str:
     """Say which method paid, by how much over the frozen features."""
-    if baseline is None:
-        return f"No frozen baseline was run; add the method {HOW_TO_ADD_FROZEN}."
-    name = label(context.metrics[0])
-    others = [variant for variant in by_group(context)[answer.data] if variant != baseline]
+    others = [variant for variant in by_group(context).get(answer.data, {}) if variant != baseline]
     if answer.method == baseline:
-        return f"Frozen features are the best you have ({name})." if others else ""
+        return "Frozen features are the best you have: no training paid here." if others else ""
     return ""

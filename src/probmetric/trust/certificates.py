@@ -53,7 +53,7 @@ Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Unit = Literal["query", "group"]
 
-RISK, CONFIDENCE = 0.05, 0.9  # of the certificate that comes with every run; `probmetric certificate` makes others
+RISKS, CONFIDENCE = (0.2, 0.1, 0.05), 0.9  # of the certificate of every run; `probmetric certificate` makes others
 PILOT, PILOT_OF_GROUPS = 10, 5
 THRESHOLDS = 100
 STARTS, TRIALS = 20, 60

@@ -14,7 +14,6 @@ from probmetric.metrics.selective import accuracy_by_coverage
 from probmetric.reporting.certified import certificate_of
 from probmetric.reporting.figures import _data, _lines, _style, register
 from probmetric.reporting.words import group_title
-from probmetric.trust.certificates import CONFIDENCE, RISK
 from probmetric.trust.deployed import certified_doubt
 
 if TYPE_CHECKING:
@@ -64,9 +63,8 @@ def risk_coverage(context: ReportContext) -> _style.Drawing:
     words = _style.Words(
         "Wrong answers against the share of questions answered",
         "Test images as questions, the surest answered first, by the doubt that the method's certificate decides by "
-        "(else by the disagreement of the nearest images); mean over seeds. Dot: where the certificates stop, "
-        f"promising at most {100 * RISK:g} % wrong answers (dotted line) with confidence {100 * CONFIDENCE:g} %. A "
-        "line that starts low and rises late is good.",
+        "(else by the disagreement of the nearest images); mean over seeds. Dot: where the certificates stop. A line "
+        "that starts low and rises late is good.",
         "no run of this experiment has a match record.",
     )
     curves = _data.collect(context, _risk_curve)
@@ -75,7 +73,6 @@ def risk_coverage(context: ReportContext) -> _style.Drawing:
     stops = _data.collect(context, _stop)
 
     def axes(axis: Axes) -> None:
-        axis.axhline(RISK, color="#888888", linestyle=":", linewidth=1)
         axis.set(xlim=(0, 1), ylim=(0, None), xlabel="share of questions answered", ylabel="share of wrong answers")
 
     figure = _lines.line_panels(
