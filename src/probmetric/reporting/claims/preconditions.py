@@ -71,7 +71,7 @@ def _converged(context: ReportContext, data: str, variants: Sequence[str]) -> st
 def _gain_of_longer(context: ReportContext, data: str, variant: str) -> str:
     """What longer training of the same method gained over `variant`; empty if it gained at most 1 % or was not run."""
     best, epochs = _best_validation(context, data, variant)
-    trained = {run.key.variant: _but_for_length(run.key) for run in context.runs if run.key.data == data}
+    trained = {run.key.variant: _but_for_length(run.key) for run in context.runs if run.key.group == data}
     for other in (other for other in trained if trained[other] == trained.get(variant)):
         later, more = _best_validation(context, data, other)
         if more > epochs and (seeds := best.keys() & later.keys()):
@@ -141,7 +141,7 @@ def _resnet50(context: ReportContext, data: str, variants: Sequence[str]) -> str
 
 
 def _runs(context: ReportContext, data: str, variants: Sequence[str]) -> list[RunFolder]:
-    return [run for run in context.runs if run.key.data == data and run.key.variant in variants]
+    return [run for run in context.runs if run.key.group == data and run.key.variant in variants]
 
 
 _CHECKS: dict[str, Callable[[ReportContext, str, Sequence[str]], str]] = {

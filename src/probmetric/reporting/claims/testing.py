@@ -41,7 +41,7 @@ def evaluate_claims(context: ReportContext, claims: Iterable[Claim]) -> list[Fin
     dataset stands for it (the longest training of several), or the one without; where a version with settings chosen by
     a search was run, that one.
     """
-    common = {data: usual(key for key in context.expected if key.data == data) for data in context.data}
+    common = {data: usual(key for key in context.expected if key.group == data) for data in context.data}
     findings: list[Finding] = []
     for claim in claims:
         tested = [
