@@ -17,7 +17,7 @@ import pandas as pd
 
 from probmetric.metrics import direction, heading
 from probmetric.reporting.comparison import Cell, compare, other_lengths
-from probmetric.reporting.words import group_title
+from probmetric.reporting.words import group_title, plus_minus
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
@@ -109,8 +109,7 @@ def groups(table: pd.DataFrame) -> Iterator[tuple[str, list[list[Any]]]]:
 
 def number(cell: Any) -> str:
     """Return `0.712 ± 0.004`, with the digits of the metric; no half-width with a single seed."""
-    half_width = "" if pd.isna(cell.ci95_half_width) else f" ± {cell.ci95_half_width:.{cell.digits}f}"
-    return f"{cell.mean:.{cell.digits}f}{half_width}"
+    return f"{cell.mean:.{cell.digits}f}{plus_minus(cell.ci95_half_width, cell.digits)}"
 
 
 def missed(cell: Any) -> str:
