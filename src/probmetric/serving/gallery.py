@@ -53,11 +53,11 @@ class Embedder(Protocol):
         ...
 
     def embedded(self, images: Sequence[Any], *, on_error: OnError = "raise") -> Any:
-        """Embeddings, as of `Model.embedded`."""
+        """Return embeddings, as `Model.embedded` does."""
         ...
 
     def looks(self, images: Sequence[Any]) -> np.ndarray:
-        """Pixel statistics, as of `Model.looks`."""
+        """Return pixel statistics, as from `Model.looks`."""
         ...
 
 
@@ -71,7 +71,7 @@ class Gallery:
     """
 
     def __init__(self, content: Content | None = None) -> None:
-        """A gallery of `content`, by default empty."""
+        """Make a gallery of `content`, by default empty."""
         self.folder: Path | None = None
         self.certificates: list[Certificate] = []
         self.problems: list[tuple[str, str]] = []
@@ -391,7 +391,7 @@ class Gallery:
         return answers(self, Queries(called, record, looks), k, Rules(risk, **rules))
 
     def unlike(self, looks: np.ndarray) -> list[str]:
-        """Why each image with these `looks` (Q, L) is a stranger to the gallery, "" where it is not; [] if unknown."""
+        """Say why each image with these `looks` (Q, L) is a stranger to the gallery, "" if it is not; [] if unknown."""
         seen = self._content.looks
         if self._world is None:
             self._world = (World.of(some(seen[np.isfinite(seen).all(axis=1)])),)
@@ -478,7 +478,7 @@ class Gallery:
     def _calibration(
         self, model: Embedder | None, images: Any, class_names: Sequence[str] | None
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Embeddings and classes (Q,) of calibration images, numbered as the gallery's; -1 for a class of none."""
+        """Embed calibration images and number their classes (Q,) as the gallery's; -1 for a class of none."""
         numbers = dict(zip(self.class_names, self.labels, strict=True))
         if model is None and self.model:
             raise ServingError("name the gallery's model to certify with images: certify(model, images, risk=...).")

@@ -65,7 +65,7 @@ class Content:
 
     @classmethod
     def empty(cls, model: str = "") -> Content:
-        """No images."""
+        """Return a content without images."""
         none = np.empty((0, 0), dtype=np.float32)
         return cls(model, none, none[:, :0].reshape(0), none, [], [])
 
@@ -77,7 +77,7 @@ class Content:
 
 
 def digest_of_content(content: Content) -> str:
-    """SHA-256 of model, names, classes and arrays: what a certificate for a gallery is about."""
+    """Return the SHA-256 of model, names, classes and arrays: what a certificate for a gallery is about."""
     names = digest_of([content.model, content.mean.shape, content.looks.shape, content.paths, content.class_names])
     digest = hashlib.sha256(names.encode())
     for array in content.tensors.values():
@@ -138,7 +138,7 @@ def content_on_disk(folder: Path) -> str:
 
 
 def _index_of(folder: Path, digest: str) -> dict[str, Any] | None:
-    """Values of gallery.json where the files beside it hold this content already."""
+    """Return the values of gallery.json where the files beside it hold this content already."""
     try:
         index = _read_index(folder)
     except FileError:
@@ -148,13 +148,13 @@ def _index_of(folder: Path, digest: str) -> dict[str, Any] | None:
 
 
 def _number(name: str) -> int:
-    """The number in the name of a file of vectors or images; 0 of another file."""
+    """Return the number in the name of a file of vectors or images; 0 of another file."""
     match = _VECTORS.fullmatch(name) or _IMAGES.fullmatch(name)
     return int(match[1]) if match else 0
 
 
 def _read_index(folder: Path) -> dict[str, Any]:
-    """The checked values of gallery.json: a file name that leads elsewhere is refused."""
+    """Return the checked values of gallery.json: a file name that leads elsewhere is refused."""
     path = folder / INDEX
     if not present(path):
         raise FileError(f"{folder} is no gallery (it has no {INDEX}); make one with `probmetric index`.")
@@ -192,7 +192,7 @@ def _read_content(folder: Path, index: dict[str, Any]) -> Content:
 
 
 def _open_tensors(path: Path, rows: int, dim: int) -> dict[str, np.ndarray]:
-    """Tensors of the file of vectors; `mean` is a map of the file."""
+    """Return the tensors of the file of vectors; `mean` is a map of the file."""
     from safetensors import SafetensorError, safe_open
 
     check_readable(path)
@@ -213,7 +213,7 @@ def _open_tensors(path: Path, rows: int, dim: int) -> dict[str, np.ndarray]:
 
 
 def _mapped(path: Path, rows: int, dim: int) -> np.ndarray:
-    """The tensor `mean` (rows, dim) as a map of the file."""
+    """Map the tensor `mean` (rows, dim) into memory from the file."""
     if not rows * dim:
         return np.empty((rows, dim), dtype=np.float32)
     try:
@@ -248,7 +248,7 @@ def _write_names(path: Path, content: Content) -> None:
 
 
 def _read_names(path: Path) -> tuple[list[str], list[str]]:
-    """Paths and classes of the images."""
+    """Return paths and classes of the images."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
