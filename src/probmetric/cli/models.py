@@ -63,9 +63,7 @@ def index(options: argparse.Namespace) -> None:
         removed = gallery.remove(options.remove) if options.remove else 0
         if model is not None:
             for place in options.images:
-                items = _items(place, options.splits)
-                names = {"paths": items.paths, "class_names": items.class_names}
-                added += gallery.add(model, items.images, **names, on_error=options.on_error)
+                added += gallery.add(model, _items(place, options.splits), on_error=options.on_error)
                 problems += gallery.problems
         if gallery.labelled and len(gallery) <= LEARNT:
             _ = gallery.trust
