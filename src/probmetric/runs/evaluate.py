@@ -353,14 +353,14 @@ def evaluate_ood(test: Embeddings, ood: Embeddings, answers: Mapping[str, Answer
     """
     sets = ood_rows(ood)
     results = Results(ByUnit(facts.unit), facts.units(test))
-    known = Images.of(test["uncertainty"], results.units)
+    tested = Images.of(test["uncertainty"], results.units)
     strangers = Images(ood["uncertainty"].astype(np.float64), -1 - np.arange(len(ood["uncertainty"])))
     for name, rows in sets.items():
         doubt = ood["uncertainty"][rows]
         results.add(f"ood/{name}", ood_metrics(test["uncertainty"], doubt))
         rates = roc_curve(test["uncertainty"], doubt, points=CURVE_POINTS)
         results.curves[f"roc/{name}"] = {key: values.tolist() for key, values in rates.items()}
-        results.by_unit.add_auroc(f"ood/{name}/auroc", known, Images(strangers.values[rows], strangers.units[rows]))
+        results.by_unit.add_auroc(f"ood/{name}/auroc", tested, Images(strangers.values[rows], strangers.units[rows]))
         if "test" in answers and f"ood/{name}" in answers:
             results.add(f"ood/{name}", stranger_aurocs(answers["test"], answers[f"ood/{name}"]))
     if sets:

@@ -58,10 +58,10 @@ def _clean_labels(context: ReportContext, data: str, variants: Sequence[str]) ->
 def _converged(context: ReportContext, data: str, variants: Sequence[str]) -> str:
     for variant in variants:
         gains = [late_gain(context.trained_by(run).history) for run in _runs(context, data, [variant])]
-        known = [gain for gain in gains if gain is not None]
-        if len(known) < len(gains) or (known and fmean(known) > GAIN):
+        measured = [gain for gain in gains if gain is not None]
+        if len(measured) < len(gains) or (measured and fmean(measured) > GAIN):
             return f"{context.label(variant)} had not converged"
-        if known and min(known) < -FALL:
+        if measured and min(measured) < -FALL:
             return f"the training of {context.label(variant)} fell apart"
         if gained := _gain_of_longer(context, data, variant):
             return f"{context.label(variant)} had not converged: {gained}"
