@@ -29,12 +29,17 @@ Split = Literal["by_class", "by_image", "by_group"]
 OnError = Literal["raise", "skip"]
 CLOSED_SETS = ("by_image", "by_group")
 Columns = dict[str, np.ndarray]
+
 ROLES = ("query", "gallery")
 JUNK = "-1"
 SEARCHED = "images of the splits query and gallery are test images: queries are asked in the gallery"
 SAME_GROUP = "gallery images of a query's class and group are neither right nor wrong for it"
 LEAST_ASKED = 50  # images: each is two points of recall@1
 _PURPOSE = {"val": "choosing epochs and settings by retrieval", "test": "comparing methods by retrieval"}
+
+
+class SplitError(DataError):
+    """The splits that data name are of another kind than the option `split` says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +143,7 @@ class OwnData(Source):
         if wrong:
             place, other = ("in train/ and in test/", "by_image") if by_class else ("in test/ only", "by_class")
             shown = ", ".join(classes[wrong[:3]])
-            raise DataError(f"{where}: {len(wrong)} class(es) are {place} ({shown}); move them, or set split: {other}.")
+            raise SplitError(f"{where}: {len(wrong)} class(es) are {place} ({shown}); move them, or set split: {other}.")
 
     def _held_out(
         self,
