@@ -158,8 +158,21 @@ def test_whole_numbers_of_more_than_8_bits_are_neither_black_nor_saturated(value
 
 def test_a_colour_key_of_16_bits_is_laid_on_white_and_lab_becomes_grey():
     data = whole(np.array([[0, 30000]], np.uint16), "PNG", transparency=0)
-    if "transparency" in Image.open(io.BytesIO(data)).info:
-        assert decode(data, "x.png", mode="L").pixels[0, :, 0].tolist() == [255, 117]
+    assert decode(data, "x.png", mode="L").pixels[0, :, 0].tolist() == [255, 117]
     lab = io.BytesIO()
     Image.new("RGB", (9, 9), (200, 200, 200)).convert("LAB").save(lab, "TIFF")
     assert decode(lab.getvalue(), "x.tif", mode="L").pixels[0, 0, 0] == pytest.approx(200, abs=2)
+
+
+def test_photographs_of_telephones_are_read_and_damaged_ones_are_said_to_be(tmp_path):
+    heif = pytest.importorskip("pillow_heif", reason="pillow-heif, which reads HEIC, is not installed")
+    heif.register_heif_opener()
+    tiles = np.random.default_rng(0).integers(0, 256, (4, 5, 3), dtype=np.uint8)
+    pixels = np.kron(tiles, np.ones((16, 16, 1), dtype=np.uint8))
+    Image.fromarray(pixels).save(tmp_path / "a.heic", quality=90)
+    assert np.abs(decode_file(tmp_path / "a.heic").pixels - pixels.astype(int)).mean() < 2
+    whole_file = (tmp_path / "a.heic").read_bytes()
+    for length in (10, len(whole_file) // 2, len(whole_file) - 9):
+        (tmp_path / "cut.heic").write_bytes(whole_file[:length])
+        with pytest.raises(DataError, match="is no image|truncated or damaged"):
+            decode_file(tmp_path / "cut.heic")
