@@ -143,7 +143,9 @@ class OwnData(Source):
         if wrong:
             place, other = ("in train/ and in test/", "by_image") if by_class else ("in test/ only", "by_class")
             shown = ", ".join(classes[wrong[:3]])
-            raise SplitError(f"{where}: {len(wrong)} class(es) are {place} ({shown}); move them, or set split: {other}.")
+            raise SplitError(
+                f"{where}: {len(wrong)} class(es) are {place} ({shown}); move them, or set split: {other}."
+            )
 
     def _held_out(
         self,
