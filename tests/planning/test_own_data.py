@@ -232,5 +232,5 @@ def test_a_folder_that_names_its_splits_needs_no_word_about_their_kind(project, 
         shutil.rmtree(project / "side")
     assert cli.main(["init", "photos", "--name", "shop"]) == 0
     assert "split by_class" in capsys.readouterr().out
-    assert cli.main(["init", "photos", "--name", "other", "--split", "by_image"]) == 1
+    assert cli.main(["init", "photos", "--name", "other", "--split", "by_image"]) == 2
     assert "set split: by_class" in capsys.readouterr().err

@@ -1,7 +1,7 @@
 """`probmetric init` in an empty folder: the workflow's own files, from the wheel or from the checkout.
 
-Such a project has no dvc.yaml, whose stages name files of the checkout: its data is prepared without DVC. Its conda file
-names this version of the package instead of the checkout and its locked requirements.
+Such a project has no dvc.yaml, whose stages name files of the checkout: its data is prepared without DVC. Its conda
+file names this version of the package instead of the checkout and its locked requirements.
 """
 
 from __future__ import annotations
