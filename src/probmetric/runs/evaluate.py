@@ -126,7 +126,7 @@ class ImageFacts:
 
 
 def _unit(protocol: str, columns: Sequence[str]) -> Unit:
-    """What is drawn, by a dataset's protocol and the columns of its manifest."""
+    """Return the unit that is drawn, by a dataset's protocol and the columns of its manifest."""
     if set(COLUMNS) <= set(columns):
         return "walk" if SEQUENCE in columns else "image"
     return "image" if protocol == "closed_set" else "class"
@@ -142,11 +142,11 @@ class Results:
     curves: Curves = field(default_factory=dict)
 
     def add(self, group: str, values: Mapping[str, float]) -> None:
-        """Metrics `<group>/<name>`."""
+        """Add metrics `<group>/<name>`."""
         self.metrics |= {f"{group}/{name}": value for name, value in values.items()}
 
     def add_diagram(self, name: str, diagram: Reliability) -> None:
-        """A reliability diagram as a curve."""
+        """Add a reliability diagram as a curve."""
         self.curves[name] = {part: getattr(diagram, part).tolist() for part in ("confidence", "accuracy", "count")}
 
     def merge(self, other: Results) -> None:
@@ -205,7 +205,7 @@ def evaluate_run(
 
 
 def _trusted(test: Embeddings, settings: Evaluation, answers: Mapping[str, Answers], facts: ImageFacts) -> Results:
-    """The test split, and how far its answers can be trusted."""
+    """Measure the test split, and how far its answers can be trusted."""
     results = answer_metrics(test, settings, answers.get("test"), facts)
     if settings.clustering:
         results.add("clustering", clustering_metrics(test["mean"], test["label"], seed=settings.seed))
@@ -250,7 +250,7 @@ def _severities(
 def _other_splits(
     results: Results, run: RunFolder, places: Places | None, settings: Evaluation, answers: Answers | None
 ) -> None:
-    """Retrieval of the validation split and with the last weights; sparsification of the validation split."""
+    """Add retrieval of the validation split and with the last weights, and sparsification of the validation split."""
     others: tuple[Split, ...] = ("val", "last")
     for split in others:
         if present(run.embeddings_file(split)):
@@ -263,7 +263,7 @@ def _other_splits(
 def _retrieval(
     split: Embeddings, places: Places | None, settings: Evaluation, answers: Answers | None
 ) -> dict[str, float]:
-    """Retrieval metrics of a split other than test."""
+    """Return retrieval metrics of a split other than test."""
     if places is None:
         return summarize(per_query(split, settings.ks, answers))
     values, _, _ = place_retrieval(split["mean"], places.of(split["index"]), ks=settings.ks)
@@ -273,7 +273,7 @@ def _retrieval(
 def _selection(
     val: Embeddings, places: Places | None, settings: Evaluation, answers: Answers | None
 ) -> dict[str, float]:
-    """Selective metrics of the validation split."""
+    """Return selective metrics of the validation split."""
     if places is not None:
         values, _ = place_metrics(val["mean"], val["uncertainty"], places.of(val["index"]), ks=settings.ks)
         group = "sparsification/"
@@ -375,7 +375,7 @@ def evaluate_ood(test: Embeddings, ood: Embeddings, answers: Mapping[str, Answer
 
 
 def per_query(split: Embeddings, ks: tuple[int, ...], answers: Answers | None) -> PerQuery:
-    """Retrieval metrics of each image of a split, read from its answers where these have all cutoffs."""
+    """Return retrieval metrics of each image of a split, read from its answers where these have all cutoffs."""
     listed = {} if answers is None else answers.retrieval
     names = [*metric_names(ks), "positives"]
     if all(name in listed for name in names):
@@ -386,7 +386,7 @@ def per_query(split: Embeddings, ks: tuple[int, ...], answers: Answers | None) -
 def selective(
     split: Embeddings, queries: PerQuery, answers: Answers
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Selective metrics with the query's own uncertainty, and AUSC with the mean of query's and neighbour's (003).
+    """Return selective metrics by the query's uncertainty, and AUSC by the mean of query's and neighbour's (003).
 
     Returns:
         Metrics, and the sparsification curve by the query's own uncertainty.
@@ -404,7 +404,7 @@ def selective(
 
 
 def _other_spaces(results: Results, test: Embeddings, settings: Evaluation) -> None:
-    """Recall, R-precision and MAP@R by Euclidean and, for a hyperbolic loss, Poincare distance.
+    """Add recall, R-precision and MAP@R by Euclidean and, for a hyperbolic loss, Poincare distance.
 
     Both need the norm of the raw embedding, which is the concentration under uncertainty "norm". On the unit ball the
     embedding z has radius tanh(sqrt(c) |z|); scaling the ball changes no rank.
@@ -423,7 +423,7 @@ def _other_spaces(results: Results, test: Embeddings, settings: Evaluation) -> N
 
 
 def _sampled(results: Results, test: Embeddings, settings: Evaluation) -> None:
-    """Calibration of the votes of an image's samples, and retrieval by single samples."""
+    """Add the calibration of the votes of an image's samples, and retrieval by single samples."""
     confidence, correct = retrieval_votes(test["samples"], test["label"])
     calibration, votes = vote_reliability(confidence, correct)
     results.add("calibration", calibration)
@@ -435,7 +435,7 @@ def _sampled(results: Results, test: Embeddings, settings: Evaluation) -> None:
 
 
 def _selective(results: Results, test: Embeddings, queries: PerQuery, answers: Answers) -> None:
-    """Sparsification, and what single units contribute to the metrics of all."""
+    """Add sparsification, and what single units contribute to the metrics of all."""
     metrics, results.curves["sparsification"] = selective(test, queries, answers)
     results.add("sparsification", metrics)
     doubt = Images.of(test["uncertainty"], results.units)
@@ -443,7 +443,7 @@ def _selective(results: Results, test: Embeddings, queries: PerQuery, answers: A
 
 
 def _columns(test: Embeddings) -> NDArray[np.int64] | None:
-    """Column of each image's class in `probabilities`, or None where an image is of no class that has a column.
+    """Return each image's column in `probabilities`, or None where an image is of no class that has a column.
 
     Metadata "classes" (JSON list) names the manifest label of each column; without it column c is label c.
     """
@@ -458,7 +458,7 @@ def _columns(test: Embeddings) -> NDArray[np.int64] | None:
 
 
 def _classification(results: Results, test: Embeddings, columns: NDArray[np.int64], settings: Evaluation) -> None:
-    """Metrics of the class probabilities (`columns`: each image's class), their diagram and errors over the units."""
+    """Add metrics of the class probabilities (`columns`: each image's class), their diagram and their errors."""
     probabilities = test["probabilities"]
     confidence = np.minimum(probabilities.max(axis=1), 1.0)
     correct = probabilities.argmax(axis=1) == columns
