@@ -15,6 +15,7 @@ from probmetric.config import ConfigError, Params, parse
 from probmetric.data.raw import RawFiles
 from probmetric.data.sources import REGISTRY as SOURCES
 from probmetric.data.sources._base import Table
+from probmetric.data.sources._own import SplitError
 from probmetric.io import read_text, read_yaml, write_text
 from probmetric.planning.declared import PARAMS, dataset_names
 from probmetric.planning.experiments import EXPERIMENTS
@@ -112,7 +113,13 @@ def source_of(place: Path) -> str:
 def _read(place: Path, source: str, split: str, options: dict[str, Any]) -> tuple[Table, dict[str, Any]]:
     """Return what the source lists, and its options with the split that suits the number of classes."""
     chosen = {"split": split or "by_image"} | options
-    table = _listed(place, source, chosen)
+    try:
+        table = _listed(place, source, chosen)
+    except SplitError:  # the data name their splits, with other classes in each
+        if split:
+            raise
+        chosen["split"] = "by_class"
+        table = _listed(place, source, chosen)
     better = _suited(table, source, chosen, fixed=bool(split))
     if better != chosen:
         table = _listed(place, source, better)
