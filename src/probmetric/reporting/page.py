@@ -104,10 +104,10 @@ class Contents:
 def selection_caution(run: RunFolder, trained: RunFolder) -> str:
     """Say what speaks against the choice of the weights of `run`, made in `trained`; empty for nothing."""
     values = [row.get("val_metric") for row in trained.history]
-    if not (known := validations(trained.history)):
+    if not (validated := validations(trained.history)):
         return ""
     selected = run.find("training.selected_epoch")
-    latest = max(epoch for epoch, value in enumerate(values) if value == max(known))
+    latest = max(epoch for epoch, value in enumerate(values) if value == max(validated))
     return selection_warning(values, selected if isinstance(selected, int) else latest)
 
 

@@ -84,9 +84,9 @@ def _group(context: ReportContext, data: str) -> Iterator[dict[str, Any]]:
 def _measurement(metric: str, cell: Cell | None, *, finished: bool) -> dict[str, Any]:
     """The columns of one metric of one method."""
     status = "measured" if cell else "not defined" if finished else NOT_RUN
-    known = asdict(cell or Cell(float("nan"), None, 0))
+    numbers = asdict(cell or Cell(float("nan"), None, 0))
     names = {"half_width": "ci95_half_width", "n": "seeds", "state": "against_best", "p_value": "p_holm"}
-    row = {names.get(name, name): value for name, value in known.items()}
+    row = {names.get(name, name): value for name, value in numbers.items()}
     return row | {"metric": metric, "heading": heading(metric), "direction": direction(metric), "status": status}
 
 

@@ -236,7 +236,7 @@ _SENTENCES: Mapping[Verdict | None, str] = {
 
 def _sentences(judged: Trust) -> list[str]:
     answers = {text: judged.answer(question) for question, text in QUESTIONS.items()}
-    named = {answer: [text for text, given in answers.items() if given == answer] for answer in _SENTENCES}
+    named = {answer: [text for text, each in answers.items() if each == answer] for answer in _SENTENCES}
     return [_SENTENCES[answer].format(listed(texts, NAMED)) for answer, texts in named.items() if texts]
 
 

@@ -29,12 +29,12 @@ _LABEL_NOISE = re.compile(r"(?P<kind>noise|uniform|nearest)(?P<rate>[0-9]*\.?[0-
 
 
 def data_name(dataset: str, noise: float) -> str:
-    """Folder name of a prepared dataset or of its noisy variant, `glyphs+noise0.2`."""
+    """Return the folder name of a prepared dataset or of its noisy variant, `glyphs+noise0.2`."""
     return f"{dataset}+noise{noise:g}" if noise else dataset
 
 
 def split_data_name(name: str) -> tuple[str, str]:
-    """Dataset and label noise of a prepared folder's name: `cub-vmf+nearest0.2` -> (`cub-vmf`, `nearest0.2`).
+    """Return dataset and label noise of a prepared folder's name: `cub-vmf+nearest0.2` -> (`cub-vmf`, `nearest0.2`).
 
     Another split of the classes is part of the dataset: `glyphs+split1+noise0.2` -> (`glyphs+split1`, `noise0.2`).
     """
@@ -43,18 +43,18 @@ def split_data_name(name: str) -> tuple[str, str]:
 
 
 def with_split(dataset: str, split: int) -> str:
-    """Name of the dataset whose classes are split in the `split`-th way: `glyphs+split1`; split 0 is its own."""
+    """Return the name of the dataset whose classes are split in the `split`-th way: `glyphs+split1`; split 0 is its own."""
     return f"{dataset}+split{split}" if split else dataset
 
 
 def class_split(name: str) -> int:
-    """Which split of the classes a prepared folder's name tells; 0 is the dataset's own."""
+    """Return which split of the classes a prepared folder's name tells; 0 is the dataset's own."""
     split = _SPLIT.search(name)
     return int(split[1]) if split else 0
 
 
 def without_split(name: str) -> str:
-    """Name of the same data with the dataset's own split: `glyphs+split1+noise0.2` -> `glyphs+noise0.2`."""
+    """Return the name of the same data with the dataset's own split: `glyphs+split1+noise0.2` -> `glyphs+noise0.2`."""
     return _SPLIT.sub("", name)
 
 
@@ -147,15 +147,15 @@ class RunKey:
 
 
 def override_items(overrides: str) -> list[str]:
-    """`["loss.scale=64", "training.epochs=90"]` for what stands after the method in the name of a run."""
+    """Return `["loss.scale=64", "training.epochs=90"]` for what stands after the method in the name of a run."""
     return [item for item in overrides.split("+") if item]
 
 
 def legal_name(text: str) -> str:
-    """`text` with the characters MLflow refuses replaced: `glyphs+noise0.2` -> `glyphs-noise0.2`, `=` -> `:`."""
+    """Return `text` with the characters MLflow refuses replaced: `glyphs+noise0.2` -> `glyphs-noise0.2`, `=` -> `:`."""
     return re.sub(r"[^\w\-. :/]", "-", text.replace("=", ":").replace(",", " "), flags=re.ASCII)
 
 
 def table_of(name: str) -> str:
-    """The file an experiment's name begins with: `pfml/table1` of `pfml/table1+refit` and of `pfml/table1@glyphs`."""
+    """Return the file that an experiment's name begins with: `pfml/table1` of `pfml/table1+refit`."""
     return re.split("[@+]", name, maxsplit=1)[0]

@@ -55,7 +55,7 @@ class Places:
         return cls(columns, walks=np.where(names == "", -1 - np.arange(len(names)), walks))
 
     def of(self, index: NDArray[np.int64]) -> Places:
-        """The same of the manifest rows `index` (n,)."""
+        """Return the places of the manifest rows `index` (n,)."""
         walks = None if self.walks is None else self.walks[index]
         return Places({name: values[index] for name, values in self.columns.items()}, self.radius, walks)
 
@@ -63,7 +63,7 @@ class Places:
 def place_retrieval(
     mean: NDArray[np.floating], places: Places, *, ks: Sequence[int], task: Subtask = "all"
 ) -> tuple[dict[str, Doubles], NDArray[np.int64], NDArray[np.int64]]:
-    """Retrieval metrics of every query.
+    """Return retrieval metrics of every query.
 
     Args:
         mean: unit embeddings (n, M) of queries and database.
@@ -88,7 +88,7 @@ def place_retrieval(
 def place_metrics(
     mean: NDArray[np.floating], uncertainty: NDArray[np.floating], places: Places, *, ks: Sequence[int]
 ) -> tuple[dict[str, float], dict[str, dict[str, list[float]]]]:
-    """Metrics and curves of a split: see the module docstring for arguments' meaning and names."""
+    """Return metrics and curves of a split; arguments and names are explained at the top of this module."""
     values, queries, database = place_retrieval(mean, places, ks=tuple(dict.fromkeys((1, *ks))))
     metrics: dict[str, float] = {}
     curves: dict[str, dict[str, list[float]]] = {}

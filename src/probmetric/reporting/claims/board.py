@@ -84,8 +84,8 @@ class Board:
         count = Counter(line.overall for line in papers)
         parts = [_counted(text, count[name]) for name, text in _SENTENCE.items() if count[name]]
         total = len(papers) + sum(not claim.ours for claim in self.not_run)
-        asked = len(self.lines) - len(papers)
-        more = f" Besides, {asked} question{'' if asked == 1 else 's'} of our own." if asked else ""
+        ours = len(self.lines) - len(papers)
+        more = f" Besides, {ours} question{'' if ours == 1 else 's'} of our own." if ours else ""
         if not parts:
             return f"None of {total} claims of the papers was run here.{more}"
         return f"{len(papers)} of {total} claims of the papers were run here: {', '.join(parts)}.{more}"
@@ -103,11 +103,11 @@ def board(context: ReportContext, findings: Sequence[Finding]) -> Board:
     claims.sort(key=lambda claim: claim.paper != context.name.partition("/")[0])
     lines, not_run = [], []
     for claim in claims:
-        mine = [finding for finding in findings if finding.claim == claim and finding.data]
-        if mine:
-            cells = tuple(tuple(finding for finding in mine if finding.data == data) for data in tested)
-            corrected = [each.corrected or each.verdict for each in mine]
-            lines.append(Line(claim, overall([each.verdict for each in mine]), overall(corrected), cells))
+        tested_here = [finding for finding in findings if finding.claim == claim and finding.data]
+        if tested_here:
+            cells = tuple(tuple(finding for finding in tested_here if finding.data == data) for data in tested)
+            corrected = [each.corrected or each.verdict for each in tested_here]
+            lines.append(Line(claim, overall([each.verdict for each in tested_here]), overall(corrected), cells))
         else:
             not_run.append(claim)
     return Board(tuple(map(group_title, tested)), tuple(lines), tuple(not_run))

@@ -139,13 +139,13 @@ class _Case:
 def _change(after: Series, before: Series) -> Series:
     """Differences seed by seed and unit by unit; of the standard errors none is known."""
     both = after.values.keys() & before.values.keys()
-    known = both & after.contributions.keys() & before.contributions.keys()
-    if known and after.unit_labels != before.unit_labels:
+    with_units = both & after.contributions.keys() & before.contributions.keys()
+    if with_units and after.unit_labels != before.unit_labels:
         raise FileError(
             f"{after.key.run} and {before.key.run} were measured on different units ({len(after.unit_labels)} and "
             f"{len(before.unit_labels)}); prepare both datasets again from the same test split."
         )
-    contributions = {seed: after.contributions[seed] - before.contributions[seed] for seed in known}
+    contributions = {seed: after.contributions[seed] - before.contributions[seed] for seed in with_units}
     values = {seed: after.values[seed] - before.values[seed] for seed in both}
     return replace(after, values=values, contributions=contributions, errors={})
 
