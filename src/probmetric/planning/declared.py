@@ -42,7 +42,7 @@ def dataset_names(params: Params) -> list[str]:
 
 
 def data_source(params: Params, name: str) -> DataSource:
-    """Return source, options and archives' folder of dataset `name`, whatever its split; a registered source needs none.
+    """Return source, options and archives' folder of dataset `name`; a registered source needs no declaration.
 
     Raises:
         FileError: no dataset has that name; names the nearest.

@@ -43,7 +43,7 @@ def split_data_name(name: str) -> tuple[str, str]:
 
 
 def with_split(dataset: str, split: int) -> str:
-    """Return the name of the dataset whose classes are split in the `split`-th way: `glyphs+split1`; split 0 is its own."""
+    """Return the name of a dataset with its `split`-th split of the classes: `glyphs+split1`; 0 is its own."""
     return f"{dataset}+split{split}" if split else dataset
 
 
