@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from probmetric.config.components import (
     BackboneChoice,
@@ -25,6 +25,13 @@ Epochs = Annotated[int, Field(ge=0, le=10**6)]
 Some = Annotated[int, Field(ge=1, le=10**6)]
 
 
+class LearningRates(Strict):
+    """Learning rates of the parts of an encoder; a part without one has `training.learning_rate`."""
+
+    trunk: float | None = Field(None, gt=0, le=1e4)
+    head: float | None = Field(None, gt=0, le=1e4)
+
+
 class Training(Strict):
     """How an encoder is trained."""
 
@@ -37,6 +44,10 @@ class Training(Strict):
     )
     optimizer: Literal["adam", "adamw", "sgd", "rmsprop"] = "adam"
     learning_rate: float = Field(1e-3, gt=0, le=1e4)
+    learning_rates: LearningRates = LearningRates()
+    layer_decay: float | None = Field(
+        None, gt=0, le=1, description="factor on the trunk's learning rate from each layer to the one before it"
+    )
     weight_decay: float = Field(1e-4, ge=0, le=1e4)
     weight_decay_on: Literal["all", "matrices"] = Field("all", description="matrices: not biases, norms and scales")
     momentum: float = Field(0.9, ge=0, lt=1)
@@ -45,6 +56,19 @@ class Training(Strict):
     milestones: tuple[Epochs, ...] = ()
     gamma: float = Field(0.1, gt=0, le=1)
     plateau_patience: Some = Field(15, description="validations without improvement that make a plateau")
+    head_init: Literal["random", "pca", "whitening", "lda"] = Field(
+        "random", description="what the linear head starts from, fitted to the features of the training images"
+    )
+    freeze: Literal["none", "trunk"] = Field("none", description="trunk: only the head and the loss train")
+    train_from: str | None = Field(
+        None, description="first part of the trunk that trains, such as blocks.5; what comes before it stays as it is"
+    )
+    ema: float | None = Field(
+        None, gt=0, lt=1, description="decay of a moving average of the weights, which is what is chosen and written"
+    )
+    gradient_cache: Some | None = Field(
+        None, description="images whose activations are held at once; the gradient is that of the whole batch"
+    )
     warmup_epochs: Epochs = Field(0, description="epochs in which only the new layers and the proxies train")
     patience: Epochs = Field(0, description="validations without improvement before stopping; 0 never stops")
     gradient_clip: float | None = Field(None, gt=0)
@@ -66,6 +90,12 @@ class Training(Strict):
         "map_at_r",
         description="what chooses the epoch on the validation split, the latest of equals; recall_at_1 saturates",
     )
+
+    @model_validator(mode="after")
+    def _frozen_once(self) -> Training:
+        if self.freeze == "trunk" and self.train_from:
+            raise ValueError("freeze: trunk trains the head only, train_from a part of the trunk; give one of the two")
+        return self
 
 
 class Evaluation(Strict):

@@ -37,6 +37,7 @@ from probmetric.data.manifest import DataError, load_columns, verify_digest
 from probmetric.data.store import ImageStore, open_images
 from probmetric.data.views import View, create_view
 from probmetric.data.views._base import Images, RawTensors
+from probmetric.io import sha256_file
 
 BATCH, AHEAD = 256, 4
 LUMA = (0.299, 0.587, 0.114)
@@ -73,11 +74,13 @@ class PreparedImages:
         store: the pixels.
         index: manifest rows (N,).
         labels: manifest labels (N,).
+        digest: SHA-256 that names the dataset; "" where nobody asks.
     """
 
     store: ImageStore
     index: np.ndarray
     labels: np.ndarray
+    digest: str = ""
 
     @classmethod
     def of_split(cls, folder: str | Path, split: str) -> PreparedImages:
@@ -85,7 +88,7 @@ class PreparedImages:
         verify_digest(folder)
         columns = load_columns(folder, ["label", "split"])
         rows = np.flatnonzero(columns["split"] == split)
-        return cls(open_images(folder), rows, columns["label"][rows])
+        return cls(open_images(folder), rows, columns["label"][rows], sha256_file(Path(folder) / "digest"))
 
     def __len__(self) -> int:
         return len(self.index)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from probmetric.io import FileError, read_tensors, sha256_file
-from probmetric.registry import Flag
+from probmetric.registry import Flag, UnknownNameError, nearest
 
 
 class Encoder(nn.Module):
@@ -39,6 +39,7 @@ class Encoder(nn.Module):
         self.pretrained_digest: str | None = None
         self._loaded_names: frozenset[str] = frozenset()
         self._frozen_batch_norm = False
+        self._still: tuple[str, ...] = ()
 
     @classmethod
     def input_statistics(cls, **options: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
@@ -61,16 +62,51 @@ class Encoder(nn.Module):
         return features if self.head is None else self.head(features)
 
     def train(self, mode: bool = True) -> Encoder:
-        """Set training mode; frozen batch normalisation stays on its stored statistics."""
+        """Set training mode; frozen parts and frozen batch normalisation stay in evaluation mode."""
         super().train(mode)
         if mode and self._frozen_batch_norm:
             for module in self.modules():
                 if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
                     module.eval()
+        for name in self._still:
+            self.get_submodule(name).eval()
+        return self
+
+    def hold_still(self) -> None:
+        """Keep the parts of which no parameter wants a gradient now (`requires_grad`) in evaluation mode."""
+        wanting = {
+            name: [parameter.requires_grad for parameter in part.parameters()] for name, part in self.named_modules()
+        }
+        self._still = tuple(name for name, wants in wanting.items() if name and wants and not any(wants))
+        self.train(self.training)
+
+    def freeze_trunk(self, before: str | None = None) -> None:
+        """Stop training all parameters but the head's, or those that are defined before the part `before`.
+
+        Args:
+            before: name of a part as `named_modules` gives it, the beginning left out: `blocks.5`.
+
+        Raises:
+            UnknownNameError: the network has no such part.
+        """
+        trunk = [(name, p) for name, p in self.named_parameters() if not name.startswith("head.")]
+        if before is not None:
+            places = [k for k, (name, _) in enumerate(trunk) if f".{before}." in f".{name}."]
+            if not places:
+                parts = sorted({".".join(name.split(".")[1:3]) for name, _ in trunk})
+                raise UnknownNameError(f"train_from is {before!r}, which the network lacks; {nearest(before, parts)}")
+            trunk = trunk[: places[0]]
+        for _, parameter in trunk:
+            parameter.requires_grad_(False)
+        self.hold_still()
+
+    @property
+    def layered(self) -> nn.Module:
+        """The part whose layers `training.layer_decay` counts."""
         return self
 
     def set_batch_norm(self, policy: Literal["train", "frozen"]) -> None:
-        """`frozen`: normalise by the stored statistics and never update them; scale and shift still train."""
+        """Normalise, if `frozen`, by the stored statistics and never update them; scale and shift still train."""
         self._frozen_batch_norm = policy == "frozen"
         self.train(self.training)
 

@@ -33,6 +33,20 @@ class WrappedNetwork(Encoder):
         return features
 
 
+class HeadOnly(Encoder):
+    """The head of an encoder, which it shares; the input are the encoder's features (B, D)."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.head, self.dim, self.num_features = encoder.head, encoder.dim, encoder.num_features
+        loaded = {id(parameter) for parameter in encoder.pretrained_parameters()}
+        self._loaded_names = frozenset(name for name, each in self.named_parameters() if id(each) in loaded)
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return the features (B, D) as they are."""
+        return images
+
+
 def wrapped(network: nn.Module, width: int, dim: int | None = None) -> Encoder:
     """Return an encoder of `network`, see `WrappedNetwork`; one that is an encoder already stays as it is."""
     return network if isinstance(network, Encoder) else WrappedNetwork(network, width, dim)

@@ -8,7 +8,6 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from probmetric.io import open_tensors, present
-from probmetric.reporting.figures._data import by_group
 from probmetric.runs.folder import RunFolder, flatten
 
 if TYPE_CHECKING:
@@ -49,11 +48,10 @@ def is_frozen(run: RunFolder) -> bool:
 
 def frozen_baselines(context: ReportContext) -> dict[str, str]:
     """Return dataset -> the method that is its frozen baseline, the experiment's first of several; absent for none."""
-    baselines = {}
-    for data, methods in by_group(context).items():
-        frozen = [variant for variant, runs in methods.items() if is_frozen(runs[0])]
-        if frozen:
-            baselines[data] = frozen[0]
+    baselines: dict[str, str] = {}
+    for run in context.runs:
+        if run.key.group not in baselines and is_frozen(run):
+            baselines[run.key.group] = run.key.variant
     return baselines
 
 

@@ -15,14 +15,16 @@ from numpy.typing import NDArray
 
 from probmetric.config import RunSettings
 from probmetric.data import load_columns
-from probmetric.data.images import Eye, PreparedImages, batches
+from probmetric.data.images import BATCH, Eye, PreparedImages, batches
 from probmetric.launch import Place
+from probmetric.models._wrapped import HeadOnly
 from probmetric.runs.folder import RunFolder, Split, Which
-from probmetric.runs.names import RESULTS
+from probmetric.runs.names import FEATURES, RESULTS
 from probmetric.runs.plan import Run
 from probmetric.training.assemble import Assembly, combined, load_encoder
 from probmetric.training.data import TrainingData, training_images, training_view
 from probmetric.training.device import claim_device
+from probmetric.training.features import Features, FeatureStore, keeps_trunk, on_features
 from probmetric.training.forward import represented
 from probmetric.training.processes import ALONE, Processes, joined
 from probmetric.uncertainty import create_uncertainty
@@ -38,6 +40,9 @@ def fit_uncertainty(settings: RunSettings, made: Assembly, device: torch.device)
     folder, training = settings.data_folder, made.settings.training
     images = training_images(folder, training, view=training_view(made.settings, folder))
     data = TrainingData(images, training, seed=settings.seed, device=device)
+    if not create_uncertainty(settings.uncertainty.name, **settings.uncertainty.options).reads_images:
+        encoder, data = on_features(made.settings, made.encoder, images, data, FEATURES)
+        made = made._replace(encoder=encoder)
     return made.fit_posterior(settings.uncertainty, data.training_pass(), data.validation_pass(), settings.seed, device)
 
 
@@ -98,6 +103,11 @@ class Embedder:
         posterior = None
         if create_uncertainty(chosen.name, **chosen.options).fits:
             posterior = self._stored_posterior() if which == "selected" else fit_uncertainty(run.settings, made, device)
+        self.features: FeatureStore | None = None
+        reads_images = create_uncertainty(chosen.name, **chosen.options).reads_images
+        if keeps_trunk(made.settings, made.encoder) and not reads_images:
+            self.features = FeatureStore.of(made.settings, made.encoder, self.eye, FEATURES)
+            made = made._replace(encoder=HeadOnly(made.encoder))
         self.predictor = made.predictor(chosen, posterior, run.settings.seed)
 
     def _stored_posterior(self) -> dict[str, torch.Tensor]:
@@ -108,12 +118,14 @@ class Embedder:
 
         Returns:
             Seconds from images on disk to distributions on the CPU, and the number of images; files not included.
+            What shared features took when they were computed counts.
         """
-        started = time.perf_counter()
         images = [self.images(folder, split) for folder, split in sources]
+        shared = sum(self._shared(each).seconds for each in images) if self.features else 0.0
+        started = time.perf_counter()
         classified = name != "ood" and all(set(each.labels) <= set(self._training_classes) for each in images)
         parts = [self._embed(each, classified) for each in images]
-        seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - started + shared
         if not self.processes.first:
             return seconds, 0
         if not parts:
@@ -140,7 +152,7 @@ class Embedder:
         return seconds, len(tensors["label"])
 
     def _embed(self, images: PreparedImages, classified: bool) -> dict[str, torch.Tensor]:
-        """Tensors of the images in the first process, none in the others; class probabilities only where they count."""
+        """Embed images in the first process, nothing in the others; class probabilities only where they count."""
         # probabilities of classes that no image has, once per draw, would take longer than all the rest
         predictor = dataclasses.replace(self.predictor, classifies=classified)
         parts = represented(predictor, functools.partial(self.batches, images), self.processes)
@@ -154,8 +166,15 @@ class Embedder:
         return PreparedImages.of_split(folder, split)
 
     def batches(self, images: PreparedImages, *, first: int = 0, step: int = 1) -> Iterator[torch.Tensor]:
-        """Yield images as the encoder's input, see `data.images.batches`."""
-        return batches(images, self.eye, self.device, first=first, step=step)
+        """Yield images as the encoder's input, see `data.images.batches`; shared features in their place."""
+        if self.features is None:
+            return batches(images, self.eye, self.device, first=first, step=step)
+        parts = self._shared(images).rows.split(BATCH)
+        return (part.to(self.device) for part in parts[first::step])
+
+    def _shared(self, images: PreparedImages) -> Features:
+        assert self.features is not None
+        return self.features.read(images, images.digest, self.device)
 
     @functools.cached_property
     def eye(self) -> Eye:

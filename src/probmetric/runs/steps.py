@@ -20,7 +20,7 @@ from probmetric.launch import ALONE, Place
 from probmetric.runs.folder import STEPS, RunFolder, Step
 from probmetric.runs.identity import Ingredients, ingredients
 from probmetric.runs.made import Judge, forget, record, restore_metrics
-from probmetric.runs.names import RESULTS, STATE
+from probmetric.runs.names import FEATURES, RESULTS, STATE
 from probmetric.runs.plan import Run, RunPlan
 
 if TYPE_CHECKING:
@@ -111,6 +111,7 @@ def train(plan: RunPlan, *, threads: int = 1, place: Place = ALONE) -> None:
             on_epoch=on_epoch,
             processes=processes,
             code=made_of.code,
+            features=FEATURES,
         )
 
 
@@ -148,7 +149,7 @@ def evaluate(plan: RunPlan) -> None:
     run, settings, folder = plan.run, plan.run.settings, RunFolder.named(plan.run.name)
     with _recorded(plan, "evaluate"):
         facts = ImageFacts.of(settings.data_folder)
-        answers = run_answers(folder, settings.evaluation.ks) if facts.places is None else {}
+        answers = run_answers(folder, settings.evaluation.ks, facts) if facts.places is None else {}
         metrics, curves = evaluate_run(folder.path, settings.evaluation, facts, answers=answers)
         if settings.evaluation.proxies or settings.evaluation.training_images:
             from probmetric.runs.embed import embed_training_images
@@ -220,7 +221,7 @@ def _certificate(run: str, risk: float, confidence: float, score: str = "", unit
     folder = RunFolder.named(run)
     matches, metadata = folder.matches()
     record = {name: values[matches["test"]["asked"]] for name, values in matches["test"].items()}
-    folder.embeddings("test")  # damaged ones have the digest of whole ones
+    labels = folder.embeddings("test")["label"]
     gallery = content_digest(folder.embeddings_file("test"))
     by: str | PRight = score or "disagreement"
     if score in ("", "p_right") and "p_right" in metadata:
@@ -228,7 +229,7 @@ def _certificate(run: str, risk: float, confidence: float, score: str = "", unit
         by = fitted if score or fitted.answers >= ENOUGH_TO_FIT else by
     return certify_record(
         record,
-        matches["test"]["label"],
+        labels,
         risk=risk,
         confidence=confidence,
         score=by,

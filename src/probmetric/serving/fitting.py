@@ -40,6 +40,7 @@ from probmetric.training.backend import backend
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData, TrainingImages
 from probmetric.training.device import claim_device
+from probmetric.training.features import start_head
 from probmetric.training.loop import Conduct, Trainer
 from probmetric.training.provenance import versions
 from probmetric.training.seeds import derive_seed
@@ -110,6 +111,7 @@ def fit(
         wrapping = None if network is None else _measured(network, dim, data)
         made = _assembled(settings, chosen, data, network, wrapping)
         _check_uncertainty(made, chosen, data)
+        start_head(made.encoder, data)
         if settings.training.epochs:
             _train(made, data, chosen, Checkpoints(state or scratch), progress)
         return _model(made, data, chosen, wrapping)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from probmetric.models import Encoder
 from probmetric.training.seeds import derive_seed
@@ -32,12 +33,26 @@ def resolve_precision(request: Literal["auto", "float32", "bf16"], device: torch
 class Network(nn.Module):
     """What a training step runs on images: a module, so that it can be compiled and spread over processes."""
 
-    def __init__(self, encoder: Encoder, precision: torch.dtype, *, stop_before_head: bool) -> None:
+    def __init__(
+        self, encoder: Encoder, precision: torch.dtype, *, stop_before_head: bool, held_at_once: int | None = None
+    ) -> None:
+        """Run `encoder`; with `held_at_once` no more images than that have activations in memory at a time.
+
+        Each part of a batch is computed twice, the second time while the gradient of the whole batch's loss flows back
+        through it (gradient cache: Gao et al. 2021, "Scaling deep contrastive learning batch size").
+        """
         super().__init__()
         self.encoder, self.precision, self.stop_before_head = encoder, precision, stop_before_head
+        self.held_at_once = held_at_once
 
     def forward(self, images: Tensor) -> Tensor:
         """Return embeddings, (B, C, H, W) -> (B, M), or the head's input (B, D)."""
+        if self.held_at_once is None:
+            return self._once(images)
+        parts = images.split(self.held_at_once)
+        return torch.cat([checkpoint(self._once, part, use_reentrant=False) for part in parts])
+
+    def _once(self, images: Tensor) -> Tensor:
         return (features_of if self.stop_before_head else embed)(self.encoder, images, self.precision)
 
 
@@ -52,10 +67,10 @@ def embed(encoder: Encoder, images: Tensor, precision: torch.dtype) -> Tensor:
 
 
 def features_of(encoder: Encoder, images: Tensor, precision: torch.dtype) -> Tensor:
-    """Float32 input of the encoder's head, (B, C, H, W) -> (B, D)."""
+    """Return the input (B, D) of the encoder's head for images (B, C, H, W): float32, or float64 as the encoder."""
     with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == torch.bfloat16):
         features = encoder.features(images)
-    return features.float()
+    return features if features.dtype == torch.float64 else features.float()
 
 
 def embed_split(encoder: Encoder, data: TrainingData, split: Use) -> Tensor:

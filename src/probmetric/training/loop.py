@@ -27,8 +27,10 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm import tqdm
 
+from probmetric.config import ConfigError
 from probmetric.losses import Loss
 from probmetric.models import Encoder
 from probmetric.training.assemble import Weights, weights_of
@@ -101,12 +103,31 @@ class Trainer:
         self.optimizer = create_optimizer(self.settings, encoder, loss)
         self.progress = Progress()
         self.best: Weights = {}
-        self.plain = Network(encoder, self.precision, stop_before_head=loss.wants_features)
+        held = self.settings.gradient_cache
+        self.plain = Network(encoder, self.precision, stop_before_head=loss.wants_features, held_at_once=held)
+        if held is not None:
+            _require_fixed_batch_norm(encoder)
+        self._average = None
+        if self.settings.ema is not None:
+            both = nn.ModuleDict({"encoder": encoder, "loss": loss})
+            self._average = AveragedModel(both, multi_avg_fn=get_ema_multi_avg_fn(self.settings.ema), use_buffers=True)
         self._pretrained = [parameter for parameter in encoder.pretrained_parameters() if parameter.requires_grad]
         self.network: nn.Module = self.plain
         self._parameters = [*encoder.parameters(), *loss.parameters()]  # walking the modules takes as long as the norm
         self._frozen: bool | None = None
         self._saved_at = time.monotonic()
+
+    @property
+    def weights(self) -> Weights:
+        """The weights that are measured and written: those of the last step, or their moving average."""
+        return weights_of(*self._measured)
+
+    @property
+    def _measured(self) -> tuple[Encoder, Loss]:
+        if self._average is None:
+            return self.encoder, self.loss
+        both: Any = self._average.module
+        return both["encoder"], both["loss"]
 
     def fit(self) -> Progress:
         """Train to the last epoch or until patience runs out; afterwards `best` holds the selected weights."""
@@ -188,6 +209,8 @@ class Trainer:
             if clip is not None:
                 torch.nn.utils.clip_grads_with_norm_(self._parameters, clip, measured)
             self.optimizer.step()
+            if self._average is not None:
+                self._average.update_parameters(nn.ModuleDict({"encoder": self.encoder, "loss": self.loss}))
         self.optimizer.zero_grad()
 
     def _rate_factor(self) -> float:
@@ -233,11 +256,11 @@ class Trainer:
         """Validate if it is time to, and keep the weights if they are the best; returns the metric measured."""
         progress, settings, metric = self.progress, self.settings, None
         if self.data.has_validation and (last or (progress.epoch + 1) % settings.validate_every == 0):
-            metric = validate(self.encoder, self.loss, self.data, settings.selection_metric)
+            metric = validate(*self._measured, self.data, settings.selection_metric)
             progress.metrics.append(metric)
         best = metric is not None and metric == max(progress.metrics)  # the latest of equals
         if best or not self.data.has_validation:
-            self.best, progress.best_epoch = weights_of(self.encoder, self.loss), progress.epoch
+            self.best, progress.best_epoch = self.weights, progress.epoch
         return metric
 
     def _record(self, metric: float | None, bar: tqdm) -> None:
@@ -293,6 +316,7 @@ class Trainer:
             "loss": self.loss.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "best": self.best,
+            "average": None if self._average is None else self._average.state_dict(),
         }
         self.conduct.checkpoints.save(self.progress.step, state)
 
@@ -305,6 +329,8 @@ class Trainer:
         self.loss.load_state_dict(state["loss"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.best = state["best"]
+        if self._average is not None:
+            self._average.load_state_dict(state["average"])
         if self.processes.first:
             log.info("resumed at epoch %d, step %d", self.progress.epoch, self.progress.step)
         return True
@@ -315,6 +341,23 @@ class Trainer:
         total = self.settings.epochs * self.data.steps_per_epoch
         disable = None if shown is None else not shown
         return tqdm(total=total, initial=self.progress.step, unit="step", file=sys.stderr, disable=disable)
+
+
+def _require_fixed_batch_norm(encoder: Encoder) -> None:
+    """Refuse a gradient cache where images are normalised by their batch, of which it sees only parts.
+
+    Raises:
+        ConfigError: a batch normalisation trains.
+    """
+    batch_norm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+    was_training = encoder.training
+    training = any(isinstance(module, batch_norm) and module.training for module in encoder.train().modules())
+    encoder.train(was_training)
+    if training:
+        raise ConfigError(
+            "training.gradient_cache computes a batch in parts, which batch normalisation would normalise each by "
+            "itself; set training.batch_norm to frozen, or leave gradient_cache out."
+        )
 
 
 def _peak_memory_mb(device: torch.device) -> float:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,7 +31,9 @@ def create_optimizer(settings: Training, encoder: Encoder, loss: Loss) -> torch.
         ConfigError: there is nothing to train.
     """
     options, groups = _options(settings), []
+    factors = _rate_factors(settings, encoder)
     encoder_groups = [{"weight_decay": settings.weight_decay, **group} for group in encoder.optimizer_groups()]
+    encoder_groups = [part for group in encoder_groups for part in _by_factor(group, factors)]
     if settings.weight_decay_on == "matrices":
         encoder_groups = [part for group in encoder_groups for part in _by_dimensions(group)]
     for group in itertools.chain(encoder_groups, loss.optimizer_groups()):
@@ -45,6 +47,30 @@ def create_optimizer(settings: Training, encoder: Encoder, loss: Loss) -> torch.
             "layer, add a head (dim), or choose a loss with proxies."
         )
     return _CLASSES[settings.optimizer](groups, **options)
+
+
+def _rate_factors(settings: Training, encoder: Encoder) -> dict[int, float]:
+    """Return the factor on the base learning rate of every parameter of the encoder that has another one, by its id."""
+    rates, head = settings.learning_rates, encoder.head
+    last = {id(parameter) for parameter in (head.parameters() if head is not None else ())}
+    trunk = [id(parameter) for parameter in encoder.parameters() if id(parameter) not in last]
+    factors = dict.fromkeys(last, (rates.head or settings.learning_rate) / settings.learning_rate)
+    factors |= dict.fromkeys(trunk, (rates.trunk or settings.learning_rate) / settings.learning_rate)
+    if settings.layer_decay is not None and any(parameter.requires_grad for parameter in encoder.layered.parameters()):
+        from timm.optim import param_groups_layer_decay
+
+        for layer in param_groups_layer_decay(encoder.layered, layer_decay=settings.layer_decay):
+            factors |= {id(p): factors[id(p)] * layer["lr_scale"] for p in layer["params"] if id(p) not in last}
+    return factors
+
+
+def _by_factor(group: dict[str, Any], factors: Mapping[int, float]) -> list[dict[str, Any]]:
+    """Return the group, split by the factors (parameter's id -> factor) on its learning rate."""
+    parts: dict[float, list[nn.Parameter]] = {}
+    for parameter in group["params"]:
+        parts.setdefault(factors[id(parameter)], []).append(parameter)
+    rate = group.get("lr_multiplier", 1.0)
+    return [group | {"params": part, "lr_multiplier": rate * factor} for factor, part in parts.items()]
 
 
 def _by_dimensions(group: dict[str, Any]) -> list[dict[str, Any]]:

@@ -29,6 +29,7 @@ from probmetric.training.batch_norm import synchronise_batch_norm
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData, training_images, training_view
 from probmetric.training.device import claim_device, keep_freed_memory
+from probmetric.training.features import FeatureStore, on_features, start_head
 from probmetric.training.loop import Conduct, Trainer
 from probmetric.training.processes import ALONE, Processes
 from probmetric.training.progress import HISTORY_COLUMNS, Progress
@@ -51,6 +52,7 @@ class Watching(TypedDict, total=False):
     checkpoint_steps: int | None
     on_epoch: Callable[[dict[str, Any]], None] | None
     processes: Processes
+    features: Path | None
 
 
 def train_run(
@@ -78,6 +80,7 @@ def train_run(
             threads: CPU threads; None (default) leaves PyTorch's setting. Results are bit-equal for equal counts.
             checkpoint_steps: also checkpoint every so many steps; None (default): whenever two minutes have passed.
             on_epoch: called with every row of the history, for instance to show live curves.
+            features: folder of features that runs with a frozen trunk share; None (default) shares none.
             processes: those that train this run together (`processes.joined`); the first one alone writes.
 
     Raises:
@@ -93,7 +96,7 @@ def train_run(
         device = held.enter_context(_workplace(settings.training, watching))
         if writes:
             _check_writable(writes)
-        run = _Run(settings, Path(prepared_folder), device, processes, code or {})
+        run = _Run(settings, Path(prepared_folder), device, processes, code or {}, watching.get("features"))
         conduct = {
             "checkpoint_steps": watching.get("checkpoint_steps"),
             "progress_bar": watching.get("progress"),
@@ -166,6 +169,7 @@ class _Run:
     device: torch.device
     processes: Processes
     code: Mapping[str, str]
+    features: Path | None
 
     def fit(
         self, role: Role, state_folder: Path, conduct: Mapping[str, Any], *, stop_after: int | None = None
@@ -176,16 +180,20 @@ class _Run:
         images = training_images(self.prepared_folder, training, view=view, role=role)
         data = TrainingData(images, training, seed=settings.seed, device=self.device, processes=self.processes)
         encoder, loss, _ = assemble(settings, data.sizes, self.device)
+        shared = self.features if settings.pretrained else None
+        start_head(encoder, data, None if shared is None else FeatureStore.of(settings, encoder, data.eye, shared))
+        trained, read = on_features(settings, encoder, images, data, self.features)
         checkpoints = Checkpoints(state_folder)
         if loss is None or training.epochs == 0:
             weights = weights_of(encoder, loss)
             return _Fitted(data, encoder, weights, weights, Progress(), checkpoints)
         if self.processes.several and training.batch_norm == "train":
-            synchronise_batch_norm(encoder, self.device)
+            synchronise_batch_norm(trained, self.device)
         identity = _identity(settings, data, encoder, self.code)
-        trainer = Trainer(encoder, loss, data, Conduct(checkpoints, identity, **conduct), stop_after=stop_after)
+        trainer = Trainer(trained, loss, read, Conduct(checkpoints, identity, **conduct), stop_after=stop_after)
         done = trainer.fit()
-        return _Fitted(data, encoder, trainer.best, weights_of(encoder, loss), done, checkpoints)
+        whole = weights_of(encoder, loss)  # of which the trainer may have seen the head alone
+        return _Fitted(data, encoder, whole | trainer.best, whole | trainer.weights, done, checkpoints)
 
     def write(self, folder: Path, first: _Fitted, final: _Fitted) -> None:
         """Write the run folder, with the history and choice of the `first` training and the weights of the `final`."""

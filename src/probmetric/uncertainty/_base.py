@@ -126,7 +126,7 @@ class Predictor:
     classifies: bool = True
 
     def __call__(self, images: Tensor | Iterable[Tensor]) -> DirectionalBatch:
-        """Directional distributions, on the CPU, of images (B, ...) or of a pass of batches of them.
+        """Return directional distributions, on the CPU, of images (B, ...) or of a pass of batches of them.
 
         All batches of a pass, and all passes, share their draws, whatever the batch size.
         """
@@ -176,6 +176,8 @@ class Uncertainty:
     """Whether it needs a posterior from `fit`."""
     trains_encoder: bool = False
     """Whether it has an `objective`, so that a method may name it as one."""
+    reads_images: bool = False
+    """Whether it looks at the images themselves, not only at what the encoder makes of them."""
     trains: bool = False
     """Whether `fit` learns weights by gradient descent; it then wants augmented, shuffled batches."""
     closed_set: bool = False

@@ -28,6 +28,8 @@ KERNEL = ((1.0, -2.0, 1.0), (-2.0, 4.0, -2.0), (1.0, -2.0, 1.0))
 class PixelStatistic(Uncertainty):
     """Noise or contrast of the image."""
 
+    reads_images = True
+
     def __init__(self, *, statistic: Literal["noise", "contrast", "low_contrast"] = "noise") -> None:
         self.statistic = statistic
 

@@ -102,14 +102,7 @@ def small_multiples(
     return figure
 
 
-def _mark(
-    axis: Axes,
-    dots: Mapping[str, Mapping[str, tuple[float, float]]] | None,
-    title: str,
-    variant: str,
-    look: _style.Look,
-) -> None:
-    place = (dots or {}).get(title, {}).get(variant)
+def _mark(axis: Axes, place: tuple[float, float] | None, look: _style.Look) -> None:
     if place:
         axis.plot(*place, "o", color=look.colour, markersize=5, markeredgecolor="white", zorder=5)
 

@@ -1,0 +1,328 @@
+"""Training that keeps what a network knows: fitted heads, frozen parts, shared features, rates, moving averages."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+from safetensors.torch import load_file
+from torch import nn
+from torch.nn import functional as F
+from training_helpers import quick_settings
+
+from probmetric.config import ConfigError, RunSettings, Training
+from probmetric.io import tensors_digest
+from probmetric.launch import ALONE
+from probmetric.losses import create_loss
+from probmetric.models import Encoder, create_encoder
+from probmetric.models._wrapped import HeadOnly, wrapped
+from probmetric.registry import UnknownNameError
+from probmetric.retrieval import retrieval_metrics
+from probmetric.runs.embed import embed_splits, fit_posterior
+from probmetric.runs.names import FEATURES, RESULTS
+from probmetric.runs.plan import Run
+from probmetric.training import train_run
+from probmetric.training.checkpoint import Checkpoints
+from probmetric.training.data import TrainingData, training_images
+from probmetric.training.forward import Network
+from probmetric.training.head_init import initialise_head
+from probmetric.training.loop import Conduct, Trainer
+from probmetric.training.optimizer import create_optimizer
+from probmetric.uncertainty import create_uncertainty
+
+FROZEN = {"freeze": "trunk", "augment": "none", "steps_per_epoch": 3, "epochs": 2}
+CPU = torch.device("cpu")
+
+
+def classes_in_noise() -> tuple[torch.Tensor, torch.Tensor]:
+    """Features (60, 6) of six classes that differ along two axes, beside one axis of loud noise."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(60) % 6
+    angle = labels * (torch.pi / 3)
+    signal = torch.stack([angle.cos(), angle.sin()], dim=1)
+    noise = torch.randn(60, 6, generator=generator) * torch.tensor([0.2, 0.2, 5.0, 0.2, 0.2, 0.2])
+    return noise + F.pad(signal, (0, 4)) + 3.0, labels
+
+
+def recall(embeddings: torch.Tensor, labels: torch.Tensor) -> float:
+    values = retrieval_metrics(embeddings.detach().numpy(), labels.numpy(), ks=(1,), normalize=True)
+    return float(values["recall_at_1"])
+
+
+@pytest.mark.parametrize("dim", [6, 9])
+def test_a_pca_head_keeps_all_cosines(dim: int) -> None:
+    features, labels = classes_in_noise()
+    head = nn.Linear(6, dim)
+    initialise_head(head, features, labels, "pca")
+    unseen = torch.randn(20, 6, generator=torch.Generator().manual_seed(1))
+    cosines = [F.normalize(rows) @ F.normalize(rows).T for rows in (head(unseen), unseen)]
+    torch.testing.assert_close(*cosines, rtol=0, atol=1e-5)
+
+
+def test_a_pca_head_of_fewer_dimensions_keeps_the_widest() -> None:
+    features, labels = classes_in_noise()
+    head = nn.Linear(6, 2)
+    initialise_head(head, features, labels, "pca")
+    rows = F.normalize(features).double()
+    kept = torch.linalg.svd(rows, full_matrices=False).Vh[:2]
+    basis = F.normalize(head.weight.double())
+    torch.testing.assert_close((basis @ kept.T).abs(), torch.eye(2).double(), rtol=0, atol=1e-5)
+
+
+def test_whitening_and_lda_find_classes_below_the_noise() -> None:
+    """Of two dimensions LDA takes those of the classes; a PCA takes that of the noise."""
+    features, labels = classes_in_noise()
+    reached = {}
+    for kind in ("pca", "whitening", "lda"):
+        head = nn.Linear(6, 2 if kind != "whitening" else 6)
+        initialise_head(head, features, labels, kind)
+        reached[kind] = recall(head(features), labels)
+        if kind != "pca":
+            torch.testing.assert_close(head(features).mean(0), torch.zeros(head.out_features), rtol=0, atol=1e-4)
+        assert float(head.weight.detach().square().mean().sqrt()) == pytest.approx((3 * 6) ** -0.5, rel=1e-5)
+    assert reached["lda"] > 0.8
+    assert reached["pca"] < 0.6
+    assert reached["whitening"] > recall(features, labels) + 0.05
+
+
+def trained(digits: Path, folder: Path, *, shared: Path | None = None, **changes: object) -> dict[str, torch.Tensor]:
+    """Weights a run ends with."""
+    run = folder / "run"
+    train_run(
+        quick_settings(**changes),
+        prepared_folder=digits,
+        run_folder=run,
+        state_folder=folder / "state",
+        progress=False,
+        device="cpu",
+        features=shared,
+    )
+    return load_file(run / "model.safetensors")
+
+
+def test_heads_on_shared_features_are_those_of_the_network_itself(digits: Path, tmp_path: Path) -> None:
+    """To rounding; features are computed once for two heads, and a damaged file is computed anew."""
+    shared = tmp_path / "features"
+    plain = trained(digits, tmp_path / "plain", **FROZEN)
+    cached = trained(digits, tmp_path / "cached", shared=shared, **FROZEN)
+    assert plain.keys() == cached.keys()
+    for name, tensor in plain.items():
+        torch.testing.assert_close(cached[name], tensor, rtol=1e-4, atol=1e-5, msg=name)
+    files = sorted(shared.rglob("*.safetensors"))
+    assert len(files) == 2
+    before = [file.stat().st_mtime_ns for file in files]
+    again = trained(digits, tmp_path / "again", shared=shared, loss="arcface", **FROZEN)
+    assert sorted(shared.rglob("*.safetensors")) == files
+    assert [file.stat().st_mtime_ns for file in files] == before
+    assert not torch.equal(again["encoder.head.weight"], cached["encoder.head.weight"])
+    os.truncate(files[0], 100)
+    repaired = trained(digits, tmp_path / "repaired", shared=shared, **FROZEN)
+    assert all(torch.equal(repaired[name], tensor) for name, tensor in cached.items())
+
+
+def test_augmented_images_share_no_features(digits: Path, tmp_path: Path) -> None:
+    trained(digits, tmp_path, shared=tmp_path / "features", **FROZEN | {"augment": "vmf"})
+    assert not (tmp_path / "features").exists()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_frozen_trunk_stays_as_it_is_while_its_head_trains(digits: Path, tmp_path: Path, shared: bool) -> None:
+    folder = tmp_path / "features" if shared else None
+    start = trained(digits, tmp_path / "start", **FROZEN | {"epochs": 0})
+    end = trained(digits, tmp_path / "end", shared=folder, **FROZEN)
+    changed = {name for name, tensor in start.items() if name in end and not torch.equal(tensor, end[name])}
+    assert {"encoder.head.weight", "encoder.head.bias"} <= changed
+    assert not {name for name in changed if name.startswith("encoder.layers")}
+
+
+def test_without_epochs_the_head_is_the_fitted_one(digits: Path, tmp_path: Path) -> None:
+    weights = [
+        trained(digits, tmp_path / kind, head_init=kind, epochs=0, loss=None)["encoder.head.weight"]
+        for kind in ("random", "pca", "lda")
+    ]
+    assert not torch.allclose(weights[1], weights[0])
+    torch.testing.assert_close(
+        F.normalize(weights[1]) @ F.normalize(weights[1]).T, torch.eye(len(weights[1])), rtol=0, atol=1e-4
+    )
+    assert not torch.allclose(weights[2], weights[1])
+
+
+def test_a_head_that_is_not_there_cannot_start(digits: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="head_init is 'lda', but the encoder has no linear head"):
+        trained(digits, tmp_path, backbone="pixels", head_init="lda", epochs=0)
+
+
+def small_resnet() -> Encoder:
+    return create_encoder("timm", dim=4, in_channels=1, image_size=32, tag="test_resnet")
+
+
+def test_training_begins_at_the_stage_asked_for() -> None:
+    encoder = small_resnet()
+    encoder.freeze_trunk("layer3")
+    frozen = {name for name, parameter in encoder.named_parameters() if not parameter.requires_grad}
+    parts = {name.split(".")[1] for name in frozen}
+    assert parts == {"conv1", "bn1", "layer1", "layer2"}
+    encoder.train()
+    assert not encoder.backbone.bn1.training
+    assert encoder.backbone.layer3.training
+    with pytest.raises(UnknownNameError, match=r"train_from is 'layer9'.*layer4"):
+        encoder.freeze_trunk("layer9")
+
+
+def test_trunk_and_head_have_their_rates_and_deeper_layers_larger_ones() -> None:
+    encoder, loss = small_resnet(), create_loss("contrastive", num_classes=3, dim=4)
+    settings = Training(learning_rate=1e-3, learning_rates={"trunk": 1e-4, "head": 1e-2}, layer_decay=0.5)
+    optimizer = create_optimizer(settings, encoder, loss)
+    rates = {id(p): group["base_lr"] for group in optimizer.param_groups for p in group["params"]}
+    named = {name: rates[id(parameter)] for name, parameter in encoder.named_parameters()}
+    assert len(rates) == len(named)
+    assert named["head.weight"] == pytest.approx(1e-2)
+    stages = [named[f"backbone.layer{stage}.0.conv1.weight"] for stage in (1, 2, 3, 4)]
+    assert stages[-1] == pytest.approx(1e-4)
+    assert [b / a for a, b in itertools.pairwise(stages)] == pytest.approx([2.0] * 3)
+
+
+def trainer(digits: Path, folder: Path, encoder: Encoder | None = None, **changes: object) -> Trainer:
+    settings = quick_settings(**{"epochs": 1, "steps_per_epoch": 3, **changes}).training
+    torch.manual_seed(0)
+    encoder = encoder or create_encoder("compact", dim=8, in_channels=1, width=4)
+    data = TrainingData(training_images(digits, settings), settings, seed=0, device=CPU)
+    return Trainer(encoder, create_loss("cosine", num_classes=10, dim=8), data, Conduct(Checkpoints(folder), "x"))
+
+
+def test_the_moving_average_is_what_is_measured_and_written(digits: Path, tmp_path: Path) -> None:
+    """avg_1 = w_1, then avg = d avg + (1 - d) w; by hand for one weight of the head."""
+    made = trainer(digits, tmp_path, ema=0.6)
+    seen, update = [], made._update
+
+    def recorded(*arguments: object) -> None:
+        update(*arguments)
+        seen.append(made.encoder.head.weight.detach().clone())
+
+    made._update = recorded
+    made.fit()
+    expected = seen[0]
+    for weight in seen[1:]:
+        expected = 0.6 * expected + 0.4 * weight
+    torch.testing.assert_close(made.weights["encoder.head.weight"], expected)
+    assert torch.equal(made.best["encoder.head.weight"], made.weights["encoder.head.weight"])
+    assert not torch.allclose(expected, seen[-1])
+
+
+def test_a_resumed_average_has_the_same_bits(digits: Path, tmp_path: Path) -> None:
+    whole = trainer(digits, tmp_path / "whole", ema=0.9, epochs=2)
+    whole.fit()
+    first = trainer(digits, tmp_path / "parts", ema=0.9, epochs=2)
+    with first._progress_bar() as bar:
+        first.train_epoch(bar)
+        first.end_epoch(bar)
+    second = trainer(digits, tmp_path / "parts", ema=0.9, epochs=2)
+    second.fit()
+    assert tensors_digest(second.weights) == tensors_digest(whole.weights)
+
+
+class Saved:
+    """Bytes of activations that a block keeps for the backward pass."""
+
+    def __enter__(self) -> Saved:
+        self.bytes = 0
+        self.hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
+        self.hooks.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.hooks.__exit__(*error)
+
+    def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.bytes += tensor.numel() * tensor.element_size()
+        return tensor
+
+
+@pytest.mark.parametrize("name", ["contrastive", "multi_similarity"])
+def test_a_gradient_cache_gives_the_gradient_of_the_whole_batch(name: str) -> None:
+    """In float64 to 1e-6, for parts that do not divide the batch, and holds a part's activations only."""
+    torch.manual_seed(0)
+    encoder = create_encoder("lam_fashion", dim=8, in_channels=1, image_size=16).double().train()
+    loss = create_loss(name, num_classes=5, dim=8).double()
+    images, labels = torch.randn(22, 1, 16, 16, dtype=torch.float64), torch.arange(22) % 5
+    gradients, held = [], []
+    for part in (None, 5):
+        network = Network(encoder, torch.float64, stop_before_head=True, held_at_once=part)
+        encoder.zero_grad()
+        with Saved() as saved:
+            features = network(images)
+        loss(encoder.head(features), labels, generator=torch.Generator().manual_seed(0)).backward()
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in encoder.parameters()]))
+        held.append(saved.bytes)
+    assert gradients[0].norm() > 1e-3
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-6, atol=1e-12)
+    assert held[1] < held[0] / 10
+
+
+def test_a_gradient_cache_wants_fixed_batch_normalisation(digits: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"set training\.batch_norm to frozen"):
+        trainer(digits, tmp_path, gradient_cache=4)
+    encoder = create_encoder("compact", dim=8, in_channels=1, width=4)
+    encoder.set_batch_norm("frozen")
+    trainer(digits, tmp_path, encoder, gradient_cache=4).fit()
+
+
+def test_norm_and_mc_dropout_read_features_as_they_read_images(digits: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    encoder = create_encoder("compact", dim=8, in_channels=1, image_size=16, width=4).eval()
+    images = torch.randn(6, 1, 16, 16)
+    features = encoder.features(images).detach()
+    for name in ("norm", "mc_dropout"):
+        uncertainty = create_uncertainty(name)
+        whole = uncertainty.bind(encoder, seed=0)(images).tensors()
+        head = uncertainty.bind(HeadOnly(encoder), seed=0)(features).tensors()
+        assert all(torch.allclose(head[key], value, atol=1e-5) for key, value in whole.items())
+
+
+@pytest.mark.parametrize("uncertainty", ["norm", "laplace", "pixel_statistic"])
+def test_embeddings_on_shared_features_are_those_of_the_images(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uncertainty: str
+) -> None:
+    """A run's posterior and embeddings, with and without the store; what looks at pixels reads the images."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prepared").symlink_to(digits.parent)
+    encoder = quick_settings(**FROZEN, prepared="prepared", dataset=digits.name)
+    settings = RunSettings(**encoder.plain() | {"uncertainty": uncertainty})
+    run = Run("digits/quick/seed0", "digits/quick/seed0", settings)
+    place = {"prepared_folder": digits, "run_folder": RESULTS / run.name, "state_folder": tmp_path / "state" / "one"}
+    train_run(encoder, **place, progress=False, device="cpu", features=FEATURES)
+    written = []
+    for shared in (True, False):
+        if not shared:
+            for module in ("probmetric.runs.embed.keeps_trunk", "probmetric.training.features.keeps_trunk"):
+                monkeypatch.setattr(module, lambda *_: False)
+        if run.fits_posterior:
+            fit_posterior(run)
+        before = {file: file.stat().st_mtime_ns for file in FEATURES.rglob("*.safetensors")}
+        embed_splits(run, ALONE)
+        read = {file: file.stat().st_mtime_ns for file in FEATURES.rglob("*.safetensors")}
+        assert before.items() <= read.items()
+        assert (len(read) - len(before)) == (1 if shared else 0)  # the test split's
+        written.append(load_file(RESULTS / run.name / "embeddings" / "test.safetensors"))
+    for name, tensor in written[1].items():
+        torch.testing.assert_close(written[0][name], tensor, rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_parts_that_want_no_gradient_keep_their_statistics() -> None:
+    """A part of a network of one's own with `requires_grad_(False)` stays in evaluation mode, also in copies."""
+    network = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 5), nn.BatchNorm1d(5))
+    network[:2].requires_grad_(False)
+    encoder = wrapped(network, 5, dim=3)
+    encoder.hold_still()
+    for each in (encoder.train(), copy.deepcopy(encoder).train()):
+        assert [part.training for part in each.network] == [False, False, True, True]
+
+
+def test_a_frozen_trunk_and_a_first_trained_part_are_two_wishes() -> None:
+    with pytest.raises(ValidationError, match="give one of the two"):
+        Training(freeze="trunk", train_from="blocks.5")
