@@ -51,7 +51,6 @@ _FILES = {
     "claims.csv": "the papers' claims, tested",
     "published.csv": "published numbers beside ours",
     "runs.parquet": "every metric of every run",
-    "metrics.json": "means, as compared by dvc metrics diff",
 }
 Values = dict[str, Any]
 

@@ -24,9 +24,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
 from probmetric.metrics import label
-from probmetric.reporting.answers import NAMED, is_floor
+from probmetric.reporting.answers import is_floor
 from probmetric.reporting.comparison import Cell, summarise
-from probmetric.reporting.words import group_title, listed
+from probmetric.reporting.words import group_title
 from probmetric.trust.scores import free_scores, list_scores
 
 if TYPE_CHECKING:
@@ -210,29 +210,6 @@ def _detects(low: float, high: float, floor: float | None) -> tuple[Verdict, str
     if low <= floor:
         return "undecided", f"not above what is free ({floor:.2f})"
     return "yes", ""
-
-
-def trust_sentence(judged: Sequence[Trust], best: str) -> str:
-    """Say what the uncertainty of the method labelled `best` can be trusted for, and whose can for everything."""
-    sentences = [sentence for item in judged if item.label == best for sentence in _sentences(item)]
-    others = [item.label for item in judged if item.verdict == "yes" and item.label != best]
-    if others:
-        sentences.append(f"The uncertainty of {listed(others, NAMED)} can be trusted for all three.")
-    return " ".join(sentences)
-
-
-_SENTENCES: Mapping[Verdict | None, str] = {
-    "yes": "Its uncertainty can be trusted to tell {}.",
-    "no": "It cannot be trusted to tell {}.",
-    "undecided": "Undecided: whether it tells {}.",
-    None: "Not measured: {}.",
-}
-
-
-def _sentences(judged: Trust) -> list[str]:
-    answers = {text: judged.answer(question) for question, text in QUESTIONS.items()}
-    named = {answer: [text for text, each in answers.items() if each == answer] for answer in _SENTENCES}
-    return [_SENTENCES[answer].format(listed(texts, NAMED)) for answer, texts in named.items() if texts]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ COLUMNS = {"train_loss": "change of the loss", "val_metric": "validation metric"
 _WORDS = _style.Words(
     "Learning curves",
     "Training loss: its change since the first epoch, divided by the largest; -1 is as low as it came. Losses of "
-    "different methods have no common scale, and some are negative. The validation metric selects the weights. Line: mean over seeds; band: lowest to highest.",
+    "different methods have no common scale, and some are negative. The validation metric selects the weights. Line: "
+    "mean over seeds; band: lowest to highest.",
     "no run of this experiment has a training history.",
 )
 _Band = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
