@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from probmetric.config import ConfigError, Evaluation, RunSettings
 from probmetric.data.exact import split_posterior
 from probmetric.data.manifest import read_table, values_of, verify_digest
-from probmetric.data.places import COLUMNS
+from probmetric.data.places import COLUMNS, WALKS
 from probmetric.io import present
 from probmetric.metrics import find, own_metrics, proxy_transport
 from probmetric.metrics.calibration import EqualMass, Reliability, reliability
@@ -51,7 +51,7 @@ from probmetric.metrics.image_errors import (
     mean_error,
     resampled,
 )
-from probmetric.metrics.ood import auroc, ood_metrics, roc_curve
+from probmetric.metrics.ood import UNANSWERABLE, auroc, ood_metrics, roc_curve
 from probmetric.metrics.ranked import metric_names
 from probmetric.metrics.selective import selective_metrics, sparsification
 from probmetric.metrics.severity import by_severity
@@ -60,7 +60,7 @@ from probmetric.metrics.verification import Pairs, error_versus_discard, verific
 from probmetric.retrieval.measures import retrieval_per_query, summarize
 from probmetric.retrieval.votes import retrieval_votes, sampled_retrieval_metrics, vote_reliability
 from probmetric.runs.folder import Embeddings, RunFolder, Split
-from probmetric.runs.places import Places, place_metrics, place_retrieval
+from probmetric.runs.places import Places, place_answers, place_metrics, place_retrieval
 from probmetric.trust.answers import (
     KEPT,
     LEAST,
@@ -106,15 +106,15 @@ class ImageFacts:
     def of(cls, folder: Path) -> ImageFacts:
         """Read them from the manifest of a prepared dataset."""
         verify_digest(folder)
-        table, metadata = read_table(folder, ["index"], optional=(*DISTORTIONS, "true_probability", *COLUMNS))
+        table, metadata = read_table(folder, ["index"], optional=(*DISTORTIONS, "true_probability", *COLUMNS, *WALKS))
         strengths = {name: values_of(table, name) for name in DISTORTIONS if name in table.column_names}
-        places = set(COLUMNS) <= set(table.column_names)
+        named = {name: values_of(table, name) for name in (*COLUMNS, *WALKS) if name in table.column_names}
         pairs = np.array(metadata["pairs"], dtype=np.int64) if metadata.get("pairs") else None
         exact = "true_probability" in table.column_names
         return cls(
             distortions={name: values for name, values in strengths.items() if values.dtype.kind == "f"},
             pairs=None if pairs is None else Pairs(pairs[:, :2], pairs[:, 2].astype(bool)),
-            places=Places({name: values_of(table, name) for name in COLUMNS}) if places else None,
+            places=Places.in_manifest(named),
             posterior=functools.partial(split_posterior, folder) if exact else None,
         )
 
@@ -169,12 +169,17 @@ def evaluate_run(
     settings, facts = settings or Evaluation(), facts or ImageFacts()
     run = RunFolder(folder)
     test, places = run.embeddings("test"), facts.places
+    answers = run_answers(run, settings.ks, places) if answers is None else answers
     if places is not None:
-        answers = {}
         results = Results(*place_metrics(test["mean"], test["uncertainty"], places.of(test["index"]), ks=settings.ks))
+        aurocs = error_aurocs(answers["test"]) if "test" in answers and answers["test"].asked.any() else {}
+        results.add("sparsification", {f"error_auroc_{score}": value for score, value in aurocs.items()})
     else:
-        answers = run_answers(run, settings.ks) if answers is None else answers
-        results = _trusted(test, settings, answers, facts.distortions)
+        results = answer_metrics(test, settings, answers.get("test"))
+        if settings.clustering:
+            results.add("clustering", clustering_metrics(test["mean"], test["label"], seed=settings.seed))
+        results.add("structure", structure_metrics(test["mean"], test["label"]))
+    _trusted(results, test, answers, facts.distortions)
     if facts.pairs is not None:
         results.add("verification", _verification(test, facts.pairs))
     if "distortion" in facts.distortions:
@@ -190,20 +195,26 @@ def evaluate_run(
     return {name: _json_number(value) for name, value in results.metrics.items()}, results.all_curves()
 
 
-def _trusted(
-    test: Embeddings, settings: Evaluation, answers: Mapping[str, Answers], distortions: Distortions
-) -> Results:
-    """The test split, and how far its answers can be trusted."""
-    results = answer_metrics(test, settings, answers.get("test"))
-    if settings.clustering:
-        results.add("clustering", clustering_metrics(test["mean"], test["label"], seed=settings.seed))
-    results.add("structure", structure_metrics(test["mean"], test["label"]))
+def _trusted(results: Results, test: Embeddings, answers: Mapping[str, Answers], distortions: Distortions) -> None:
+    """Add how far the test split's answers can be trusted."""
     trust, stated = trust_metrics(answers)
     results.metrics |= trust
     if stated is not None:
         results.add_diagram("p_right", reliability(stated, answers["test"].right[answers["test"].asked]))
     if "test" in answers:
         results.curves |= _severities(test, distortions, answers["test"], stated)
+        results.merge(_strangers_within(answers["test"]))
+
+
+def _strangers_within(answers: Answers) -> Results:
+    """Return how test images that nothing in the gallery answers are told from the others: `ood/unanswerable/...`."""
+    results, alone = Results(), answers.rows(~answers.asked)
+    if not LEAST <= len(alone.own) <= len(answers.own) - LEAST:
+        return results
+    answerable = answers.rows(answers.asked)
+    results.add(f"ood/{UNANSWERABLE}", ood_metrics(answerable.own, alone.own))
+    results.add(f"ood/{UNANSWERABLE}", stranger_aurocs(answerable, alone))
+    results.errors[f"ood/{UNANSWERABLE}/auroc"] = auroc_error(answerable.own, alone.own)
     return results
 
 
@@ -226,6 +237,8 @@ def _severities(
     stated: NDArray[np.float64] | None,
 ) -> Curves:
     queries = answers.asked
+    if not distortions:
+        return {}
     rows, right, doubt = test["index"][queries], answers.right[queries], answers.own[queries]
     if not len(rows):
         return {}
@@ -276,25 +289,35 @@ def _json_number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def run_answers(run: RunFolder, ks: Sequence[int] = ()) -> dict[str, Answers]:
+def run_answers(run: RunFolder, ks: Sequence[int] = (), places: Places | None = None) -> dict[str, Answers]:
     """Return the answers of a run by where they were asked; a set without images is left out.
 
-    test         each test image asked among the others
-    val          each validation image asked among the others: a smaller gallery, of other classes
+    test         each test image asked among the others; of places the queries asked in their database
+    val          the same of the validation images: a smaller gallery, of other classes
     ood/<name>   strangers, asked among the test images; every answer is wrong
 
     `ks` are the cutoffs of the retrieval metrics that come along (see `among_others`).
     """
     test = run.embeddings("test")
-    answers: dict[str, Answers | None] = {"test": answers_among_others(test, ks)}
+    answers: dict[str, Answers | None] = {"test": _answers_of(test, ks, places)}
     if run.holds("val", "mean"):
-        answers["val"] = answers_among_others(run.embeddings("val"), ks)
+        answers["val"] = _answers_of(run.embeddings("val"), ks, places)
     if run.holds("ood", "mean") and len(test["mean"]) >= LEAST:
-        strangers = run.embeddings("ood")
-        for name, rows in ood_rows(strangers).items():
+        strangers, gallery = run.embeddings("ood"), test.tensors
+        if places is not None:
+            searched = places.of(test["index"]).columns["role"] == "database"
+            gallery = {name: values[searched] for name, values in gallery.items()}
+        for name, rows in ood_rows(strangers).items() if len(gallery["label"]) else ():
             record = {key: values[rows] for key, values in strangers.tensors.items() if key in KEPT}
-            answers[f"ood/{name}"] = asked_in(record, np.full(rows.sum(), -1), test.tensors, test["label"])
+            answers[f"ood/{name}"] = asked_in(record, np.full(rows.sum(), -1), gallery, gallery["label"])
     return {name: each for name, each in answers.items() if each is not None}
+
+
+def _answers_of(split: Embeddings, ks: Sequence[int], places: Places | None) -> Answers | None:
+    """Return the answers to a split's images, or to those of its images that are queries for a place."""
+    if places is None:
+        return answers_among_others(split, ks)
+    return place_answers(split.tensors, places.of(split["index"]), ks)
 
 
 def answers_among_others(split: Embeddings, ks: Sequence[int] = ()) -> Answers | None:

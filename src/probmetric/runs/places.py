@@ -2,6 +2,7 @@
 
 The protocol of Mapillary Street-Level Sequences (Warburg et al. 2020), which paper 003 follows: `retrieval/...` counts
 a query as answered by database images of its city within the radius; images of the queries' side are not searched.
+Along walks a frame of the same walk within `data.places.FRAMES` frames is a right answer.
 Subtasks: `retrieval_day_to_night/...` asks with day images and searches night images, `retrieval_night_to_day/...` the
 other way round; they are there where a query has an answer. `sparsification/...` are over the queries.
 
@@ -10,16 +11,18 @@ Clustering and structure need classes, which places do not have: a run on places
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probmetric.data.places import RADIUS, Subtask, positives, subtask
+from probmetric.data.places import RADIUS, Subtask, located, positives, subtask
 from probmetric.metrics.image_errors import image_curves, known_errors
 from probmetric.metrics.selective import selective_metrics, sparsification
 from probmetric.retrieval import retrieval_per_query, search, summarize
+from probmetric.trust.answers import Answers, asked_in
 
 Doubles = NDArray[np.float64]
 SUBTASKS: tuple[Subtask, ...] = ("day_to_night", "night_to_day")
@@ -36,6 +39,12 @@ class Places:
 
     columns: dict[str, NDArray]
     radius: float = RADIUS
+
+    @classmethod
+    def in_manifest(cls, columns: dict[str, NDArray]) -> Places | None:
+        """Read them from a manifest's columns; None where these do not say."""
+        places = located(columns)
+        return None if places is None else cls(*places)
 
     def of(self, index: NDArray[np.int64]) -> Places:
         """The same of the manifest rows `index` (n,)."""
@@ -65,6 +74,23 @@ def place_retrieval(
         return {}, queries, database
     values = retrieval_per_query(mean[queries], gallery=mean[database], positives=near, ks=ks)
     return values, queries, database
+
+
+def place_answers(record: Mapping[str, NDArray[Any]], places: Places, ks: Sequence[int] = ()) -> Answers | None:
+    """Return the answers to the queries of a split, searched in its database; None where either has no images.
+
+    Args:
+        record: tensor name -> (n, ...) of the split's images, with `mean` and `label`.
+        places: of the same n images.
+        ks: cutoffs of the retrieval metrics that come along.
+    """
+    values, queries, database = place_retrieval(record["mean"], places, ks=tuple(dict.fromkeys((1, *ks))))
+    if not values:
+        return None
+    asked, searched = ({name: each[rows] for name, each in record.items()} for rows in (queries, database))
+    answers = asked_in(asked, asked["label"], searched, searched["label"])
+    right, answerable = values["recall_at_1"] == 1, values["positives"] > 0
+    return replace(answers, right=right, asked=answerable, retrieval=values)
 
 
 def place_metrics(
