@@ -1,7 +1,7 @@
 """How far an image lies from the training images: density of the embeddings, for any frozen encoder.
 
-    knn           u = 1 - cosine with the k-th nearest training image (Sun et al. 2022, "Out-of-distribution detection with
-                  deep nearest neighbors")
+    knn           u = 1 - cosine with the k-th nearest training image (Sun et al. 2022, "Out-of-distribution detection
+                  with deep nearest neighbors")
     mahalanobis   u = smallest squared Mahalanobis distance of z/|z| to a training class, one covariance S within the
                   classes (Lee et al. 2018, on unit embeddings as Mueller and Hein 2025); S is shrunk towards a sphere,
                   (1 - s) S + s tr(S)/M I
@@ -34,7 +34,7 @@ class Density(Uncertainty):
         self.kind, self.neighbours, self.shrinkage = kind, neighbours, shrinkage
 
     def fitted(self, fitting: Fitting) -> Posterior:
-        """Return `references`: unit training embeddings (N, M), or whitened class means (C, M) and `whitening` (M, M)."""
+        """Return `references`: unit training embeddings (N, M), or class means (C, M), whitened, and `whitening`."""
         with evaluating(fitting.encoder):
             batches = [(polar(fitting.encoder(images.to(fitting.device)))[0], y) for images, y in fitting.batches]
         if not batches:

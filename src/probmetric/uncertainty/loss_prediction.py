@@ -1,7 +1,7 @@
 """Predicted loss (Yoo and Kweon 2019): a small network on the frozen features learns what the classifier gets wrong.
 
-    u(x) = softplus(MLP(h))      MLP: D -> width -> 1, trained to predict -log p(y | x) of the training images by its mean
-                                 squared error (as "Loss Prediction" of Kirchhof et al. 2023, URL)
+    u(x) = softplus(MLP(h))      MLP: D -> width -> 1, trained to predict -log p(y | x) of the training images by its
+                                 mean squared error (as "Loss Prediction" of Kirchhof et al. 2023, URL)
 
 h are the encoder's features (D,); the encoder is frozen and in evaluation mode. Features are computed once.
 """

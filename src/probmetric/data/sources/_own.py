@@ -47,8 +47,8 @@ class OwnData(Source):
         val_fraction: share of the others to validate on.
         min_images: classes with fewer are left out.
         split_seed: another draw of the splits for every number.
-        class_order: for `by_class`, "name", or a text file, seen from the data, that lists the classes: one a line, alone
-            or after a number.
+        class_order: for `by_class`, "name", or a text file, seen from the data, that lists the classes: one a line,
+            alone or after a number.
     """
 
     needs_raw: ClassVar[bool] = True

@@ -6,8 +6,9 @@ peopleDevTest.txt (1,711 people, 3,708 images). Expected in torchvision's layout
 
 `protocol: view2` is the benchmark itself: every image is a test image, and the 6,000 pairs of `pairs.txt` are verified
 in their ten folds; whatever is tested was trained elsewhere. The images lie in `lfw_funneled/`, or beside `pairs.txt`.
-People of one image are the strangers of identification (`ood/unanswerable/...`). With `training_folds: 5` the people of
-the first five folds train (15 % of them validate), and the pairs of the other five are verified: no person is in two folds.
+People of one image are the strangers of identification (`ood/unanswerable/...`). With `training_folds: 5` the
+people of the first five folds train (15 % of them validate), and the pairs of the other five are verified: no person is
+in two folds.
 
 The manifest's column `identity` holds the name. Where `pairsDevTest.txt` is there (500 pairs of one person, 500 of two)
 its pairs are verified in evaluation (`metrics.verification`). Training pairs are two random images of one person

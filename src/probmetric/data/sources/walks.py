@@ -6,9 +6,9 @@
 
 An answer is right if it is a frame of the same walk at most `places.FRAMES` frames away. Neighbouring frames are all
 but one picture, so among validation and test images every `every`-th frame of a walk asks (column `role`: query), the
-others are searched (database), and its two neighbours are left out. The last areas, in natural order, test; 15 % of the
-others validate. Classes are for losses and statistics: of training images stretches of 2 FRAMES + 1 frames of a walk, of
-others the walks.
+others are searched (database), and its two neighbours are left out. The last areas, in natural order, test; 15 % of
+the others validate. Classes are for losses and statistics: of training images stretches of 2 FRAMES + 1 frames of a
+walk, of others the walks.
 
 A frame whose file is also one of an earlier walk is left out and noted: a walk that was stored twice would answer
 itself. Further columns: area, sequence (the walk), frame, role.
