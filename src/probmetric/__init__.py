@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from probmetric.registry import load_plugins
-    from probmetric.serving import Gallery, Model, fit, load
+    from probmetric.serving import Gallery, Model, example_vectors, fit, load
 
 __version__ = "0.2.0"
-__all__ = ["Gallery", "Model", "__version__", "fit", "load", "load_plugins"]
+__all__ = ["Gallery", "Model", "__version__", "example_vectors", "fit", "load", "load_plugins"]
 
-_HOMES = {"load_plugins": "registry", "Gallery": "serving", "Model": "serving", "fit": "serving", "load": "serving"}
+_HOMES = {"load_plugins": "registry"} | dict.fromkeys(["Gallery", "Model", "example_vectors", "fit", "load"], "serving")
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,7 @@ import probmetric
 from probmetric.data import load_columns, open_images
 from probmetric.errors import ProbMetricError
 from probmetric.serving.gallery_trust import fitting_certificate, read_certificates, write_certificates
-from probmetric.trust import Certificate
+from probmetric.trust import Certificate, monitor
 
 
 def images_of(project, split):
@@ -200,3 +200,20 @@ def test_a_file_of_a_gallery_that_cannot_be_read_is_named(certified, photos, exp
         spoil()
         assert cli.main(asked) == 2
         assert file in capsys.readouterr().err
+
+
+def test_p_right_of_an_answer_is_what_the_certificate_decides_by():
+    """Another P(right) than the certificate's made `monitor` alarm at 7 of 20 logs of clean queries."""
+    vectors, labels = probmetric.example_vectors()
+    order = np.random.default_rng(0).permutation(len(vectors))
+    vectors, labels = vectors[order], labels[order]
+    alarms = 0
+    for start in range(4):
+        asked = np.arange(len(vectors)) % 4 == start
+        gallery = probmetric.Gallery.from_vectors(vectors[~asked], labels[~asked])
+        certificate = gallery.certify(risk=0.1)
+        answers = gallery.search(vectors[asked], risk=certificate)
+        doubts = np.array([1 - answer.p_right for answer in answers])
+        assert (doubts > certificate.threshold).tolist() == [answer.withheld for answer in answers]
+        alarms += monitor(certificate.reference, doubts).alarm is not None
+    assert alarms == 0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 from pathlib import Path
 
 import pytest
 import torch
+from pydantic import ValidationError
 from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
@@ -18,6 +20,7 @@ from probmetric.io import tensors_digest
 from probmetric.launch import ALONE
 from probmetric.losses import create_loss
 from probmetric.models import Encoder, create_encoder
+from probmetric.models._wrapped import HeadOnly, input_of, rest_of, wrapped
 from probmetric.registry import UnknownNameError
 from probmetric.retrieval import retrieval_metrics
 from probmetric.runs.embed import embed_splits, fit_posterior
@@ -270,8 +273,6 @@ def test_a_gradient_cache_wants_fixed_batch_normalisation(digits: Path, tmp_path
 
 
 def test_norm_and_mc_dropout_read_features_as_they_read_images(digits: Path, tmp_path: Path) -> None:
-    from probmetric.models._wrapped import HeadOnly
-
     torch.manual_seed(0)
     encoder = create_encoder("compact", dim=8, in_channels=1, image_size=16, width=4).eval()
     images = torch.randn(6, 1, 16, 16)
@@ -298,8 +299,8 @@ def test_embeddings_on_shared_features_are_those_of_the_images(
     written = []
     for shared in (True, False):
         if not shared:
-            for module in ("probmetric.runs.embed.can_be_shared", "probmetric.training.features.can_be_shared"):
-                monkeypatch.setattr(module, lambda *_: False)
+            for module in ("probmetric.runs.embed.shared", "probmetric.training.features.shared"):
+                monkeypatch.setattr(module, lambda *_: None)
         if run.fits_posterior:
             fit_posterior(run)
         before = {file: file.stat().st_mtime_ns for file in FEATURES.rglob("*.safetensors")}
@@ -310,3 +311,52 @@ def test_embeddings_on_shared_features_are_those_of_the_images(
         written.append(load_file(RESULTS / run.name / "embeddings" / "test.safetensors"))
     for name, tensor in written[1].items():
         torch.testing.assert_close(written[0][name], tensor, rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_parts_that_want_no_gradient_keep_their_statistics() -> None:
+    """A part of a network of one's own with `requires_grad_(False)` stays in evaluation mode, also in copies."""
+    network = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 5), nn.BatchNorm1d(5))
+    network[:2].requires_grad_(False)
+    encoder = wrapped(network, 5, dim=3)
+    encoder.hold_still()
+    for each in (encoder.train(), copy.deepcopy(encoder).train()):
+        assert [part.training for part in each.network] == [False, False, True, True]
+
+
+def test_a_frozen_trunk_and_a_first_trained_part_are_two_wishes() -> None:
+    with pytest.raises(ValidationError, match="give one of the two"):
+        Training(freeze="trunk", train_from="blocks.5")
+
+
+@pytest.mark.parametrize(("tag", "part"), [("test_efficientnet", "blocks.2"), ("test_resnet", "layer3")])
+def test_a_network_goes_on_from_the_input_of_a_part(tag: str, part: str) -> None:
+    encoder = create_encoder("timm", dim=4, in_channels=1, image_size=32, tag=tag).eval()
+    images = torch.randn(3, 1, 32, 32)
+    rest = rest_of(encoder, part, (1, 32))
+    activations, done = input_of(encoder, part, images)
+    assert rest is not None
+    assert done
+    torch.testing.assert_close(rest(activations), encoder(images))
+    assert {id(each) for each in rest.parameters()} < {id(each) for each in encoder.parameters()}
+
+
+def test_a_network_that_is_no_chain_is_not_cut() -> None:
+    """A transformer adds positions, which no module does."""
+    encoder = create_encoder("timm", dim=4, in_channels=3, image_size=160, tag="test_vit").eval()
+    assert rest_of(encoder, "blocks.2", (3, 160)) is None
+
+
+def test_a_run_that_trains_from_a_part_on_keeps_the_input_of_that_part(digits: Path, tmp_path: Path) -> None:
+    """Weights are those of the whole network's training to rounding; another loss reads the same file."""
+    network = {"backbone": {"name": "timm", "tag": "test_resnet"}, "augment": "none", "train_from": "layer3"}
+    network |= {"steps_per_epoch": 3, "epochs": 2, "learning_rate": 1e-4, "batch_norm": "frozen"}
+    folder = tmp_path / "features"
+    plain = trained(digits, tmp_path / "plain", **network)
+    kept = trained(digits, tmp_path / "kept", shared=folder, **network)
+    assert plain.keys() == kept.keys()
+    for name, tensor in plain.items():
+        torch.testing.assert_close(kept[name], tensor, rtol=1e-3, atol=1e-4, msg=name)
+    files = sorted(folder.rglob("*.safetensors"))
+    assert len(files) == 2
+    trained(digits, tmp_path / "again", shared=folder, loss="arcface", **network)
+    assert sorted(folder.rglob("*.safetensors")) == files

@@ -1,10 +1,5 @@
 """Promises besides selective risk: pairs, strangers, batches and sets keep their rate, and say when they cannot."""
 
-import contextlib
-import io
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
 from scipy.stats import binom, norm
@@ -270,15 +265,3 @@ def test_a_class_with_too_few_calibration_queries_is_in_every_set():
 def test_sets_refuse_what_they_cannot_use(doubts, labels, match):
     with pytest.raises(ValueError, match=match):
         coverage_sets(doubts, labels)
-
-
-def test_the_page_prints_what_it_says():
-    page = (Path(__file__).parents[2] / "docs/guide/promises.md").read_text()
-    names: dict = {}
-    blocks = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 5
-    for code, expected in blocks:
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(code, names)
-        assert printed.getvalue() == expected

@@ -16,7 +16,7 @@ from probmetric.io.folders import check_new_file
 from probmetric.serving.gallery import Gallery, directions
 from probmetric.serving.gallery_files import INDEX
 from probmetric.serving.search import as_csv, as_text
-from probmetric.serving.vectors import Vectors, gallery_folder, gallery_of, held_out, read_vectors
+from probmetric.serving.vectors import Vectors, example_vectors, gallery_folder, gallery_of, held_out, read_vectors
 from probmetric.serving.vectors_page import is_ours, write_page
 from probmetric.trust.certificates import Certificate, CertificateError
 from probmetric.trust.copies import copies_of
@@ -124,12 +124,11 @@ def report(options: argparse.Namespace) -> None:
 
 def try_letters(options: argparse.Namespace) -> None:
     """`probmetric try`."""
-    letters = read_vectors(Path(__file__).parents[1] / "serving" / "letters.npz")
+    letters, labels = example_vectors()
     queries = np.random.default_rng(0).random(len(letters)) < TRIED
-    labels = np.array(letters.labels)
-    gallery = Gallery.from_vectors(letters.rows[~queries], labels[~queries].tolist())
+    gallery = Gallery.from_vectors(letters[~queries], labels[~queries])
     certificate = gallery.certify(risk=options.risk)
-    answers = gallery.search(letters.rows[queries], k=1, risk=certificate, names=labels[queries].tolist())
+    answers = gallery.search(letters[queries], k=1, risk=certificate, names=labels[queries].tolist())
     answered = [answer for answer in answers if not answer.withheld]
     if not answered:
         raise CertificateError(f"nothing is answered at a risk of {options.risk:g}; try --risk 0.1.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from probmetric.config.components import (
     BackboneChoice,
@@ -90,6 +90,12 @@ class Training(Strict):
         "map_at_r",
         description="what chooses the epoch on the validation split, the latest of equals; recall_at_1 saturates",
     )
+
+    @model_validator(mode="after")
+    def _frozen_once(self) -> Training:
+        if self.freeze == "trunk" and self.train_from:
+            raise ValueError("freeze: trunk trains the head only, train_from a part of the trunk; give one of the two")
+        return self
 
 
 class Evaluation(Strict):

@@ -39,7 +39,7 @@ class Encoder(nn.Module):
         self.pretrained_digest: str | None = None
         self._loaded_names: frozenset[str] = frozenset()
         self._frozen_batch_norm = False
-        self._frozen: set[int] = set()
+        self._still: tuple[str, ...] = ()
 
     @classmethod
     def input_statistics(cls, **options: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
@@ -64,13 +64,21 @@ class Encoder(nn.Module):
     def train(self, mode: bool = True) -> Encoder:
         """Set training mode; frozen parts and frozen batch normalisation stay in evaluation mode."""
         super().train(mode)
-        for module in self.modules() if mode else ():
-            batch_norm = isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d)
-            weights = [id(parameter) for parameter in module.parameters()]
-            frozen = bool(weights) and self._frozen.issuperset(weights) and module is not self
-            if frozen or (batch_norm and self._frozen_batch_norm):
-                module.eval()
+        if mode and self._frozen_batch_norm:
+            for module in self.modules():
+                if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
+                    module.eval()
+        for name in self._still:
+            self.get_submodule(name).eval()
         return self
+
+    def hold_still(self) -> None:
+        """Keep the parts of which no parameter wants a gradient now (`requires_grad`) in evaluation mode."""
+        wanting = {
+            name: [parameter.requires_grad for parameter in part.parameters()] for name, part in self.named_modules()
+        }
+        self._still = tuple(name for name, wants in wanting.items() if name and wants and not any(wants))
+        self.train(self.training)
 
     def freeze_trunk(self, before: str | None = None) -> None:
         """Stop training all parameters but the head's, or those that are defined before the part `before`.
@@ -81,17 +89,25 @@ class Encoder(nn.Module):
         Raises:
             UnknownNameError: the network has no such part.
         """
-        trunk = [(name, p) for name, p in self.named_parameters() if not name.startswith("head.")]
-        if before is not None:
-            places = [k for k, (name, _) in enumerate(trunk) if f".{before}." in f".{name}."]
-            if not places:
-                parts = sorted({".".join(name.split(".")[1:3]) for name, _ in trunk})
-                raise UnknownNameError(f"train_from is {before!r}, which the network lacks; {nearest(before, parts)}")
-            trunk = trunk[: places[0]]
-        self._frozen |= {id(parameter) for _, parameter in trunk}
-        for _, parameter in trunk:
-            parameter.requires_grad_(False)
-        self.train(self.training)
+        names = self.trunk_names(before)
+        for name in names.intersection(dict(self.named_parameters())):
+            self.get_parameter(name).requires_grad_(False)
+        self.hold_still()
+
+    def trunk_names(self, before: str | None = None) -> set[str]:
+        """Return the names in `state_dict` of all but the head, or of what is defined before the part `before`.
+
+        Raises:
+            UnknownNameError: the network has no such part.
+        """
+        names = [name for name in self.state_dict() if not name.startswith("head.")]
+        if before is None:
+            return set(names)
+        places = [place for place, name in enumerate(names) if f".{before}." in f".{name}."]
+        if not places:
+            parts = sorted({".".join(name.split(".")[1:3]) for name in names})
+            raise UnknownNameError(f"train_from is {before!r}, which the network lacks; {nearest(before, parts)}")
+        return set(names[: places[0]])
 
     @property
     def layered(self) -> nn.Module:

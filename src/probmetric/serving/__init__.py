@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from probmetric.serving.registry import register
     from probmetric.serving.search import Answer, Match
     from probmetric.serving.service import run_service
+    from probmetric.serving.vectors import example_vectors
 
 __all__ = [
     "MODEL_FOLDER",
@@ -30,6 +31,7 @@ __all__ = [
     "Match",
     "Model",
     "check_vectors_file",
+    "example_vectors",
     "fit",
     "load",
     "register",
@@ -55,5 +57,6 @@ __getattr__ = exported(
         "write_vectors": "export",
         "MODEL_FOLDER": "model_folder",
         "run_service": "service",
+        "example_vectors": "vectors",
     },
 )

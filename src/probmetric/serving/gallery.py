@@ -95,7 +95,7 @@ class Gallery:
 
     @classmethod
     def from_vectors(
-        cls, vectors: Any, labels: Sequence[Any] | None = None, paths: Sequence[str] | None = None
+        cls, vectors: Any, labels: Sequence[Any] | np.ndarray | None = None, paths: Sequence[str] | None = None
     ) -> Gallery:
         """Return a gallery of embeddings of any model, scaled to unit length.
 

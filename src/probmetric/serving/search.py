@@ -15,6 +15,7 @@ from probmetric.retrieval.match import Match as MatchRecord
 from probmetric.serving.gallery_trust import VOTES, Trust, fitting_certificate
 from probmetric.trust.certificates import Certificate
 from probmetric.trust.deployed import certified_doubt
+from probmetric.trust.p_right import PRight
 from probmetric.trust.scores import doubts as doubts_of
 
 UNSURE = "less sure than {:.4g} % of the validation images"
@@ -194,12 +195,16 @@ def certificate_of(gallery: Searched, rules: Rules) -> Certificate | None:
 def _judged(
     gallery: Searched, match: MatchRecord, certificate: Certificate | None
 ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
-    """Scores of the answers, score -> (Q,), and P(right) (Q,); nothing where the gallery was never asked for them."""
+    """Scores of the answers, score -> (Q,), and P(right) (Q,); nothing where the gallery was never asked for them.
+
+    P(right) is the certificate's where that decides by one, so that `trust.monitor` compares like with like.
+    """
     if certificate is None and not gallery.knows_p_right:
         return {}, None
     votes = {name: getattr(match, name)[:, :VOTES] for name in ("similarity", "indices", "classes")}
     scores = {"own": match.query["uncertainty"].astype(np.float64), **doubts_of(replace(match, **votes))}
-    p_right = gallery.trust.p_right
+    by = certificate.p_right if certificate else None
+    p_right = PRight.of(by) if by else gallery.trust.p_right
     return scores, None if p_right is None else p_right.probability(scores)
 
 

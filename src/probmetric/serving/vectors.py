@@ -119,6 +119,16 @@ def read_vectors(file: Path, *, label: str = "", group: str = "") -> Vectors:
     return vectors_of(columns, file, label=label, group=group)
 
 
+def example_vectors() -> tuple[np.ndarray, np.ndarray]:
+    """Return the vectors that come with the package, to try things on: ImageNet features of 2,000 rendered letters.
+
+    Returns:
+        float32 (2000, 64), and names of their 50 classes (2000,).
+    """
+    letters = read_vectors(Path(__file__).with_name("letters.npz"))
+    return letters.rows.astype(np.float32), np.array(letters.labels)
+
+
 def vectors_of(
     columns: Mapping[str, np.ndarray], file: Path = Path("frame"), *, label: str = "", group: str = ""
 ) -> Vectors:

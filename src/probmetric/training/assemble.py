@@ -145,8 +145,9 @@ def assemble(
             **settings.backbone.options,
         )
     encoder.set_batch_norm(settings.training.batch_norm)
+    encoder.hold_still()
     if settings.training.freeze == "trunk" or settings.training.train_from:
-        encoder.freeze_trunk(None if settings.training.freeze == "trunk" else settings.training.train_from)
+        encoder.freeze_trunk(settings.training.train_from)
     if settings.training.channels_last:
         encoder = encoder.to(memory_format=torch.channels_last)
     encoder = encoder.to(device)

@@ -29,7 +29,7 @@ from probmetric.training.batch_norm import synchronise_batch_norm
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData, training_images, training_view
 from probmetric.training.device import claim_device, keep_freed_memory
-from probmetric.training.features import on_features, start_head
+from probmetric.training.features import FeatureStore, on_features, start_head
 from probmetric.training.loop import Conduct, Trainer
 from probmetric.training.processes import ALONE, Processes
 from probmetric.training.progress import HISTORY_COLUMNS, Progress
@@ -180,8 +180,9 @@ class _Run:
         images = training_images(self.prepared_folder, training, view=view, role=role)
         data = TrainingData(images, training, seed=settings.seed, device=self.device, processes=self.processes)
         encoder, loss, _ = assemble(settings, data.sizes, self.device)
+        root = self.features if settings.pretrained else None
+        start_head(encoder, data, None if root is None else FeatureStore.of(settings, encoder, data.eye, root))
         trained, read = on_features(settings, encoder, images, data, self.features)
-        start_head(trained, read)
         checkpoints = Checkpoints(state_folder)
         if loss is None or training.epochs == 0:
             weights = weights_of(encoder, loss)

@@ -1,0 +1,52 @@
+"""Pages whose Python blocks run as they stand, and commands in prose that the command line understands."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from probmetric.cli import parser
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+PYTHON = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+SHELL = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Arguments of every `probmetric` command of a page's shell blocks."""
+    text = "\n".join(SHELL.findall(page.read_text(encoding="utf-8"))).replace("\\\n", " ")
+    lines = (shlex.split(line, comments=True) for line in text.splitlines() if "<<" not in line)
+    first = (line[: next((k for k, word in enumerate(line) if word in {"|", ">", "&&", ";"}), None)] for line in lines)
+    return [line[1:] for line in first if line[:1] == ["probmetric"]]
+
+
+def printed_blocks(page: Path) -> list[tuple[str, str]]:
+    """Python blocks of a page and what stands below each; none where nothing stands below any."""
+    blocks = PYTHON.findall(page.read_text(encoding="utf-8"))
+    return blocks if any(expected for _, expected in blocks) else []
+
+
+def test_pages_with_printed_blocks_are_found():
+    assert {"questions.md", "promises.md"} <= {page.name for page in PAGES if printed_blocks(page)}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if printed_blocks(page)], ids=lambda page: page.name)
+def test_blocks_print_what_stands_below_them(page):
+    names: dict = {}
+    for block, expected in printed_blocks(page):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(block, page.name, "exec"), names)
+        assert printed.getvalue() == expected
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
+def test_commands_of_a_page_are_understood(page):
+    for arguments in commands(page):
+        parser().parse_args(arguments)
