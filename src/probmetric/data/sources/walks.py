@@ -28,7 +28,7 @@ import numpy as np
 from probmetric.data.image_folder import read_image_folder
 from probmetric.data.manifest import DataError
 from probmetric.data.places import FRAMES
-from probmetric.data.sources import RawFiles, Table, register
+from probmetric.data.sources import RawFiles, Table, options, register
 from probmetric.data.sources._files import Photographs, strings, validation_classes
 from probmetric.registry import OpenShare, Range
 
@@ -46,6 +46,7 @@ class Walks(Photographs):
     """
 
     title = "frames of walks"
+    view = options(name="photos", resize=0, crop=False, flip=False)
     needs_raw = True
     where = "your own frames: `raw` of the dataset names their folder"
 
