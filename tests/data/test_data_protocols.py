@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from probmetric.config import parse
+from probmetric.config import RunSettings, parse
 from probmetric.config.params import DataFolders
 from probmetric.data import DataError, load_columns, load_manifest, load_metadata, prepare_dataset
 from probmetric.data.places import located, positives
 from probmetric.data.sources import REGISTRY, RawFiles
+from probmetric.runs.folder import RunFolder
+from probmetric.runs.plan import Run, RunPlan
+from probmetric.runs.steps import make
 
 PHOTOS = Path.home() / "photos"
 
@@ -348,3 +351,27 @@ def test_the_six_thousand_pairs_of_lfw_are_listed(tmp_path):
     assert len(table.columns["path"]) == 13_233
     assert sum(same for _, _, same in table.pairs) == 3_000
     assert len(table.pairs) == 6_000
+
+
+def test_a_network_trained_elsewhere_is_run_on_data_without_training_images(tmp_path, monkeypatch):
+    root = faces(tmp_path / "raw" / "lfw")
+    prepare_dataset(
+        "lfw", tmp_path / "data/prepared/lfw", raw=root, protocol="view2", subset=True, progress=False, workers=1
+    )
+    monkeypatch.chdir(tmp_path)
+    settings = {
+        "dataset": "lfw",
+        "method": "frozen",
+        "backbone": {"name": "compact"},
+        "view": {"name": "photos", "size": 24},
+        "training": {"epochs": 0},
+    }
+    name = "lfw/frozen/seed0"
+    plan = RunPlan(Run(name, name, parse(RunSettings, settings, "here")), "")
+    make(plan, ("train", "embed", "evaluate"))
+    metrics = RunFolder.named(name).metrics
+    assert 0 <= metrics["verification/accuracy"] <= 1
+    assert metrics["retrieval/queries_without_positives"] == 1 / 13
+    trained = parse(RunSettings, settings | {"training": {"epochs": 1}, "loss": {"name": "softmax"}}, "here")
+    with pytest.raises(DataError, match=r"lfw has 0 training class\(es\); training needs at least 2"):
+        make(RunPlan(Run(name, name, trained), ""), ("train",))

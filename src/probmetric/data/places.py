@@ -12,7 +12,8 @@ import numpy as np
 
 Subtask = Literal["all", "day_to_night", "night_to_day"]
 COLUMNS = ("city", "easting", "northing", "role", "night")
-WALKS = ("sequence", "frame", "role")
+SEQUENCE = "sequence"
+WALKS = (SEQUENCE, "frame", "role")
 TRAIN_RADIUS, RADIUS, FRAMES = 10.0, 25.0, 3
 
 

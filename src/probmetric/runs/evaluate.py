@@ -15,9 +15,10 @@ Metric names are legal in MLflow and DVC. Nothing is written.
     val   val/retrieval/...    what model selection saw; val/sparsification/...
     last  last/retrieval/...   test split with the last epoch's weights, next to the validation-selected ones
 
-Curves hold what a report needs to take the test images for a sample: `images/<metric>`, the values of single images,
-and `image_errors`, the standard error of a metric over the images; and `severity/<distortion>`, what stronger
-distortions do to the answers (`metrics.severity`).
+Curves hold what a report needs to take the test classes for a sample (where these are training classes, the test
+images): `units/<metric>`, what single units contribute with their labels, and `unit_errors`, the standard error of a
+metric over the units (`metrics.units`); and `severity/<distortion>`, what stronger distortions do to the answers
+(`metrics.severity`).
 """
 
 from __future__ import annotations
@@ -43,19 +44,12 @@ from probmetric.metrics.calibration import EqualMass, Reliability, reliability
 from probmetric.metrics.classification import classification_metrics
 from probmetric.metrics.clustering import clustering_metrics
 from probmetric.metrics.correlation import spearman
-from probmetric.metrics.image_errors import (
-    auroc_error,
-    error_of_auroc,
-    image_curves,
-    known_errors,
-    mean_error,
-    resampled,
-)
 from probmetric.metrics.ood import UNANSWERABLE, auroc, ood_metrics, roc_curve
 from probmetric.metrics.ranked import metric_names
 from probmetric.metrics.selective import selective_metrics, sparsification
 from probmetric.metrics.severity import by_severity
 from probmetric.metrics.structure import singular_values, structure_metrics
+from probmetric.metrics.units import ByUnit, Images, mean_of, of_mean, resampled, retrieval_units, two_groups
 from probmetric.metrics.verification import Pairs, error_versus_discard, verification_metrics
 from probmetric.retrieval.measures import retrieval_per_query, summarize
 from probmetric.retrieval.votes import retrieval_votes, sampled_retrieval_metrics, vote_reliability
@@ -78,6 +72,7 @@ Curves = dict[str, dict[str, list[float]]]
 PerQuery = dict[str, NDArray[np.float64]]
 PosteriorOf = Callable[[NDArray[np.int64]], tuple[NDArray[np.float64], NDArray[np.int64]]]
 Distortions = Mapping[str, NDArray[np.float64]]
+Unit = Literal["class", "image", "walk"]
 
 DISTORTIONS = ("warp", "noise", "blur", "occlusion", "distortion")  # columns of a manifest: strengths, 0 for none
 SAMPLED_SETS = 10
@@ -95,12 +90,15 @@ class ImageFacts:
         pairs: pairs of test images to verify, `verification/...`.
         places: where the images were taken, for street scenes: retrieval and sparsification are then as in `places`.
         posterior: manifest rows (n,) of one split -> exact P(class | image) (n, C) and labels (C,), where it is exact.
+        unit: what is drawn where numbers are said to hold for others: test classes, images of training classes, or
+            walks along streets.
     """
 
     distortions: Distortions = field(default_factory=dict)
     pairs: Pairs | None = None
     places: Places | None = None
     posterior: PosteriorOf | None = None
+    unit: Unit = "class"
 
     @classmethod
     def of(cls, folder: Path) -> ImageFacts:
@@ -109,23 +107,40 @@ class ImageFacts:
         table, metadata = read_table(folder, ["index"], optional=(*DISTORTIONS, "true_probability", *COLUMNS, *WALKS))
         strengths = {name: values_of(table, name) for name in DISTORTIONS if name in table.column_names}
         named = {name: values_of(table, name) for name in (*COLUMNS, *WALKS) if name in table.column_names}
+        places = Places.in_manifest(named)
         pairs = np.array(metadata["pairs"], dtype=np.int64) if metadata.get("pairs") else None
         exact = "true_probability" in table.column_names
         return cls(
             distortions={name: values for name, values in strengths.items() if values.dtype.kind == "f"},
             pairs=None if pairs is None else Pairs(pairs[:, :2], pairs[:, 2].astype(bool)),
-            places=Places.in_manifest(named),
+            places=places,
             posterior=functools.partial(split_posterior, folder) if exact else None,
+            unit=_unit(str(metadata.get("protocol")), places),
         )
+
+    def units(self, split: Embeddings) -> NDArray[np.int64]:
+        """Return the unit (N,) of each image of a split."""
+        if self.unit == "class":
+            return split["label"]
+        walks = None if self.places is None else self.places.walks
+        return split["index"] if walks is None else walks[split["index"]]
+
+
+def _unit(protocol: str, places: Places | None) -> Unit:
+    """What is drawn, by a dataset's protocol and where its images were taken."""
+    if places is not None:
+        return "image" if places.walks is None else "walk"
+    return "image" if protocol == "closed_set" else "class"
 
 
 @dataclass
 class Results:
-    """Metrics by name, curves by name, and the standard errors of metrics over the images (NaN = not known)."""
+    """Metrics by name, curves by name, and what the `units` (N,) of the test images contribute to metrics."""
 
+    by_unit: ByUnit
+    units: NDArray[np.int64]
     metrics: dict[str, float] = field(default_factory=dict)
     curves: Curves = field(default_factory=dict)
-    errors: dict[str, float] = field(default_factory=dict)
 
     def add(self, group: str, values: Mapping[str, float]) -> None:
         """Metrics `<group>/<name>`."""
@@ -139,12 +154,11 @@ class Results:
         """Take over all that `other` holds."""
         self.metrics |= other.metrics
         self.curves |= other.curves
-        self.errors |= other.errors
+        self.by_unit.merge(other.by_unit)
 
     def all_curves(self) -> Curves:
-        """The curves, and the known errors as the curve `image_errors`."""
-        errors = known_errors(self.errors)
-        return self.curves | ({"image_errors": errors} if errors else {})
+        """Return the curves, those of the units included."""
+        return self.curves | self.by_unit.curves()
 
 
 def evaluate_run(
@@ -171,22 +185,23 @@ def evaluate_run(
     test, places = run.embeddings("test"), facts.places
     answers = run_answers(run, settings.ks, places) if answers is None else answers
     if places is not None:
-        results = Results(*place_metrics(test["mean"], test["uncertainty"], places.of(test["index"]), ks=settings.ks))
+        metrics, curves = place_metrics(test["mean"], test["uncertainty"], places.of(test["index"]), ks=settings.ks)
+        results = Results(ByUnit(facts.unit), facts.units(test), metrics, curves)
         aurocs = error_aurocs(answers["test"]) if "test" in answers and answers["test"].asked.any() else {}
         results.add("sparsification", {f"error_auroc_{score}": value for score, value in aurocs.items()})
     else:
-        results = answer_metrics(test, settings, answers.get("test"))
+        results = answer_metrics(test, settings, answers.get("test"), facts)
         if settings.clustering:
             results.add("clustering", clustering_metrics(test["mean"], test["label"], seed=settings.seed))
         results.add("structure", structure_metrics(test["mean"], test["label"]))
-    _trusted(results, test, answers, facts.distortions)
+    _trusted(results, test, answers, facts)
     if facts.pairs is not None:
         results.add("verification", _verification(test, facts.pairs))
     if "distortion" in facts.distortions:
         results.metrics |= _distortion(test, facts.distortions["distortion"])
     _other_splits(results, run, places, settings, answers.get("val"))
     if present(run.embeddings_file("ood")):
-        results.merge(evaluate_ood(test, run.embeddings("ood"), answers))
+        results.merge(evaluate_ood(test, run.embeddings("ood"), answers, facts))
     if facts.posterior is not None and "test" in answers:
         results.metrics |= truth_metrics(answers["test"], Truth(*facts.posterior(test["index"])))
     results.metrics |= own_metrics(test.tensors)
@@ -195,27 +210,27 @@ def evaluate_run(
     return {name: _json_number(value) for name, value in results.metrics.items()}, results.all_curves()
 
 
-def _trusted(results: Results, test: Embeddings, answers: Mapping[str, Answers], distortions: Distortions) -> None:
+def _trusted(results: Results, test: Embeddings, answers: Mapping[str, Answers], facts: ImageFacts) -> None:
     """Add how far the test split's answers can be trusted."""
     trust, stated = trust_metrics(answers)
     results.metrics |= trust
     if stated is not None:
         results.add_diagram("p_right", reliability(stated, answers["test"].right[answers["test"].asked]))
     if "test" in answers:
-        results.curves |= _severities(test, distortions, answers["test"], stated)
-        results.merge(_strangers_within(answers["test"]))
+        results.curves |= _severities(test, facts.distortions, answers["test"], stated)
+        if facts.places is None:
+            _add_strangers_within(results, answers["test"])
 
 
-def _strangers_within(answers: Answers) -> Results:
-    """Return how test images that nothing in the gallery answers are told from the others: `ood/unanswerable/...`."""
-    results, alone = Results(), answers.rows(~answers.asked)
+def _add_strangers_within(results: Results, answers: Answers) -> None:
+    """Add how test images that nothing in the gallery answers are told from the others: `ood/unanswerable/...`."""
+    alone, group = answers.rows(~answers.asked), f"ood/{UNANSWERABLE}"
     if not LEAST <= len(alone.own) <= len(answers.own) - LEAST:
-        return results
+        return
     answerable = answers.rows(answers.asked)
-    results.add(f"ood/{UNANSWERABLE}", ood_metrics(answerable.own, alone.own))
-    results.add(f"ood/{UNANSWERABLE}", stranger_aurocs(answerable, alone))
-    results.errors[f"ood/{UNANSWERABLE}/auroc"] = auroc_error(answerable.own, alone.own)
-    return results
+    results.add(group, ood_metrics(answerable.own, alone.own) | stranger_aurocs(answerable, alone))
+    known = Images.of(answers.own, results.units, answers.asked)
+    results.by_unit.add_auroc(f"{group}/auroc", known, Images.of(answers.own, results.units, ~answers.asked))
 
 
 def _verification(test: Embeddings, pairs: Pairs) -> dict[str, float]:
@@ -254,7 +269,7 @@ def _other_splits(
     """Retrieval of the validation split and with the last weights; sparsification of the validation split."""
     others: tuple[Split, ...] = ("val", "last")
     for split in others:
-        if present(run.embeddings_file(split)):
+        if run.holds(split, "mean"):
             other, answered = run.embeddings(split), answers if split == "val" else None
             results.add(f"{split}/retrieval", _retrieval(other, places, settings, answered))
             if split == "val":
@@ -336,10 +351,13 @@ def ood_rows(strangers: Embeddings) -> dict[str, NDArray[np.bool_]]:
     return {name: chosen for name, chosen in rows.items() if chosen.any()}
 
 
-def answer_metrics(test: Embeddings, settings: Evaluation, answers: Answers | None) -> Results:
+def answer_metrics(
+    test: Embeddings, settings: Evaluation, answers: Answers | None, facts: ImageFacts | None = None
+) -> Results:
     """Return what the answers to a split's images say: retrieval, selective answers, samples, classification."""
     queries = per_query(test, tuple(dict.fromkeys((1, *settings.ks))), answers)
-    results = Results()
+    facts = facts or ImageFacts()
+    results = Results(ByUnit(facts.unit), facts.units(test))
     results.add("retrieval", summarize(queries))
     _other_spaces(results, test, settings)
     if np.any(queries["positives"] > 0):
@@ -353,25 +371,32 @@ def answer_metrics(test: Embeddings, settings: Evaluation, answers: Answers | No
     return results
 
 
-def evaluate_ood(test: Embeddings, ood: Embeddings, answers: Mapping[str, Answers]) -> Results:
+def evaluate_ood(test: Embeddings, ood: Embeddings, answers: Mapping[str, Answers], facts: ImageFacts) -> Results:
     """Return detection metrics and ROC curve of each set in `ood` against the test split, and the means over the sets.
 
-    A set without images is left out. `answers` as in `evaluate_run`.
+    A set without images is left out. `answers` as in `evaluate_run`. Strangers are of no known class: each is a unit of
+    its own, numbered -1, -2, ...
     """
     sets = ood_rows(ood)
-    results = Results()
+    results = Results(ByUnit(facts.unit), facts.units(test))
+    known = Images.of(test["uncertainty"], results.units)
+    strangers = Images(ood["uncertainty"].astype(np.float64), -1 - np.arange(len(ood["uncertainty"])))
     for name, rows in sets.items():
         doubt = ood["uncertainty"][rows]
         results.add(f"ood/{name}", ood_metrics(test["uncertainty"], doubt))
         rates = roc_curve(test["uncertainty"], doubt, points=CURVE_POINTS)
         results.curves[f"roc/{name}"] = {key: values.tolist() for key, values in rates.items()}
-        results.errors[f"ood/{name}/auroc"] = auroc_error(test["uncertainty"], doubt)
+        results.by_unit.add_auroc(f"ood/{name}/auroc", known, Images(strangers.values[rows], strangers.units[rows]))
         if "test" in answers and f"ood/{name}" in answers:
             results.add(f"ood/{name}", stranger_aurocs(answers["test"], answers[f"ood/{name}"]))
     if sets:
         kinds = ("auroc", "auprc", "fpr_at_95")
         means = {kind: np.mean([results.metrics[f"ood/{name}/{kind}"] for name in sets]) for kind in kinds}
         results.add("ood", {kind: float(value) for kind, value in means.items()})
+        parts = [results.by_unit.contributions.get(f"ood/{name}/auroc") for name in sets]
+        complete = [part for part in parts if part is not None]
+        if len(complete) == len(parts):
+            results.by_unit.add("ood/auroc", mean_of(complete))
     return results
 
 
@@ -429,20 +454,18 @@ def _sampled(results: Results, test: Embeddings, settings: Evaluation) -> None:
     calibration, votes = vote_reliability(confidence, correct)
     results.add("calibration", calibration)
     results.add_diagram("retrieval_reliability", votes)
-    results.errors["calibration/retrieval_ece"] = resampled(
-        lambda rows: vote_reliability(confidence[rows], correct[rows])[1].error("l1"), len(correct)
-    )
+    error = resampled(lambda rows: vote_reliability(confidence[rows], correct[rows])[1].error("l1"), results.units)
+    results.by_unit.add_error("calibration/retrieval_ece", error, len(np.unique(results.units)))
     drawn = sampled_retrieval_metrics(test["samples"][:, :SAMPLED_SETS], test["label"], ks=settings.ks)
     results.add("retrieval_sampled", drawn)
 
 
 def _selective(results: Results, test: Embeddings, queries: PerQuery, answers: Answers) -> None:
-    """Sparsification, and what single images contribute to the metrics of all."""
+    """Sparsification, and what single units contribute to the metrics of all."""
     metrics, results.curves["sparsification"] = selective(test, queries, answers)
     results.add("sparsification", metrics)
-    curves, errors = image_curves(queries, queries["positives"] > 0, test["uncertainty"])
-    results.curves |= curves
-    results.errors |= errors
+    doubt = Images.of(test["uncertainty"], results.units)
+    results.by_unit.merge(retrieval_units(queries, queries["positives"] > 0, doubt, results.by_unit.unit))
 
 
 def _columns(test: Embeddings) -> NDArray[np.int64] | None:
@@ -461,7 +484,7 @@ def _columns(test: Embeddings) -> NDArray[np.int64] | None:
 
 
 def _classification(results: Results, test: Embeddings, columns: NDArray[np.int64], settings: Evaluation) -> None:
-    """Metrics of the class probabilities (`columns`: each image's class), their diagram and errors over the images."""
+    """Metrics of the class probabilities (`columns`: each image's class), their diagram and errors over the units."""
     probabilities = test["probabilities"]
     confidence = np.minimum(probabilities.max(axis=1), 1.0)
     correct = probabilities.argmax(axis=1) == columns
@@ -471,12 +494,12 @@ def _classification(results: Results, test: Embeddings, columns: NDArray[np.int6
     for name, value in values.items():
         results.add("calibration" if name.startswith("ece") else "classification", {name: value})
     results.add_diagram("reliability", reliability(confidence, correct, bins=settings.calibration_bins))
-    binned = EqualMass(confidence, settings.calibration_bins)
-    results.errors |= {
-        "classification/accuracy": mean_error(correct),
-        "classification/error_auroc": error_of_auroc(test["uncertainty"], ~correct),
-        "calibration/ece": resampled(lambda rows: binned.reliability(correct, rows).error("l1"), len(correct)),
-    }
+    units, binned = results.units, EqualMass(confidence, settings.calibration_bins)
+    results.by_unit.add("classification/accuracy", of_mean(Images.of(correct, units)))
+    doubt = Images.of(test["uncertainty"], units)
+    results.by_unit.add_auroc("classification/error_auroc", *two_groups(doubt, correct, ~correct))
+    error = resampled(lambda rows: binned.reliability(correct, rows).error("l1"), units)
+    results.by_unit.add_error("calibration/ece", error, len(np.unique(units)))
 
 
 def training_metrics(

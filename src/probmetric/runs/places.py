@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from probmetric.data.places import RADIUS, Subtask, located, positives, subtask
-from probmetric.metrics.image_errors import image_curves, known_errors
+from probmetric.data.places import RADIUS, SEQUENCE, Subtask, located, positives, subtask
 from probmetric.metrics.selective import selective_metrics, sparsification
+from probmetric.metrics.units import Images, retrieval_units
 from probmetric.retrieval import retrieval_per_query, search, summarize
 from probmetric.trust.answers import Answers, asked_in
 
@@ -35,20 +35,27 @@ class Places:
     Attributes:
         columns: manifest columns city, easting, northing, role and night, (N,) each, of all N rows.
         radius: metres within which a database image answers a query.
+        walks: the walk (N,) each image was taken on, numbered; images of no known walk have numbers of their own.
     """
 
     columns: dict[str, NDArray]
     radius: float = RADIUS
+    walks: NDArray[np.int64] | None = None
 
     @classmethod
     def in_manifest(cls, columns: dict[str, NDArray]) -> Places | None:
-        """Read them from a manifest's columns; None where these do not say."""
+        """Read them from a manifest's columns; None where these do not say. Walks are numbered by their names."""
         places = located(columns)
-        return None if places is None else cls(*places)
+        if places is None or SEQUENCE not in columns:
+            return None if places is None else cls(*places)
+        names = columns[SEQUENCE]
+        walks = np.unique(names, return_inverse=True)[1].astype(np.int64)
+        return cls(*places, walks=np.where(names == "", -1 - np.arange(len(names)), walks))
 
     def of(self, index: NDArray[np.int64]) -> Places:
         """The same of the manifest rows `index` (n,)."""
-        return Places({name: values[index] for name, values in self.columns.items()}, self.radius)
+        walks = None if self.walks is None else self.walks[index]
+        return Places({name: values[index] for name, values in self.columns.items()}, self.radius, walks)
 
 
 def place_retrieval(
@@ -113,9 +120,8 @@ def place_metrics(
         selective["ausc_as_published"] = sparsification(both, correct, scaling="as_published")[1]
         metrics |= {f"sparsification/{name}": value for name, value in selective.items()}
         curves["sparsification"] = {"removed": curve.removed.tolist(), "accuracy": curve.accuracy.tolist()}
-        kept, errors = image_curves(values, answerable, doubt[queries])
-        curves |= kept
-        curves["image_errors"] = known_errors(errors)
+        unit, walks = ("image", np.arange(len(mean))) if places.walks is None else ("walk", places.walks)
+        curves |= retrieval_units(values, answerable, Images.of(doubt[queries], walks[queries]), unit).curves()
     for task in SUBTASKS:
         other, _, _ = place_retrieval(mean, places, ks=ks, task=task)
         if other and np.any(other["positives"] > 0):

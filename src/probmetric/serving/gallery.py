@@ -210,7 +210,7 @@ class Gallery:
         """The answers to the gallery's own images, each asked among the others; computed once.
 
         Raises:
-            CertificateError: images without a class, one class, or answers that are all right or all wrong.
+            CertificateError: images without a class, one class, or no image that can calibrate.
         """
         if self._left_out is None:
             self._left_out = calibration_answers(self.record, self.labels)
