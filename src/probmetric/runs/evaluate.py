@@ -269,7 +269,7 @@ def _other_splits(
     """Retrieval of the validation split and with the last weights; sparsification of the validation split."""
     others: tuple[Split, ...] = ("val", "last")
     for split in others:
-        if run.holds(split, "mean"):
+        if present(run.embeddings_file(split)) and len(run.embeddings(split)["mean"]):
             other, answered = run.embeddings(split), answers if split == "val" else None
             results.add(f"{split}/retrieval", _retrieval(other, places, settings, answered))
             if split == "val":
