@@ -306,7 +306,7 @@ def test_test_images_that_nothing_answers_are_strangers(run):
     cosines = rows.astype(np.float32).astype(np.float64) @ rows.astype(np.float32).astype(np.float64).T
     np.fill_diagonal(cosines, -np.inf)
     assert metrics["ood/unanswerable/auroc_cosine"] == pytest.approx(roc_auc_score(alone, -cosines.max(axis=1)))
-    assert "ood/unanswerable/auroc" in curves["image_errors"]
+    assert "ood/unanswerable/auroc" in curves["unit_errors"]
     write(folder, "test", rows, data["test"][1], doubt)
     assert not any(name.startswith("ood/unanswerable") for name in evaluate_run(folder)[0])
 

@@ -58,8 +58,9 @@ class LossPrediction(Uncertainty):
         encoder, posterior = predictor.encoder, predictor.posterior
         features = encoder.features(images)
         embeddings = features if encoder.head is None else encoder.head(features)
-        network = _network(features.shape[1], len(posterior["0.weight"])).to(features)
-        network.load_state_dict({name: value.to(features) for name, value in posterior.items()})
+        with torch.device("meta"):
+            network = _network(features.shape[1], len(posterior["0.weight"]))
+        network.load_state_dict({name: value.to(features) for name, value in posterior.items()}, assign=True)
         doubt = network(features).squeeze(1)
         return DirectionalBatch(polar(embeddings)[0], doubt, probabilities=predictor.probabilities(embeddings))
 
