@@ -283,6 +283,12 @@ class Grid(Strict):
     datasets: tuple[str, ...] = Field(min_length=1)
     methods: tuple[str, ...] = Field(min_length=1)
     noise: tuple[Rate, ...] = (0.0,)
+    splits: int = Field(
+        1,
+        ge=1,
+        le=100,
+        description="into how many different training and test classes the classes are split, each with every seed",
+    )
     seeds: Seeds = Field((0, 1, 2), min_length=1)
     set: dict[str, Annotated[tuple[Any, ...], BeforeValidator(_as_list)]] = Field(
         {}, description="overrides by dotted key (training.epochs, loss.scale, dim): each value or list of values"
@@ -326,7 +332,7 @@ class Params(Strict):
     @field_validator("plugins")
     @classmethod
     def _plugins_are_known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        """The first field: its components are known when the others are checked."""
+        """Load the plugins in the first field: their components are known when the others are checked."""
         load_plugins(value)
         return value
 

@@ -22,6 +22,7 @@ from probmetric.data.places import RADIUS, SEQUENCE, Subtask, located, positives
 from probmetric.metrics.selective import selective_metrics, sparsification
 from probmetric.metrics.units import Images, retrieval_units
 from probmetric.retrieval import retrieval_per_query, search, summarize
+from probmetric.runs.roles import Asked
 from probmetric.trust.answers import Answers, asked_in
 
 Doubles = NDArray[np.float64]
@@ -53,15 +54,20 @@ class Places:
         return cls(*places, walks=np.where(names == "", -1 - np.arange(len(names)), walks))
 
     def of(self, index: NDArray[np.int64]) -> Places:
-        """The same of the manifest rows `index` (n,)."""
+        """Return the places of the manifest rows `index` (n,)."""
         walks = None if self.walks is None else self.walks[index]
         return Places({name: values[index] for name, values in self.columns.items()}, self.radius, walks)
+
+    def asked(self) -> Asked:
+        """Return which of the images ask, and in which."""
+        queries, database = (np.flatnonzero(self.columns["role"] == role) for role in ("query", "database"))
+        return Asked(queries, database, np.empty((0, 2), dtype=np.int64))
 
 
 def place_retrieval(
     mean: NDArray[np.floating], places: Places, *, ks: Sequence[int], task: Subtask = "all"
 ) -> tuple[dict[str, Doubles], NDArray[np.int64], NDArray[np.int64]]:
-    """Retrieval metrics of every query.
+    """Return retrieval metrics of every query.
 
     Args:
         mean: unit embeddings (n, M) of queries and database.
@@ -86,6 +92,8 @@ def place_retrieval(
 def place_answers(record: Mapping[str, NDArray[Any]], places: Places, ks: Sequence[int] = ()) -> Answers | None:
     """Return the answers to the queries of a split, searched in its database; None where either has no images.
 
+    `nearest` of the match record are rows of the split.
+
     Args:
         record: tensor name -> (n, ...) of the split's images, with `mean` and `label`.
         places: of the same n images.
@@ -96,14 +104,15 @@ def place_answers(record: Mapping[str, NDArray[Any]], places: Places, ks: Sequen
         return None
     asked, searched = ({name: each[rows] for name, each in record.items()} for rows in (queries, database))
     answers = asked_in(asked, asked["label"], searched, searched["label"])
+    match = replace(answers.match, indices=database[answers.match.indices])
     right, answerable = values["recall_at_1"] == 1, values["positives"] > 0
-    return replace(answers, right=right, asked=answerable, retrieval=values)
+    return replace(answers, match=match, right=right, asked=answerable, retrieval=values)
 
 
 def place_metrics(
     mean: NDArray[np.floating], uncertainty: NDArray[np.floating], places: Places, *, ks: Sequence[int]
 ) -> tuple[dict[str, float], dict[str, dict[str, list[float]]]]:
-    """Metrics and curves of a split: see the module docstring for arguments' meaning and names."""
+    """Return metrics and curves of a split; arguments and names are explained at the top of this module."""
     values, queries, database = place_retrieval(mean, places, ks=tuple(dict.fromkeys((1, *ks))))
     metrics: dict[str, float] = {}
     curves: dict[str, dict[str, list[float]]] = {}
