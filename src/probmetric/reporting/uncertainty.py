@@ -349,7 +349,7 @@ def certificates(context: ReportContext) -> dict[str, dict[str, list[Held]]]:
     held: dict[str, dict[str, list[Held]]] = {}
     for run in sorted(context.runs, key=lambda run: run.key):
         if present(run.certificate_file):
-            methods = held.setdefault(group_title(run.key.data), {})
+            methods = held.setdefault(group_title(run.key.group), {})
             page = quote(os.path.relpath(run.certificate_page, context.folder), safe="/+=")
             methods.setdefault(context.label(run.key.variant), []).append(Held(run.key.seed, _words(run), page))
     return held
