@@ -93,7 +93,7 @@ def _tuned(search: Search, method: str, best: Trial) -> dict[str, Any]:
     return {
         "like": method,
         "label": f"{_label(search, method)} (tuned)",
-        "change": search.spec.set | dict(best.values),
+        "change": search.shared_settings(method) | dict(best.values),
         "budget": search.spec.budget,
         "tuned_on": search.spec.dataset,
     }

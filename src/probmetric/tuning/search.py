@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from probmetric.config import ConfigError, Method, Params, SearchRange, Tuning
 from probmetric.errors import ProbMetricError
+from probmetric.planning.composition import composed
 from probmetric.planning.expansion import Point, resolve
 from probmetric.planning.experiments import PRESET
 from probmetric.runs.folder import RunFolder
@@ -68,11 +69,8 @@ class Search:
             results: folder of the runs.
 
         Raises:
-            ConfigError: a method is unknown, has nothing to search or trains nothing; a range names no setting; a
-                preset is asked for.
+            ConfigError: a method is unknown, has nothing to search or trains nothing; a range names no setting.
         """
-        if PRESET in spec.set:
-            raise ConfigError("set: a preset is no setting of the tuned methods; write its settings out instead.")
         self.params, self.methods, self.spec, self.results = params, methods, spec, results
         self.ranges = {name: self._ranges_of(name) for name in spec.methods}
         for name in spec.posteriors:
@@ -121,6 +119,13 @@ class Search:
             key=lambda trial: trial.reached or -math.inf,
             default=None,
         )
+
+    def shared_settings(self, method: str) -> dict[str, Any]:
+        """Return the settings, by dotted key, that all trials of a method share, those of a preset written out."""
+        shared = dict(self.spec.set)
+        preset = self.params.presets.get(shared.pop(PRESET, ""))
+        taken = composed(self.params, self.methods, method, self.spec.dataset).taken_of(preset) if preset else {}
+        return taken | shared
 
     def _ranges_of(self, name: str) -> dict[str, SearchRange]:
         settings = self._resolve(name, {}, self.spec.seeds[0]).settings
