@@ -15,7 +15,7 @@ from probmetric.planning.declared import data_source, stage
 from probmetric.planning.expansion import _telling_absent, expand, find_run, origins, plan_experiment
 from probmetric.planning.workflow import WorkflowPlan, run_inputs
 from probmetric.runs.identity import steps_before
-from probmetric.runs.names import LabelNoise
+from probmetric.runs.names import LabelNoise, RunKey, class_split, split_data_name, without_split
 from probmetric.runs.plan import PLANS, origin_run
 
 ROOT = Path(__file__).parents[2]
@@ -307,3 +307,36 @@ def test_a_time_in_the_future_is_said_before_any_job(params, tmp_path, monkeypat
         plan.write()
     file.touch()
     plan.write()
+
+
+def test_splits_of_the_classes_are_crossed_with_seeds_and_noise(params):
+    runs = expand(params, experiment(methods=["laplace"], splits=3, noise=[0.0, 0.2], seeds=[0, 1]))
+    assert [run.name for run in runs][::4] == [
+        "glyphs/laplace/seed0",
+        "glyphs+split1/laplace/seed0",
+        "glyphs+split2/laplace/seed0",
+    ]
+    assert runs[-1].name == "glyphs+split2+noise0.2/laplace/seed1"
+    assert runs[-1].encoder == "glyphs+split2+noise0.2/contrastive/seed1"
+    assert runs[-1].settings.data_folder == Path("data/prepared/glyphs+split2+noise0.2")
+    assert runs[-1].settings.ood == ("symbols",)
+    assert find_run(params, runs[-1].name) == runs[-1]
+    with pytest.raises(ConfigError, match="'digits' tests on its training classes; they cannot be split"):
+        names(params, datasets=["digits"], methods=["cosine"], splits=2)
+    with pytest.raises(ConfigError, match="greater than or equal to 1"):
+        names(params, methods=["cosine"], splits=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("glyphs", ("glyphs", "", 0)),
+        ("glyphs+split12", ("glyphs+split12", "", 12)),
+        ("cub-vmf+nearest0.2s1", ("cub-vmf", "nearest0.2s1", 0)),
+        ("cub-vmf+split3+noise0.2", ("cub-vmf+split3", "noise0.2", 3)),
+    ],
+)
+def test_a_prepared_folder_tells_its_split_and_its_noise(name, parts):
+    assert (*split_data_name(name), class_split(name)) == parts
+    assert RunKey.parse(f"{name}/a/seed0").data == name
+    assert RunKey.parse(f"{name}/a/seed0").group == without_split(name)

@@ -9,10 +9,11 @@ from statistics import fmean
 import pandas as pd
 import pytest
 import yaml
-from fabricated_runs import write_run
+from fabricated_runs import Workspace, gathered, write_run
 
 from probmetric.io import FileError, write_json
 from probmetric.reporting.results import collect, late_gain, read_results, write_results
+from probmetric.reporting.tables import result_table
 from probmetric.runs.names import RunKey, legal_name
 
 
@@ -117,16 +118,32 @@ def test_what_was_written_is_read_back(workspace, study):
 
 def test_every_row_says_its_split_and_what_is_resampled(workspace):
     folder = workspace.folders[0]
-    errors = {"image_errors": {"sparsification/ausc": [0.02], "ood/symbols/auroc": [0.03]}}
-    write_json(folder / "curves.json", errors | {"images/recall_at_1": {"value": [1.0, 0.0, 1.0]}})
+    errors = {"calibration/ece": [0.02, 9.0], "ood/symbols/auroc": [0.03, 12.0], "retrieval/recall_at_1": [0.33, 3.0]}
+    contributions = {"value": [1.0, 0.0, 1.0], "class": [3, 5, 8]}
+    write_json(folder / "curves.json", {"unit_errors": errors, "units/retrieval/recall_at_1": contributions})
     table = collect([folder]).set_index("metric")
     splits = {"ood/symbols/auroc": "ood", "val/retrieval/recall_at_1": "val", "retrieval/recall_at_1": "test"}
     assert table["split"][list(splits)].to_dict() == splits
     assert table["split"]["last/retrieval/recall_at_1"] == "last"
-    counted = ["ood/symbols/auroc", "retrieval/recall_at_1", "sparsification/ausc"]
-    assert sorted(table.index[table["unit"] == "image"]) == counted
-    assert table["image_error"]["sparsification/ausc"] == 0.02
-    assert list(table["images"]["retrieval/recall_at_1"]) == [1.0, 0.0, 1.0]
+    assert sorted(table.index[table["unit"] == "class"]) == [
+        "calibration/ece",
+        "ood/symbols/auroc",
+        "retrieval/recall_at_1",
+    ]
+    assert (table["unit_error"]["calibration/ece"], table["unit_count"]["calibration/ece"]) == (0.02, 9)
+    assert table["unit"]["clustering/nmi"] == "seed"
+    assert list(table["contributions"]["retrieval/recall_at_1"]) == [1.0, 0.0, 1.0]
+    assert list(table["unit_labels"]["retrieval/recall_at_1"]) == [3, 5, 8]
+
+
+@pytest.mark.parametrize("labels", [[3, 5], [5, 3, 8], [3, 5, 9]])
+def test_methods_measured_on_other_classes_or_in_another_order_are_not_compared(workspace, labels):
+    """Contributions of different lengths once had no variance; those in another order made differences of nothing."""
+    for run, kept in (("digits/contrastive/seed0", [3, 5, 8]), ("digits/proxy_nca/seed0", labels)):
+        curve = {"value": [1.0, 0.0, 1.0][: len(kept)], "class": kept}
+        write_json(workspace.root / "results" / run / "curves.json", {"units/retrieval/recall_at_1": curve})
+    with pytest.raises(FileError, match=r"recall_at_1 on digits: digits/proxy_nca/seed0 was measured on \d units"):
+        result_table(gathered(workspace.context()))
 
 
 def test_names_keep_what_is_legal_and_replace_the_rest():
@@ -145,10 +162,33 @@ def test_a_damaged_file_is_named(workspace):
 
 def test_a_table_of_another_shape_is_refused(tmp_path):
     pd.DataFrame({"run": ["a"], "metric": ["b"]}).to_parquet(tmp_path / "runs.parquet")
-    with pytest.raises(FileError, match="expected the columns run, data, dataset"):
+    with pytest.raises(FileError, match="expected the columns run, data, class_split"):
         read_results(tmp_path)
     (tmp_path / "runs.parquet").write_bytes(b"PAR1")
     with pytest.raises(FileError, match=r"runs.parquet is damaged .*make the experiment's report again"):
         read_results(tmp_path)
     with pytest.raises(FileError, match=r"none/runs.parquet is missing; make the experiment's report again"):
         read_results(tmp_path / "none")
+
+
+def test_splits_of_the_classes_are_the_values_and_their_test_classes_the_units(tmp_path):
+    """Two splits with two seeds each: a value per split; class 5, tested in both, is one unit."""
+    tested = {"glyphs": [3, 5], "glyphs+split1": [5, 8]}
+    values = {"glyphs": [[0.2, 0.6], [0.4, 0.8]], "glyphs+split1": [[0.6, 1.0], [0.8, 1.0]]}
+    runs = []
+    for data, of_seeds in values.items():
+        for seed, classes in enumerate(of_seeds):
+            runs.append(f"{data}/a/seed{seed}")
+            folder = write_run(tmp_path, runs[-1], {"retrieval/recall_at_1": sum(classes) / 2})
+            curve = {"value": classes, "class": tested[data]}
+            write_json(folder / "curves.json", {"units/retrieval/recall_at_1": curve})
+    context = gathered(Workspace(tmp_path, tuple(runs)).context(metrics=("retrieval/recall_at_1",), figures=()))
+    assert context.data == ["glyphs"]
+    (series,) = context.series("glyphs", "retrieval/recall_at_1")
+    assert series.values == pytest.approx({0: 0.5, 1: 0.85})
+    assert series.unit_labels == (3, 5, 8)
+    assert series.contributions[0] == pytest.approx([0.5 - 1.5 * 0.2, 0.5 + 1.5 * 0.2, 0.5])
+    assert [values.mean() for values in series.contributions.values()] == pytest.approx([0.5, 0.85])
+    (row,) = result_table(context).itertuples()
+    assert (row.seeds, row.finished, row.seeds_expected) == (2, 4, 4)
+    assert row.mean == pytest.approx(0.675)

@@ -61,9 +61,14 @@ def searched(params, folder, fails=0.0, **changes) -> tuple[Search, Trainer]:
     return search, trainer
 
 
-def test_a_preset_is_refused_because_the_tuned_methods_could_not_have_it(params, tmp_path):
-    with pytest.raises(ConfigError, match="preset is no setting"):
-        searched(params, tmp_path, set={"preset": "tiny"})
+def test_tuned_methods_have_the_settings_of_the_preset_they_were_tuned_with(params, tmp_path):
+    search, _ = searched(params, tmp_path, set={"preset": "tiny", "training.epochs": 2})
+    made = report.tuned_methods(search, "try")["cosine-tuned-try"]["change"]
+    tiny = params.presets["tiny"].set
+    assert made["dim"] == tiny["dim"]
+    assert made["training.epochs"] == 2
+    assert "preset" not in made
+    assert not any(key.startswith("uncertainty.") for key in made)  # its uncertainty has none of these options
 
 
 def test_every_method_gets_the_same_number_of_runs_and_a_good_rate(params, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -41,7 +42,9 @@ class DataSource(Strict):
     model_config = ConfigDict(json_schema_extra={"additionalProperties": True})
 
     source: str = Field(description="name of a source: a file in src/probmetric/data/sources, or of a plugin")
-    raw: str | None = Field(None, description="folder with the archives, if it is not `data.raw`")
+    raw: str | None = Field(
+        None, description="folder with the archives, if it is not `data.raw`; `~` and `$NAME` are expanded"
+    )
     options: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -78,9 +81,8 @@ class DataFolders(Strict):
     @model_validator(mode="after")
     def _apart(self) -> DataFolders:
         made: dict[str, str | Path] = {"data.prepared": self.prepared, "results": RESULTS, "state": "state"}
-        raw = {"data.raw": self.raw} | {
-            f"data.on_request.{name}.raw": entry.raw for name, entry in self.on_request.items() if entry.raw
-        }
+        raw: dict[str, str | Path] = {"data.raw": self.raw}
+        raw |= {f"data.on_request.{name}.raw": self.raw_of(entry) for name, entry in self.on_request.items()}
         try:
             check_apart(made)
             for name, place in raw.items():
@@ -88,6 +90,10 @@ class DataFolders(Strict):
         except FileError as error:
             raise ValueError(str(error)) from None
         return self
+
+    def raw_of(self, source: DataSource) -> Path:
+        """Return where the raw files of `source` lie, with `~` and `$NAME` expanded."""
+        return Path(os.path.expandvars(source.raw or self.raw)).expanduser()
 
     @field_validator("options")
     @classmethod
@@ -277,6 +283,12 @@ class Grid(Strict):
     datasets: tuple[str, ...] = Field(min_length=1)
     methods: tuple[str, ...] = Field(min_length=1)
     noise: tuple[Rate, ...] = (0.0,)
+    splits: int = Field(
+        1,
+        ge=1,
+        le=100,
+        description="into how many different training and test classes the classes are split, each with every seed",
+    )
     seeds: Seeds = Field((0, 1, 2), min_length=1)
     set: dict[str, Annotated[tuple[Any, ...], BeforeValidator(_as_list)]] = Field(
         {}, description="overrides by dotted key (training.epochs, loss.scale, dim): each value or list of values"
@@ -320,7 +332,7 @@ class Params(Strict):
     @field_validator("plugins")
     @classmethod
     def _plugins_are_known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        """The first field: its components are known when the others are checked."""
+        """Load the plugins in the first field: their components are known when the others are checked."""
         load_plugins(value)
         return value
 

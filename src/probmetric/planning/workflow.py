@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 
 from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, parse
 from probmetric.io import read_json, read_yaml, write_json
+from probmetric.metrics.ood import UNANSWERABLE
 from probmetric.models import REGISTRY as BACKBONES
 from probmetric.models._weights import missing_weights, unknown_tag
 from probmetric.planning.declared import absent, outdated, strangers
@@ -246,7 +247,7 @@ def _check_report(params: Params, name: str, planned: PlannedExperiment) -> None
             FIGURES.check(figure)
         except ValueError as error:
             raise ConfigError(f"experiment {name}: figures: {error}") from None
-    sets = [other for run in planned.runs for other in strangers(params, run.settings.dataset)]
+    sets = [UNANSWERABLE, *(other for run in planned.runs for other in strangers(params, run.settings.dataset))]
     check_metrics(f"experiment {name}", planned.spec.metrics, ks=params.evaluation.ks, ood=sets)
 
 

@@ -1,6 +1,6 @@
 """What runs and prepared datasets are called and where runs lie, and nothing else.
 
-    results/<dataset>[+noise<rate>]/<method>[+key=value...]/seed<k>/
+    results/<dataset>[+split<s>][+noise<rate>]/<method>[+key=value...]/seed<k>/
     state/training/<the same>/    checkpoints, gone when training is finished
     state/features/               features of frozen trunks, which runs share; may be deleted at any time
 
@@ -23,19 +23,39 @@ MADE = "made="
 EPOCHS = "training.epochs="  # how the override of a run's length begins
 _SEED = re.compile(r"seed([0-9]{1,19})")
 _NOISE = re.compile(r"(?P<dataset>.+?)(?:\+noise(?P<rate>[0-9]*\.?[0-9]+))?")
+_SPLIT = re.compile(r"\+split([1-9][0-9]{0,3})(?=\+|$)")
 NoiseKind = Literal["uniform", "nearest"]
 _LABEL_NOISE = re.compile(r"(?P<kind>noise|uniform|nearest)(?P<rate>[0-9]*\.?[0-9]+)(?:s(?P<seed>[0-9]{1,19}))?")
 
 
 def data_name(dataset: str, noise: float) -> str:
-    """Folder name of a prepared dataset or of its noisy variant, `glyphs+noise0.2`."""
+    """Return the folder name of a prepared dataset or of its noisy variant, `glyphs+noise0.2`."""
     return f"{dataset}+noise{noise:g}" if noise else dataset
 
 
 def split_data_name(name: str) -> tuple[str, str]:
-    """Dataset and label noise of a prepared folder's name: `cub-vmf+nearest0.2` -> (`cub-vmf`, `nearest0.2`)."""
-    dataset, _, noise = name.partition("+")
-    return dataset, noise
+    """Return dataset and label noise of a prepared folder's name: `cub-vmf+nearest0.2` -> (`cub-vmf`, `nearest0.2`).
+
+    Another split of the classes is part of the dataset: `glyphs+split1+noise0.2` -> (`glyphs+split1`, `noise0.2`).
+    """
+    dataset, _, noise = _SPLIT.sub("", name).partition("+")
+    return with_split(dataset, class_split(name)), noise
+
+
+def with_split(dataset: str, split: int) -> str:
+    """Return the name of a dataset with its `split`-th split of the classes: `glyphs+split1`; 0 is its own."""
+    return f"{dataset}+split{split}" if split else dataset
+
+
+def class_split(name: str) -> int:
+    """Return which split of the classes a prepared folder's name tells; 0 is the dataset's own."""
+    split = _SPLIT.search(name)
+    return int(split[1]) if split else 0
+
+
+def without_split(name: str) -> str:
+    """Return the name of the same data with the dataset's own split: `glyphs+split1+noise0.2` -> `glyphs+noise0.2`."""
+    return _SPLIT.sub("", name)
 
 
 @dataclass(frozen=True)
@@ -116,21 +136,26 @@ class RunKey:
         return data_name(self.dataset, self.noise)
 
     @property
+    def group(self) -> str:
+        """The same without its split of the classes: what a table stands for."""
+        return without_split(self.data)
+
+    @property
     def run(self) -> str:
         """The run's path below the results folder: its name everywhere in the reports."""
         return f"{self.data}/{replace(self, made='').variant}/seed{self.seed}"
 
 
 def override_items(overrides: str) -> list[str]:
-    """`["loss.scale=64", "training.epochs=90"]` for what stands after the method in the name of a run."""
+    """Return `["loss.scale=64", "training.epochs=90"]` for what stands after the method in the name of a run."""
     return [item for item in overrides.split("+") if item]
 
 
 def legal_name(text: str) -> str:
-    """`text` with the characters MLflow refuses replaced: `glyphs+noise0.2` -> `glyphs-noise0.2`, `=` -> `:`."""
+    """Return `text` with the characters MLflow refuses replaced: `glyphs+noise0.2` -> `glyphs-noise0.2`, `=` -> `:`."""
     return re.sub(r"[^\w\-. :/]", "-", text.replace("=", ":").replace(",", " "), flags=re.ASCII)
 
 
 def table_of(name: str) -> str:
-    """The file an experiment's name begins with: `pfml/table1` of `pfml/table1+refit` and of `pfml/table1@glyphs`."""
+    """Return the file that an experiment's name begins with: `pfml/table1` of `pfml/table1+refit`."""
     return re.split("[@+]", name, maxsplit=1)[0]

@@ -2,6 +2,7 @@
 
 The protocol of Mapillary Street-Level Sequences (Warburg et al. 2020), which paper 003 follows: `retrieval/...` counts
 a query as answered by database images of its city within the radius; images of the queries' side are not searched.
+Along walks a frame of the same walk within `data.places.FRAMES` frames is a right answer.
 Subtasks: `retrieval_day_to_night/...` asks with day images and searches night images, `retrieval_night_to_day/...` the
 other way round; they are there where a query has an answer. `sparsification/...` are over the queries.
 
@@ -10,16 +11,18 @@ Clustering and structure need classes, which places do not have: a run on places
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probmetric.data.places import RADIUS, Subtask, positives, subtask
-from probmetric.metrics.image_errors import image_curves, known_errors
+from probmetric.data.places import RADIUS, SEQUENCE, Subtask, located, positives, subtask
 from probmetric.metrics.selective import selective_metrics, sparsification
+from probmetric.metrics.units import Images, retrieval_units
 from probmetric.retrieval import retrieval_per_query, search, summarize
+from probmetric.trust.answers import Answers, asked_in
 
 Doubles = NDArray[np.float64]
 SUBTASKS: tuple[Subtask, ...] = ("day_to_night", "night_to_day")
@@ -32,20 +35,39 @@ class Places:
     Attributes:
         columns: manifest columns city, easting, northing, role and night, (N,) each, of all N rows.
         radius: metres within which a database image answers a query.
+        walks: the walk (N,) each image was taken on, numbered; images of no known walk have numbers of their own.
     """
 
     columns: dict[str, NDArray]
     radius: float = RADIUS
+    walks: NDArray[np.int64] | None = None
+
+    @classmethod
+    def in_manifest(cls, columns: dict[str, NDArray]) -> Places | None:
+        """Read them from a manifest's columns; None where these do not say. Walks are numbered by their names."""
+        places = located(columns)
+        if places is None or SEQUENCE not in columns:
+            return None if places is None else cls(*places)
+        names = columns[SEQUENCE]
+        walks = np.unique(names, return_inverse=True)[1].astype(np.int64)
+        return cls(*places, walks=np.where(names == "", -1 - np.arange(len(names)), walks))
 
     def of(self, index: NDArray[np.int64]) -> Places:
-        """The same of the manifest rows `index` (n,)."""
-        return Places({name: values[index] for name, values in self.columns.items()}, self.radius)
+        """Return the places of the manifest rows `index` (n,)."""
+        walks = None if self.walks is None else self.walks[index]
+        return Places({name: values[index] for name, values in self.columns.items()}, self.radius, walks)
+
+    @property
+    def sides(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows of the queries (Q,) and of the database (D,)."""
+        queries, database = (np.flatnonzero(self.columns["role"] == role) for role in ("query", "database"))
+        return queries, database
 
 
 def place_retrieval(
     mean: NDArray[np.floating], places: Places, *, ks: Sequence[int], task: Subtask = "all"
 ) -> tuple[dict[str, Doubles], NDArray[np.int64], NDArray[np.int64]]:
-    """Retrieval metrics of every query.
+    """Return retrieval metrics of every query.
 
     Args:
         mean: unit embeddings (n, M) of queries and database.
@@ -67,10 +89,30 @@ def place_retrieval(
     return values, queries, database
 
 
+def place_answers(record: Mapping[str, NDArray[Any]], places: Places, ks: Sequence[int] = ()) -> Answers | None:
+    """Return the answers to the queries of a split, searched in its database; None where either has no images.
+
+    `nearest` of the match record are rows of the split.
+
+    Args:
+        record: tensor name -> (n, ...) of the split's images, with `mean` and `label`.
+        places: of the same n images.
+        ks: cutoffs of the retrieval metrics that come along.
+    """
+    values, queries, database = place_retrieval(record["mean"], places, ks=tuple(dict.fromkeys((1, *ks))))
+    if not values:
+        return None
+    asked, searched = ({name: each[rows] for name, each in record.items()} for rows in (queries, database))
+    answers = asked_in(asked, asked["label"], searched, searched["label"])
+    match = replace(answers.match, indices=database[answers.match.indices])
+    right, answerable = values["recall_at_1"] == 1, values["positives"] > 0
+    return replace(answers, match=match, right=right, asked=answerable, retrieval=values)
+
+
 def place_metrics(
     mean: NDArray[np.floating], uncertainty: NDArray[np.floating], places: Places, *, ks: Sequence[int]
 ) -> tuple[dict[str, float], dict[str, dict[str, list[float]]]]:
-    """Metrics and curves of a split: see the module docstring for arguments' meaning and names."""
+    """Return metrics and curves of a split; arguments and names are explained at the top of this module."""
     values, queries, database = place_retrieval(mean, places, ks=tuple(dict.fromkeys((1, *ks))))
     metrics: dict[str, float] = {}
     curves: dict[str, dict[str, list[float]]] = {}
@@ -87,9 +129,8 @@ def place_metrics(
         selective["ausc_as_published"] = sparsification(both, correct, scaling="as_published")[1]
         metrics |= {f"sparsification/{name}": value for name, value in selective.items()}
         curves["sparsification"] = {"removed": curve.removed.tolist(), "accuracy": curve.accuracy.tolist()}
-        kept, errors = image_curves(values, answerable, doubt[queries])
-        curves |= kept
-        curves["image_errors"] = known_errors(errors)
+        unit, walks = ("image", np.arange(len(mean))) if places.walks is None else ("walk", places.walks)
+        curves |= retrieval_units(values, answerable, Images.of(doubt[queries], walks[queries]), unit).curves()
     for task in SUBTASKS:
         other, _, _ = place_retrieval(mean, places, ks=ks, task=task)
         if other and np.any(other["positives"] > 0):

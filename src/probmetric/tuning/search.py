@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from probmetric.config import ConfigError, Method, Params, SearchRange, Tuning
 from probmetric.errors import ProbMetricError
+from probmetric.planning.composition import composed
 from probmetric.planning.expansion import Point, resolve
 from probmetric.planning.experiments import PRESET
 from probmetric.runs.folder import RunFolder
@@ -68,11 +69,8 @@ class Search:
             results: folder of the runs.
 
         Raises:
-            ConfigError: a method is unknown, has nothing to search or trains nothing; a range names no setting; a
-                preset is asked for.
+            ConfigError: a method is unknown, has nothing to search or trains nothing; a range names no setting.
         """
-        if PRESET in spec.set:
-            raise ConfigError("set: a preset is no setting of the tuned methods; write its settings out instead.")
         self.params, self.methods, self.spec, self.results = params, methods, spec, results
         self.ranges = {name: self._ranges_of(name) for name in spec.methods}
         for name in spec.posteriors:
@@ -110,7 +108,7 @@ class Search:
                 on_batch(self)
 
     def best(self, method: str) -> Trial | None:
-        """The trial with the best validation metric; the earliest of equals; None if every training failed.
+        """Return the trial with the best validation metric; the earliest of equals; None if every training failed.
 
         Where some were trained in full, it is one of these.
         """
@@ -121,6 +119,13 @@ class Search:
             key=lambda trial: trial.reached or -math.inf,
             default=None,
         )
+
+    def shared_settings(self, method: str) -> dict[str, Any]:
+        """Return the settings, by dotted key, that all trials of a method share, those of a preset written out."""
+        shared = dict(self.spec.set)
+        preset = self.params.presets.get(shared.pop(PRESET, ""))
+        taken = composed(self.params, self.methods, method, self.spec.dataset).taken_of(preset) if preset else {}
+        return taken | shared
 
     def _ranges_of(self, name: str) -> dict[str, SearchRange]:
         settings = self._resolve(name, {}, self.spec.seeds[0]).settings
@@ -218,16 +223,16 @@ class Search:
 
 
 def _distinct(lists: Iterable[Sequence[Run]]) -> list[Run]:
-    """The runs of several lists, each once."""
+    """Return the runs of several lists, each once."""
     return list({run.name: run for runs in lists for run in runs}.values())
 
 
 def training_seconds(run: RunFolder) -> float:
-    """Seconds a run trained, start and validation left out."""
+    """Return seconds a run trained, start and validation left out."""
     return sum(row.get("seconds") or 0.0 for row in run.history)
 
 
 def validation_metric(run: RunFolder) -> float | None:
-    """Best validation metric in a run's history; None if training did not finish or never validated."""
+    """Return the best validation metric in a run's history; None if training did not finish or never validated."""
     values = [value for row in run.history if (value := row.get("val_metric")) is not None]
     return max((value for value in values if math.isfinite(value)), default=None)

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from probmetric.io import FileError
 from probmetric.metrics.statistics import (
     LEAST_SEEDS,
+    LEVEL,
+    NO_UNITS,
+    UnitVariance,
+    half_width,
     holm,
-    mean_interval,
     paired_test,
     seeds_needed,
-    shared_image_variance,
+    shared_unit_variance,
 )
 from probmetric.reporting.claims import Claim, Finding, Names, Verdict
 from probmetric.reporting.claims.preconditions import tuned_elsewhere, unmet
-from probmetric.reporting.comparison import LEVEL, Overrides, overrides_of, usual
+from probmetric.reporting.comparison import Overrides, overrides_of, usual
 from probmetric.reporting.results import AS_PUBLISHED, Series, plays
 from probmetric.runs.names import split_data_name
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
 
-NORMAL = 1.96
 POWERFUL = 2.8
 
 
@@ -36,7 +41,7 @@ def evaluate_claims(context: ReportContext, claims: Iterable[Claim]) -> list[Fin
     dataset stands for it (the longest training of several), or the one without; where a version with settings chosen by
     a search was run, that one.
     """
-    common = {data: usual(key for key in context.expected if key.data == data) for data in context.data}
+    common = {data: usual(key for key in context.expected if key.group == data) for data in context.data}
     findings: list[Finding] = []
     for claim in claims:
         tested = [
@@ -46,7 +51,17 @@ def evaluate_claims(context: ReportContext, claims: Iterable[Claim]) -> list[Fin
             if (finding := _Case(context, claim, data, fidelity, common[data]).finding())
         ]
         findings += tested or [Finding(claim, "", "not run")]
-    return findings
+    return corrected_over_claims(findings)
+
+
+def corrected_over_claims(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings with their verdicts after Holm's correction over all that were tested and are testable."""
+    tested = [each.p_value is not None and each.verdict != "not testable here" for each in findings]
+    p_values = [each.p_value if counts else math.nan for each, counts in zip(findings, tested, strict=True)]
+    return [
+        replace(each, corrected=each.verdict if p_value < LEVEL else "undecided") if counts else each
+        for each, counts, p_value in zip(findings, tested, holm(p_values).tolist(), strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -81,13 +96,16 @@ class _Case:
         reasons = unmet(self.context, claim, self.data, variants)
         finding = _finding(claim, self.data, tests, missing, reasons)
         tuned_on = tuned_elsewhere(self.context, self.data, variants)
-        return replace(finding, fidelity=self.fidelity, tuned_on=tuned_on)
+        printed = replace(claim, metric=claim.as_printed, as_printed="") if claim.as_printed else None
+        as_printed = replace(self, claim=printed).finding() if printed else None
+        return replace(finding, fidelity=self.fidelity, tuned_on=tuned_on, as_printed=as_printed)
 
     def _tests(self, method: Series, opponents: Mapping[str, Series]) -> dict[str, _Test]:
         claim = self.claim
         if claim.kind == "exceeds":
             at = dict.fromkeys(method.values, claim.threshold)
-            exact = replace(method, values=at, images={}, errors=dict.fromkeys(at, 0.0))
+            each = {seed: np.full_like(values, claim.threshold) for seed, values in method.contributions.items()}
+            exact = replace(method, values=at, contributions=each, errors=dict.fromkeys(at, 0.0))
             return {"": _test(claim, method, exact)}
         other_metric = claim.against_metric or claim.metric
         sample = self._sample(method, claim.metric)
@@ -115,19 +133,21 @@ class _Case:
         if self.claim.kind != "robust":
             return after
         clean = [each for each in self.context.series(self.clean, metric) if each.variant == after.variant]
-        return _change(after, clean[0]) if clean else replace(after, values={}, images={}, errors={})
+        return _change(after, clean[0]) if clean else replace(after, values={}, contributions={}, errors={})
 
 
 def _change(after: Series, before: Series) -> Series:
-    """Differences seed by seed and image by image; of the standard errors none is known."""
+    """Differences seed by seed and unit by unit; of the standard errors none is known."""
     both = after.values.keys() & before.values.keys()
-    images = {
-        seed: after.images[seed] - before.images[seed]
-        for seed in both & after.images.keys() & before.images.keys()
-        if len(after.images[seed]) == len(before.images[seed])
-    }
+    with_units = both & after.contributions.keys() & before.contributions.keys()
+    if with_units and after.unit_labels != before.unit_labels:
+        raise FileError(
+            f"{after.key.run} and {before.key.run} were measured on different units ({len(after.unit_labels)} and "
+            f"{len(before.unit_labels)}); prepare both datasets again from the same test split."
+        )
+    contributions = {seed: after.contributions[seed] - before.contributions[seed] for seed in with_units}
     values = {seed: after.values[seed] - before.values[seed] for seed in both}
-    return replace(after, values=values, images=images, errors={})
+    return replace(after, values=values, contributions=contributions, errors={})
 
 
 @dataclass(frozen=True)
@@ -139,8 +159,7 @@ class _Test:
     effect_size: float | None
     p_value: float
     shifted: float
-    image_variance: float
-    images_counted: bool
+    units: UnitVariance | None
     n: int
 
     @property
@@ -152,27 +171,22 @@ def _test(claim: Claim, method: Series, opponent: Series) -> _Test:
     """Paired test of the differences in favour of the claim, shifted by its margin."""
     shared = sorted(set(method.values) & set(opponent.values))
     if not shared:
-        return _Test(math.nan, None, None, math.nan, math.nan, 0.0, False, 0)
+        return _Test(math.nan, None, None, math.nan, math.nan, None, 0)
     sign = -1.0 if claim.better_is == "lower" else 1.0
     first = [sign * method.values[seed] for seed in shared]
     second = [sign * opponent.values[seed] for seed in shared]
     margins = [_margin(claim, opponent.values[seed]) for seed in shared]
     with_margin = [value + margin for value, margin in zip(first, margins, strict=True)]
-    errors = method.errors, opponent.errors
-    of_images = shared_image_variance(method.images, opponent.images, shared, errors)
-    plain, shifted = (paired_test(values, second, image_variance=of_images) for values in (first, with_margin))
-    _, half_width = mean_interval([a - b for a, b in zip(first, second, strict=True)])
-    known = len(shared) > 1
+    units = shared_unit_variance(method, opponent, shared)
+    plain, shifted = (paired_test(values, second, units=units or NO_UNITS) for values in (first, with_margin))
+    of_seeds = UnitVariance(plain.error**2, len(shared) - 1)
     return _Test(
         difference=plain.difference,
-        half_width=math.hypot(half_width, NORMAL * math.sqrt(of_images)) if known else None,
-        effect_size=plain.effect_size if known and math.isfinite(plain.effect_size) else None,
+        half_width=half_width(of_seeds, units or NO_UNITS) if plain.error > 0 else None,
+        effect_size=plain.effect_size if math.isfinite(plain.effect_size) else None,
         p_value=shifted.p_value if len(shared) >= LEAST_SEEDS else math.nan,
         shifted=shifted.difference,
-        image_variance=of_images,
-        images_counted=all(
-            seed in sample.images or seed in sample.errors for sample in (method, opponent) for seed in shared
-        ),
+        units=units,
         n=len(shared),
     )
 
@@ -189,8 +203,8 @@ def _finding(claim: Claim, data: str, tests: Mapping[str, _Test], missing: Names
     verdict, deciding = _verdict(tests, adjusted, missing)
     worst = min(deciding, key=lambda name: tests[name].difference)
     test, p_value = tests[worst], adjusted[worst]
-    open_ = not missing and verdict == "undecided"
-    needed, images_decide = _needed(test, len(claim.against) or 1) if open_ else (None, False)
+    undecided = verdict == "undecided"
+    needed, units_decide = _needed(test, len(claim.against) or 1) if undecided else (None, False)
     return Finding(
         claim=claim,
         data=data,
@@ -204,23 +218,23 @@ def _finding(claim: Claim, data: str, tests: Mapping[str, _Test], missing: Names
         missing=missing,
         unmet=reasons,
         seeds_needed=needed,
-        images_decide=images_decide,
-        images_counted=test.images_counted,
+        units_decide=units_decide,
+        units_counted=test.units is not None,
     )
 
 
 def _verdict(tests: Mapping[str, _Test], adjusted: Mapping[str, float], missing: Names) -> tuple[Verdict, list[str]]:
-    """The verdict and the opponents behind it; who has not met all opponents has not beaten them."""
+    """The verdict and the opponents behind it; who has not met all opponents has beaten those that were run."""
     significant = [name for name in tests if adjusted[name] < LEVEL]
     if refuting := [name for name in significant if not tests[name].favours]:
         return "does not hold", refuting
     if unclear := [name for name in tests if name not in significant]:
         return "undecided", unclear
-    return "undecided" if missing else "holds", significant
+    return "holds in part" if missing else "holds", significant
 
 
 def _needed(test: _Test, opponents: int) -> tuple[int | None, bool]:
-    """(seeds that would decide, whether the test images are too few for any number of seeds).
+    """(seeds that would decide, whether the test classes are too few for any number of seeds).
 
     Both take the difference found for the true one, the strictest level of Holm's and a power of 80 %.
     """
@@ -228,7 +242,7 @@ def _needed(test: _Test, opponents: int) -> tuple[int | None, bool]:
         return LEAST_SEEDS, False
     if test.effect_size is None:
         return None, False
-    if test.image_variance and abs(test.shifted) < POWERFUL * math.sqrt(test.image_variance):
+    if test.units and abs(test.shifted) < POWERFUL * math.sqrt(test.units.variance):
         return None, True
     scale = abs(test.difference / test.effect_size) if test.effect_size else 0.0
     return (seeds_needed(test.shifted / scale, level=LEVEL / opponents) if scale else None), False
