@@ -367,15 +367,6 @@ def _require(names: Iterable[str], declared: Iterable[str], where: str) -> None:
             raise ValueError(f"{where}: {name!r} is not declared. {nearest(name, declared)}")
 
 
-class Halving(Strict):
-    """Successive halving (Jamieson and Talwalkar 2016) with two rungs: all trials briefly, the best of them in full."""
-
-    epochs: int = Field(ge=1, description="`training.epochs` of every trial; less than what is trained in full")
-    keep: int = Field(
-        ge=2, description="trials of a method that are trained in full: the first, with its own settings, and the best"
-    )
-
-
 class Tuning(Strict):
     """A search that gives every method the same number of training runs, judged on validation data only."""
 
@@ -389,7 +380,6 @@ class Tuning(Strict):
     batch: int = Field(4, ge=1, description="trials of a method chosen, and trained, at once")
     seeds: tuple[Seed, ...] = Field((0,), min_length=1, description="runs per trial; their mean is the objective")
     search_seed: Seed = 0
-    halving: Halving | None = Field(None, description="few epochs for every trial, all for the best")
     set: dict[str, Any] = Field(default_factory=dict, description="overrides all trials share, such as training.epochs")
     ranges: dict[str, SearchRange] = Field(
         default_factory=dict, description="settings searched for every method, besides the method's own `search`"
@@ -418,11 +408,9 @@ class Tuning(Strict):
             raise ValueError(
                 f"studies: {wrong[0]!r} does not begin with tuned-, and would replace an experiment of yours"
             )
-        if self.halving and self.halving.keep > self.trials:
-            raise ValueError(f"halving: keep is {self.halving.keep}, but there are {self.trials} trials")
         return self
 
     @property
     def budget(self) -> int:
-        """Training runs spent on each method, brief ones included."""
-        return (self.trials + (self.halving.keep if self.halving else 0)) * len(self.seeds)
+        """Training runs spent on each method."""
+        return self.trials * len(self.seeds)
