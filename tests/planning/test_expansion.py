@@ -1,5 +1,6 @@
 """Experiments expand into runs whose folder names say what they are."""
 
+import contextlib
 import os
 import re
 import time
@@ -7,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import timm
+import torch
 
 from probmetric.config import ConfigError, Experiment, Params, load, parse
 from probmetric.io import FileError
@@ -208,6 +211,28 @@ def test_a_run_that_starts_from_missing_weights_is_refused_before_any_job(params
     lacking = replace(run, settings=run.settings.model_copy(update={"pretrained": "nowhere/model.safetensors"}))
     with pytest.raises(ConfigError, match="there is no weight file nowhere"):
         WorkflowPlan(params, {}, {run.name: lacking})._check_weights()
+
+
+def test_a_weight_file_of_another_network_is_refused_before_any_job(params, tmp_path):
+    tag, fits, other = "test_resnet.r160_in1k", tmp_path / "fits.pth", tmp_path / "other.pth"
+    torch.save(timm.create_model(tag).state_dict(), fits)
+    torch.save(timm.create_model("test_vit").state_dict(), other)
+    for weights, message in (
+        (fits, ""),
+        (other, "other.pth does not fit backbone Timm with tag test_resnet"),
+    ):
+        settings = {"title": "t", "runs": [grid("softmax", backbone=[tag])]}
+        (run,) = expand(params, parse(Experiment, settings, "t"))
+        run = replace(run, settings=run.settings.model_copy(update={"pretrained": str(weights)}))
+        plan = WorkflowPlan(params, {}, {run.name: run})
+        with pytest.raises(ConfigError, match=message) if message else contextlib.nullcontext():
+            plan._check_weights()
+
+
+def test_a_network_that_timm_has_not_is_refused_without_its_weights_too(params):
+    (run,) = expand(params, parse(Experiment, {"title": "t", "runs": [grid("softmax", backbone=["resnet50.a1"])]}, "t"))
+    with pytest.raises(ConfigError, match=r"backbone: timm has no model 'resnet50\.a1'"):
+        WorkflowPlan(params, {}, {run.name: run})._check_weights()
 
 
 @pytest.mark.parametrize(

@@ -256,6 +256,21 @@ def _declare_certificates(add: Add) -> None:
     command.add_argument(
         "--patience", type=float, default=100_000, help="clean queries to a false alarm, on average at least"
     )
+    command.add_argument(
+        "--group",
+        default="",
+        help="column of what queries come from together (a walk, a burst): the first of each counts",
+    )
+    command.add_argument(
+        "--labelled",
+        nargs="?",
+        const="truth",
+        metavar="COLUMN",
+        help="watch errors, not doubts: column of true classes, empty where nobody looked (default: truth)",
+    )
+    command.add_argument(
+        "--false-alarms", type=float, default=0.01, help="of --labelled: chance of ever a false alarm (default: 0.01)"
+    )
 
 
 def _add_plugin(command: argparse.ArgumentParser) -> None:

@@ -252,7 +252,7 @@ def _content(params: Params, declared: DataSource, folder: Path) -> str:
     Raises:
         DataError: they cannot be read.
     """
-    raw = Path(declared.raw or params.data.raw)
+    raw = params.data.raw_of(declared)
     if not raw.exists():
         return ""
     source = REGISTRY.create(declared.source, **declared.options)
@@ -272,7 +272,7 @@ def _differing(params: Params, name: str, folder: Path, made: dict[str, Any]) ->
     modules = [module for module in sorted(code) if made["code"].get(module) != code[module]]
     if modules:
         return f"{', '.join([module for module in modules if module != LINKS] or modules)} changed"
-    raw = Path(declared.raw or params.data.raw)
+    raw = params.data.raw_of(declared)
     if "raw_content" not in made or not raw.exists():
         return ""
     try:
@@ -299,7 +299,7 @@ def prepare(params: Params, name: str, *, output: Path | None = None, raw: Path 
     return prepare_dataset(
         declared.source,
         output or Path(folders.prepared) / name,
-        raw=raw or declared.raw or folders.raw,
+        raw=raw or folders.raw_of(declared),
         seed=folders.seed,
         progress=progress,
         **options,
@@ -315,8 +315,8 @@ def absent(params: Params, names: Iterable[str]) -> list[DatasetStatus]:
 
 def missing_files(params: Params, name: str) -> str:
     """Name the files that dataset `name` lacks to be prepared; "" if it can be, or is."""
-    raw = data_source(params, split_data_name(name)[0]).raw or params.data.raw
-    changed = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in (Path(raw), Path(params.data.prepared)))
+    raw = params.data.raw_of(data_source(params, split_data_name(name)[0]))
+    changed = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in (raw, Path(params.data.prepared)))
     return _missing_files(params.model_dump_json(include={"data", "datasets", "noise"}), name, changed)
 
 
@@ -331,7 +331,7 @@ def status(params: Params, names: Iterable[str] | None = None) -> list[DatasetSt
     rows = []
     for name in dataset_names(params) if names is None else names:
         declared = data_source(params, name)
-        raw = Path(declared.raw or params.data.raw)
+        raw = params.data.raw_of(declared)
         subset = bool(declared.options.get("subset", False))
         rows.append(dataset_status(name, declared.source, raw, Path(params.data.prepared), subset=subset))
     return rows

@@ -10,7 +10,7 @@ No commas: Snakemake separates wildcards by them when it hands a job to a cluste
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +19,6 @@ from probmetric.io import FileError
 RESULTS = Path("results")
 STATE = Path("state/training")
 FEATURES = Path("state/features")
-MADE = "made="
 EPOCHS = "training.epochs="  # how the override of a run's length begins
 _SEED = re.compile(r"seed([0-9]{1,19})")
 _NOISE = re.compile(r"(?P<dataset>.+?)(?:\+noise(?P<rate>[0-9]*\.?[0-9]+))?")
@@ -92,18 +91,13 @@ class LabelNoise:
 
 @dataclass(frozen=True, order=True)
 class RunKey:
-    """Name of a run: the parts of its folder's path.
-
-    `made` is empty, or says by which earlier code a run was made that reports still show: such runs form a variant of
-    their own, so that no mean mixes code.
-    """
+    """Name of a run: the parts of its folder's path."""
 
     dataset: str
     noise: float
     method: str
     overrides: str
     seed: int
-    made: str = ""
 
     @classmethod
     def parse(cls, folder: str | Path) -> RunKey:
@@ -128,7 +122,7 @@ class RunKey:
     @property
     def variant(self) -> str:
         """Method with its overrides: what a table's row or a figure's line stands for."""
-        return "+".join(filter(None, (self.method, self.overrides, self.made and f"{MADE}{self.made}")))
+        return "+".join(filter(None, (self.method, self.overrides)))
 
     @property
     def data(self) -> str:
@@ -143,7 +137,7 @@ class RunKey:
     @property
     def run(self) -> str:
         """The run's path below the results folder: its name everywhere in the reports."""
-        return f"{self.data}/{replace(self, made='').variant}/seed{self.seed}"
+        return f"{self.data}/{self.variant}/seed{self.seed}"
 
 
 def override_items(overrides: str) -> list[str]:

@@ -180,8 +180,8 @@ class _Run:
         images = training_images(self.prepared_folder, training, view=view, role=role)
         data = TrainingData(images, training, seed=settings.seed, device=self.device, processes=self.processes)
         encoder, loss, _ = assemble(settings, data.sizes, self.device)
-        shared = self.features if settings.pretrained else None
-        start_head(encoder, data, None if shared is None else FeatureStore.of(settings, encoder, data.eye, shared))
+        root = self.features if settings.pretrained else None
+        start_head(encoder, data, None if root is None else FeatureStore.of(settings, encoder, data.eye, root))
         trained, read = on_features(settings, encoder, images, data, self.features)
         checkpoints = Checkpoints(state_folder)
         if loss is None or training.epochs == 0:
