@@ -4,18 +4,29 @@
     CONTRIBUTING.md, CHANGELOG.md, SECURITY.md
     reference/library/<package>.md public names, from their docstrings
     reference/components/<kind>.md every component with its options, from the catalogue
+    reference/commands.md          every command's `--help`
+    examples/*.png                 what the Python blocks of an example draw
+    llms.txt                       every page with its first sentence, for programs that read documentation
 
 A link to a file that is no page (source, results, reports) becomes its name: the site stands alone.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import io
 import posixpath
 import re
 from pathlib import Path
 
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
 from mkdocs.structure.files import File, Files
 
+from probmetric.cli.commands import declare
 from probmetric.cli.listing import LISTED, listing
 from probmetric.registry import REQUIRED, registry_of
 
@@ -33,6 +44,8 @@ PACKAGES = {
     "trust": "Trust in answers",
     "testing": "Contract tests",
 }
+BLOCK = re.compile(r"^```python\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+DRAWN: dict[str, str] = {}
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
 
@@ -42,14 +55,21 @@ def on_files(files: Files, config) -> Files:
     pages["index.md"] = pages["index.md"].replace("](docs/", "](")
     pages |= {f"reference/library/{name}.md": library_page(name, title) for name, title in PACKAGES.items()}
     pages |= {f"reference/components/{kinds}.md": component_page(kinds) for kinds in LISTED}
+    pages["reference/commands.md"] = commands_page()
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
+    for example in [file for file in files if file.src_uri.startswith("examples/")]:
+        text, pictures = drawn(example.content_string, posixpath.splitext(example.src_uri)[0])
+        DRAWN[example.src_uri] = text
+        for name, picture in pictures.items():
+            files.append(File.generated(config, name, content=picture))
+    files.append(File.generated(config, "llms.txt", content=contents(files)))
     return files
 
 
 def on_page_markdown(markdown: str, page, config, files: Files) -> str:
     """Links to what is no page of the site become plain names."""
-    here = posixpath.dirname(page.file.src_uri)
+    here, markdown = posixpath.dirname(page.file.src_uri), DRAWN.get(page.file.src_uri, markdown)
 
     def plain(match: re.Match[str]) -> str:
         image, text, target = match.groups()
@@ -59,6 +79,61 @@ def on_page_markdown(markdown: str, page, config, files: Files) -> str:
         return "" if image else f"{text} (`{path.replace('../', '')}`)"
 
     return LINK.sub(plain, markdown)
+
+
+def drawn(markdown: str, name: str) -> tuple[str, dict[str, bytes]]:
+    """Run the Python blocks of an example that draws, and put its pictures below them."""
+    if "import matplotlib" not in markdown:
+        return markdown, {}
+    names: dict = {}
+    pictures: dict[str, bytes] = {}
+
+    def picture(match: re.Match[str]) -> str:
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(compile(match.group(1), name, "exec"), names)
+        links = []
+        for number in plt.get_fignums():
+            file = io.BytesIO()
+            plt.figure(number).savefig(file, dpi=150)
+            pictures[f"{name}-{len(pictures)}.png"] = file.getvalue()
+            links.append(f"\n![What the block draws]({posixpath.basename(list(pictures)[-1])})\n")
+        plt.close("all")
+        return match.group(0) + "".join(links)
+
+    return BLOCK.sub(picture, markdown), pictures
+
+
+def contents(files: Files) -> str:
+    """Every page: title, address, first sentence."""
+    lines = [
+        "# ProbMetric",
+        "",
+        "> Train, compare and use probabilistic image embeddings; certify any embedding model.",
+        "",
+    ]
+    for page in sorted(files.documentation_pages(), key=lambda file: file.src_uri):
+        title, _, text = re.sub(r"^```.*?^```$", "", page.content_string, flags=re.M | re.S).partition("\n")
+        prose = (line for line in text.splitlines() if line and line[0].isalpha())
+        sentence = LINK.sub(r"\2", re.split(r"(?<=[.?])\s", " ".join(prose))[0])
+        lines.append(f"- [{title.strip('# ')}]({page.src_uri}): {sentence}")
+    return "\n".join([*lines, ""])
+
+
+def commands_page() -> str:
+    """Every command with its options, as `--help` prints them."""
+    commands: dict[str, argparse.ArgumentParser] = {}
+
+    def add(name: str, function: str, text: str) -> argparse.ArgumentParser:
+        commands[name] = argparse.ArgumentParser(
+            prog=f"probmetric {name}",
+            description=f"{text[0].upper()}{text[1:]}.",
+            formatter_class=lambda prog: argparse.HelpFormatter(prog, width=100),
+        )
+        return commands[name]
+
+    declare(add)
+    sections = [f"## {name}\n\n```text\n{command.format_help()}```\n" for name, command in commands.items()]
+    return "\n".join(["# Commands\n\nGenerated; `probmetric COMMAND --help` prints the same.\n", *sections])
 
 
 def library_page(name: str, title: str) -> str:

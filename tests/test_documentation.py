@@ -36,6 +36,24 @@ def test_every_component_has_its_entry(site):
     assert len(list_losses()) > 15
 
 
+def test_examples_that_draw_have_their_pictures(site):
+    page = (site / "examples/label-errors.html").read_text()
+    assert page.count("<img") >= 1
+    assert (site / "examples/label-errors-0.png").stat().st_size > 5000
+
+
+def test_programs_find_every_page(site):
+    listed = (site / "llms.txt").read_text()
+    assert "- [Questions people ask](guide/questions.md): Asked in the issues of other projects" in listed
+    assert listed.count(".md): ") > 30
+
+
+def test_every_command_has_its_entry(site):
+    page = (site / "reference/commands.html").read_text()
+    assert "--risk" in page
+    assert "usage: probmetric certify" in page
+
+
 def test_public_names_have_their_docstrings(site):
     page = (site / "reference/library/retrieval.html").read_text()
     assert 'id="probmetric.retrieval.retrieval_metrics"' in page

@@ -33,12 +33,21 @@ def printed_blocks(page: Path) -> list[tuple[str, str]]:
 
 
 def test_pages_with_printed_blocks_are_found():
-    assert {"questions.md", "promises.md"} <= {page.name for page in PAGES if printed_blocks(page)}
+    assert {"questions.md", "promises.md", "label-errors.md", "deploying.md", "pairs-and-strangers.md"} <= {
+        page.name for page in PAGES if printed_blocks(page)
+    }
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if printed_blocks(page)], ids=lambda page: page.name)
-def test_blocks_print_what_stands_below_them(page):
-    names: dict = {}
+def page_of(page: Path):
+    """A parameter; pages that start a service are tests of processes."""
+    marks = [pytest.mark.slow, pytest.mark.processes] if "subprocess" in page.read_text(encoding="utf-8") else []
+    return pytest.param(page, marks=marks, id=page.name)
+
+
+@pytest.mark.parametrize("page", [page_of(page) for page in PAGES if printed_blocks(page)])
+def test_blocks_print_what_stands_below_them(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict = {"__name__": "page"}
     for block, expected in printed_blocks(page):
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def exported(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of `package`, whose name `x` is defined in its module `homes[x]`."""
+    """Return the `__getattr__` of `package`, whose name `x` is defined in its module `homes[x]`."""
 
     def find(name: str) -> Any:
         if name not in homes:

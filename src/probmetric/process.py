@@ -49,7 +49,7 @@ def interruptible() -> Iterator[None]:
 
 
 def exit_status(error: KeyboardInterrupt) -> int:
-    """What a shell calls the end by the signal behind `error`: 130 or 143."""
+    """Return what a shell calls the end by the signal behind `error`: 130 or 143."""
     return 128 + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)
 
 

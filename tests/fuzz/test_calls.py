@@ -123,7 +123,10 @@ METRICS = {
     "clustering_metrics": (metrics.clustering_metrics, lambda g: labelled(g) | {"seed": 3}),
     "fit_temperature": (metrics.fit_temperature, logits),
     "holm": (metrics.holm, lambda g: {"p_values": g.random(g.integers(1, 6))}),
-    "image_variance": (metrics.image_variance, lambda g: {"differences": g.normal(size=g.integers(2, 9))}),
+    "unit_variance": (
+        metrics.unit_variance,
+        lambda g: {"contributions": g.normal(size=(g.integers(1, 4), g.integers(2, 9)))},
+    ),
     "mean_interval": (metrics.mean_interval, lambda g: {"values": g.normal(size=g.integers(2, 9)), "confidence": 0.9}),
     "ood_metrics": (metrics.ood_metrics, two("id_uncertainty", "ood_uncertainty")),
     "paired_test": (metrics.paired_test, two("a", "b")),

@@ -18,7 +18,6 @@ from probmetric.metrics import (
     classwise_calibration_error,
     clustering_metrics,
     holm,
-    image_variance,
     mean_interval,
     ood_metrics,
     paired_test,
@@ -30,9 +29,16 @@ from probmetric.metrics import (
     spearman,
 )
 from probmetric.metrics.calibration import EqualMass
-from probmetric.metrics.image_errors import auroc_error
+from probmetric.metrics.pairwise import pairwise_tests
 from probmetric.metrics.selective import augrc, coverage_at
-from probmetric.metrics.statistics import pairwise_tests, shared_image_variance
+from probmetric.metrics.statistics import (
+    NO_UNITS,
+    Sample,
+    UnitVariance,
+    shared_unit_variance,
+    unit_variance,
+)
+from probmetric.metrics.units import Images, error_of, of_auroc
 
 coarse = st.integers(-3, 3).map(float)
 scores = hnp.arrays(np.float64, st.integers(1, 40), elements=coarse)
@@ -224,20 +230,20 @@ def test_intervals_and_tests_equal_scipy():
         paired_test(a, b[:4])
 
 
-def test_the_variance_due_to_images_is_found_among_seeds():
-    """Simulated seeds x images: the estimate's mean is Var(image) / N, whatever seeds and rest add."""
+def test_the_variance_due_to_units_is_found_among_seeds():
+    """Simulated seeds x units: the estimate's mean is Var(unit) / U, whatever seeds and rest add."""
     generator = np.random.default_rng(2)
     shape, found = (5, 60), []
     for _ in range(400):
         parts = 0.5 * generator.normal(size=(5, 1)), 0.3 * generator.normal(size=(1, 60)), generator.normal(size=shape)
-        found.append(image_variance(sum(parts)))
+        found.append(unit_variance(sum(parts)).variance)
     truth = 0.09 / 60
     assert np.mean(found) == pytest.approx(truth, rel=0.15)
-    assert image_variance(np.ones((3, 1))) == 0.0
-    assert image_variance([[0.0, 3.0, 6.0]]) == pytest.approx(9.0 / 3)  # one seed: all spread counts
-    assert image_variance([[0.0, 1.0], [1.0, 0.0]]) == 0.0  # no image is better in both seeds
-    with pytest.raises(ValueError, match=r"expected \(seeds, images\)"):
-        image_variance([1.0, 2.0])
+    assert unit_variance(np.ones((3, 1))) == NO_UNITS
+    assert unit_variance([[0.0, 3.0, 6.0]]) == (pytest.approx(9.0 / 3), 2)  # one seed: all spread counts
+    assert unit_variance([[0.0, 1.0], [1.0, 0.0]]) == (0.0, 1)  # no unit is better in both seeds
+    with pytest.raises(ValueError, match=r"expected \(seeds, units\)"):
+        unit_variance([1.0, 2.0])
 
 
 @settings(max_examples=60, deadline=None)
@@ -421,21 +427,30 @@ def test_a_coverage_is_a_percentage(share):
 
 
 def test_the_largest_coverage_at_a_risk_counts_the_risk_itself():
-    assert coverage_at(np.array([1.0, 0.9, 0.95, 0.9]), 0.05) == 0.75
-    assert coverage_at(np.array([0.8, 0.95]), 0.05) == 1.0
-    assert coverage_at(np.array([0.8, 0.9]), 0.05) == 0.0
+    assert coverage_at(np.array([1.0, 0.9, 0.95, 0.9]), 0.05, np.arange(4.0)) == 0.75
+    assert coverage_at(np.array([0.8, 0.95]), 0.05, np.array([2.0, 1.0])) == 1.0
+    assert coverage_at(np.array([0.8, 0.9]), 0.05, np.arange(2.0)) == 0.0
+
+
+def test_a_coverage_at_a_risk_is_one_that_a_threshold_reaches():
+    """Forty answers in four levels: the levels answered whole are 10, 20, 30 and 40, whatever their mean order says."""
+    doubt, right = np.repeat([0.1, 0.2, 0.3, 0.4], 10), np.ones(40)
+    right[[20, 21, 30, 31, 32, 33]] = 0
+    assert selective_metrics(doubt, right)["coverage_at_risk_5"] == 0.5
+    thresholds = [np.mean(doubt <= level) for level in np.unique(doubt) if right[doubt <= level].mean() >= 0.95]
+    assert selective_metrics(doubt, right)["coverage_at_risk_5"] == max(thresholds)
     assert augrc(np.array([0.0, 0.0])) == 0.5
     assert augrc(np.array([0.0, 0.5, 2 / 3])) == pytest.approx((1 / 6 + 1 / 3 + 1 / 3) / 3)
 
 
-def test_two_seeds_and_two_images_by_hand():
-    assert image_variance([[0.0, 2.0]]) == 1.0
-    # Columns' means 0 and 3: 4.5 / 2 images; the rest is +-0.5 with one degree of freedom: 1 / (2 seeds x 2 images)
-    assert image_variance([[0.0, 4.0], [0.0, 2.0]]) == pytest.approx(2.25 - 0.25)
+def test_two_seeds_and_two_units_by_hand():
+    assert unit_variance([[0.0, 2.0]]) == (1.0, 1)
+    # Columns' means 0 and 3: 4.5 / 2 units; the rest is +-0.5 with one degree of freedom: 1 / (2 seeds x 2 units)
+    assert unit_variance([[0.0, 4.0], [0.0, 2.0]]).variance == pytest.approx(2.25 - 0.25)
     draws = np.random.default_rng(13).normal(size=(3, 50)).astype(np.float32)
-    assert image_variance(draws) == image_variance(draws.astype(np.float64))
-    with pytest.raises(ValueError, match=r"^differences has shape \(0, 3\); expected"):
-        image_variance(np.zeros((0, 3)))
+    assert unit_variance(draws) == unit_variance(draws.astype(np.float64))
+    with pytest.raises(ValueError, match=r"^contributions has shape \(0, 3\); expected"):
+        unit_variance(np.zeros((0, 3)))
 
 
 def test_defaults_of_the_intervals_are_those_documented():
@@ -473,10 +488,10 @@ def test_differences_spread_at_least_a_tenth_of_the_values_and_a_thousandth_of_t
 
 
 @pytest.mark.parametrize("variance", [1e-6, 0.02, 0.5, 1e4])
-def test_seeds_and_images_have_quantiles_of_their_own(variance):
+def test_seeds_and_units_have_quantiles_of_their_own(variance):
     """The p-value is the level of the interval that reaches zero; that of the tables is one of 5 %."""
     difference = np.array([3.0, 5.0, 4.5])
-    found = paired_test(difference, np.zeros(3), image_variance=variance)
+    found = paired_test(difference, np.zeros(3), units=UnitVariance(variance))
     of_seeds = difference.var(ddof=1) / 3
     student, normal = scipy.stats.t.isf(found.p_value / 2, 2), scipy.stats.norm.isf(found.p_value / 2)
     assert student**2 * of_seeds + normal**2 * variance == pytest.approx(difference.mean() ** 2)
@@ -492,7 +507,7 @@ def test_equal_methods_differ_in_at_most_five_per_cent_of_studies(seeds, share):
     """Student's quantile for both variances would say so as seldom as in .01 %: real differences stay undecided."""
     generator, of_images = np.random.default_rng(seeds), share / seeds
     first = generator.normal(size=(4000, seeds)) + generator.normal(scale=of_images**0.5, size=(4000, 1))
-    p_values = [paired_test(row, np.zeros(seeds), image_variance=of_images).p_value for row in first]
+    p_values = [paired_test(row, np.zeros(seeds), units=UnitVariance(of_images)).p_value for row in first]
     rate = np.mean(np.array(p_values) < 0.05)
     assert 0.02 < rate < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 4000)
 
@@ -507,14 +522,14 @@ def test_equal_methods_differ_in_at_most_five_per_cent_of_studies(seeds, share):
     ],
 )
 def test_extreme_differences_have_p_values(mean, variance, expected):
-    found = paired_test(np.array([-1.0, 0.0, 1.0]) + mean, np.zeros(3), image_variance=variance)
+    found = paired_test(np.array([-1.0, 0.0, 1.0]) + mean, np.zeros(3), units=UnitVariance(variance))
     assert found.p_value == pytest.approx(expected, rel=1e-6)
 
 
 def test_what_too_few_or_equal_values_tell():
     single = paired_test([1.0], [2.0])
     assert (single.difference, single.n, math.isnan(single.p_value), math.isnan(single.effect_size)) == (-1, 1, 1, 1)
-    assert paired_test([1.0, 1.0], [1.0, 1.0]) == (0.0, 1.0, 0.0, 2)
+    assert paired_test([1.0, 1.0], [1.0, 1.0]) == (0.0, 1.0, 0.0, 2, 0.0)
     unmoved = paired_test([2.0, 2.0, 2.0], [1.0, 1.0, 1.0])
     assert (unmoved.difference, unmoved.n) == (1.0, 3)
     assert math.isnan(unmoved.p_value)
@@ -523,58 +538,74 @@ def test_what_too_few_or_equal_values_tell():
     assert paired_test([0.0, 1e-3], [1.0, 1.0]).p_value < 0.01, "a small spread is one"
 
 
-def test_all_pairs_are_tested_on_shared_seeds_and_images_and_corrected():
+def test_all_pairs_are_tested_on_shared_seeds_and_units_and_corrected():
     generator = np.random.default_rng(15)
-    images = {name: {seed: generator.random(40) for seed in range(4)} for name in "ab"}
-    values = {name: {seed: float(found.mean()) for seed, found in mine.items()} for name, mine in images.items()}
+    units = {name: {seed: generator.random(40) for seed in range(4)} for name in "ab"}
+    values = {name: {seed: float(row.mean()) for seed, row in rows.items()} for name, rows in units.items()}
     values["b"][9] = 7.0
     values["c"] = {seed: 0.1 * seed for seed in range(3)}
     values["d"] = {0: 1.0, 1: 2.0}
     values["e"] = {77: 1.0}
-    found = pairwise_tests(values, images=images)
-    variance = image_variance([images["a"][seed] - images["b"][seed] for seed in range(4)])
-    assert variance > 0
+    samples = {name: Sample(seeds, units.get(name, {})) for name, seeds in values.items()}
+    tests = pairwise_tests(samples)
+    variance = unit_variance([units["a"][seed] - units["b"][seed] for seed in range(4)])
+    assert variance.variance > 0
     plain = {}
     for a, b in ("ab", "ac", "bc"):
         shared = sorted(set(values[a]) & set(values[b]))
         first, second = ([values[name][seed] for seed in shared] for name in (a, b))
-        plain[a, b] = paired_test(first, second, image_variance=variance if (a, b) == ("a", "b") else 0.0)
+        plain[a, b] = paired_test(first, second, units=variance if (a, b) == ("a", "b") else NO_UNITS)
     adjusted = holm([result.p_value for result in plain.values()])
     for (pair, result), p in zip(plain.items(), adjusted, strict=True):
-        assert found[pair] == (pytest.approx(p), pytest.approx(result.difference))
-        assert found[pair[::-1]] == (pytest.approx(p), pytest.approx(-result.difference))
-    assert math.isnan(found["a", "d"][0]), "two shared seeds are not tested"
-    assert found["a", "d"][1] == pytest.approx(np.mean([values["a"][s] - values["d"][s] for s in (0, 1)]))
-    assert all(map(math.isnan, found["a", "e"]))
-    assert not math.isnan(pairwise_tests(values, least=2)["a", "d"][0])
-    assert shared_image_variance(images["a"], images["b"], range(4)) == variance
-    shorter = images["b"] | {2: np.zeros(3)}
-    assert shared_image_variance(images["a"], shorter, range(4)) == 0.0
-    assert shared_image_variance(images["a"], images["b"], range(5)) == 0.0
-    assert shared_image_variance(images["a"] | {4: np.zeros(3)}, images["b"], range(5)) == 0.0
+        assert tests[pair][:2] == (pytest.approx(p), pytest.approx(result.difference))
+        assert tests[pair[::-1]][:2] == (pytest.approx(p), pytest.approx(-result.difference))
+    assert math.isnan(tests["a", "d"].p_value), "two shared seeds are not tested"
+    assert tests["a", "d"].difference == pytest.approx(np.mean([values["a"][s] - values["d"][s] for s in (0, 1)]))
+    assert all(map(math.isnan, tests["a", "e"]))
+    assert not math.isnan(pairwise_tests(samples, least=2)["a", "d"].p_value)
+
+
+def test_single_units_say_more_than_standard_errors_and_half_of_either_says_nothing():
+    generator = np.random.default_rng(15)
+    a, b = ({seed: generator.random(40) for seed in range(4)} for _ in range(2))
+    seeds, values = range(4), dict.fromkeys(range(4), 0.0)
+    variance = unit_variance([a[seed] - b[seed] for seed in seeds])
     errors = dict.fromkeys(range(5), 0.3), dict.fromkeys(range(5), 0.4)
-    assert shared_image_variance(images["a"], images["b"], range(4), errors) == variance, "single images say more"
-    assert shared_image_variance({}, {}, range(5), errors) == pytest.approx(0.3**2 + 0.4**2)
-    assert shared_image_variance({}, {}, range(6), errors) == 0.0
+    assert shared_unit_variance(Sample(values, a), Sample(values, b), seeds) == variance
+    assert shared_unit_variance(Sample(values, a, errors[0]), Sample(values, b, errors[1]), seeds) == variance
+    both = shared_unit_variance(Sample(values, {}, errors[0], 10), Sample(values, {}, errors[1], 8), range(5))
+    assert both == (pytest.approx(0.3**2 + 0.4**2), 7)
+    assert shared_unit_variance(Sample(values, a), Sample(values), seeds) is None, "once counted, with a variance of 0"
+    assert shared_unit_variance(Sample(values, a), Sample(values, b), range(5)) is None
+    assert shared_unit_variance(Sample(values, {}, errors[0]), Sample(values, {}, errors[1]), range(6)) is None
+    shorter = b | {2: np.zeros(3)}
+    with pytest.raises(ValueError, match="seed 2: the methods were measured on 40 and 3 units; compare methods on the"):
+        shared_unit_variance(Sample(values, a), Sample(values, shorter), seeds)
 
 
 def test_equally_good_scores_of_few_images_are_not_told_apart_by_repeating_the_training():
     """Two scores of equal true AUROC, five seeds, the same 60 images: the seeds agree on what these images are."""
-    generator = np.random.default_rng(8)
-    found = {"seeds": 0, "images": 0}
+    generator, units = np.random.default_rng(8), np.arange(60)
+    rates = {"seeds": 0, "contributions": 0, "errors": 0}
     for _ in range(400):
-        values, errors = {"a": {}, "b": {}}, {"a": {}, "b": {}}
-        wrong = np.arange(60) < 12
-        for name in "ab":
+        samples = []
+        wrong = units < 12
+        for _ in "ab":
             of_images = generator.normal(size=60) + wrong
+            values, errors, contributions = {}, {}, {}
             for seed in range(5):
                 doubt = of_images + 0.3 * generator.normal(size=60)
-                values[name][seed] = float((doubt[wrong][:, None] > doubt[~wrong]).mean())
-                errors[name][seed] = auroc_error(doubt[~wrong], doubt[wrong])
-        found["seeds"] += pairwise_tests(values)["a", "b"][0] < 0.05
-        found["images"] += pairwise_tests(values, image_errors=errors)["a", "b"][0] < 0.05
-    assert found["seeds"] > 0.5 * 400
-    assert found["images"] <= (0.05 + 0.02) * 400  # two standard deviations of such a rate
+                values[seed] = float((doubt[wrong][:, None] > doubt[~wrong]).mean())
+                contributions[seed] = of_auroc(
+                    Images(doubt[~wrong], units[~wrong]), Images(doubt[wrong], units[wrong])
+                ).values
+                errors[seed] = error_of(contributions[seed])
+            samples.append((values, contributions, errors))
+        for name, parts in (("seeds", (0,)), ("contributions", (0, 1)), ("errors", (0, 2))):
+            kept = [[each[part] if part in parts else {} for part in range(3)] for each in samples]
+            rates[name] += pairwise_tests({"a": Sample(*kept[0]), "b": Sample(*kept[1])})["a", "b"].p_value < 0.05
+    assert rates["seeds"] > 0.5 * 400
+    assert max(rates["contributions"], rates["errors"]) <= (0.05 + 0.02) * 400  # two standard deviations of such a rate
 
 
 def test_holm_takes_probabilities():

@@ -1,6 +1,7 @@
 """Pairs of faces and street scenes, each by its own protocol, against references written out."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from probmetric.metrics.verification import Pairs, verification_metrics
@@ -98,9 +99,25 @@ def test_metrics_of_places(street):
         assert 0 <= metrics[name] <= 1
     assert {"retrieval_day_to_night/recall_at_1", "retrieval_night_to_day/recall_at_1"} < metrics.keys()
     assert not any(name.startswith(("clustering", "structure")) for name in metrics)
-    assert curves.keys() == {"sparsification", "images/recall_at_1", "images/map_at_r", "image_errors"}
-    assert np.mean(curves["images/recall_at_1"]["value"]) == pytest.approx(metrics["retrieval/recall_at_1"])
-    assert curves["image_errors"].keys() >= {"retrieval/recall_at_1", "retrieval/map_at_r"}
+    kept = [f"units/{name}" for name in ("retrieval/recall_at_1", "retrieval/map_at_r", "sparsification/error_auroc")]
+    assert curves.keys() == {"sparsification", *kept, "unit_errors"}
+    assert np.mean(curves[kept[0]]["value"]) == pytest.approx(metrics["retrieval/recall_at_1"], abs=1e-5)
+    assert curves[kept[0]].keys() == {"value", "image"}
+
+
+def test_the_unit_of_places_is_the_walk(street):
+    """Images of a walk show the same street a few metres further on; those of no known walk stand for themselves."""
+    mean, places = street
+    sequence = np.array([["", "north", "south"][place % 3] for place in range(len(mean))])
+    table = pa.table(places.columns | {"sequence": sequence})
+    walked = Places.of_manifest(table)
+    names = {number: set(sequence[walked.walks == number]) for number in np.unique(walked.walks)}
+    assert sorted(map(sorted, (walk for number, walk in names.items() if number >= 0))) == [["north"], ["south"]]
+    assert sum(number < 0 for number in names) == np.count_nonzero(sequence == "")
+    _, curves = place_metrics(mean, np.linspace(0, 1, len(mean)), walked, ks=(1,))
+    asked = walked.walks[np.flatnonzero(places.columns["role"] == "query")]
+    assert set(curves["units/retrieval/recall_at_1"]["walk"]) <= set(asked.tolist())
+    assert curves["unit_errors"]["retrieval/recall_at_1"][1] < len(asked)
 
 
 def test_a_split_without_images_has_no_metrics(street):

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
+import probmetric
 from probmetric import cli
 from probmetric.config import Params, load
 from probmetric.data.manifest import DataError, load_manifest
 from probmetric.io import read_yaml, write_json
 from probmetric.planning.declared import ensure, outdated
 from probmetric.planning.expansion import plan_experiment
+from probmetric.planning.template import start
 
 ROOT = Path(__file__).parents[2]
 
@@ -299,3 +303,24 @@ def test_pictures_that_are_left_out_are_told_at_once(project, capsys):
     assert unread in capsys.readouterr().err
     assert cli.main(["init", "photos", "--name", "shop", "--on-error", "skip"]) == 0
     assert f"Note: left out: {unread}." in capsys.readouterr().out
+
+
+def test_files_of_a_new_project_name_nothing_that_only_a_checkout_has(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    start(tmp_path)
+    conda = yaml.safe_load((tmp_path / "workflow/envs/probmetric.yaml").read_text())
+    (pip,) = (entry["pip"] for entry in conda["dependencies"] if isinstance(entry, dict))
+    assert pip == [f"probmetric[all]=={probmetric.__version__}"]
+
+
+def test_a_folder_that_names_its_splits_needs_no_word_about_their_kind(project, capsys):
+    for side, first in (("train", 0), ("test", 6)):
+        photos(project / "side", 12)
+        for number in range(first, first + 6):
+            (project / "photos" / side).mkdir(parents=True, exist_ok=True)
+            (project / "side" / f"kind {number}").rename(project / "photos" / side / f"kind {number}")
+        shutil.rmtree(project / "side")
+    assert cli.main(["init", "photos", "--name", "shop"]) == 0
+    assert "split by_class" in capsys.readouterr().out
+    assert cli.main(["init", "photos", "--name", "other", "--split", "by_image"]) == 2
+    assert "set split: by_class" in capsys.readouterr().err

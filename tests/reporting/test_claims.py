@@ -202,16 +202,16 @@ def test_the_seeds_a_decision_needs_are_those_of_a_power_analysis(tmp_path):
     assert f"about {found} seeds would decide" in layout.details(finding, str)
 
 
-def with_images(context, values):
-    """Leave the values of single test images, method -> (seeds, images), where an evaluation leaves them."""
+def with_classes(context, values):
+    """Leave the contributions of single test classes, method -> (seeds, classes), where an evaluation leaves them."""
     for place, rows in values.items():
         for seed, row in enumerate(rows):
-            curves = {"images/recall_at_1": {"value": list(map(float, row))}}
+            curves = {"units/retrieval/recall_at_1": {"value": list(map(float, row)), "class": list(range(len(row)))}}
             write_json(context.results / place / f"seed{seed}" / "curves.json", curves)
 
 
-def test_test_images_are_a_sample_too(tmp_path):
-    """The same three of forty images decide in every seed: certain over seeds, luck of three images."""
+def test_test_classes_are_a_sample_too(tmp_path):
+    """The same three of forty classes decide in every seed: certain over seeds, luck of three classes."""
     generator = np.random.default_rng(3)
     images = np.ones((2, 4, 40))
     for seed in range(4):
@@ -220,37 +220,37 @@ def test_test_images_are_a_sample_too(tmp_path):
     context = study(tmp_path, {f"digits/{name}": list(images[place].mean(axis=1)) for place, name in enumerate("ab")})
     (seeds_only,) = evaluate_claims(context, [make(tmp_path)])
     assert seeds_only.verdict == "holds"
-    with_images(context, {f"digits/{name}": images[place] for place, name in enumerate("ab")})
+    with_classes(context, {f"digits/{name}": images[place] for place, name in enumerate("ab")})
     (both,) = evaluate_claims(gathered(context), [make(tmp_path)])
     assert (both.verdict, both.difference) == ("undecided", seeds_only.difference)
     assert both.half_width > 1.96 * (0.075 * 0.925 / 40) ** 0.5 > seeds_only.half_width
-    assert "too few test images" in layout.details(both, str)
+    assert "too few test classes" in layout.details(both, str)
 
 
 @pytest.mark.parametrize("metric", ["sparsification/error_auroc", "ood/auroc"])
-def test_the_error_over_test_images_counts_where_single_images_say_nothing(tmp_path, metric):
-    """Error AUROC of .80 and .70, certain over seeds: with an error of .05 over images each, it is not."""
+def test_the_error_over_test_classes_counts_where_single_classes_say_nothing(tmp_path, metric):
+    """Error AUROC of .80 and .70, certain over seeds: with an error of .05 over classes each, it is not."""
     values = {"digits/a": HIGH, "digits/b": LOW}
     claim = make(tmp_path, metric=metric)
     (seeds_only,) = evaluate_claims(study(tmp_path / "plain", values, metric=metric), [claim])
-    assert (seeds_only.verdict, seeds_only.images_counted) == ("holds", False)
-    assert "test images not counted" in layout.details(seeds_only, str)
+    assert (seeds_only.verdict, seeds_only.units_counted) == ("holds", False)
+    assert "test classes not counted" in layout.details(seeds_only, str)
     context = study(tmp_path / "known", values, metric=metric)
     where = "ood/symbols/auroc" if metric == "ood/auroc" else metric
     for key in context.expected:
-        write_json(context.results / key.run / "curves.json", {"image_errors": {where: [0.05]}})
+        write_json(context.results / key.run / "curves.json", {"unit_errors": {where: [0.05, 1e6]}})
     context = gathered(context)
     (both,) = evaluate_claims(context, [claim])
     assert (both.verdict, both.difference) == ("undecided", seeds_only.difference)
     assert both.half_width == pytest.approx(np.hypot(seeds_only.half_width, 1.96 * np.sqrt(2) * 0.05), rel=1e-3)
-    assert "test images not counted" not in layout.details(both, str)
+    assert "test classes not counted" not in layout.details(both, str)
     assert ",yes," in layout.csv_text([both])
     (above,) = evaluate_claims(context, [dataclasses.replace(claim, kind="exceeds", threshold=0.7, against=())])
     assert above.half_width < both.half_width
 
 
-def test_what_noise_takes_is_compared_image_by_image(tmp_path):
-    """Noise costs b the same three of forty images in every seed: certain over seeds, luck of three images."""
+def test_what_noise_takes_is_compared_class_by_class(tmp_path):
+    """Noise costs b the same three of forty classes in every seed: certain over seeds, luck of three classes."""
     generator = np.random.default_rng(3)
     images = {place: np.ones((4, 40)) for place in product(("glyphs", "glyphs+noise0.2"), "ab")}
     for seed in range(4):
@@ -263,9 +263,9 @@ def test_what_noise_takes_is_compared_image_by_image(tmp_path):
     claim = make(tmp_path, kind="robust")
     (seeds_only,) = evaluate_claims(context, [claim])
     assert seeds_only.verdict == "holds"
-    with_images(context, {f"{data}/{name}": found for (data, name), found in images.items()})
+    with_classes(context, {f"{data}/{name}": found for (data, name), found in images.items()})
     (both,) = evaluate_claims(gathered(context), [claim])
-    assert (both.verdict, both.images_counted) == ("undecided", True)
+    assert (both.verdict, both.units_counted) == ("undecided", True)
 
 
 @pytest.mark.parametrize(

@@ -144,8 +144,8 @@ def test_every_kind_of_wrong_labels_has_a_panel_that_begins_at_the_clean_ones():
     }
     runs = {f"{data}/a/seed{seed}": value for data, values in measured.items() for seed, value in enumerate(values)}
     rows = [{"run": run, "metric": "m", "value": value} for run, value in runs.items()]
-    table = pd.DataFrame(rows, columns=COLUMNS).astype({"image_error": float, "images": object})
-    table["seed"], table["images"] = table["run"].str[-1].astype(int), None
+    table = pd.DataFrame(rows, columns=COLUMNS).astype({"unit_error": float})
+    table["seed"] = table["run"].str[-1].astype(int)
     context = ReportContext.create("noisy", runs, ["m"], "reports/noisy")
     context.__dict__["measured"] = by_method(table, context.expected)
     lines = sweeps.rates_of(context, "m")

@@ -247,27 +247,27 @@ SURE = {
     "ood/symbols/auroc_cosine": 0.90,
     "calibration/ece": 0.02,
 }
-IMAGE_ERRORS = {"sparsification/error_auroc": 0.01, "ood/symbols/auroc": 0.01, "calibration/ece": 0.005}
+UNIT_ERRORS = {"sparsification/error_auroc": 0.01, "ood/symbols/auroc": 0.01, "calibration/ece": 0.005}
 
 
-def judged(workspace, *, seeds=3, image_errors=IMAGE_ERRORS, others=(), **changes):
+def judged(workspace, *, seeds=3, unit_errors=UNIT_ERRORS, others=(), **changes):
     """The judgement of a method with the metrics `SURE`, but for what is changed (`ece=.2`), and of `others`."""
     names = {"errors": "sparsification/error_auroc", "strangers": "ood/symbols/auroc", "ece": "calibration/ece"}
     names |= {"cosine": "sparsification/error_auroc_cosine"}
     runs = {f"glyphs/own/seed{seed}": SURE | {names.get(k, k): v for k, v in changes.items()} for seed in range(seeds)}
     runs |= {f"glyphs/{method}/seed{seed}": values for method, values in others for seed in range(seeds)}
-    context = context_of(workspace, runs, image_errors)
+    context = context_of(workspace, runs, unit_errors)
     return {item.label: item for item in uncertainty.trust(context)["glyphs"]}
 
 
-def context_of(workspace, runs, image_errors=IMAGE_ERRORS):
+def context_of(workspace, runs, unit_errors=UNIT_ERRORS):
     """The context of runs with these metrics, a little more for every seed."""
     for run, values in runs.items():
         shift = 0.002 * int(run[-1])
         shifted = {name: None if value is None else value + shift for name, value in values.items()}
         folder = write_run(workspace.root, run, {"retrieval/recall_at_1": 0.5})
         write_json(folder / "metrics.json", shifted | {"retrieval/recall_at_1": 0.5})
-        write_json(folder / "curves.json", {"image_errors": {name: [value] for name, value in image_errors.items()}})
+        write_json(folder / "curves.json", {"unit_errors": {name: [value, 1e6] for name, value in unit_errors.items()}})
     context = workspace.context("sure", runs=list(runs), figures=())
     return gathered(context)
 
@@ -303,14 +303,14 @@ def test_each_question_is_answered_for_itself(workspace, changes, answers, verdi
 
 def test_few_errors_among_the_test_images_leave_an_auroc_undecided(workspace):
     """Digits have 5 to 15 wrong answers; an AUROC with a standard error of .13 was trusted over its seeds."""
-    own = judged(workspace, image_errors=IMAGE_ERRORS | {"sparsification/error_auroc": 0.13})["own"]
+    own = judged(workspace, unit_errors=UNIT_ERRORS | {"sparsification/error_auroc": 0.13})["own"]
     assert own.answer("errors") == "undecided"
 
 
 def test_what_was_not_measured_cannot_be_trusted(workspace):
-    own = judged(workspace, image_errors={})["own"]
+    own = judged(workspace, unit_errors={})["own"]
     assert set(answers_of(own)) == {"undecided"}
-    assert {item.why for item in own.evidence.values()} == {"the interval leaves out the test images"}
+    assert {item.why for item in own.evidence.values()} == {"the interval leaves out the test classes"}
     unknown = judged(workspace, cosine=None)["own"].evidence["sparsification/error_auroc"]
     assert unknown.floor is not None  # disagreement is left
     assert judged(workspace, seeds=1)["own"].verdict == "undecided"

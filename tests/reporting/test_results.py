@@ -9,10 +9,11 @@ from statistics import fmean
 import pandas as pd
 import pytest
 import yaml
-from fabricated_runs import write_run
+from fabricated_runs import gathered, write_run
 
 from probmetric.io import FileError, write_json
 from probmetric.reporting.results import collect, late_gain, read_results, write_results
+from probmetric.reporting.tables import result_table
 from probmetric.runs.names import RunKey, legal_name
 
 
@@ -117,16 +118,32 @@ def test_what_was_written_is_read_back(workspace, study):
 
 def test_every_row_says_its_split_and_what_is_resampled(workspace):
     folder = workspace.folders[0]
-    errors = {"image_errors": {"sparsification/ausc": [0.02], "ood/symbols/auroc": [0.03]}}
-    write_json(folder / "curves.json", errors | {"images/recall_at_1": {"value": [1.0, 0.0, 1.0]}})
+    errors = {"calibration/ece": [0.02, 9.0], "ood/symbols/auroc": [0.03, 12.0], "retrieval/recall_at_1": [0.33, 3.0]}
+    contributions = {"value": [1.0, 0.0, 1.0], "class": [3, 5, 8]}
+    write_json(folder / "curves.json", {"unit_errors": errors, "units/retrieval/recall_at_1": contributions})
     table = collect([folder]).set_index("metric")
     splits = {"ood/symbols/auroc": "ood", "val/retrieval/recall_at_1": "val", "retrieval/recall_at_1": "test"}
     assert table["split"][list(splits)].to_dict() == splits
     assert table["split"]["last/retrieval/recall_at_1"] == "last"
-    counted = ["ood/symbols/auroc", "retrieval/recall_at_1", "sparsification/ausc"]
-    assert sorted(table.index[table["unit"] == "image"]) == counted
-    assert table["image_error"]["sparsification/ausc"] == 0.02
-    assert list(table["images"]["retrieval/recall_at_1"]) == [1.0, 0.0, 1.0]
+    assert sorted(table.index[table["unit"] == "class"]) == [
+        "calibration/ece",
+        "ood/symbols/auroc",
+        "retrieval/recall_at_1",
+    ]
+    assert (table["unit_error"]["calibration/ece"], table["unit_count"]["calibration/ece"]) == (0.02, 9)
+    assert table["unit"]["clustering/nmi"] == "seed"
+    assert list(table["contributions"]["retrieval/recall_at_1"]) == [1.0, 0.0, 1.0]
+    assert list(table["unit_labels"]["retrieval/recall_at_1"]) == [3, 5, 8]
+
+
+@pytest.mark.parametrize("labels", [[3, 5], [5, 3, 8], [3, 5, 9]])
+def test_methods_measured_on_other_classes_or_in_another_order_are_not_compared(workspace, labels):
+    """Contributions of different lengths once had no variance; those in another order made differences of nothing."""
+    for run, kept in (("digits/contrastive/seed0", [3, 5, 8]), ("digits/proxy_nca/seed0", labels)):
+        curve = {"value": [1.0, 0.0, 1.0][: len(kept)], "class": kept}
+        write_json(workspace.root / "results" / run / "curves.json", {"units/retrieval/recall_at_1": curve})
+    with pytest.raises(FileError, match=r"recall_at_1 on digits: digits/proxy_nca/seed0 was measured on \d units"):
+        result_table(gathered(workspace.context()))
 
 
 def test_names_keep_what_is_legal_and_replace_the_rest():

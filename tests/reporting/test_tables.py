@@ -12,12 +12,21 @@ from scipy import stats
 
 from probmetric import metrics
 from probmetric.io import write_json
+from probmetric.metrics.statistics import Sample
 from probmetric.registry import UnknownNameError
 from probmetric.reporting import answers, tables
 from probmetric.reporting.comparison import compare, other_lengths, summarise
 from probmetric.reporting.report import contents_of, write_tables
 from probmetric.reporting.tables import result_table
 from probmetric.runs.names import RunKey
+
+
+def sample(values) -> Sample:
+    return Sample(dict(values if isinstance(values, dict) else enumerate(map(float, values))))
+
+
+def compared(metric: str, values):
+    return compare(metric, {name: sample(of_seeds) for name, of_seeds in values.items()})
 
 
 def markdown(table) -> str:
@@ -71,10 +80,10 @@ def test_directions_are_known():
 
 def test_intervals_agree_with_the_textbook():
     values = [0.71, 0.74, 0.69, 0.78]
-    cell = summarise(values)
+    cell = summarise(sample(values))
     low, high = stats.t.interval(0.95, 3, loc=np.mean(values), scale=stats.sem(values))
     assert (cell.mean - cell.half_width, cell.mean + cell.half_width) == pytest.approx((low, high), rel=1e-10)
-    assert summarise([0.5]).half_width is None
+    assert summarise(sample([0.5])).half_width is None
 
 
 def test_best_and_ties_agree_with_a_paired_test_with_holm():
@@ -86,45 +95,39 @@ def test_best_and_ties_agree_with_a_paired_test_with_holm():
         "far": base - 0.2 + generator.normal(0, 0.01, 6),
         "middle": base - 0.012 + generator.normal(0, 0.012, 6),
     }
-    cells = compare("retrieval/recall_at_1", {name: dict(enumerate(values)) for name, values in methods.items()})
+    cells = compared("retrieval/recall_at_1", methods)
     assert [name for name, cell in cells.items() if cell.state == "best"] == ["best"]
     pairs = list(itertools.combinations(methods, 2))
     raw = {pair: stats.ttest_rel(methods[pair[0]], methods[pair[1]]).pvalue for pair in pairs}
-    running = 0.0
+    running, smallest = 0.0, {}
     for rank, pair in enumerate(sorted(raw, key=raw.__getitem__)):
         running = max(running, min(1.0, (6 - rank) * raw[pair]))
-        if "best" in pair:
-            (name,) = set(pair) - {"best"}
-            assert cells[name].p_value == pytest.approx(running, rel=1e-9)
-            assert cells[name].state == ("not worse" if running >= 0.05 else "worse")
-            assert cells[name].difference == pytest.approx(np.mean(methods[name] - methods["best"]), rel=1e-9)
+        loser = min(pair, key=lambda name: methods[name].mean())
+        smallest.setdefault(loser, running)
+    for name, p_value in smallest.items():
+        assert cells[name].p_value == pytest.approx(p_value, rel=1e-9)
+        assert cells[name].state == ("not worse" if p_value >= 0.05 else "worse")
+        assert cells[name].difference == pytest.approx(np.mean(methods[name] - methods["best"]), rel=1e-9)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("methods", [8, 23])
-@pytest.mark.parametrize("spreads", ["equal", "different"])
-def test_equal_methods_are_called_worse_in_at_most_5_percent_of_tables(methods, spreads):
-    """The best of k equal methods is the luckiest: compared with k - 1 others at 5 %, 11 to 15 % were wrong."""
-    generator = np.random.default_rng(methods)
-    tables, false = 300, 0
-    for _ in range(tables):
-        scale = 0.01 * (np.ones(methods) if spreads == "equal" else np.exp(generator.uniform(0, 2.3, methods)))
-        values = 0.7 + 0.01 * generator.normal(size=5) + scale[:, None] * generator.normal(size=(methods, 5))
-        cells = compare("retrieval/recall_at_1", {f"m{k}": dict(enumerate(row)) for k, row in enumerate(values)})
-        false += any(cell.state == "worse" for cell in cells.values())
-    assert false / tables <= 0.05
+def test_who_loses_to_another_is_not_the_best_though_the_best_varies_too_much_to_tell():
+    values = {"best": [0.5, 0.9, 0.95, 0.7], "steady": [0.7, 0.702, 0.701, 0.7], "low": [0.6, 0.602, 0.6, 0.601]}
+    cells = compared("retrieval/recall_at_1", values)
+    assert {name: cell.state for name, cell in cells.items()} == {"best": "best", "steady": "no power", "low": "worse"}
+    assert cells["low"].p_value < 0.01
+    assert cells["low"].difference == pytest.approx(0.60075 - 0.7625)
 
 
 def test_a_clear_difference_is_still_found_among_many_methods():
     generator = np.random.default_rng(1)
     values = {f"m{k}": dict(enumerate(0.7 + 0.003 * generator.normal(size=5))) for k in range(22)}
     values["far"] = dict(enumerate(0.2 + 0.003 * generator.normal(size=5)))
-    assert compare("retrieval/recall_at_1", values)["far"].state == "worse"
+    assert compared("retrieval/recall_at_1", values)["far"].state == "worse"
 
 
 def test_only_shared_seeds_are_compared():
     first = {0: 0.1, 1: 0.2, 2: 0.15, 3: 0.12}
-    cells = compare("calibration/ece", {"a": first, "b": {1: 0.3, 2: 0.26, 3: 0.25, 7: 0.01}})
+    cells = compared("calibration/ece", {"a": first, "b": {1: 0.3, 2: 0.26, 3: 0.25, 7: 0.01}})
     assert cells["a"].state == "best"
     expected = stats.ttest_rel([0.3, 0.26, 0.25], [0.2, 0.15, 0.12]).pvalue
     assert cells["b"].p_value == pytest.approx(expected, rel=1e-9)
@@ -133,7 +136,7 @@ def test_only_shared_seeds_are_compared():
 def test_too_few_shared_seeds_are_untested_not_worse():
     """An ensemble of seeds 0, 3, 6 against methods of seeds 0, 1, 2: once "better than every other method tested"."""
     others = {name: {0: 0.7, 1: 0.71, 2: 0.72 + k / 100} for k, name in enumerate("bcd")}
-    cells = compare("retrieval/recall_at_1", {"ensemble": {0: 0.9, 3: 0.91, 6: 0.92}, **others})
+    cells = compared("retrieval/recall_at_1", {"ensemble": {0: 0.9, 3: 0.91, 6: 0.92}, **others})
     assert cells["ensemble"].state == "best"
     assert {cells[name].state for name in "bcd"} == {"untested"}
     assert not any(cells[name].state == "not worse" for name in "bcd")
@@ -156,29 +159,14 @@ def test_what_was_not_tested_is_marked_in_every_format(workspace):
     assert answer.significance.startswith("Not tested")
 
 
-def test_an_interval_covers_seeds_and_test_images():
-    """In simulated studies 95 % of the intervals hold the true value; over seeds alone far fewer do."""
-    generator = np.random.default_rng(0)
-    covered = {"seeds": 0, "both": 0}
-    for _ in range(400):
-        ease = generator.normal(1.2, 1.0, 300)
-        right = (ease + generator.normal(0, 0.5, (5, 300)) > 0).astype(float)
-        values, errors = right.mean(axis=1), right.std(axis=1, ddof=1) / 300**0.5
-        truth = stats.norm.cdf(1.2 / 1.25**0.5)
-        for name, cell in (("seeds", summarise(values)), ("both", summarise(values, errors))):
-            covered[name] += abs(cell.mean - truth) <= cell.half_width
-    assert covered["seeds"] / 400 < 0.8
-    assert 0.93 <= covered["both"] / 400 <= 1.0
-
-
 @pytest.mark.parametrize("metric", ["structure/density", "exact/p_right_regret"])
 def test_a_metric_by_which_methods_are_not_ranked_has_no_best(metric):
-    cells = compare(metric, {"a": {0: 1.0, 1: 1.1}, "b": {0: 2.0, 1: 2.2}})
+    cells = compared(metric, {"a": {0: 1.0, 1: 1.1}, "b": {0: 2.0, 1: 2.2}})
     assert not any(cell.state == "best" or cell.state == "not worse" for cell in cells.values())
 
 
 def test_lower_is_better_picks_the_lowest():
-    cells = compare("calibration/ece", {"a": {0: 0.3, 1: 0.31}, "b": {0: 0.1, 1: 0.13}})
+    cells = compared("calibration/ece", {"a": {0: 0.3, 1: 0.31}, "b": {0: 0.1, 1: 0.13}})
     assert [name for name, cell in cells.items() if cell.state == "best"] == ["b"]
 
 
@@ -256,7 +244,7 @@ def test_digits_follow_the_size_of_the_column(workspace):
     )
     context = gathered(context)
     assert list(result_table(context)["digits"][:2]) == [4, 1]
-    assert "0.0010 ± 0.0000 | 1234.5 ± 0.0" in markdown(result_table(context)).replace("**", "")
+    assert "| 0.0010 | 1234.5 |" in markdown(result_table(context)).replace("**", "")
 
 
 def test_the_three_files_are_written(study):

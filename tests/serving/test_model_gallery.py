@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from serving_helpers import LAPLACE, PLAIN, resigned, undigested
 import probmetric
 from probmetric import cli
 from probmetric.errors import ProbMetricError
-from probmetric.serving.gallery_files import Content, digest_of_content, write
+from probmetric.serving.gallery_files import digest_of_content, write
 
 
 @pytest.fixture(scope="module")
@@ -164,10 +165,59 @@ def test_a_file_without_its_digest_is_refused(gallery, exported, tmp_path):
 def test_one_image_under_two_spellings_is_one(model, photos, tmp_path, monkeypatch):
     path = Path(next(iter(photos[1])))
     monkeypatch.chdir(path.parent)
+    (tmp_path / "link.png").symlink_to(path)
     gallery = probmetric.Gallery.create(model, [str(path)])
-    for spelling in (path.name, f"./{path.name}", f"../{path.parent.name}/{path.name}"):
+    for spelling in (path.name, f"./{path.name}", f"../{path.parent.name}/{path.name}", path, tmp_path / "link.png"):
         gallery.add(model, [spelling])
-        assert gallery.paths == [spelling]
+        assert gallery.paths == [str(path)], "the first spelling stays"
+    stored = probmetric.Gallery.open(gallery.save(tmp_path / "g"))
+    monkeypatch.chdir(tmp_path)
+    stored.add(model, [path, "link.png"])
+    assert stored.paths == [str(path)]
+    assert stored.remove("link.png") == 1
+
+
+def test_a_folder_indexed_under_two_spellings_is_one_gallery(exported, photos, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(photos[0].parent)
+    index = ["index", str(exported[PLAIN]), "--gallery", str(tmp_path / "g")]
+    for spelling in (str(photos[0]), photos[0].name, f"./{photos[0].name}/../{photos[0].name}"):
+        assert cli.main([*index[:2], spelling, *index[2:]]) == 0
+    assert sorted(probmetric.Gallery.open(tmp_path / "g").paths) == sorted(photos[1])
+
+
+def test_two_files_under_one_name_stay_both(model, photos, tmp_path, monkeypatch):
+    first, second = list(photos[1])[:2]
+    gallery = probmetric.Gallery(None)
+    for folder, file in (("a", first), ("b", second)):
+        (tmp_path / folder).mkdir()
+        shutil.copy(file, tmp_path / folder / "x.png")
+        monkeypatch.chdir(tmp_path / folder)
+        gallery.add(model, ["x.png"])
+    assert gallery.paths == ["x.png", str(tmp_path / "b" / "x.png")]
+    shutil.copy(first, tmp_path / "b" / "x.png")
+    gallery.add(model, ["x.png"])
+    assert len(gallery) == 2, "a file that has changed replaces what it was"
+    np.testing.assert_allclose(*gallery.record["mean"], atol=1e-5)
+
+
+def test_a_folder_that_has_moved_is_the_same_images(model, photos, tmp_path, monkeypatch):
+    shutil.copytree(photos[0], tmp_path / "a" / "photos")
+    monkeypatch.chdir(tmp_path / "a")
+    gallery = probmetric.Gallery.create(model, "photos")
+    shutil.move(tmp_path / "a", tmp_path / "b")
+    monkeypatch.chdir(tmp_path / "b")
+    gallery.add(model, "photos")
+    assert len(gallery) == len(photos[1])
+
+
+def test_images_without_names_do_not_replace_each_other(model):
+    one, two, three = np.random.default_rng(0).integers(0, 255, (3, 32, 32), dtype=np.uint8)
+    gallery = probmetric.Gallery.create(model, [one])
+    gallery.add(model, [two, three])
+    gallery.add(model, [one])
+    assert sorted(gallery.paths) == ["image 0", "image 1", "image 2"]
+    gallery.add(model, [two], paths=["image 0"])
+    assert len(gallery) == 3, "names of the caller replace"
 
 
 def test_a_number_of_5000_digits_is_said_in_a_sentence(gallery, tmp_path):
@@ -185,7 +235,7 @@ def test_rows_that_are_no_embeddings_are_refused_whatever_their_digest(gallery, 
     """Somebody hostile writes the digest that the content asks for."""
     arrays = {key: array.copy() for key, array in gallery._content.tensors.items()}
     arrays[name][3] = value
-    content = Content(gallery.model, **arrays, paths=gallery.paths, class_names=gallery.class_names)
+    content = replace(gallery._content, **arrays)
     write(tmp_path, content, digest_of_content(content), None)
     with pytest.raises(ProbMetricError, match="row 3 is no embedding"):
         probmetric.Gallery.open(tmp_path)
@@ -210,7 +260,7 @@ def test_names_in_a_gallery_do_not_steer_the_terminal(exported, model, tmp_path,
 
 def test_a_gallery_that_names_an_image_twice_is_refused(gallery, tmp_path):
     paths = [gallery.paths[0], *gallery.paths[:-1]]
-    content = Content(gallery.model, **gallery._content.tensors, paths=paths, class_names=paths)
+    content = replace(gallery._content, paths=paths, class_names=paths)
     write(tmp_path, content, digest_of_content(content), None)
     with pytest.raises(ProbMetricError, match="names an image twice"):
         probmetric.Gallery.open(tmp_path)

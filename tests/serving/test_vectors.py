@@ -136,6 +136,16 @@ def test_the_page(tmp_path):
     assert "http" not in page
 
 
+def test_a_gallery_that_is_always_right_has_a_certificate_and_a_page(tmp_path):
+    labels = np.arange(300) % 6
+    rows = 3 * np.eye(32)[labels] + 0.1 * np.random.default_rng(0).normal(size=(300, 32))
+    gallery = Gallery.from_vectors(rows, labels.tolist())
+    certificate = gallery.certify(risk=0.05)
+    assert (certificate.coverage, certificate.errors, certificate.queries) == (1.0, 0, 300)
+    page = write_page(gallery, tmp_path / "page.html", "always right", lambda text: None).read_text()
+    assert "Of 100 questions 100 are answered, 0.0 of them wrongly" in page
+
+
 def test_the_page_names_one_picture_under_two_labels(tmp_path):
     vectors, labels = blobs(10)
     vectors[11] = vectors[0]

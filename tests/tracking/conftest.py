@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -13,23 +14,47 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
+from sqlalchemy import Engine, event
 
 sys.path.append(str(Path(__file__).parents[1] / "reporting"))
 
+import fabricated_runs
 from fabricated_runs import RUNS, Workspace, gathered, study_metrics, write_prepared, write_run
 
+from built_once import BuiltOnce, package_files
 from probmetric.reporting.figures import draw
 from probmetric.reporting.report import contents_of, write_page, write_tables
 from probmetric.runs.names import RunKey
 
 TRACKED = tuple(run for run in RUNS if "arcface" not in run and "raw_pixels" not in run and "seed2" not in run)
-MIGRATED = "mlflow.db"
+
+
+@event.listens_for(Engine, "connect")
+def _write_without_waiting_for_the_disk(connection: sqlite3.Connection, _record: object) -> None:
+    """No test here pulls the plug; waiting for the disk at every commit took half of their time."""
+    connection.execute("PRAGMA synchronous = OFF")
 
 
 @pytest.fixture(scope="session")
-def built_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def empty_store(built_once: BuiltOnce) -> Path:
+    """An MLflow store without runs, which depends on MLflow alone. It takes seconds: one for each of its migrations."""
+
+    def make(folder: Path) -> None:
+        address = f"sqlite:///{folder / 'mlflow.db'}"
+        MlflowClient(tracking_uri=address, registry_uri=address).search_experiments()
+
+    return built_once.folder("mlflow-store", make, ()) / "mlflow.db"
+
+
+@pytest.fixture(scope="session")
+def built_results(built_once: BuiltOnce) -> Path:
     """Run folders and one drawn report, made once."""
-    root = tmp_path_factory.mktemp("results")
+    sources = [*package_files(), Path(__file__), Path(fabricated_runs.__file__)]
+    return built_once.folder("tracked", write_results, sources)
+
+
+def write_results(root: Path) -> None:
     for run in TRACKED:
         key = RunKey.parse(f"results/{run}")
         write_run(root, run, study_metrics(key.dataset, key.noise, key.method, key.seed))
@@ -41,14 +66,15 @@ def built_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in context.figures:
         draw(name, context)
     write_page(contents_of(context))
-    return root
 
 
 @pytest.fixture
-def tracked(built_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
-    """A repository of this test's own, and the current folder."""
+def tracked(built_results: Path, empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    """A repository of this test's own, with empty stores, and the current folder."""
     root = tmp_path / "repository"
     shutil.copytree(built_results, root)
+    for name in ("mlflow.db", "rebuilt.db"):
+        shutil.copy(empty_store, root / name)
     monkeypatch.chdir(root)
     return Workspace(root, TRACKED)
 

@@ -3,9 +3,10 @@
 Every bar lies between what the method reaches and what it reached with the setting that once kept it from learning;
 both are trained. A network whose loss does nothing has .423. In recall@1 of unseen letters, 48 steps an epoch, seed 0,
 one thread, after two epochs: EL-nivMF .564, measured in evaluation mode .457, with the released temperature .476, with
-both .403; d_L2 .581 and .446; d_nivMF .500 and .436. After five: margin loss .564, with its weights of a pretrained
-network .450; NIR .523 and .251; PFML .477, with a short reach .365; MultiSimilarity .700 and .653; triplet .610, with
-a margin that nearly all triplets meet .558; HIB .578, with its published start .120; CPML, which needs nothing, .572.
+both .403; d_L2 .581 and .446; d_nivMF .500 and .436. After three: margin loss .500, with its weights of a pretrained
+network .388; MultiSimilarity .636 and .580; triplet .550, with a margin that nearly all triplets meet .467; HIB .502,
+with its published start .172; CPML, which needs nothing, .540. After five: NIR .523 and .251; PFML .477, with a short
+reach .365.
 
 The vMF loss is about calibration: ECE on digits after ten epochs .214, with class weights at the network's rate .360.
 
@@ -51,13 +52,13 @@ BROKEN = [
 
 
 PFML = {"name": "potential_field", "alpha": 0.5, "delta_attraction": 0.5, "delta_repulsion": 1.0}
-# Loss, what keeps a small net from learning, bar; the settings are those of workflow/methods/losses.yaml.
+# Loss, what keeps a small net from learning, bar, epochs; the settings are those of workflow/methods/losses.yaml.
 SMALL_NETS = [
-    ({"name": "margin", "cutoff": 1.2}, {"cutoff": 0.5}, 0.5),
-    ({"name": "nir", "pdml_weight": 1.0, "proxy_lr": 0.02}, {"pdml_weight": 0.0075, "proxy_lr": 0.04}, 0.46),
-    ({"name": "multi_similarity", "beta": 10.0}, {"beta": 40.0}, 0.676),
-    (PFML, {"alpha": 6.0, "delta_attraction": 0.1, "delta_repulsion": 0.1}, 0.44),
-    ({"name": "triplet"}, {"margin": 0.01}, 0.585),
+    ({"name": "margin", "cutoff": 1.2}, {"cutoff": 0.5}, 0.44, 3),
+    ({"name": "nir", "pdml_weight": 1.0, "proxy_lr": 0.02}, {"pdml_weight": 0.0075, "proxy_lr": 0.04}, 0.46, 5),
+    ({"name": "multi_similarity", "beta": 10.0}, {"beta": 40.0}, 0.608, 3),
+    (PFML, {"alpha": 6.0, "delta_attraction": 0.1, "delta_repulsion": 0.1}, 0.44, 5),
+    ({"name": "triplet"}, {"margin": 0.01}, 0.51, 3),
 ]
 NOTHING_LEARNT = 0.423
 
@@ -128,17 +129,17 @@ def test_its_broken_variant_stays_below_the_bar(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("options", "broken", "bar"), SMALL_NETS, ids=str)
+@pytest.mark.parametrize(("options", "broken", "bar", "epochs"), SMALL_NETS, ids=str)
 def test_a_small_net_learns_with_settings_of_its_own(
-    glyphs: Path, tmp_path: Path, options: dict[str, Any], broken: dict[str, Any], bar: float
+    glyphs: Path, tmp_path: Path, options: dict[str, Any], broken: dict[str, Any], bar: float, epochs: int
 ) -> None:
-    assert recall_at_1(glyphs, tmp_path / "ours", options, epochs=5) > bar
-    assert recall_at_1(glyphs, tmp_path / "broken", options | broken, epochs=5) < bar
+    assert recall_at_1(glyphs, tmp_path / "ours", options, epochs=epochs) > bar
+    assert recall_at_1(glyphs, tmp_path / "broken", options | broken, epochs=epochs) < bar
 
 
 @pytest.mark.slow
 def test_contrastive_potentials_learn(glyphs: Path, tmp_path: Path) -> None:
-    assert recall_at_1(glyphs, tmp_path, {"name": "contrastive_potential"}, epochs=5) > NOTHING_LEARNT + 0.1
+    assert recall_at_1(glyphs, tmp_path, {"name": "contrastive_potential"}, epochs=3) > NOTHING_LEARNT + 0.1
 
 
 @pytest.mark.slow
@@ -160,10 +161,10 @@ def test_the_vmf_loss_is_calibrated_only_if_its_class_weights_learn_at_a_rate_of
 
 @pytest.mark.slow
 def test_hib_learns_from_its_corrected_start(glyphs: Path, tmp_path: Path) -> None:
-    for fidelity, low, high in (("corrected", 0.5, 1.0), ("as_published", 0.0, 0.28)):
+    for fidelity, low, high in (("corrected", 0.44, 1.0), ("as_published", 0.0, 0.28)):
         objective = create_uncertainty("hib", fidelity=fidelity)
-        found = recall_at_1(glyphs, tmp_path / fidelity, {"name": "contrastive"}, objective=objective, epochs=5)
-        assert low < found < high
+        recall = recall_at_1(glyphs, tmp_path / fidelity, {"name": "contrastive"}, objective=objective, epochs=3)
+        assert low < recall < high
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import pytest
 
 from probmetric.trust.answers import asked_in
 from probmetric.trust.certificate_page import page
-from probmetric.trust.certificates import Certificate, CertificateError
+from probmetric.trust.certificates import EVERYTHING, Certificate, CertificateError
 from probmetric.trust.deployed import (
     calibration_answers,
     certified_doubt,
@@ -74,7 +74,7 @@ def test_classes_are_the_unit_where_calibration_shows_few_of_them(gallery):
     made = certify_record(calibration_answers(*gallery, *mine).tensors(), gallery[1], risk=0.25)
     assert (made.unit, made.groups, made.gallery_classes) == ("group", 20, 40)
     assert "classes like the 20" in made.valid_for
-    with pytest.raises(CertificateError, match=r"calibration has 20 classes; a risk of 0\.05"):
+    with pytest.raises(CertificateError, match=r"calibration has 20 groups; a risk of 0\.05"):
         certify_record(calibration_answers(*gallery, *mine).tensors(), gallery[1], risk=0.05)
     assert (
         certify_record(calibration_answers(*gallery, *mine).tensors(), gallery[1], risk=0.05, unit="query").unit
@@ -104,6 +104,35 @@ def test_unknown_classes_count_as_errors(gallery):
     assert certify_record(answers.tensors(), gallery[1], risk=0.2, unit="query").coverage < 0.4
 
 
+@pytest.mark.parametrize("count", [100, 400])
+def test_a_gallery_that_is_always_right_is_certified_as_far_as_its_number_allows(count):
+    generator = np.random.default_rng(12)
+    labels = np.arange(count) % 5
+    record = {"mean": np.eye(8)[labels] + 0.01 * generator.normal(size=(count, 8)), "uncertainty": np.zeros(count)}
+    record["mean"] /= np.linalg.norm(record["mean"], axis=1, keepdims=True)
+    answers = calibration_answers(record, labels)
+    assert answers.right.all()
+    bound = 1 - 0.1 ** (1 / (count - count // 10))
+    made = certify_record(answers.tensors(), labels, risk=bound + 1e-9)
+    assert (made.threshold, made.coverage, made.queries) == (EVERYTHING, 1.0, count)
+    assert made.risk_bound == pytest.approx(bound)
+    with pytest.raises(CertificateError, match=rf"{count} can show a risk of {bound:.2g} at best"):
+        certify_record(answers.tensors(), labels, risk=bound - 1e-3)
+    wrong = np.roll(labels, 1)
+    assert (
+        certify_record(calibration_answers(record, labels, _moved(record), wrong).tensors(), labels, risk=0.1).threshold
+        is None
+    )
+    with pytest.raises(CertificateError, match=r"all right or all wrong: P.right. needs some of either"):
+        deployed_p_right(record, labels)
+
+
+def _moved(record):
+    """The record of images beside those of another."""
+    mean = record["mean"] + 1e-3
+    return record | {"mean": mean / np.linalg.norm(mean, axis=1, keepdims=True)}
+
+
 def test_what_nothing_can_be_said_of_is_refused(gallery):
     record, labels = gallery
     queries, truth = images(np.random.default_rng(7), np.arange(CLASSES), 5)
@@ -113,7 +142,7 @@ def test_what_nothing_can_be_said_of_is_refused(gallery):
         ((record, None), "images without a class"),
         ((record, np.where(labels == 3, -1, labels)), "images without a class"),
         ((record, np.zeros(len(labels), dtype=int)), "shows 1 class"),
-        ((record, np.arange(len(labels))), "all right, all wrong, or alone"),
+        ((record, np.arange(len(labels))), "no image of the gallery can calibrate: each is alone in its class"),
         ((record, labels, none, truth[:0]), "calibration set is empty"),
         (
             (record, labels, copied, truth[:10]),

@@ -1,6 +1,7 @@
 """From archives to report, on a miniature of each of the papers' ten datasets, with the real DVC and Snakemake."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -61,7 +62,8 @@ def workspace(tmp_path_factory, new_workspace):
             if entry["source"] in miniatures.NAMES:
                 entry |= {"subset": True}
         params["ood"] = OOD
-        params.setdefault("presets", {})["miniature"] = PRESET
+        params["presets"]["miniature"] = PRESET
+        params["presets"]["tiny"]["set"]["training"] |= {"batch_size": 12, "images_per_class": 2, "steps_per_epoch": 2}
 
     workspace.edit_yaml("params.yaml", configure)
     (workspace.folder / "workflow/experiments/miniatures.yaml").write_text(json.dumps(EXPERIMENT))
@@ -123,3 +125,14 @@ def test_status_says_so(workspace):
     assert all(states[name] == "prepared" for name in (*miniatures.NAMES[1:], "cub-vmf"))
     assert states["cub"] == states["cub-mlrc1"] == "ready"
     assert states["digits_open"] == "embedded"
+
+
+def test_the_page_about_a_papers_table_says_what_works(workspace):
+    page = (workspace.folder / "docs/examples/papers-table.md").read_text()
+    blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 3
+    for line in "".join(blocks).replace("--cores all", "--cores 2").splitlines():
+        printed = workspace.command(*line.split()).stdout
+    assert "finished" in printed
+    assert "missing" not in printed
+    assert (workspace.folder / "reports/pfml/table9@cars+tiny/index.html").exists()

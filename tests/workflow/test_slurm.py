@@ -19,7 +19,10 @@ def test_smoke_runs_through_slurm(finished, workspace):
     shutil.rmtree(workspace.folder / "results")
     shutil.rmtree(workspace.folder / "reports")
     fit_to_one_node(workspace)
+    page = (workspace.folder / "docs/examples/cluster.md").read_text()
+    assert " ".join(["snakemake", *SUBMIT]) in page
     output = workspace.snakemake(*SUBMIT)
+    assert workspace.command("probmetric", "status", "smoke").stdout.strip() in page
     for run in RUNS:
         name = f"results/{run}/metrics.json"
         assert (workspace.folder / name).read_text() == (finished.folder / name).read_text()

@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _said(error: Exception) -> str:
-    """What an error says to people; "" of one that is for developers."""
+    """Return what an error says to people; "" of one that is for developers."""
     if isinstance(error, ProbMetricError):
         return str(error)
     if isinstance(error, MemoryError | RuntimeError) and is_out_of_memory(error):

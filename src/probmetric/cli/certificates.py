@@ -14,7 +14,7 @@ from probmetric.trust.drift import logged_doubts
 
 
 def certificate(options: argparse.Namespace) -> None:
-    """`probmetric certificate`."""
+    """Run `probmetric certificate`."""
     print(
         steps.certify(
             options.run, risk=options.risk, confidence=options.confidence, score=options.score, unit=options.unit
@@ -23,7 +23,7 @@ def certificate(options: argparse.Namespace) -> None:
 
 
 def monitor(options: argparse.Namespace) -> None:
-    """`probmetric monitor`."""
+    """Run `probmetric monitor`."""
     reference = Certificate.load(options.certificate).reference
     doubts = logged_doubts(options.log, options.column)
     if options.unordered:  # a folder lists its images class by class, which is no order that calibration has

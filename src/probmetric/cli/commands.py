@@ -148,7 +148,7 @@ def declare_models(add: Add) -> None:
 
 
 def _declare_making(add: Add) -> None:
-    """Models and galleries to be used elsewhere."""
+    """Declare the commands that make models and galleries to be used elsewhere."""
     command = add(
         "export", "models:export", "write a finished run as a model folder that loads anywhere, or as an ONNX file"
     )
@@ -279,7 +279,7 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
-    """Type of an argument that is a whole number from `least` to `most`."""
+    """Return the type of an argument that is a whole number from `least` to `most`."""
 
     def read(text: str) -> int:
         value = int(text)
@@ -292,16 +292,16 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
 
 def add_promise(command: argparse.ArgumentParser) -> None:
-    """The arguments of a certificate: risk and confidence."""
+    """Add the arguments of a certificate: risk and confidence."""
     command.add_argument("--risk", type=float, required=True, help="share of wrong answers allowed, e.g. 0.05")
     command.add_argument("--confidence", type=float, default=0.9, help="chance that the promise holds (default: 0.9)")
 
 
 def add_on_error(command: argparse.ArgumentParser) -> None:
-    """What is done with images that cannot be read."""
+    """Add the argument that says what is done with images that cannot be read."""
     command.add_argument("--on-error", choices=["raise", "skip"], default="raise", help="what is done with bad images")
 
 
 def add_threads(command: argparse.ArgumentParser) -> None:
-    """How many CPU threads the command may use."""
+    """Add the argument that says how many CPU threads the command may use."""
     command.add_argument("--threads", type=whole(1, 4096), default=1, help="CPU threads")

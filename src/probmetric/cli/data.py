@@ -22,13 +22,13 @@ from probmetric.runs.names import LabelNoise, split_data_name
 
 
 def prepare(options: argparse.Namespace) -> None:
-    """`probmetric prepare`."""
+    """Run `probmetric prepare`."""
     folder = declared.prepare(params(), options.dataset, output=options.output, raw=options.raw, progress=True)
     _copy_digest(folder, options.digest)
 
 
 def noise(options: argparse.Namespace) -> None:
-    """`probmetric noise`."""
+    """Run `probmetric noise`."""
     folder = options.prepared or Path(params().data.prepared)
     dataset, text = split_data_name(options.name)
     noise = LabelNoise.parse(text)
@@ -49,7 +49,7 @@ def _is_digest(path: Path) -> bool:
 
 
 def doctor(options: argparse.Namespace) -> None:
-    """`probmetric doctor`."""
+    """Run `probmetric doctor`."""
     folders = options.folders or sorted(path.parent for path in Path("data/prepared").glob("*/manifest.parquet"))
     if not folders:
         raise FileError("data/prepared holds no prepared dataset; run `probmetric data ensure <dataset>` first.")
@@ -65,23 +65,23 @@ def doctor(options: argparse.Namespace) -> None:
 
 
 def ensure(options: argparse.Namespace) -> None:
-    """`probmetric data ensure`."""
+    """Run `probmetric data ensure`."""
     declared.ensure(DataPlan.read(options.plan).params if options.plan else params(), options.name)
 
 
 def status(options: argparse.Namespace) -> None:
-    """`probmetric data status`."""
+    """Run `probmetric data status`."""
     print(format_status(declared.status(params())))
 
 
 def card(options: argparse.Namespace) -> None:
-    """`probmetric data card`."""
+    """Run `probmetric data card`."""
     for path in write_card(Path(params().data.prepared) / options.name, options.output, options.license):
         print(path)
 
 
 def init(options: argparse.Namespace) -> None:
-    """`probmetric init`."""
+    """Run `probmetric init`."""
     if (options.data is None) != (options.name is None):
         raise FileError("name both the data and what to call it: `probmetric init photos/ --name shop`.")
     written = start(Path())

@@ -19,7 +19,7 @@ LISTED = {
 
 
 def listing(kinds: str, name: str | None = None) -> str:
-    """Text about the components of a kind (`losses`, `views`, ...), or about the one called `name`.
+    """Return text about the components of a kind (`losses`, `views`, ...), or about the one called `name`.
 
     Raises:
         UnknownNameError: no such kind or component; names the nearest.

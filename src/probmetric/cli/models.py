@@ -35,7 +35,7 @@ def _load(options: argparse.Namespace, source: str, device: str = "auto") -> ser
 
 
 def export(options: argparse.Namespace) -> None:
-    """`probmetric export`."""
+    """Run `probmetric export`."""
     place = options.place
     if place.suffix in (".onnx", ".pt2"):
         check_new_file(place)
@@ -52,7 +52,7 @@ def export(options: argparse.Namespace) -> None:
 
 
 def index(options: argparse.Namespace) -> None:
-    """`probmetric index`."""
+    """Run `probmetric index`."""
     _check_splits(options.splits)
     check_claimable(options.gallery, GALLERY, [place for place in options.images if place.is_dir()])
     if not present(options.gallery / INDEX) and not options.images:
@@ -63,9 +63,7 @@ def index(options: argparse.Namespace) -> None:
         removed = gallery.remove(options.remove) if options.remove else 0
         if model is not None:
             for place in options.images:
-                items = _items(place, options.splits)
-                names = {"paths": items.paths, "class_names": items.class_names}
-                added += gallery.add(model, items.images, **names, on_error=options.on_error)
+                added += gallery.add(model, _items(place, options.splits), on_error=options.on_error)
                 problems += gallery.problems
         if gallery.labelled and len(gallery) <= LEARNT:
             _ = gallery.trust
@@ -75,7 +73,7 @@ def index(options: argparse.Namespace) -> None:
 
 
 def vectors(options: argparse.Namespace) -> None:
-    """`probmetric vectors`."""
+    """Run `probmetric vectors`."""
     _check_splits(options.splits)
     serving.check_vectors_file(options.output)
     model, items = _load(options, options.model), _items(options.images, options.splits)
@@ -86,14 +84,14 @@ def vectors(options: argparse.Namespace) -> None:
 
 
 def register(options: argparse.Namespace) -> None:
-    """`probmetric register`."""
+    """Run `probmetric register`."""
     tracking, model = params().tracking, _load(options, options.model, "cpu")
     place = Path(tracking.artifacts)
     print(serving.register(model, options.name, store_uri=tracking.store, artifact_root=place, license=options.license))
 
 
 def search(options: argparse.Namespace) -> None:
-    """`probmetric search`."""
+    """Run `probmetric search`."""
     _check_splits(options.splits)
     places = options.images
     if all(map(is_vectors, places)):
@@ -112,7 +110,7 @@ def search(options: argparse.Namespace) -> None:
 
 
 def certify(options: argparse.Namespace) -> None:
-    """`probmetric certify`."""
+    """Run `probmetric certify`."""
     if is_vectors(options.model):
         vectors_command.certify(options)
         return
@@ -127,7 +125,7 @@ def certify(options: argparse.Namespace) -> None:
 
 
 def _items(place: Path, splits: Sequence[str]) -> LooseImages:
-    """Images of a prepared dataset (its folder, or its name below data/prepared), of a folder, or one file."""
+    """Open images of a prepared dataset (its folder, or its name below data/prepared), of a folder, or of one file."""
     for folder in (place, Path("data/prepared") / place):
         if (folder / "manifest.parquet").is_file():
             return prepared_images(folder, splits)
@@ -146,6 +144,6 @@ def _tell(problems: Sequence[tuple[str, str]]) -> None:
 
 
 def serve(options: argparse.Namespace) -> None:
-    """`probmetric serve`."""
+    """Run `probmetric serve`."""
     model = _load(options, options.model)
     serving.run_service(model, options.gallery, host=options.host, port=options.port, writable=options.writable)

@@ -24,7 +24,7 @@ REPORTS = Path("reports")
 
 
 def report(options: argparse.Namespace) -> None:
-    """`probmetric report`."""
+    """Run `probmetric report`."""
     if is_vectors(options.experiment):
         vectors.report(options)
         return
@@ -32,7 +32,7 @@ def report(options: argparse.Namespace) -> None:
 
 
 def figure(options: argparse.Namespace) -> None:
-    """`probmetric figure`."""
+    """Run `probmetric figure`."""
     context = ReportContext.of(report_plan(options))
     draw(options.figure, context)
     write_page(contents_of(context))
@@ -40,7 +40,7 @@ def figure(options: argparse.Namespace) -> None:
 
 
 def track(options: argparse.Namespace) -> None:
-    """`probmetric track`."""
+    """Run `probmetric track`."""
     if options.receipt:
         check_new_file(options.receipt, lambda path: isinstance(remembered_json(path), dict))
     plan = report_plan(options)
@@ -57,12 +57,12 @@ def track(options: argparse.Namespace) -> None:
 
 
 def publish(options: argparse.Namespace) -> None:
-    """`probmetric publish`."""
+    """Run `probmetric publish`."""
     print(write_site(REPORTS, options.output))
 
 
 def ui(options: argparse.Namespace) -> None:
-    """`probmetric ui`."""
+    """Run `probmetric ui`."""
     settings = params().tracking
     command = tracking.ui_command(settings.store, options.port, settings.artifacts)
     print("\n".join(tracking.ui_addresses(settings.store, options.port)), file=sys.stderr)

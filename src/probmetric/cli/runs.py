@@ -25,7 +25,7 @@ from probmetric.tuning.snakemake import build_studies, train_runs
 
 
 def run(options: argparse.Namespace) -> None:
-    """`probmetric run`."""
+    """Run `probmetric run`."""
     plan, path = _run_plan(options)
     steps = unfinished(plan.run, options.until)
     if not steps:
@@ -47,7 +47,7 @@ def _run_plan(options: argparse.Namespace) -> tuple[RunPlan, Path]:
 
 
 def tune(options: argparse.Namespace) -> None:
-    """`probmetric tune`."""
+    """Run `probmetric tune`."""
     project = params()
     search = Search(project, every_method(project), load_tuning(options.search))
     report.studies(search, options.search)  # a mistake in them is said now, not after hours
@@ -63,24 +63,24 @@ def tune(options: argparse.Namespace) -> None:
 
 
 def status(options: argparse.Namespace) -> None:
-    """`probmetric status`."""
+    """Run `probmetric status`."""
     names = [options.experiment] if options.experiment else list(params().experiments)
     print(status_text(workflow_plan(names), every=options.all))
 
 
 def components(options: argparse.Namespace) -> None:
-    """`probmetric list`."""
+    """Run `probmetric list`."""
     load_plugins(params().plugins if PARAMS.exists() else ())
     print(listing(options.kind, options.name))
 
 
 def experiments(options: argparse.Namespace) -> None:
-    """`probmetric experiments`."""
+    """Run `probmetric experiments`."""
     print(experiment_overview(params()))
 
 
 def schema(options: argparse.Namespace) -> None:
-    """`probmetric schema`."""
+    """Run `probmetric schema`."""
     params()  # elsewhere a folder `workflow` would be begun
     pages = {Path("docs/reference/evaluation.md"): write_tables, Path("docs/reference/claims.md"): write_claims}
     tables = [write(page) for page, write in pages.items() if page.is_file()]

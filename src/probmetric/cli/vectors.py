@@ -123,7 +123,7 @@ def report(options: argparse.Namespace) -> None:
 
 
 def try_letters(options: argparse.Namespace) -> None:
-    """`probmetric try`."""
+    """Run `probmetric try`."""
     letters, labels = example_vectors()
     queries = np.random.default_rng(0).random(len(letters)) < TRIED
     gallery = Gallery.from_vectors(letters[~queries], labels[~queries])

@@ -249,7 +249,7 @@ def _fields_at(model: type[BaseModel], location: list[Any]) -> list[str]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The settings model inside `X | None`, `tuple[X, ...]`, `dict[str, X]`."""
+    """Find the settings model inside `X | None`, `tuple[X, ...]`, `dict[str, X]`."""
     if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
         return annotation if issubclass(annotation, BaseModel) else None
     return next(filter(None, map(_model_in, typing.get_args(annotation))), None)

@@ -325,7 +325,7 @@ class Params(Strict):
     @field_validator("plugins")
     @classmethod
     def _plugins_are_known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        """The first field: its components are known when the others are checked."""
+        """Load the plugins in the first field: their components are known when the others are checked."""
         load_plugins(value)
         return value
 

@@ -278,7 +278,11 @@ def _listed_labels(dataset: Any) -> Any:
     reads = type(dataset).__getitem__
     if reads is TensorDataset.__getitem__:
         return dataset.tensors[1] if len(dataset.tensors) > 1 else None
-    if not reads.__module__.startswith("torchvision.datasets.") or not _keeps_labels(dataset) or not len(dataset):
+    if (
+        not (reads.__module__ or "").startswith("torchvision.datasets.")
+        or not _keeps_labels(dataset)
+        or not len(dataset)
+    ):
         return None
     labels = np.asarray(next((getattr(dataset, name) for name in ("targets", "labels") if hasattr(dataset, name)), 0.0))
     if labels.dtype.kind not in "iu" or labels.shape != (len(dataset),):

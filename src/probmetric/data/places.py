@@ -8,6 +8,7 @@ import numpy as np
 
 Subtask = Literal["all", "day_to_night", "night_to_day"]
 COLUMNS = ("city", "easting", "northing", "role", "night")
+SEQUENCE = "sequence"
 TRAIN_RADIUS, RADIUS = 10.0, 25.0
 
 

@@ -102,7 +102,7 @@ def _shift(dim: int) -> float:
 
 
 def _correction(dim: int, shift: float, q: np.ndarray) -> np.ndarray:
-    """q^2 h(q) = F (N / 2 + s) - 1 at the nodes `q` (K,)."""
+    """Return q^2 h(q) = F (N / 2 + s) - 1 at the nodes `q` (K,)."""
     wide = q.astype(np.longdouble)
     s = shift / wide
     square = (s - shift) * (s + shift)
@@ -112,7 +112,7 @@ def _correction(dim: int, shift: float, q: np.ndarray) -> np.ndarray:
 
 
 def _scaled_ratio(dim: int, square: np.ndarray) -> np.ndarray:
-    """F = A_M(kappa) / kappa at `square` = kappa^2 (K,), by downward recurrence in the order."""
+    """Return F = A_M(kappa) / kappa at `square` = kappa^2 (K,), by downward recurrence in the order."""
     top = dim + 2 * _RECURRENCE_STEPS
     steep = top - 1
     s = np.sqrt(square + np.longdouble(steep) ** 2 / 4)
@@ -123,7 +123,7 @@ def _scaled_ratio(dim: int, square: np.ndarray) -> np.ndarray:
 
 
 def _fit(x: np.ndarray, values: np.ndarray, weight: np.ndarray, tolerance: float) -> np.ndarray:
-    """Chebyshev coefficients of the shortest series p with |weight * p(x) - values| <= tolerance at every node."""
+    """Fit the shortest Chebyshev series p with |weight * p(x) - values| <= tolerance at every node."""
     for degree in range(1, _MAX_DEGREE):
         basis = chebyshev.chebvander(x, degree) * weight[:, None]
         coefficients = np.linalg.lstsq(basis, values, rcond=None)[0]

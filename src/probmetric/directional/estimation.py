@@ -18,7 +18,7 @@ _NEWTON_STEPS = 4
 
 
 def concentration_from_resultant(resultant: Tensor, dim: int) -> Tensor:
-    """Kappa with A_M(kappa) = `resultant`, elementwise and differentiable; `resultant` (...) in [0, 1). Returns (...).
+    """Return the kappa (...) with A_M(kappa) = `resultant` (...) in [0, 1), elementwise and differentiable.
 
     A resultant that rounds to 1 or more (all samples equal) is treated as the largest number below 1.
     """
@@ -36,7 +36,7 @@ def concentration_from_resultant(resultant: Tensor, dim: int) -> Tensor:
 
 
 def fit(samples: Tensor) -> tuple[Tensor, Tensor]:
-    """Maximum-likelihood vMF of `samples` (..., N, M), which are normalised first.
+    """Fit a vMF by maximum likelihood to `samples` (..., N, M), which are normalised first.
 
     Returns the mean direction (..., M) and the concentration (...).
     """
@@ -73,7 +73,7 @@ def fuse(mean: Tensor, concentration: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _residual(kappa: Tensor, target: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """A_M(kappa) - target and A_M'(kappa), without a graph."""
+    """Return A_M(kappa) - target and A_M'(kappa), without a graph."""
     with torch.enable_grad():
         variable = kappa.detach().requires_grad_()
         value = mean_resultant_length(variable, dim)

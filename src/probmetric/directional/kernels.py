@@ -45,7 +45,7 @@ def product_kernel(nu_z: Tensor, nu_p: Tensor, *, rho: float) -> Tensor:
 
 
 def kl(nu_z: Tensor, nu_p: Tensor) -> Tensor:
-    """KL(vMF(nu_z) || vMF(nu_p)) >= 0 of `nu_z` (B, M) and `nu_p` (C, M), the first the reference. Returns (B, C)."""
+    """Return KL(vMF(nu_z) || vMF(nu_p)) >= 0, (B, C), of `nu_z` (B, M), the reference, and `nu_p` (C, M)."""
     dim = _common_dim(nu_z, nu_p)
     square_z, square_p = nu_z.square().sum(-1), nu_p.square().sum(-1)
     difference = _decay(square_z, dim).unsqueeze(1) - _decay(square_p, dim)

@@ -74,7 +74,7 @@ class NonIsotropicVonMisesFisher(Distribution):
         return type(self)(loc, normalizer=self.normalizer, log_concentration=logs, validate_args=False)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log-density at unit vectors `value` (..., M). Returns (...)."""
+        """Return the log-density (...) at unit vectors `value` (..., M)."""
         if self._validate_args:
             self._validate_sample(value)
         stretched_loc = self.concentration * self.loc

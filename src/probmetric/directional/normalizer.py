@@ -73,7 +73,7 @@ def _full_precision(value: Tensor) -> Tensor:
 
 
 def _value(formula: Formula, value: Tensor, dim: int) -> Tensor:
-    """`formula` at `value` (...); a node of the graph only where one is needed."""
+    """Return `formula` at `value` (...); a node of the graph only where one is needed."""
     result: Tensor = _Differentiable.apply(value, dim, formula) if value.requires_grad else _of(formula, value, dim)
     return result
 
@@ -98,7 +98,7 @@ class _Differentiable(Function):
 
 
 def _of(formula: Formula, value: Tensor, dim: int) -> Tensor:
-    """`formula` of `value` (...) in ordinary operations, in pieces where nothing is recorded or compiled."""
+    """Return `formula` of `value` (...) in ordinary operations, in pieces where nothing is recorded or compiled."""
     series = _series(dim, value.dtype == torch.float32)
     recorded = value.requires_grad and torch.is_grad_enabled()
     if recorded or value.device.type != "cpu" or value.numel() <= _PIECE or torch.compiler.is_compiling():
@@ -135,19 +135,19 @@ def _decay_of_square(square: Tensor, c: RatioSeries) -> Tensor:
 
 
 def _mean_resultant_length(kappa: Tensor, c: RatioSeries) -> Tensor:
-    """A_M at `kappa` (...)."""
+    """Return A_M at `kappa` (...)."""
     return _scaled_ratio_of_square(kappa * kappa, c) * kappa
 
 
 def _scaled_ratio_of_square(square: Tensor, c: RatioSeries) -> Tensor:
-    """F = A_M(kappa) / kappa = (1 + q^2 h) / (N/2 + s) at kappa^2 = `square` (...)."""
+    """Return F = A_M(kappa) / kappa = (1 + q^2 h) / (N/2 + s) at kappa^2 = `square` (...)."""
     shifted = square + c.square
     root = shifted.sqrt()
     return (_polynomial(root, c.ratio, c) / shifted + 1.0) / (root + c.half)
 
 
 def _resultant_slope(kappa: Tensor, c: RatioSeries) -> Tensor:
-    """DA / dkappa = F0 (F0 (N/2 + a q) (1 + q^2 h) - (1 - q^2) q^2 g) with F0 = 1 / (N/2 + s), at `kappa` (...)."""
+    """Return dA / dkappa = F0 (F0 (N/2 + a q) (1 + q^2 h) - (1 - q^2) q^2 g), F0 = 1 / (N/2 + s), at `kappa` (...)."""
     shifted = kappa * kappa + c.square
     root = shifted.sqrt()
     steep = root + c.half
@@ -157,7 +157,7 @@ def _resultant_slope(kappa: Tensor, c: RatioSeries) -> Tensor:
 
 
 def _ratio_slope(square: Tensor, c: RatioSeries) -> Tensor:
-    """DF / dkappa^2 = -F0 / (2 s) (F0 (1 + q^2 h) + q^2 g / s) at kappa^2 = `square` (...)."""
+    """Return dF / dkappa^2 = -F0 / (2 s) (F0 (1 + q^2 h) + q^2 g / s) at kappa^2 = `square` (...)."""
     shifted = square + c.square
     root = shifted.sqrt()
     steep = root + c.half
@@ -166,7 +166,7 @@ def _ratio_slope(square: Tensor, c: RatioSeries) -> Tensor:
 
 
 def _polynomial(root: Tensor, coefficients: tuple[float, ...], c: RatioSeries) -> Tensor:
-    """sum_k c_k (1 / s - centre)^k at s = `root` (...), by Horner's rule."""
+    """Return sum_k c_k (1 / s - centre)^k at s = `root` (...), by Horner's rule."""
     x = root.reciprocal() - c.centre if c.centre else root.reciprocal()
     *rest, second, last = coefficients
     result = x * last + second

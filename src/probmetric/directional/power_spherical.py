@@ -57,7 +57,7 @@ class PowerSpherical(RotationallySymmetric):
         return torch.lgamma(alpha + beta) - torch.lgamma(alpha) - (alpha + beta) * math.log(2) - constant
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log-density at unit vectors `value` (..., M). Returns (...)."""
+        """Return the log-density (...) at unit vectors `value` (..., M)."""
         cosine = self._cosine(value).clamp_min(torch.finfo(value.dtype).eps - 1)
         return self.log_normalizer() + self.concentration * torch.log1p(cosine)
 
@@ -77,20 +77,20 @@ class PowerSpherical(RotationallySymmetric):
 
 @register_kl(PowerSpherical, VonMisesFisher)
 def _kl(p: PowerSpherical, q: VonMisesFisher) -> Tensor:
-    """KL(p || q), (...): the entropy of p and the mean of p are all it needs."""
+    """Return KL(p || q), (...): the entropy of p and the mean of p are all it needs."""
     cross = log_normalizer(q.concentration, q.dim) + q.concentration * (p.mean * q.loc).sum(-1)
     return -p.entropy() - cross
 
 
 @register_kl(VonMisesFisher, PowerSpherical)
 def _reverse_kl(p: VonMisesFisher, q: PowerSpherical) -> Tensor:
-    """KL(p || q), (...), by the series above."""
+    """Return KL(p || q), (...), by the series above."""
     expected = mean_log_one_plus(p.concentration, (p.loc * q.loc).sum(-1), p.dim)
     return -p.entropy() - q.log_normalizer() - q.concentration * expected
 
 
 def _mean_statistic(alpha: Tensor, beta: float) -> Tensor:
-    """E[log(1 + mu^T x)]."""
+    """Return E[log(1 + mu^T x)]."""
     return math.log(2) + torch.digamma(alpha) - torch.digamma(alpha + beta)
 
 
@@ -108,7 +108,7 @@ def _marginal(kappa: Tensor, dim: int) -> Marginal:
 
 
 def mean_log_one_plus(kappa: Tensor, cosine: Tensor, dim: int) -> Tensor:
-    """E[log(1 + m^T x)], x from vMF(mu, kappa), m^T mu = `cosine`. Both (...); returns (...) in their type.
+    """Return E[log(1 + m^T x)] (...), x from vMF(mu, kappa), m^T mu = `cosine`; all (...), in their type.
 
     Raises:
         ValueError: a concentration above 1e6, which would need too many terms.
@@ -130,7 +130,7 @@ def mean_log_one_plus(kappa: Tensor, cosine: Tensor, dim: int) -> Tensor:
 
 
 def _resultant_lengths(kappa: Tensor, dim: int, count: int) -> list[Tensor]:
-    """A_M, A_{M+2}, ... (`count` of them) of `kappa` (...)."""
+    """Return A_M, A_{M+2}, ... (`count` of them) of `kappa` (...)."""
     order = dim / 2 + count + _RUN_UP
     length = kappa / (order + (order**2 + kappa**2).sqrt())
     lengths = []
@@ -141,7 +141,7 @@ def _resultant_lengths(kappa: Tensor, dim: int, count: int) -> list[Tensor]:
 
 
 def _uniform_mean(dim: int) -> float:
-    """f_0, the mean over uniform directions."""
+    """Return f_0, the mean over uniform directions."""
     half = torch.tensor([(dim - 1) / 2, dim - 1], dtype=torch.float64)
     near, far = torch.digamma(half).tolist()
     return float(math.log(2) + near - far)

@@ -53,7 +53,7 @@ class VonMisesFisher(RotationallySymmetric):
 
 @register_kl(VonMisesFisher, VonMisesFisher)
 def _kl(p: VonMisesFisher, q: VonMisesFisher) -> Tensor:
-    """KL(p || q) = log C(kappa_p) - log C(kappa_q) + A(kappa_p) (kappa_p - kappa_q mu_p^T mu_q), (...)."""
+    """Return KL(p || q) = log C(kappa_p) - log C(kappa_q) + A(kappa_p) (kappa_p - kappa_q mu_p^T mu_q), (...)."""
     difference = log_normalizer(p.concentration, p.dim) - log_normalizer(q.concentration, q.dim)
     cosine = (p.loc * q.loc).sum(-1)
     projected = p.concentration - q.concentration * cosine
@@ -75,7 +75,7 @@ def _draw_gap(cosine: Tensor, kappa: Tensor, dim: int, generator: torch.Generato
 
 
 def _proposed(draws: Tensor, kappa: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """Proposals for 1 - w and their costs, each (K,), from cosines (K,): accepted with probability exp(-cost)."""
+    """Return proposals for 1 - w and costs, both (K,), from cosines (K,); exp(-cost) is the chance of acceptance."""
     double = 2 * kappa.clamp_max(torch.finfo(kappa.dtype).max / 8)
     root = torch.hypot(double, double.new_tensor(float(n)))
     tilt, slack = double / (root + n), (n / (root + double) + 1) * (n / (root + n))

@@ -236,7 +236,7 @@ def _files_of_marker(folder: Path, purpose: str) -> set[str] | None:
 
 
 def _names(folder: Path) -> Iterator[str]:
-    """Files and links below `folder`, relative to it, without temporary files of its marker and what browsers leave."""
+    """Yield files and links below `folder`, relative to it, without temporary files of its marker and of browsers."""
 
     def stop(error: OSError) -> None:
         raise problem_with(error.filename or folder, error) from error

@@ -277,18 +277,18 @@ def pairwise_distances(embeddings: Tensor) -> Tensor:
 
 
 def safe_sqrt(squared: Tensor) -> Tensor:
-    """Square root that treats values within rounding of zero as zero, with zero gradient there."""
+    """Return the square root, treating values within rounding of zero as zero, with zero gradient there."""
     tolerance = 8.0 * torch.finfo(squared.dtype).eps
     return torch.where(squared > tolerance, squared.clamp_min(tolerance).sqrt(), 0.0)
 
 
 def log_one_plus_sum_exp(logits: Tensor, keep: Tensor, dim: int) -> Tensor:
-    """log(1 + sum exp(logits)) along `dim` over the entries where `keep` is true; 0 where none is kept."""
+    """Return log(1 + sum exp(logits)) along `dim` over the entries where `keep` is true; 0 where none is kept."""
     return log_one_plus_exp(logits.masked_fill(~keep, excluded(logits)).logsumexp(dim=dim))
 
 
 def log_one_plus_exp(exponent: Tensor) -> Tensor:
-    """log(1 + e^x) to working precision everywhere (`softplus` switches to x at 20)."""
+    """Return log(1 + e^x) to working precision everywhere (`softplus` switches to x at 20)."""
     return torch.logaddexp(exponent, exponent.new_zeros(()))
 
 
@@ -298,7 +298,7 @@ def excluded(logits: Tensor) -> float:
 
 
 def without_target(logits: Tensor, labels: Tensor) -> Tensor:
-    """`logits` (B, C) with each row's own class `labels` (B,) excluded from any sum of exponentials."""
+    """Return `logits` (B, C) with each row's own class `labels` (B,) excluded from any sum of exponentials."""
     return logits.scatter(1, labels[:, None], excluded(logits))
 
 

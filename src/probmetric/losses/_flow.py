@@ -94,7 +94,7 @@ class ConditionalFlow(nn.Module):
 
 
 def _network(inputs: int, outputs: int, width: int, depth: int) -> nn.Sequential:
-    """`depth` linear layers of `width` hidden units with ReLU between them."""
+    """Return `depth` linear layers of `width` hidden units with ReLU between them."""
     sizes = [inputs, *[width] * (depth - 1), outputs]
     layers: list[nn.Module] = []
     for size, following in itertools.pairwise(sizes):

@@ -21,7 +21,7 @@ _ROUNDS = 1000
 
 
 def quadratic_log_normalizer(square: Tensor, dim: int) -> Tensor:
-    """Log C_M at kappa^2 = `square` (...), by the fit for `dim` = 128 or, whatever the dimension, that for 512."""
+    """Return log C_M at kappa^2 = `square` (...), by the fit for `dim` = 128, or that for 512 for any other."""
     constant, slope, curvature = (127.0, 0.01909, 0.003355) if dim == 128 else (868.0, 0.0002662, 0.0009685)
     return constant - slope * _root(square) - curvature * square
 
@@ -34,7 +34,7 @@ def bounds_log_normalizer(square: Tensor, dim: int) -> Tensor:
 
 
 def bounds_scaled_ratio(square: Tensor, dim: int) -> Tensor:
-    """A_M / kappa at kappa^2 = `square` (...)."""
+    """Return A_M / kappa at kappa^2 = `square` (...)."""
     a, b = (dim - 1) / 2, (dim + 1) / 2
     return 0.5 * (1 / (a + (b * b + square).sqrt()) + 1 / (a + (a * a + square).sqrt()))
 

@@ -76,7 +76,7 @@ class ELNivMF(SampleProxyLoss):
             self.register_buffer("guidance_scale", torch.tensor(1.0))
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Cross-entropy over the estimated log expected likelihoods, the prior and the guiding loss."""
+        """Return the cross-entropy over the estimated log expected likelihoods, the prior and the guiding loss."""
         value = super().compute(embeddings, labels, generator)
         if self.guidance is None:
             return value
@@ -91,7 +91,7 @@ class ELNivMF(SampleProxyLoss):
         return value
 
     def warm_start(self, embeddings: Tensor, labels: Tensor) -> None:
-        """As `SampleProxyLoss`; then weigh the guiding loss by the ratio of the two gradients at the images."""
+        """Warm-start as usual; then weigh the guiding loss by the ratio of the two gradients at the images."""
         super().warm_start(embeddings, labels)
         if self.guidance is None or self.published:
             return

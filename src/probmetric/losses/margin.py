@@ -86,5 +86,5 @@ class Margin(Loss):
 
 
 def _drawable(weight: Tensor) -> Tensor:
-    """`weight` (B, B) with the rows that hold nothing replaced by ones; what they draw is not used."""
+    """Return `weight` (B, B) with the rows that hold nothing replaced by ones; what they draw is not used."""
     return torch.where(weight.sum(dim=1, keepdim=True) > 0, weight, 1.0)

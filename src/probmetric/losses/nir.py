@@ -86,7 +86,7 @@ class NIR(Loss):
         self._steps = 0
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """f(NLL), the weighted proxy loss, and the ablations' extra terms."""
+        """Return f(NLL), the weighted proxy loss, and the ablations' extra terms."""
         regularised, proxied = embeddings.view_as(embeddings), embeddings.view_as(embeddings)
         nll = self.nll(regularised, labels)
         regulariser = self._rescale(nll)
@@ -119,7 +119,7 @@ class NIR(Loss):
         return proxy.detach() if detach else proxy
 
     def _rescale(self, nll: Tensor) -> Tensor:
-        """F of the mean of `nll` (B,), or as published the mean of f."""
+        """Return f of the mean of `nll` (B,), or as published the mean of f."""
         exponent = nll / self.temperature if self.per_sample else nll.mean() / self.temperature
         if self.function == "softplus":
             return F.softplus(exponent).mean()

@@ -125,13 +125,13 @@ class PotentialField(FieldLoss):
         return (self.delta_attraction / distance) ** self.alpha if self.alpha > 0 else -math.log(distance)
 
     def _magnitude(self, squared: Tensor) -> Tensor:
-        """`_level` of squared distances (...)."""
+        """Return `_level` of squared distances (...)."""
         if self.alpha > 0:
             return (squared / self.delta_attraction**2) ** (-0.5 * self.alpha)
         return -0.5 * squared.log()
 
     def attraction(self, squared: Tensor) -> Tensor:
-        """-max(d, delta_att)^-alpha, in units of the energy of contact."""
+        """Return -max(d, delta_att)^-alpha, in units of the energy of contact."""
         return -self._magnitude(squared.clamp_min(self.delta_attraction**2))
 
     def repulsion(self, squared: Tensor) -> Tensor:

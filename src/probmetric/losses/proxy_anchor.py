@@ -56,6 +56,6 @@ class ProxyAnchor(ProxyLoss):
 
 
 def _log_one_plus_sum_by_class(exponent: Tensor, labels: Tensor, num_classes: int) -> Tensor:
-    """log(1 + sum of e^x over the x in `exponent` (B,) of each class), (C,); zero for absent classes."""
+    """Return log(1 + sum of e^x over the x in `exponent` (B,) of each class), (C,); zero for absent classes."""
     top = exponent.new_zeros(num_classes).scatter_reduce(0, labels, exponent.detach(), "amax")
     return top + (-top).exp().index_add(0, labels, (exponent - top[labels]).exp()).log()

@@ -144,7 +144,7 @@ class SampleProxyLoss(Loss):
         self.temperature = nn.Parameter(torch.tensor(stored(temperature)))
 
     def concentrations(self) -> Tensor:
-        """kappa_p, (C,) or (C, M)."""
+        """Return kappa_p, (C,) or (C, M)."""
         if self.published:
             return self.concentration.clamp_min(SMALLEST_RELEASED_CONCENTRATION)
         return self.concentration.exp()
@@ -154,7 +154,7 @@ class SampleProxyLoss(Loss):
         return self.concentrations().log() if self.published else self.concentration
 
     def inverse_temperature(self) -> Tensor:
-        """1 / t."""
+        """Return 1 / t."""
         return 1 / self.temperature if self.published else (-self.temperature).exp()
 
     def sample_parameters(self, embeddings: Tensor) -> Tensor:
@@ -170,7 +170,7 @@ class SampleProxyLoss(Loss):
         return unit(self.proxies), torch.arange(self.num_classes, device=self.proxies.device)
 
     def logits(self, embeddings: Tensor) -> Tensor:
-        """-d / t (B, C), up to a constant per row."""
+        """Return -d / t (B, C), up to a constant per row."""
         raise NotImplementedError
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -178,7 +178,7 @@ class SampleProxyLoss(Loss):
         return F.cross_entropy(self.similarities(embeddings, generator), labels) + self.prior()
 
     def similarities(self, embeddings: Tensor, generator: torch.Generator | None) -> Tensor:
-        """-d / t (B, C), up to a constant per row; `generator` drives the distances that are estimated."""
+        """Return -d / t (B, C), up to a constant per row; `generator` drives the distances that are estimated."""
         return self.logits(embeddings)
 
     def prior(self) -> Tensor | float:
@@ -250,7 +250,7 @@ class SampleProxy(SampleProxyLoss):
         self.wants_warm_start = not self.published or distance in ORDER
 
     def logits(self, embeddings: Tensor) -> Tensor:
-        """-d / t (B, C), up to a constant per row."""
+        """Return -d / t (B, C), up to a constant per row."""
         nu_z = self.sample_parameters(embeddings)
         if self.distance == "cos":
             similarity = cosine_similarities(nu_z, self.proxies)

@@ -61,7 +61,7 @@ class SoftTriple(ProxyLoss):
         return self.scale * self.similarities(embeddings)
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Cross-entropy with margin plus the regulariser that merges superfluous centres."""
+        """Return the cross-entropy with margin plus the regulariser that merges superfluous centres."""
         similarity = self.similarities(embeddings)
         margin = torch.zeros_like(similarity).scatter(1, labels[:, None], self.margin)
         return F.cross_entropy(self.scale * (similarity - margin), labels) + self.tau * self.spread()
@@ -85,6 +85,6 @@ class SoftTriple(ProxyLoss):
 
 
 def _inverse_root(squared: Tensor) -> Tensor:
-    """1/sqrt of `squared`, zero where that is zero."""
+    """Return 1/sqrt of `squared`, zero where that is zero."""
     tiny = torch.finfo(squared.dtype).tiny
     return torch.where(squared > tiny, squared.clamp_min(tiny).rsqrt(), 0.0)

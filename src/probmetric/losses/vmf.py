@@ -72,7 +72,7 @@ class VMF(Loss):
         self.register_buffer("alpha", torch.tensor(1.0))
 
     def _target(self, resultant: float) -> float:
-        """kappa*, the mean concentration at the start."""
+        """Return kappa*, the mean concentration at the start."""
         if self.published:
             return resultant * (self.dim - 1) / (1 - resultant**2)
         return float(concentration_from_resultant(torch.tensor(resultant, dtype=torch.float64), self.dim))

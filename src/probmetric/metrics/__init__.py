@@ -23,18 +23,20 @@ from probmetric.metrics.names import (
 )
 from probmetric.metrics.ood import auroc, ood_metrics, roc_curve
 from probmetric.metrics.own import REGISTRY, MetricError, metric, own_metrics
+from probmetric.metrics.pairwise import pairwise_tests, pooled_variances
 from probmetric.metrics.ranked import summarize
 from probmetric.metrics.record import Direction, Metric
 from probmetric.metrics.selective import SparsificationCurve, selective_metrics, sparsification
 from probmetric.metrics.statistics import (
     PairedResult,
+    Sample,
+    UnitVariance,
     bootstrap_interval,
     holm,
-    image_variance,
     mean_interval,
     paired_test,
-    pairwise_tests,
     seeds_needed,
+    unit_variance,
 )
 from probmetric.metrics.structure import proxy_transport, structure_metrics
 from probmetric.metrics.tables import with_tables, write_tables
@@ -50,7 +52,9 @@ __all__ = [
     "MetricError",
     "PairedResult",
     "Reliability",
+    "Sample",
     "SparsificationCurve",
+    "UnitVariance",
     "agreement",
     "arrow",
     "auroc",
@@ -65,7 +69,6 @@ __all__ = [
     "fit_temperature",
     "heading",
     "holm",
-    "image_variance",
     "is_headline",
     "label",
     "mean_interval",
@@ -75,6 +78,7 @@ __all__ = [
     "own_metrics",
     "paired_test",
     "pairwise_tests",
+    "pooled_variances",
     "proxy_transport",
     "reliability",
     "roc_curve",
@@ -85,6 +89,7 @@ __all__ = [
     "spearman",
     "structure_metrics",
     "summarize",
+    "unit_variance",
     "verification_metrics",
     "with_tables",
     "write_tables",

@@ -94,7 +94,7 @@ def label(name: str) -> str:
 
 
 def arrow(name: str) -> str:
-    """`↑` where higher is better, `↓` where lower is, else nothing."""
+    """Return `↑` where higher is better, `↓` where lower is, else nothing."""
     return {"higher": "↑", "lower": "↓", "none": ""}[direction(name)]
 
 

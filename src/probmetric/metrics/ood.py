@@ -53,7 +53,7 @@ class Curve:
 
 
 def ood_metrics(id_uncertainty: Any, ood_uncertainty: Any) -> dict[str, float]:
-    """Detection metrics of `ood_uncertainty` (P,) against `id_uncertainty` (N,); OOD is positive, higher is less sure.
+    """Return detection metrics of `ood_uncertainty` (P,) against `id_uncertainty` (N,); higher is less sure.
 
     Examples:
         >>> ood_metrics([0.1, 0.2, 0.3], [0.25, 0.9])["auroc"]
@@ -75,7 +75,7 @@ def ood_metrics(id_uncertainty: Any, ood_uncertainty: Any) -> dict[str, float]:
 
 
 def auroc(negative_scores: Any, positive_scores: Any) -> float:
-    """P(positive score > negative score) + P(equal) / 2 (Mann-Whitney), from (N,) and (P,) scores."""
+    """Return P(positive score > negative score) + P(equal) / 2 (Mann-Whitney), from (N,) and (P,) scores."""
     negative = arrays.vector(negative_scores, "negative scores")
     positive = arrays.vector(positive_scores, "positive scores")
     ranks = average_ranks(np.concatenate([positive, negative]))
@@ -84,7 +84,7 @@ def auroc(negative_scores: Any, positive_scores: Any) -> float:
 
 
 def roc_curve(id_uncertainty: Any, ood_uncertainty: Any, *, points: int | None = None) -> dict[str, Doubles]:
-    """False and true positive rates, from (0,0) to (1,1); thinned to at most `points` points if given.
+    """Return the false and true positive rates, from (0,0) to (1,1); thinned to at most `points` points if given.
 
     Examples:
         >>> rates = roc_curve([0.1, 0.3], [0.2, 0.9])
@@ -106,7 +106,7 @@ def roc_curve(id_uncertainty: Any, ood_uncertainty: Any, *, points: int | None =
 
 
 def fpr_at(curve: Curve, recall: float) -> float:
-    """False positive rate at the first threshold whose true positive rate reaches `recall`."""
+    """Return the false positive rate at the first threshold whose true positive rate reaches `recall`."""
     reached = np.argmax(curve.true_positives >= recall * curve.positives)
     return float(curve.false_positives[reached] / curve.negatives)
 

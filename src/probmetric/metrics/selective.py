@@ -3,7 +3,8 @@
 Sparsification: images are removed from the most uncertain on; accuracy of the remainder should rise. Paper 003 removes
 i %, i = 0..98, and integrates the 99 accuracies by the trapezoid rule with dx = 1/99, which cannot exceed 98/99
 (`scaling="as_published"`). The default divides by the width of the interval, so that a model without errors gets 1.
-Images of equal uncertainty are interchangeable: all numbers are means over all their orders.
+Images of equal uncertainty are interchangeable: areas and accuracies are means over all their orders. A coverage that
+is promised must be one that a threshold reaches: it answers all images of equal uncertainty, or none of them.
 
     ausc                    area under the sparsification curve; higher is better
     ausc_as_published       the same in paper 003's scaling
@@ -14,7 +15,8 @@ Images of equal uncertainty are interchangeable: all numbers are means over all 
     augrc                   area under the share of all answers that are given and wrong, against coverage (Traub et al.
                             2024); lower is better
     risk_at_coverage_80     error rate of the surest 80 %
-    coverage_at_risk_5      largest coverage at which at most 5 % of the answers given are wrong; higher is better
+    coverage_at_risk_5      largest coverage that a threshold on the uncertainty reaches and at which at most 5 % of the
+                            answers given are wrong; higher is better
     error_auroc             P(a wrong answer is less certain than a right one), 0.5 = chance; higher is better. With
                             uncertainty = -norm it is paper 002's AUROC of the norm (right = positive, score = norm)
     accuracy_at_coverage_c  accuracy of the surest c % of the images; higher is better
@@ -58,7 +60,8 @@ METRICS = table(
         2024
     e_aurc | E-AURC ↓ | `aurc` minus that of the best order | Geifman et al. 2019
     risk_at_coverage_80 | Risk (at coverage 80) ↓ | error rate of the surest 80 %
-    coverage_at_risk_5 | Coverage (at risk 5) ↑ | largest share of the surest of whom at most 5 % are wrong
+    coverage_at_risk_5 | Coverage (at risk 5) ↑ | largest share that a threshold reaches and
+        of whom at most 5 % are wrong
     accuracy_at_coverage_50, accuracy_at_coverage_80, accuracy_at_coverage_90 | Accuracy (at coverage {}) ↑ | accuracy
         of the surest so many %
     """,
@@ -75,7 +78,7 @@ class SparsificationCurve(NamedTuple):
 def sparsification(
     uncertainty: Any, correct: Any, *, scaling: Literal["unit", "as_published"] = "unit"
 ) -> tuple[SparsificationCurve, float]:
-    """Sparsification curve and the area under it (AUSC, higher is better), from (N,) and (N,) arrays.
+    """Return the sparsification curve and the area under it (AUSC, higher is better), from (N,) and (N,) arrays.
 
     Args:
         uncertainty: higher = less sure; those are removed first.
@@ -99,14 +102,14 @@ def sparsification(
 
 
 def accuracy_by_coverage(uncertainty: Doubles, correct: Doubles) -> Doubles:
-    """Accuracy of the 1, 2, ..., N surest images (N,), as expected over the orders of equal uncertainties."""
+    """Return accuracy of the 1, 2, ..., N surest images (N,), as expected over the orders of equal uncertainties."""
     order = np.argsort(uncertainty, kind="stable")
     expected = group_means(uncertainty, correct)[order]
     return np.cumsum(expected) / np.arange(1, len(order) + 1)
 
 
 def augrc(accuracy: Doubles) -> float:
-    """Area under the generalised risk from the accuracies (N,) of the 1, 2, ..., N surest.
+    """Return the area under the generalised risk from the accuracies (N,) of the 1, 2, ..., N surest.
 
     The generalised risk is the share of all N images that are answered and wrong; between coverages it is joined by
     straight lines, from 0 at coverage 0.
@@ -120,19 +123,27 @@ def augrc(accuracy: Doubles) -> float:
     return float(np.mean((given_and_wrong[1:] + given_and_wrong[:-1]) / 2))
 
 
-def coverage_at(accuracy: Doubles, risk: float) -> float:
-    """Largest coverage with an error rate of at most `risk`, from the accuracies (N,) of the 1, ..., N surest; else 0.
+def coverage_at(accuracy: Doubles, risk: float, uncertainty: Doubles) -> float:
+    """Return the largest coverage that a threshold reaches with an error rate of at most `risk`; 0 if none does.
+
+    Args:
+        accuracy: of the 1, ..., N surest (N,).
+        risk: error rate.
+        uncertainty: of the images (N,), in any order; of equal ones all are answered, or none.
 
     Examples:
-        >>> coverage_at(np.array([1.0, 1.0, 1.0, 0.75]), 0.05)
+        >>> coverage_at(np.array([1.0, 1.0, 1.0, 0.75]), 0.05, np.array([0.1, 0.2, 0.3, 0.4]))
         0.75
+        >>> coverage_at(np.array([1.0, 1.0, 1.0, 0.75]), 0.05, np.array([0.1, 0.2, 0.3, 0.3]))
+        0.5
     """
-    kept = np.flatnonzero(1.0 - accuracy <= risk + 1e-12)
+    reached = np.diff(np.sort(uncertainty), append=np.inf) > 0
+    kept = np.flatnonzero(reached & (1.0 - accuracy <= risk + 1e-12))
     return float((kept[-1] + 1) / len(accuracy)) if len(kept) else 0.0
 
 
 def selective_metrics(uncertainty: Any, correct: Any, *, coverages: tuple[int, ...] = COVERAGES) -> dict[str, float]:
-    """All numbers of the module docstring for `uncertainty` (N,), higher = less sure, and `correct` (N,) in {0,1}.
+    """Return the module docstring's numbers for `uncertainty` (N,), higher = less sure, and `correct` (N,) in {0,1}.
 
     `error_auroc` is NaN when every answer is right or every answer is wrong. `coverages` are percentages.
 
@@ -158,6 +169,6 @@ def selective_metrics(uncertainty: Any, correct: Any, *, coverages: tuple[int, .
         "e_aurc": float(np.mean(accuracy_by_coverage(1.0 - right, right) - accuracy)),
         "augrc": augrc(accuracy),
         "risk_at_coverage_80": 1.0 - surest[80],
-        "coverage_at_risk_5": coverage_at(accuracy, 0.05),
+        "coverage_at_risk_5": coverage_at(accuracy, 0.05, doubt),
         "error_auroc": auroc(doubt[right == 1], doubt[right == 0]) if mixed else float("nan"),
     } | {f"accuracy_at_coverage_{share}": surest[share] for share in coverages}

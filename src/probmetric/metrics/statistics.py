@@ -1,19 +1,18 @@
-"""Statistics over seeds and over queries.
+"""Statistics over seeds and over the units that a metric generalises to: classes, or images of known classes.
 
 mean_interval       mean and half width of Student's t-interval, for a handful of seeds
 bootstrap_interval  percentile interval of the mean, for many values (queries)
 paired_test         do two methods differ, compared seed by seed (or query by query)? t-test on the differences
 holm                Holm's step-down correction: adjusted p-values control the chance of any false claim
-pairwise_tests      every pair of several methods, Holm-corrected over all pairs: valid for "worse than the best" too
 seeds_needed        how many seeds a difference of this size would need
-image_variance      what the choice of the test images adds to the variance of a mean over seeds
+unit_variance       what the choice of the units adds to the variance of a mean over seeds
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +21,8 @@ from numpy.typing import NDArray
 from probmetric.metrics import arrays
 
 Doubles = NDArray[np.float64]
-Pairwise = dict[tuple[str, str], tuple[float, float]]
 
+LEVEL = 0.05
 LEAST_SEEDS = 3
 SMALLEST_SHARE = 0.1
 SMALLEST_STEP = 0.001
@@ -32,12 +31,53 @@ _LOG_SMALLEST = -690.0
 
 
 class PairedResult(NamedTuple):
-    """Mean `difference` a - b, two-sided `p_value`, `effect_size` (mean / standard deviation) over `n` pairs."""
+    """Mean `difference` a - b over `n` pairs, two-sided `p_value`, `effect_size` (mean / standard deviation).
+
+    `error` is the standard error of the difference over the pairs; NaN where the p-value is.
+    """
 
     difference: float
     p_value: float
     effect_size: float
     n: int
+    error: float = float("nan")
+
+
+class UnitVariance(NamedTuple):
+    """What the choice of the units adds to the variance of a mean, known with `freedom` degrees of freedom."""
+
+    variance: float
+    freedom: float = math.inf
+
+
+NO_UNITS = UnitVariance(0.0)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One metric of one method: its value by seed, and what is known of the units it was measured on.
+
+    Attributes:
+        values: seed -> value.
+        contributions: seed -> what each unit contributes (U,), whose mean is the value (`metrics.units`); of two
+            methods for the same units in the same order. Empty where unknown.
+        errors: seed -> standard error of the value over the units, where it was estimated.
+        units: number of units behind `errors`; 0 = unknown.
+    """
+
+    values: Mapping[int, float]
+    contributions: Mapping[int, Doubles] = field(default_factory=dict)
+    errors: Mapping[int, float] = field(default_factory=dict)
+    units: int = 0
+
+    def unit_variance(self, seeds: Sequence[int]) -> UnitVariance | None:
+        """Return what the choice of the units adds to the variance of the mean over `seeds`; None where unknown."""
+        if seeds and all(seed in self.contributions for seed in seeds):
+            return unit_variance([self.contributions[seed] for seed in seeds])
+        if seeds and all(seed in self.errors for seed in seeds):
+            mean_square = sum(self.errors[seed] ** 2 for seed in seeds) / len(seeds)
+            return UnitVariance(mean_square, self.units - 1 if self.units > 1 else math.inf)
+        return None
 
 
 def mean_interval(values: Any, confidence: float = 0.95) -> tuple[float, float]:
@@ -48,7 +88,7 @@ def mean_interval(values: Any, confidence: float = 0.95) -> tuple[float, float]:
         >>> mean, round(half, 3)
         (2.0, 2.484)
     """
-    array = _vector(values, "values")
+    array = finite_vector(values, "values")
     _check_confidence(confidence)
     count = len(array)
     if count < 2:
@@ -59,8 +99,8 @@ def mean_interval(values: Any, confidence: float = 0.95) -> tuple[float, float]:
     return float(array.mean()), quantile * float(array.std(ddof=1)) / count**0.5
 
 
-def _vector(values: Any, name: str) -> Doubles:
-    """`values` as a finite float64 vector whose squares a float holds."""
+def finite_vector(values: Any, name: str) -> Doubles:
+    """Return `values` as a finite float64 vector whose squares a float holds."""
     array = arrays.vector(values, name)
     if np.abs(array).max() > LARGEST:
         raise ValueError(
@@ -81,7 +121,7 @@ def bootstrap_interval(
         >>> 0.0 <= low < 0.75 < high <= 1.0
         True
     """
-    array = _vector(values, "values")
+    array = finite_vector(values, "values")
     _check_confidence(confidence)
     if resamples < 1:
         raise ValueError(f"resamples is {resamples}; expected at least 1.")
@@ -96,7 +136,7 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
-def paired_test(a: Any, b: Any, *, image_variance: float = 0.0) -> PairedResult:
+def paired_test(a: Any, b: Any, *, units: UnitVariance = NO_UNITS) -> PairedResult:
     """Paired t-test of `a` (n,) against `b` (n,), aligned by seed or query.
 
     The differences are taken to spread by at least a tenth of what `a` and `b` spread themselves and by a thousandth of
@@ -104,15 +144,15 @@ def paired_test(a: Any, b: Any, *, image_variance: float = 0.0) -> PairedResult:
     Where neither spreads at all (nothing depends on the seed) repetitions tell nothing: the p-value is NaN, but 1
     where `a` equals `b`. With one pair it is NaN.
 
-    The two variances of the mean difference are known from few seeds and from many images: each has its own quantile,
-    and the p-value is the level at which an interval with half width sqrt(t^2 s^2 / n + z^2 `image_variance`) reaches
-    zero. Such intervals cover at least at their level (Banerjee, 1961).
+    The variances over seeds and over units are known with different certainty: each has its own quantile, and the
+    p-value is the level at which an interval with half width sqrt(t^2 s^2 / n + u^2 `units.variance`), t and u of
+    Student's distribution with their degrees of freedom, reaches zero. Such intervals cover at least at their level
+    (Banerjee, 1961); Satterthwaite's degrees of freedom do not with three seeds.
 
     Args:
         a: values (n,).
         b: values (n,).
-        image_variance: what the choice of the test images adds to the variance of the mean difference, see
-            `image_variance`; taken as known.
+        units: what the choice of the units adds to the variance of the mean difference, see `unit_variance`.
 
     Examples:
         >>> paired_test([3.0, 4.0, 6.0], [1.0, 3.0, 3.0]).difference
@@ -120,121 +160,79 @@ def paired_test(a: Any, b: Any, *, image_variance: float = 0.0) -> PairedResult:
         >>> round(paired_test([0.5, 0.6, 0.55], [0.75, 0.85, 0.8]).p_value, 5)
         0.00013
     """
-    first = _vector(a, "a")
-    second = arrays.vector(_vector(b, "b"), "b", count=len(first))
+    first = finite_vector(a, "a")
+    second = arrays.vector(finite_vector(b, "b"), "b", count=len(first))
     difference = first - second
     count, mean = len(difference), float(difference.mean())
     if count < 2:
         return PairedResult(mean, float("nan"), float("nan"), count)
     if np.array_equal(first, second):
-        return PairedResult(mean, 1.0, 0.0, count)
-    own = float(np.sqrt((first.var(ddof=1) + second.var(ddof=1)) / 2))
+        return PairedResult(mean, 1.0, 0.0, count, 0.0)
+    each = float(np.sqrt((first.var(ddof=1) + second.var(ddof=1)) / 2))
     largest = float(max(np.abs(first).max(), np.abs(second).max()))
-    if own <= 1e-12 * largest:
+    if each <= 1e-12 * largest:
         return PairedResult(mean, float("nan"), float("nan"), count)
-    spread = max(float(difference.std(ddof=1)), SMALLEST_SHARE * own, SMALLEST_STEP * largest)
-    return PairedResult(mean, _p_value(mean, spread**2 / count, count - 1, image_variance), mean / spread, count)
+    spread = max(float(difference.std(ddof=1)), SMALLEST_SHARE * each, SMALLEST_STEP * largest)
+    of_seeds = UnitVariance(spread**2 / count, count - 1)
+    return PairedResult(mean, p_value_of(mean, of_seeds, units), mean / spread, count, of_seeds.variance**0.5)
 
 
-def _p_value(mean: float, of_seeds: float, freedom: int, of_images: float) -> float:
-    """The p at which t(p)^2 `of_seeds` + z(p)^2 `of_images` is `mean` squared, t with `freedom` degrees of freedom."""
+def p_value_of(mean: float, seeds: UnitVariance, units: UnitVariance) -> float:
+    """Return the two-sided p-value of a mean difference.
+
+    It is the p at which t(p)^2 `seeds` + u(p)^2 `units` is `mean` squared, t and u with their degrees of freedom.
+    """
     from scipy.optimize import brentq
-    from scipy.special import log_ndtr, ndtri, stdtr, stdtrit
+    from scipy.special import log_ndtr, stdtr
 
-    statistic = abs(mean) / (of_seeds + of_images) ** 0.5
-    widest = float(stdtr(freedom, -statistic))  # a tail, as if all of it were known from the seeds
+    statistic = abs(mean) / (seeds.variance + units.variance) ** 0.5
+    widest = float(stdtr(min(seeds.freedom, units.freedom), -statistic))  # a tail, as if all were known as badly
     narrowest = max(float(log_ndtr(-statistic)), _LOG_SMALLEST)
 
     def excess(log_tail: float) -> float:
-        tail = math.exp(log_tail)
-        return float(stdtrit(freedom, tail) ** 2 * of_seeds + ndtri(tail) ** 2 * of_images - mean**2)
+        return half_width(seeds, units, math.exp(log_tail)) ** 2 - mean**2
 
-    if not of_images or widest <= math.exp(narrowest) or excess(math.log(widest)) >= 0:
+    if not units.variance:
+        return 2 * float(stdtr(seeds.freedom, -statistic))
+    if widest <= math.exp(narrowest) or excess(math.log(widest)) >= 0:
         return 2 * widest
     if excess(narrowest) <= 0:
         return 2 * math.exp(narrowest)
     return 2 * math.exp(brentq(excess, narrowest, math.log(widest), xtol=1e-9))
 
 
-def pairwise_tests(
-    values: Mapping[str, Mapping[int, float]],
-    *,
-    images: Mapping[str, Mapping[int, Doubles]] | None = None,
-    image_errors: Mapping[str, Mapping[int, float]] | None = None,
-    least: int = LEAST_SEEDS,
-) -> Pairwise:
-    """Tests of all pairs of methods on the seeds they share, Holm-corrected over all pairs that can be tested.
+def half_width(seeds: UnitVariance, units: UnitVariance, tail: float = LEVEL / 2) -> float:
+    """Half width of an interval that leaves out `tail` on each side, see `paired_test`."""
+    from scipy.special import stdtrit
 
-    Who compares methods with the one that came out best has looked at all pairs: corrected for the comparisons with the
-    best alone, 5 % becomes 15 % with 23 equal methods. This correction holds whatever the spreads and correlations.
+    return math.sqrt(sum(float(stdtrit(each.freedom, tail)) ** 2 * each.variance for each in (seeds, units)))
 
-    Args:
-        values: method -> seed -> value.
-        images: method -> seed -> the values of single test images (N,) whose mean `values` holds; where two methods
-            have them, test images count as a sample too.
-        image_errors: method -> seed -> standard error of the value over test images, used where single images are
-            unknown.
-        least: a pair with fewer shared seeds is not tested; its p-value is NaN.
+
+def shared_unit_variance(a: Sample, b: Sample, seeds: Sequence[int]) -> UnitVariance | None:
+    """What the choice of the units adds to the variance of a mean difference of two methods over `seeds`.
+
+    Where contributions of single units are unknown it is the sum of both methods' variances, which is more than enough
+    for methods that fail on the same units.
 
     Returns:
-        A dictionary (a, b) -> (adjusted p-value, mean difference a - b; NaN without a shared seed), for both orders of
-        every pair.
+        The variance; None where it is unknown for a seed of a method.
 
-    Examples:
-        >>> found = pairwise_tests({"a": {0: 0.5, 1: 0.6, 2: 0.7}, "b": {0: 0.1, 1: 0.3, 2: 0.3}, "c": {0: 0.1}})
-        >>> round(found["a", "b"][1], 3), round(found["b", "a"][1], 3), found["a", "c"]
-        (0.367, -0.367, (nan, 0.4))
+    Raises:
+        ValueError: the contributions are of different numbers of units.
     """
-    pairs = list(itertools.combinations(values, 2))
-    given, errors = images or {}, image_errors or {}
-    results = []
-    for a, b in pairs:
-        known = (given.get(a, {}), given.get(b, {})), (errors.get(a, {}), errors.get(b, {}))
-        results.append(_on_shared_seeds((values[a], values[b]), *known, least))
-    adjusted = holm([p for p, _ in results])
-    found: Pairwise = {}
-    for (a, b), p, (_, difference) in zip(pairs, adjusted.tolist(), results, strict=True):
-        found[a, b], found[b, a] = (p, difference), (p, -difference)
-    return found
-
-
-def _on_shared_seeds(
-    values: tuple[Mapping[int, float], Mapping[int, float]],
-    images: tuple[Mapping[int, Doubles], Mapping[int, Doubles]],
-    errors: tuple[Mapping[int, float], Mapping[int, float]],
-    least: int,
-) -> tuple[float, float]:
-    shared = sorted(set(values[0]) & set(values[1]))
-    if not shared:
-        return float("nan"), float("nan")
-    first, second = ([mine[seed] for seed in shared] for mine in values)
-    result = paired_test(first, second, image_variance=shared_image_variance(*images, shared, errors))
-    return result.p_value if len(shared) >= least else float("nan"), result.difference
-
-
-def shared_image_variance(
-    a: Mapping[int, Doubles],
-    b: Mapping[int, Doubles],
-    seeds: Sequence[int],
-    errors: tuple[Mapping[int, float], Mapping[int, float]] = ({}, {}),
-) -> float:
-    """What the choice of the test images adds to the variance of a mean difference of two methods over `seeds`.
-
-    Args:
-        a: seed -> the values of single images (N,); empty where unknown.
-        b: the same of the other method.
-        seeds: the seeds both have.
-        errors: seed -> standard error over the images, of both. Used where single images are unknown: the sum of both
-            variances, which is more than enough for methods that fail on the same images.
-
-    Returns:
-        The variance; 0 where neither is known for every seed.
-    """
-    if all(seed in a and seed in b and len(a[seed]) == len(b[seed]) for seed in seeds):
-        return image_variance([a[seed] - b[seed] for seed in seeds])
-    if all(seed in mine for mine in errors for seed in seeds):
-        return sum(mine[seed] ** 2 for mine in errors for seed in seeds) / len(seeds)
-    return 0.0
+    if seeds and all(seed in a.contributions and seed in b.contributions for seed in seeds):
+        for seed in seeds:
+            first, second = len(a.contributions[seed]), len(b.contributions[seed])
+            if first != second:
+                raise ValueError(
+                    f"seed {seed}: the methods were measured on {first} and {second} units; "
+                    "compare methods on the same test classes (or images), in the same order."
+                )
+        return unit_variance([a.contributions[seed] - b.contributions[seed] for seed in seeds])
+    each = [sample.unit_variance(seeds) for sample in (a, b)]
+    if each[0] is None or each[1] is None:
+        return None
+    return UnitVariance(each[0].variance + each[1].variance, min(each[0].freedom, each[1].freedom))
 
 
 def seeds_needed(effect_size: float, *, level: float = 0.05, power: float = 0.8, most: int = 1000) -> int | None:
@@ -260,33 +258,33 @@ def seeds_needed(effect_size: float, *, level: float = 0.05, power: float = 0.8,
     return int(counts[np.argmax(found)]) if found.any() else None
 
 
-def image_variance(differences: Any) -> float:
-    """What the choice of the test images adds to the variance of the mean of `differences` (seeds, images).
+def unit_variance(contributions: Any) -> UnitVariance:
+    """What the choice of the units adds to the variance of the mean of `contributions` (seeds, units).
 
-    Seeds and images are both samples. The variance of the mean over both is Var(seed) / n + Var(image) / N +
-    Var(rest) / (n N); the spread between the seeds' means shows the first and the last term, this is the middle one
-    (analysis of variance, 0 where the estimate is negative).
+    Seeds and units are both samples. The variance of the mean over both is Var(seed) / n + Var(unit) / U +
+    Var(rest) / (n U); the spread between the seeds' means shows the first and the last term, this is the middle one
+    (analysis of variance, 0 where the estimate is negative). It is known as well as the units' means are.
 
     Examples:
-        >>> image_variance([[0.0, 1.0, 0.0, 1.0], [0.0, 1.0, 0.0, 1.0]])
-        0.08333333333333333
+        >>> unit_variance([[0.0, 1.0, 0.0, 1.0], [0.0, 1.0, 0.0, 1.0]])
+        UnitVariance(variance=0.08333333333333333, freedom=3)
     """
-    values = arrays.to_numpy(differences)
+    values = arrays.to_numpy(contributions)
     if values.ndim != 2 or min(values.shape) < 1 or values.dtype.kind not in "fiub":
         raise ValueError(
-            f"differences has shape {values.shape}; expected (seeds, images), numbers (dtype is {values.dtype})."
+            f"contributions has shape {values.shape}; expected (seeds, units), numbers (dtype is {values.dtype})."
         )
     array = values.astype(np.float64)
-    _vector(array.ravel(), "differences")
-    seeds, images = array.shape
-    if images < 2:
-        return 0.0
-    between = float(array.mean(axis=0).var(ddof=1)) / images
+    finite_vector(array.ravel(), "contributions")
+    seeds, units = array.shape
+    if units < 2:
+        return NO_UNITS
+    between = float(array.mean(axis=0).var(ddof=1)) / units
     if seeds < 2:
-        return between
+        return UnitVariance(between, units - 1)
     rest = array - array.mean(axis=0) - array.mean(axis=1, keepdims=True) + array.mean()
-    remaining = float((rest**2).sum()) / ((seeds - 1) * (images - 1))
-    return max(between - remaining / (seeds * images), 0.0)
+    remaining = float((rest**2).sum()) / ((seeds - 1) * (units - 1))
+    return UnitVariance(max(between - remaining / (seeds * units), 0.0), units - 1)
 
 
 def holm(p_values: Any) -> Doubles:

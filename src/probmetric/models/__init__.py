@@ -69,7 +69,7 @@ def create_encoder(
 
 
 def input_statistics(backbone: str, **options: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Mean and standard deviation per channel that `backbone` expects its images normalised by; None: it says nothing.
+    """Return the mean and standard deviation per channel that `backbone` wants images normalised by, or None.
 
     The weights a backbone was trained with decide that: timm's `resnet50.tv_in1k` expects ImageNet's, its
     `vit_small_patch16_224.augreg_in21k` 0.5 and 0.5.

@@ -115,7 +115,7 @@ class Encoder(nn.Module):
         return self
 
     def set_batch_norm(self, policy: Literal["train", "frozen"]) -> None:
-        """`frozen`: normalise by the stored statistics and never update them; scale and shift still train."""
+        """Normalise, if `frozen`, by the stored statistics and never update them; scale and shift still train."""
         self._frozen_batch_norm = policy == "frozen"
         self.train(self.training)
 

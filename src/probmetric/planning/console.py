@@ -76,7 +76,7 @@ def finding(run: str) -> str:
 
 
 def linked(text: str, *, terminal: bool) -> str:
-    """`text` with the paths of logs, runs and reports as links (OSC 8), where it goes to a terminal that has them."""
+    """Make paths of logs, runs and reports in `text` links (OSC 8), where it goes to a terminal that has them."""
     if not terminal or os.environ.get("TERM") in (None, "dumb", "linux"):
         return text
     return _PATH.sub(lambda path: f"\033]8;;{Path(path[0]).absolute().as_uri()}\033\\{path[0]}\033]8;;\033\\", text)

@@ -34,12 +34,12 @@ DIGESTS = Path("state/digests")
 
 
 def dataset_names(params: Params) -> list[str]:
-    """Every declared dataset, without label noise."""
+    """Return every declared dataset, without label noise."""
     return [*params.datasets, *params.data.on_request]
 
 
 def data_source(params: Params, name: str) -> DataSource:
-    """Source, options and archives' folder of dataset `name`; a registered source needs no declaration.
+    """Return source, options and archives' folder of dataset `name`; a registered source needs no declaration.
 
     Raises:
         FileError: no dataset has that name; names the nearest.
@@ -53,7 +53,7 @@ def data_source(params: Params, name: str) -> DataSource:
 
 
 def strangers(params: Params, dataset: str) -> tuple[str, ...]:
-    """OOD sets declared for a dataset; one that has none of its own has those of its source."""
+    """Return the OOD sets declared for a dataset; one that has none of its own has those of its source."""
     clean = split_data_name(dataset)[0]
     return params.ood.get(clean, params.ood.get(data_source(params, clean).source, ()))
 
@@ -77,7 +77,7 @@ def check_declared(params: Params, dataset: str, noise: float) -> None:
 
 
 def stage(params: Params, name: str) -> str:
-    """DVC stage that makes prepared dataset `name` (`cub-vmf`, `glyphs+noise0.2`)."""
+    """Return the DVC stage that makes prepared dataset `name` (`cub-vmf`, `glyphs+noise0.2`)."""
     dataset, noise = split_data_name(name)
     address = f"noise@{dataset}-{noise}" if noise else f"prepare@{dataset}"
     return address if dataset in params.datasets else f"{ON_REQUEST}:{address}"
@@ -171,7 +171,7 @@ def _make(params: Params, name: str) -> None:
 
 
 def outdated(params: Params, name: str) -> str:
-    """What has changed since dataset `name` was prepared: its source, seed, options, or the user's own files and code.
+    """Say what has changed since dataset `name` was prepared: source, seed, options, or the user's own files and code.
 
     "" where nothing has, where it is not prepared, and where nobody can tell: its raw files are elsewhere.
     """
@@ -246,7 +246,7 @@ def _content(params: Params, declared: DataSource, folder: Path) -> str:
 
 
 def _differing(params: Params, name: str, folder: Path, made: dict[str, Any]) -> str:
-    """What of the dataset's declaration or of its raw files is other than when it was prepared, as `made` says."""
+    """Say what of the dataset's declaration or raw files is other than when it was prepared, as `made` says."""
     declared = data_source(params, name)
     had = {name: made[name] for name in ("source", "seed") if name in made} | made.get("options", {})
     has = {"source": declared.source, "seed": params.data.seed} | declared.options
@@ -268,7 +268,7 @@ def _differing(params: Params, name: str, folder: Path, made: dict[str, Any]) ->
 
 
 def _changed(had: Mapping[str, Any], has: Mapping[str, Any], options: Mapping[str, Option], ignored: Set[str]) -> str:
-    """The first value that differs, as `shorter_side 256 -> 128`; a `known` option not named has its default."""
+    """Name the first value that differs, as `shorter_side 256 -> 128`; a `known` option not named has its default."""
     defaults = {"source": has["source"]} | {name: option.default for name, option in options.items()}
     for name in sorted({*had, *has} - ignored):
         before, now = (values.get(name, defaults.get(name)) for values in (had, has))
@@ -292,14 +292,14 @@ def prepare(params: Params, name: str, *, output: Path | None = None, raw: Path 
 
 
 def absent(params: Params, names: Iterable[str]) -> list[DatasetStatus]:
-    """Those of the datasets `names` that are neither prepared nor can be: files of them are missing."""
+    """Return those of the datasets `names` that are neither prepared nor can be: files of them are missing."""
     folder = Path(params.data.prepared)
     wanted = {name.partition("+")[0] for name in names if not (folder / name / "digest").exists()}
     return [row for row in status(params, sorted(wanted)) if row.missing] if wanted else []
 
 
 def missing_files(params: Params, name: str) -> str:
-    """What dataset `name` lacks to be prepared, in words; "" if it can be, or is."""
+    """Name the files that dataset `name` lacks to be prepared; "" if it can be, or is."""
     raw = data_source(params, split_data_name(name)[0]).raw or params.data.raw
     changed = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in (Path(raw), Path(params.data.prepared)))
     return _missing_files(params.model_dump_json(include={"data", "datasets", "noise"}), name, changed)
@@ -307,12 +307,12 @@ def missing_files(params: Params, name: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _missing_files(values: str, name: str, changed: tuple[int, ...]) -> str:
-    """As `missing_files`; the folders changed last at the times `changed`."""
+    """Name files as `missing_files` does; the folders changed last at the times `changed`."""
     return ", ".join(file for row in absent(Params.model_validate_json(values), [name]) for file in row.missing)
 
 
 def status(params: Params, names: Iterable[str] | None = None) -> list[DatasetStatus]:
-    """What is there of every declared dataset (or of `names`), and the next command."""
+    """Return what is there of every declared dataset (or of `names`), and the next command."""
     rows = []
     for name in dataset_names(params) if names is None else names:
         declared = data_source(params, name)

@@ -45,7 +45,7 @@ _POSTERIOR_KEYS = ("uncertainty", "evaluation")
 
 
 def origins(runs: Iterable[Run], find: Callable[[str], Run]) -> dict[str, Run]:
-    """By name, the runs that `runs` start from, and those these start from.
+    """Return the runs, by name, that `runs` start from, and those that these start from.
 
     Raises:
         ConfigError: a run starts from itself.
@@ -144,12 +144,12 @@ def _selects(run: Run) -> bool:
 
 
 def _described(spec: Experiment, more: str) -> Experiment:
-    """The experiment with a longer description."""
+    """Return the experiment with a longer description."""
     return spec.model_copy(update={"description": f"{spec.description.strip()} {more}".strip()}) if more else spec
 
 
 def _telling_absent(params: Params, spec: Experiment, runs: Iterable[Run]) -> Experiment:
-    """The experiment, whose description says which out-of-distribution sets are not measured, and why."""
+    """Add to the description which out-of-distribution sets are not measured, and why."""
     lacking: dict[str, list[str]] = {}
     for dataset in dict.fromkeys(run.settings.dataset for run in runs):
         for name in strangers(params, dataset):
@@ -164,7 +164,7 @@ def _telling_absent(params: Params, spec: Experiment, runs: Iterable[Run]) -> Ex
 
 
 def _searched(methods: Mapping[str, Method], runs: Iterable[Run]) -> dict[str, Any]:
-    """`budgets`, `tuned` and `tuned_on` of a planned experiment; those of its base count for a method too."""
+    """Return `budgets`, `tuned` and `tuned_on` of a planned experiment; those of its base count for a method too."""
     origins = {run.settings.method: methods[run.settings.base or run.settings.method] for run in runs}
     budgets = {method: origin.budget for method, origin in origins.items() if origin.budget}
     places = {method: origin.tuned_on for method, origin in origins.items() if origin.tuned_on}
@@ -172,13 +172,13 @@ def _searched(methods: Mapping[str, Method], runs: Iterable[Run]) -> dict[str, A
 
 
 def _tuned(methods: Mapping[str, Method], budgets: Iterable[str]) -> dict[str, str]:
-    """Tuned method -> the method it is a tuned version of, where there is one."""
+    """Map each tuned method to the method it is a tuned version of, where there is one."""
     sources = {name: _untuned(methods, name) for name in budgets}
     return {name: origin for name, origin in sources.items() if origin}
 
 
 def _untuned(methods: Mapping[str, Method], name: str) -> str:
-    """What `name` is `like`; for a posterior, the one with the same definition on the untuned base. Else empty."""
+    """Return what `name` is `like`; of a posterior, the method with its definition on the untuned base; else ""."""
     method = methods[name]
     if method.like or not method.base:
         return method.like or ""
@@ -224,13 +224,13 @@ def _expand(
 
 
 def _with_seed(run: Run, seed: int) -> Run:
-    """The same run with another seed, on which nothing else depends: it need not be resolved again."""
+    """Return the same run with another seed, on which nothing else depends: it need not be resolved again."""
     name, encoder = (replace(RunKey.parse(each), seed=seed).run for each in (run.name, run.encoder))
     return Run(name, encoder, run.settings.model_copy(update={"seed": seed}))
 
 
 def _points(grid: Grid) -> Iterator[Point]:
-    """The runs of a block."""
+    """Yield the points of a block."""
     overrides = [dict(zip(grid.set, values, strict=True)) for values in itertools.product(*grid.set.values())]
     for dataset, noise, method, seed in itertools.product(grid.datasets, grid.noise, grid.methods, grid.seeds):
         for chosen in overrides:

@@ -40,7 +40,7 @@ class Substitution:
 
     @classmethod
     def parse(cls, name: str) -> Substitution | None:
-        """The substitution an experiment's name asks for; None for a plain name."""
+        """Read the substitution that an experiment's name asks for; None for a plain name."""
         if "@" not in name:
             return None
         parts = _SUBSTITUTED.fullmatch(name)
@@ -50,7 +50,7 @@ class Substitution:
         return cls(**fields)
 
     def apply(self, params: Params, spec: Experiment) -> Experiment:
-        """The experiment on the other dataset, saying so in its title and description.
+        """Return the experiment on the other dataset, saying so in its title and description.
 
         Raises:
             ConfigError: the preset is not declared in params.yaml.
@@ -85,7 +85,7 @@ class Substitution:
 
 
 def selections_of(name: str) -> tuple[str, ...]:
-    """Ways of choosing epochs that an experiment's name adds: `pfml/table1+refit+as_published`.
+    """Return the ways of choosing epochs that an experiment's name adds: `pfml/table1+refit+as_published`.
 
     Raises:
         ConfigError: there is no such way.
@@ -98,7 +98,7 @@ def selections_of(name: str) -> tuple[str, ...]:
 
 
 def with_selections(spec: Experiment, selections: Iterable[str]) -> Experiment:
-    """The experiment with the runs of its blocks once more for every selection, where they do not set it themselves."""
+    """Repeat the blocks of an experiment for every selection, where they do not set it themselves."""
     plain = [grid for grid in spec.runs if SELECTION not in grid.set]
     added = [
         grid.model_copy(update={"set": dict(grid.set) | {SELECTION: (each,)}}) for each in selections for grid in plain
@@ -120,12 +120,12 @@ def load_experiment(name: str, folder: Path = EXPERIMENTS) -> Experiment:
 
 
 def shared_methods(params: Params, folder: Path = METHODS) -> dict[str, Method]:
-    """Methods of params.yaml and of the files in workflow/methods."""
+    """Return the methods of params.yaml and of the files in workflow/methods."""
     return _merged(_shared(params, folder))
 
 
 def methods_with(params: Params, experiments: Mapping[str, Experiment], folder: Path = METHODS) -> dict[str, Method]:
-    """The shared methods and those `experiments` (by the name of their file) define.
+    """Return the shared methods and those `experiments` (by the name of their file) define.
 
     Raises:
         ConfigError: a name is defined twice, differently; both files are named.
@@ -135,7 +135,7 @@ def methods_with(params: Params, experiments: Mapping[str, Experiment], folder: 
 
 
 def every_method(params: Params) -> dict[str, Method]:
-    """Methods by name: those of params.yaml, of workflow/methods and of all experiment files."""
+    """Return methods by name: those of params.yaml, of workflow/methods and of all experiment files."""
     return methods_with(params, {name: load_experiment(name) for name in experiment_names()})
 
 
@@ -146,7 +146,7 @@ def _shared(params: Params, folder: Path) -> list[tuple[str, Mapping[str, Method
 
 @functools.lru_cache
 def _load_methods(path: Path, changed: int) -> Mapping[str, Method]:
-    """Methods of a file last changed at time `changed`; the file is read once, however many experiments ask."""
+    """Read the methods of a file last changed at time `changed`, once, however many experiments ask."""
     try:
         methods: Methods = parse(Methods, {"methods": read_yaml(path) or {}}, str(path))
     except FileError as error:

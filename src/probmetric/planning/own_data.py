@@ -21,6 +21,7 @@ from probmetric.data.image_folder import SPLIT_FOLDERS
 from probmetric.data.raw import RawFiles
 from probmetric.data.sources import REGISTRY as SOURCES
 from probmetric.data.sources._base import Table
+from probmetric.data.sources._own import SplitError
 from probmetric.data.sources.table import columns_of
 from probmetric.io import read_text, read_yaml, write_text
 from probmetric.planning.declared import PARAMS, dataset_names
@@ -177,7 +178,7 @@ def _duration(seconds: float) -> str:
 
 
 def source_of(place: Path) -> str:
-    """Which source reads the data at `place`.
+    """Return which source reads the data at `place`.
 
     Raises:
         ConfigError: none does.
@@ -200,9 +201,15 @@ def source_of(place: Path) -> str:
 
 
 def _read(place: Path, source: str, split: str, options: dict[str, Any]) -> tuple[Table, dict[str, Any]]:
-    """What the source lists, and its options with the split that suits the number of classes."""
+    """Return what the source lists, and its options with the split that suits the number of classes."""
     chosen = {"split": split or "by_image"} | options
-    table = _listed(place, source, chosen)
+    try:
+        table = _listed(place, source, chosen)
+    except SplitError:  # the data name their splits, with other classes in each
+        if split:
+            raise
+        chosen["split"] = "by_class"
+        table = _listed(place, source, chosen)
     better = _suited(table, source, chosen, fixed=bool(split))
     if better != chosen:
         table = _listed(place, source, better)
@@ -222,12 +229,12 @@ def _can_choose(table: Table) -> bool:
 
 
 def _sizes(table: Table, split: str) -> list[int]:
-    """Images of each class in a split, 0 for none at all; one that is alone in its class cannot be retrieved."""
+    """Count the images of each class in a split, 0 for none at all; one alone in its class cannot be retrieved."""
     return list(Counter(table.columns["label"][table.columns["split"] == split].tolist()).values()) or [0]
 
 
 def _suited(table: Table, source: str, options: dict[str, Any], *, fixed: bool) -> dict[str, Any]:
-    """The options with a split that suits the classes unless it is `fixed`, and few enough tested vectors."""
+    """Return the options with a split that suits the classes unless it is `fixed`, and few enough tested vectors."""
     if not fixed and len(set(table.columns["label"].tolist())) >= MANY_CLASSES:
         options = options | {"split": "by_class"}
     if source == "embeddings" and _count(table, "test") > MOST_TESTED:
@@ -247,14 +254,14 @@ def _listed(place: Path, source: str, options: dict[str, Any]) -> Table:
 
 
 def _as_yaml(text: str) -> Any:
-    """What a YAML file that holds the text says: `null`, `on` and `no` are no text there."""
+    """Return what a YAML file that holds the text says: `null`, `on` and `no` are no text there."""
     import yaml
 
     return yaml.safe_load(text)
 
 
 def _with_dataset(text: str, name: str, values: dict[str, Any]) -> str:
-    """The text of params.yaml with one more entry under data.on_request; comments stay."""
+    """Return the text of params.yaml with one more entry under data.on_request; comments stay."""
     import yaml
 
     entry = yaml.safe_dump(values, default_flow_style=True, sort_keys=False, width=10_000, allow_unicode=True).strip()

@@ -336,7 +336,7 @@ def _resolved(annotation: Any, function: Any) -> Any:
 
 
 def _allowed(annotation: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-    """(types, choices) an annotation allows; nothing where it is open or not one of the types we check."""
+    """Return the (types, choices) that an annotation allows; nothing where it is open or not a type we check."""
     parts = list(_parts(annotation))
     literal = [part for part in parts if typing.get_origin(part) is Literal]
     names = [_type_name(part) for part in parts if part not in literal]

@@ -58,9 +58,8 @@ def is_floor(variant: str) -> bool:
 
 def _significance(ranked: Sequence[Any]) -> str:
     others = ranked[1:]
-    tied, untested = (
-        [cell.label for cell in others if cell.against_best == state] for state in ("not worse", "untested")
-    )
+    tied = [cell for cell in others if cell.against_best in ("not worse", "no power")]
+    untested = [cell.label for cell in others if cell.against_best == "untested"]
     worse = [cell.p_holm for cell in others if cell.against_best == "worse"]
     if not any(cell.against_best for cell in others):
         return ""
@@ -68,9 +67,12 @@ def _significance(ranked: Sequence[Any]) -> str:
         return "Not tested: a paired test needs at least three shared seeds."
     missing = f" Not tested against {listed(untested, NAMED)}: fewer than three shared seeds." if untested else ""
     if tied:
+        names, largest = listed([cell.label for cell in tied], NAMED), max(cell.detectable for cell in tied)
         return (
-            f"Not significantly better than {listed(tied, NAMED)} (p ≥ {LEVEL:g}, {ranked[0].seeds} seeds); more seeds "
-            f"would be needed to tell them apart.{missing}"
+            f"Not significantly better than {names} (p ≥ {LEVEL:g}, {ranked[0].seeds} seeds): differences below "
+            f"{largest:.2g} are often missed here; more seeds would be needed to tell them apart.{missing}"
         )
-    which = "every other method tested" if not untested else f"the {len(worse)} other methods it was tested against"
-    return f"Significantly better than {which} (largest p = {max(worse):.2g}).{missing}"
+    if len(others) == 1:
+        return f"Significantly better than {others[0].label} (p = {max(worse):.2g})."
+    which = "Every other method" if not untested else f"Each of the {len(worse)} other methods tested"
+    return f"{which} is significantly worse than one of the better ones (largest p = {max(worse):.2g}).{missing}"

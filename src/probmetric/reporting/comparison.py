@@ -1,30 +1,28 @@
 """Seeds -> mean, interval, best method, which others are worse, which cannot be told apart from it, which are untested.
 
-Within one dataset and noise rate methods are compared on the seeds they share (paired test), every pair of them, with
-Holm's correction over all pairs: the best is chosen by looking at all methods, so being compared with it is being
-compared with all. Intervals and tests take the test images for a sample too, where the runs say what single images
-contribute or what the standard error over them is. A method's versions of another length of training are not compared.
+Within one dataset and noise rate methods are compared on the seeds they share, every pair of them, with Holm's
+correction over all pairs. A method that is significantly worse than another, whichever, is not the best. Intervals and
+tests take the test classes (images, where these are of training classes) for a sample too, where the runs say what
+single ones contribute or what the standard error over them is. A method's versions of another length of training are
+not compared.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from probmetric.metrics import better, find
+from probmetric.metrics.pairwise import Pairwise, pairwise_tests
+from probmetric.metrics.statistics import LEVEL, NO_UNITS, Sample, half_width, mean_interval
 from probmetric.runs.names import EPOCHS, RunKey, override_items
 
-if TYPE_CHECKING:
-    from probmetric.metrics.statistics import Doubles
-
-LEVEL = 0.05
 Overrides = frozenset[str]
 
-State = Literal["best", "not worse", "worse", "untested", "other length", ""]
-Images = Mapping[str, Mapping[int, "Doubles"]]
+State = Literal["best", "not worse", "worse", "no power", "untested", "other length", ""]
 
 
 @dataclass(frozen=True)
@@ -33,13 +31,17 @@ class Cell:
 
     Attributes:
         mean: mean over seeds.
-        half_width: half of the 95 % interval; None with a single seed.
+        half_width: half of the 95 % interval; None with a single seed, or where nothing is known to vary.
         n: seeds with a value.
-        state: `best` mean of its dataset, noise rate and metric, `not worse` than it as far as can be told,
-            significantly `worse`, `untested` (fewer than three shared seeds, or nothing varies with the seed), of an
-            `other length` of training, so not compared; empty where no methods are.
-        p_value: p-value against the best, corrected over all pairs; None for the best itself or where untested.
+        state: `best` mean of its dataset, noise rate and metric; `not worse` than any as far as can be told;
+            significantly `worse` than another, so not the best; `no power` (not significant, but a difference as large
+            as that between the best and the last method could have been missed); `untested` (fewer than three shared
+            seeds, or nothing varies with the seed); of an `other length` of training, so not compared; empty where no
+            methods are.
+        p_value: smallest p-value of those against better methods, corrected over all pairs; None for the best itself
+            or where untested.
         difference: mean paired difference to the best, None likewise.
+        detectable: difference to the best that the test finds with a power of 80 %, None likewise.
     """
 
     mean: float
@@ -48,6 +50,7 @@ class Cell:
     state: State = ""
     p_value: float | None = None
     difference: float | None = None
+    detectable: float | None = None
 
     @property
     def ranked(self) -> bool:
@@ -55,66 +58,68 @@ class Cell:
         return self.state != "other length"
 
 
-def summarise(values: Sequence[float], image_errors: Sequence[float] = ()) -> Cell:
-    """Mean and 95 % interval of the values of one method over seeds and, where known, test images.
+def summarise(sample: Sample) -> Cell:
+    """Return mean and 95 % interval of one method over seeds and, where they are known, units.
 
-    Args:
-        values: one per seed.
-        image_errors: standard error of each value over the test images; empty where unknown. The images are the same
-            for every seed, so their error does not shrink with more seeds.
+    The units are the same for every seed, so their part does not shrink with more seeds. Equal values of several seeds
+    tell nothing of the seeds: the interval is that of the units alone.
     """
-    from scipy.special import stdtrit
-
-    from probmetric.metrics.statistics import mean_interval
-
-    mean, half_width = mean_interval(values)
-    if math.isnan(half_width):
-        return Cell(mean, None, len(values))
-    images = math.sqrt(sum(error**2 for error in image_errors) / len(image_errors)) if len(image_errors) else 0.0
-    of_images = float(stdtrit(math.inf, 0.975)) * images if images else 0.0
-    return Cell(mean, math.hypot(half_width, of_images), len(values))
+    seeds = list(sample.values)
+    mean, of_seeds = mean_interval(list(sample.values.values()))
+    if math.isnan(of_seeds):
+        return Cell(mean, None, len(seeds))
+    units = half_width(NO_UNITS, sample.unit_variance(seeds) or NO_UNITS)
+    return Cell(mean, math.hypot(of_seeds, units) or None, len(seeds))
 
 
-def compare(
-    metric: str,
-    by_method: Mapping[str, Mapping[int, float]],
-    *,
-    images: Images | None = None,
-    image_errors: Mapping[str, Mapping[int, float]] | None = None,
-    unranked: Collection[str] = (),
-) -> dict[str, Cell]:
-    """Cells of one metric for the methods of one dataset and noise rate.
+def compare(metric: str, samples: Mapping[str, Sample], *, unranked: Collection[str] = ()) -> dict[str, Cell]:
+    """Return cells of one metric for the methods of one dataset and noise rate.
 
     Args:
         metric: name of the metric; decides which direction is better, and whether methods are compared at all.
-        by_method: method -> seed -> value; methods without values are left out of the answer.
-        images: method -> seed -> what single test images contribute (N,), where known.
-        image_errors: method -> seed -> standard error of the value over test images, where known.
+        samples: method -> what was measured; methods without values are left out of the answer.
         unranked: methods that are measured, but not compared (`other_lengths`).
     """
-    from probmetric.metrics.statistics import pairwise_tests
-
-    errors = image_errors or {}
-    by_method = {method: seeds for method, seeds in by_method.items() if seeds}
-    cells = {method: _cell(seeds, errors.get(method, {})) for method, seeds in by_method.items()}
+    samples = {method: sample for method, sample in samples.items() if sample.values}
+    cells = {method: summarise(sample) for method, sample in samples.items()}
     cells |= {method: replace(cells[method], state="other length") for method in cells.keys() & set(unranked)}
-    compared = {method: seeds for method, seeds in by_method.items() if cells[method].ranked}
+    compared = {method: sample for method, sample in samples.items() if cells[method].ranked}
     record = find(metric)
     if record.direction == "none" or not record.comparable or len(compared) < 2:
         return cells
-    best = _best(metric, {method: cells[method] for method in compared})
-    tests = pairwise_tests(compared, images=images, image_errors=errors)
+    means = [cells[method].mean for method in compared]
+    best, tests = _best(metric, {method: cells[method] for method in compared}), pairwise_tests(compared)
     cells[best] = replace(cells[best], state="best")
     for method in compared.keys() - {best}:
-        p_value, difference = tests[method, best]
-        state: State = "untested" if math.isnan(p_value) else "worse" if p_value < LEVEL else "not worse"
-        cells[method] = replace(cells[method], state=state, p_value=_known(p_value), difference=_known(difference))
+        _, difference, detectable = tests[method, best]
+        p_value = _p_value(metric, method, tests)
+        cells[method] = replace(
+            cells[method],
+            state=_state(p_value, detectable, max(means) - min(means)),
+            p_value=_known(p_value),
+            difference=_known(difference),
+            detectable=_known(detectable),
+        )
     return cells
 
 
-def _cell(values: Mapping[int, float], errors: Mapping[int, float]) -> Cell:
-    known = [errors[seed] for seed in values if seed in errors]
-    return summarise(list(values.values()), known if len(known) == len(values) else ())
+def _p_value(metric: str, method: str, tests: Pairwise) -> float:
+    """Smallest p-value of the tests in which a method is behind or equal; NaN where it was not tested."""
+    behind = [
+        test.p_value
+        for (first, _), test in tests.items()
+        if first == method and not math.isnan(test.p_value) and not better(metric, test.difference, 0.0)
+    ]
+    return min(behind, default=math.nan)
+
+
+def _state(p_value: float, detectable: float, span: float) -> State:
+    """The state of a method that is not the best, among methods whose means span so much."""
+    if p_value < LEVEL:
+        return "worse"
+    if math.isnan(detectable):
+        return "untested"
+    return "no power" if span > 0 and detectable > span else "not worse"
 
 
 def _known(value: float) -> float | None:

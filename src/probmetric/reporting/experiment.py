@@ -105,7 +105,7 @@ class ReportContext:
 
     def values(self, metric: str) -> dict[str, dict[str, dict[int, float]]]:
         """Return dataset -> method -> seed -> value of `metric`; what was not measured is left out."""
-        values = {data: {each.variant: each.values for each in self.series(data, metric)} for data in self.data}
+        values = {data: {each.variant: dict(each.values) for each in self.series(data, metric)} for data in self.data}
         return {data: methods for data, methods in values.items() if methods}
 
     @functools.cached_property

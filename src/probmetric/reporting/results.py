@@ -1,19 +1,22 @@
 """The long table of an experiment: one row per run and metric, read from the run folders once, kept as runs.parquet.
 
 run, data, dataset, noise, method, overrides, variant, seed, fidelity    which run it is
-split        test, val, train, ood or last: which images were measured; `run` for times and facts of a training
-metric       its name
-value        NaN where the metric is not defined
-unit         what is resampled for an interval: `image` where the test images are a sample beside the seeds, or `seed`
-image_error  standard error of the value over the test images; NaN where unknown
-images       values of single test images whose mean is the metric; None where they were not kept
+split          test, val, train, ood or last: which images were measured; `run` for times and facts of a training
+metric         its name
+value          NaN where the metric is not defined
+unit           what is drawn for an interval beside the seeds: test classes (`class`) or, where these are training
+               classes, test `image`s; `seed` where nothing but the seed is known
+unit_count     number of units; 0 where unknown
+unit_error     standard error of the value over the units; NaN where unknown
+unit_labels    labels of the units (U,); None where their contributions were not kept
+contributions  what each unit contributes (U,), with the metric as mean; None likewise
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
@@ -22,7 +25,8 @@ import numpy as np
 import pandas as pd
 
 from probmetric.io import FileError, atomic_path, check_readable, present, write_json
-from probmetric.metrics.statistics import Doubles
+from probmetric.metrics.statistics import Sample
+from probmetric.metrics.units import ERRORS, PREFIX, VALUE
 from probmetric.runs.folder import RunFolder, finished_runs
 from probmetric.runs.names import RunKey, legal_name
 
@@ -31,27 +35,24 @@ AGAIN = "make the experiment's report again"
 AS_PUBLISHED = "as_published"
 TINY = 1e-9
 _RUN = ("run", "data", "dataset", "noise", "method", "overrides", "variant", "seed", "fidelity")
-COLUMNS = (*_RUN, "split", "metric", "value", "unit", "image_error", "images")
+_UNITS = ("unit", "unit_count", "unit_error", "unit_labels", "contributions")
+COLUMNS = (*_RUN, "split", "metric", "value", *_UNITS)
 _SPLITS = {name: name for name in ("val", "train", "last", "ood")} | {"training": "run", "embedding": "run"}
 
 
-@dataclass(frozen=True)
-class Series:
+@dataclass(frozen=True, kw_only=True)
+class Series(Sample):
     """One metric of one method (with its overrides) on one dataset and noise rate, by seed.
 
     Attributes:
         key: a run of the method there.
         fidelity: `corrected` or `as_published`.
-        values: seed -> value.
-        images: seed -> values of single test images (N,), where they were kept.
-        errors: seed -> standard error of the value over the test images, where it was estimated.
+        unit_labels: labels of the units whose contributions are known.
     """
 
     key: RunKey
     fidelity: str
-    values: dict[int, float] = field(default_factory=dict)
-    images: dict[int, Doubles] = field(default_factory=dict)
-    errors: dict[int, float] = field(default_factory=dict)
+    unit_labels: tuple[int, ...] = ()
 
     @property
     def variant(self) -> str:
@@ -70,35 +71,46 @@ Measured = dict[str, dict[str, dict[str, Series]]]  # dataset with its noise -> 
 def collect(runs: Iterable[str | Path | RunFolder]) -> pd.DataFrame:
     """Return the long table of finished runs, or of their folders; those that are not finished are left out."""
     rows = [row for run in finished_runs(runs) for row in _rows(run)]
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"value": float, "image_error": float, "noise": float})
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"value": float, "unit_error": float, "noise": float})
 
 
 def _rows(run: RunFolder) -> Iterable[dict[str, Any]]:
-    key, errors = run.key, run.curves.get("image_errors", {})
+    key, curves = run.key, run.curves
     names = (key.run, key.data, key.dataset, key.noise, key.method, key.overrides, key.variant, key.seed, run.fidelity)
     gain = late_gain(run.history)
     values = {**run.metrics, **run.times} | ({} if gain is None else {"training/late_gain": gain})
+    unit = next((_unit_of(curve) for name, curve in curves.items() if name.startswith(PREFIX)), "image")
     for metric, value in sorted(values.items()):
-        group, _, name = metric.partition("/")
-        images = run.curves.get(f"images/{name}") if group == "retrieval" else None
-        error = _image_error(errors, metric)
+        kept = curves.get(f"{PREFIX}{metric}")
+        error, count = _unit_error(curves.get(ERRORS, {}), metric)
         yield dict(zip(_RUN, names, strict=True)) | {
-            "split": _SPLITS.get(group, "test"),
+            "split": _SPLITS.get(metric.partition("/")[0], "test"),
             "metric": metric,
             "value": value,
-            "unit": "image" if images or error is not None else "seed",
-            "image_error": error,
-            "images": images["value"] if images else None,
+            "unit": unit if kept or count else "seed",
+            "unit_count": count,
+            "unit_error": error,
+            "unit_labels": kept[unit] if kept else None,
+            "contributions": kept[VALUE] if kept else None,
         }
 
 
-def _image_error(errors: Mapping[str, Sequence[float]], metric: str) -> float | None:
-    """Return the standard error of a metric; of a mean over OOD sets (`ood/auroc`) the mean of theirs, no less."""
-    if metric in errors:
-        return float(errors[metric][0])
+def _unit_of(curve: Mapping[str, Sequence[float]]) -> str:
+    return next(name for name in curve if name != VALUE)
+
+
+def _unit_error(errors: Mapping[str, Sequence[float]], metric: str) -> tuple[float, int]:
+    """Return the standard error of a metric and the number of units behind it; NaN and 0 where it is unknown.
+
+    Of a mean over OOD sets (`ood/auroc`) it is the mean of theirs, no less.
+    """
     group, _, kind = metric.partition("/")
-    sets = [float(error[0]) for name, error in errors.items() if name.startswith("ood/") and name.endswith(f"/{kind}")]
-    return fmean(sets) if group == "ood" and "/" not in kind and sets else None
+    names = [metric] if metric in errors else []
+    if group == "ood" and "/" not in kind and not names:
+        names = [name for name in errors if name.startswith("ood/") and name.endswith(f"/{kind}")]
+    if not names:
+        return float("nan"), 0
+    return fmean(errors[name][0] for name in names), min(int(errors[name][1]) for name in names)
 
 
 def late_gain(history: Sequence[Mapping[str, float | None]]) -> float | None:
@@ -169,25 +181,64 @@ def by_method(table: pd.DataFrame, expected: Iterable[RunKey]) -> Measured:
 
     Datasets have different out-of-distribution sets, and a table has one column for them: `ood/<metric>` is a run's
     mean of `ood/<set>/<metric>` over its sets, unless it was measured under that name.
+
+    Raises:
+        FileError: runs on the same data were measured on different classes (or images).
     """
     keys = {key.run: key for key in expected}
     measured: Measured = {}
     for key in keys.values():
         measured.setdefault(key.data, {}).setdefault(key.variant, {})
-    known = table[table["value"].notna() & table["run"].isin(list(keys))].sort_values("seed", kind="stable")
-    for row in cast("Iterable[Any]", known.itertuples()):
-        key = keys[row.run]
-        fidelity = AS_PUBLISHED if key.method.endswith(f"-{AS_PUBLISHED}") else row.fidelity
-        series = measured[key.data][key.variant].setdefault(row.metric, Series(key, fidelity))
-        series.values[key.seed] = row.value
-        if row.images is not None:
-            series.images[key.seed] = np.asarray(row.images, dtype=np.float64)
-        if not np.isnan(row.image_error):
-            series.errors[key.seed] = row.image_error
+    shown = table[table["value"].notna() & table["run"].isin(list(keys))].sort_values("seed", kind="stable")
+    places = [shown["run"].map({run: part(key) for run, key in keys.items()}) for part in (_data, _variant)]
+    for (data, metric), rows in shown.groupby([places[0], "metric"], sort=False):
+        _check_units(rows, f"{metric} on {data}")
+    for (_, _, metric), rows in shown.groupby([*places, "metric"], sort=False):
+        key = keys[rows["run"].iloc[0]]
+        measured[key.data][key.variant][str(metric)] = _series(rows, key)
     for methods in measured.values():
         for series_of in methods.values():
             series_of |= {name: each for name, each in _ood_means(series_of).items() if name not in series_of}
     return measured
+
+
+def _data(key: RunKey) -> str:
+    return key.data
+
+
+def _variant(key: RunKey) -> str:
+    return key.variant
+
+
+def _check_units(rows: pd.DataFrame, where: str) -> None:
+    """Raise a FileError where two runs' contributions are of different units: their differences would mean nothing."""
+    kept = rows[rows["contributions"].notna()]
+    for run, labels, values in zip(kept["run"], kept["unit_labels"], kept["contributions"], strict=True):
+        first, expected = kept["run"].iloc[0], kept["unit_labels"].iloc[0]
+        if len(labels) != len(values) or not np.array_equal(labels, expected):
+            raise FileError(
+                f"{where}: {run} was measured on {len(labels)} units and has {len(values)} contributions, {first} on "
+                f"{len(expected)}, and these are not the same units in the same order; delete made/evaluate.json of "
+                "the run whose data are old and run it again."
+            )
+
+
+def _series(rows: pd.DataFrame, key: RunKey) -> Series:
+    """One metric of one method: its rows, one per seed."""
+    last = next(iter(cast("Iterable[Any]", rows.iloc[-1:].itertuples())))
+    kept, estimated = rows[rows["contributions"].notna()], rows[rows["unit_error"].notna()]
+    return Series(
+        key=key,
+        fidelity=AS_PUBLISHED if key.method.endswith(f"-{AS_PUBLISHED}") else last.fidelity,
+        values=dict(zip(rows["seed"].tolist(), rows["value"].tolist(), strict=True)),
+        contributions={
+            seed: np.asarray(values, dtype=np.float64)
+            for seed, values in zip(kept["seed"].tolist(), kept["contributions"], strict=True)
+        },
+        errors=dict(zip(estimated["seed"].tolist(), estimated["unit_error"].tolist(), strict=True)),
+        units=int(estimated["unit_count"].min()) if len(estimated) else 0,
+        unit_labels=tuple(kept["unit_labels"].iloc[0]) if len(kept) else (),
+    )
 
 
 def _ood_means(series: Mapping[str, Series]) -> dict[str, Series]:
@@ -199,7 +250,8 @@ def _ood_means(series: Mapping[str, Series]) -> dict[str, Series]:
     means = {}
     for name, parts in sets.items():
         values, errors = (_means([getattr(part, what) for part in parts]) for what in ("values", "errors"))
-        means[name] = Series(parts[0].key, parts[0].fidelity, values, {}, errors)
+        units = min(part.units for part in parts)
+        means[name] = replace(parts[0], values=values, contributions={}, errors=errors, units=units)
     return means
 
 

@@ -2,8 +2,8 @@
 
 Methods are grouped by dataset and noise rate; columns of a shown table are the experiment's metrics. A cell is the mean
 over seeds ± the half-width of the 95 % interval. The best method of a group is bold; methods that are not significantly
-worse than it carry an asterisk, those that could not be tested against it a dagger. A method without any finished run
-is shown as "not run".
+worse than any other carry an asterisk, those that could not be tested against the best a dagger. A method without any
+finished run is shown as "not run".
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ if TYPE_CHECKING:
 
 NOT_RUN, NOT_MEASURED = "not run", "–"
 LEGEND = (
-    "Mean ± half-width of the 95 % interval over seeds and, where single images were kept, test images. Bold: best "
-    "mean of its group. *: not significantly worse than the best; no mark: significantly worse (paired t-test over "
-    "shared seeds, Holm-corrected over all pairs of methods, 5 % level). †: not tested against the best, fewer than "
-    "three shared seeds. ‡: of another length of training, so not compared. "
-    "↑ higher is better, ↓ lower is better. –: not defined for this method."
+    "Mean ± half-width of the 95 % interval over seeds and, where their contributions were kept, test classes (test "
+    "images, where these are of training classes; walks for places). Bold: best mean of its group. No mark: "
+    "significantly worse than another method, so not the best (t-tests over shared seeds, Holm-corrected over all "
+    "pairs of methods, 5 % level; with 8 methods or more their spreads over seeds are pooled). *: not significantly "
+    "worse than any. A number in brackets: too few seeds to tell; a difference to the best below it is missed in one "
+    "of five cases or more. †: not tested against the best, fewer than three shared seeds. ‡: of another length of "
+    "training, so not compared. ↑ higher is better, ↓ lower is better. –: not defined for this method."
 )
 CSV_COLUMNS = (
     *("dataset", "noise", "method", "label", "fidelity", "tuning_runs", "metric", "direction", "mean"),
-    *("ci95_half_width", "seeds", "seeds_expected", "against_best", "p_holm", "status"),
+    *("ci95_half_width", "seeds", "seeds_expected", "against_best", "p_holm", "detectable", "status"),
 )
 
 
@@ -55,12 +57,9 @@ def _group(context: ReportContext, data: str) -> Iterator[dict[str, Any]]:
     unranked = other_lengths(expected)
     cells = {}
     for metric in context.metrics:
-        series = {each.variant: each for each in context.series(data, metric)}
         cells[metric] = compare(
             metric,
-            {variant: each.values for variant, each in series.items()},
-            images={variant: each.images for variant, each in series.items()},
-            image_errors={variant: each.errors for variant, each in series.items()},
+            {each.variant: each for each in context.series(data, metric)},
             unranked=unranked,
         )
     for variant in dict.fromkeys(key.variant for key in expected):
@@ -113,6 +112,11 @@ def number(cell: Any) -> str:
     return f"{cell.mean:.{cell.digits}f}{half_width}"
 
 
+def missed(cell: Any) -> str:
+    """Return ` [0.31]`, the difference to the best that would have been found, where nothing here could be told."""
+    return f" [{cell.detectable:.{cell.digits}f}]" if cell.against_best == "no power" else ""
+
+
 def seeds_text(cell: Any) -> str:
     """Return `3`, or `2 of 3` where runs are missing."""
     return str(cell.finished) if cell.finished == cell.seeds_expected else f"{cell.finished} of {cell.seeds_expected}"
@@ -139,9 +143,9 @@ class Format:
         if cell.status != "measured":
             return NOT_RUN if cell.status == NOT_RUN else self.undefined
         text = number(cell)
-        return (
-            self.best(text) if cell.against_best == "best" else self.other(text + self.marks.get(cell.against_best, ""))
-        )
+        if cell.against_best == "best":
+            return self.best(text)
+        return self.other(f"{text}{self.marks.get(cell.against_best, '')}{missed(cell)}")
 
     def head(self, table: pd.DataFrame) -> list[str]:
         """Return the names of the columns."""

@@ -7,10 +7,10 @@ measured:
     strangers    does it tell out-of-distribution images? AUROC, 0.5 is chance
     probability  do probabilities mean what they say? calibration error (ECE)
 
-`yes` needs an interval over seeds and test images that clears the threshold *and* whatever costs nothing: the free
-scores, which every search returns (`probmetric.trust.scores`), and the uncertainty of an untrained network, of raw
-pixels or of a statistic of them where those were run. `no` needs an interval on the wrong side. An uncertainty is
-trusted if all three say yes.
+`yes` needs an interval over seeds and test classes (images, where these are of training classes) that clears the
+threshold *and* whatever costs nothing: the free scores, which every search returns (`probmetric.trust.scores`), and
+the uncertainty of an untrained network, of raw pixels or of a statistic of them where those were run. `no` needs an
+interval on the wrong side. An uncertainty is trusted if all three say yes.
 
 Correlation with the strength of distortions, where it is known, is shown beside them with its floor and decides
 nothing. These are measurements on the test images of the experiment, no guarantee for others.
@@ -134,10 +134,10 @@ def _evidence(variant: str, series: _Metrics, methods: Mapping[str, _Metrics]) -
     order = sorted(questions, key=lambda metric: [*QUESTIONS, "difficulty"].index(questions[metric]))
     evidence = {}
     for metric in order:
-        values, errors = series[metric].values, list(series[metric].errors.values())
-        cell = summarise(list(values.values()), errors)
+        sample = series[metric]
+        cell, counted = summarise(sample), sample.unit_variance(list(sample.values)) is not None
         floor = _floor(metric, variant, methods, free=questions[metric] != "difficulty")
-        evidence[metric] = _grade(questions[metric], metric, cell, floor, images=len(errors) == cell.n)
+        evidence[metric] = _grade(questions[metric], metric, cell, floor, units=counted)
     return evidence
 
 
@@ -172,7 +172,7 @@ def _mean(series: Series) -> float:
     return fmean(series.values.values())
 
 
-def _grade(question: Question, metric: str, cell: Cell, floor: float | None, *, images: bool) -> Evidence:
+def _grade(question: Question, metric: str, cell: Cell, floor: float | None, *, units: bool) -> Evidence:
     """The verdict of one measurement.
 
     Args:
@@ -180,7 +180,7 @@ def _grade(question: Question, metric: str, cell: Cell, floor: float | None, *, 
         metric: its name.
         cell: mean and interval.
         floor: the best of what costs nothing.
-        images: whether the interval covers the test images.
+        units: whether the interval covers the test classes (or images).
     """
     name = label(metric)
     if cell.half_width is None:
@@ -197,8 +197,8 @@ def _grade(question: Question, metric: str, cell: Cell, floor: float | None, *, 
             verdict, why = "undecided", f"the interval reaches beyond {LARGEST_ECE:g}"
     else:
         verdict, why = _detects(low, high, floor)
-    if verdict == "yes" and not images:
-        verdict, why = "undecided", "the interval leaves out the test images"
+    if verdict == "yes" and not units:
+        verdict, why = "undecided", "the interval leaves out the test classes"
     return Evidence(question, name, text, verdict, floor, why)
 
 

@@ -59,7 +59,7 @@ def compiles(problem: Problem) -> bool:
 
 
 def undecided(problem: Problem) -> float:
-    """Share of pairs, of some queries with some rows, that float32 cannot tell from a right answer to the query."""
+    """Return the share of pairs, of some queries and rows, that float32 cannot tell from a right answer."""
     distance, some = problem.distance, problem.gallery[:: max(1, len(problem.gallery) // SAMPLE)]
     asked = np.flatnonzero(problem.relation.counts)
     asked = asked[:: max(1, len(asked) // SAMPLE)]

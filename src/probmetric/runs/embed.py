@@ -151,7 +151,7 @@ class Embedder:
         return seconds, len(tensors["label"])
 
     def _embed(self, images: PreparedImages, classified: bool) -> dict[str, torch.Tensor]:
-        """Tensors of the images in the first process, none in the others; class probabilities only where they count."""
+        """Embed images in the first process, nothing in the others; class probabilities only where they count."""
         # probabilities of classes that no image has, once per draw, would take longer than all the rest
         predictor = dataclasses.replace(self.predictor, classifies=classified)
         parts = represented(predictor, functools.partial(self.batches, images), self.processes)

@@ -15,9 +15,10 @@ Metric names are legal in MLflow and DVC. Nothing is written.
     val   val/retrieval/...    what model selection saw; val/sparsification/...
     last  last/retrieval/...   test split with the last epoch's weights, next to the validation-selected ones
 
-Curves hold what a report needs to take the test images for a sample: `images/<metric>`, the values of single images,
-and `image_errors`, the standard error of a metric over the images; and `severity/<distortion>`, what stronger
-distortions do to the answers (`metrics.severity`).
+Curves hold what a report needs to take the test classes for a sample (where these are training classes, the test
+images): `units/<metric>`, what single units contribute with their labels, and `unit_errors`, the standard error of a
+metric over the units (`metrics.units`); and `severity/<distortion>`, what stronger distortions do to the answers
+(`metrics.severity`).
 """
 
 from __future__ import annotations
@@ -36,31 +37,26 @@ from numpy.typing import NDArray
 from probmetric.config import ConfigError, Evaluation, RunSettings
 from probmetric.data.exact import split_posterior
 from probmetric.data.manifest import read_table, values_of, verify_digest
-from probmetric.data.places import COLUMNS
+from probmetric.data.places import COLUMNS, SEQUENCE
 from probmetric.io import present
 from probmetric.metrics import find, own_metrics, proxy_transport
 from probmetric.metrics.calibration import EqualMass, Reliability, reliability
 from probmetric.metrics.classification import classification_metrics
 from probmetric.metrics.clustering import clustering_metrics
 from probmetric.metrics.correlation import spearman
-from probmetric.metrics.image_errors import (
-    auroc_error,
-    error_of_auroc,
-    image_curves,
-    known_errors,
-    mean_error,
-    resampled,
-)
 from probmetric.metrics.ood import auroc, ood_metrics, roc_curve
 from probmetric.metrics.ranked import metric_names
 from probmetric.metrics.selective import selective_metrics, sparsification
 from probmetric.metrics.severity import by_severity
 from probmetric.metrics.structure import singular_values, structure_metrics
+from probmetric.metrics.units import ByUnit, Images, mean_of, of_mean, resampled, retrieval_units, two_groups
 from probmetric.metrics.verification import Pairs, error_versus_discard, verification_metrics
 from probmetric.retrieval.measures import retrieval_per_query, summarize
+from probmetric.retrieval.problem import JUNK
 from probmetric.retrieval.votes import retrieval_votes, sampled_retrieval_metrics, vote_reliability
 from probmetric.runs.folder import Embeddings, RunFolder, Split
 from probmetric.runs.places import Places, place_metrics, place_retrieval
+from probmetric.runs.roles import Asked, Roles
 from probmetric.trust.answers import (
     KEPT,
     LEAST,
@@ -78,6 +74,7 @@ Curves = dict[str, dict[str, list[float]]]
 PerQuery = dict[str, NDArray[np.float64]]
 PosteriorOf = Callable[[NDArray[np.int64]], tuple[NDArray[np.float64], NDArray[np.int64]]]
 Distortions = Mapping[str, NDArray[np.float64]]
+Unit = Literal["class", "image", "walk"]
 
 DISTORTIONS = ("warp", "noise", "blur", "occlusion", "distortion")  # columns of a manifest: strengths, 0 for none
 SAMPLED_SETS = 10
@@ -95,56 +92,83 @@ class ImageFacts:
         pairs: pairs of test images to verify, `verification/...`.
         places: where the images were taken, for street scenes: retrieval and sparsification are then as in `places`.
         posterior: manifest rows (n,) of one split -> exact P(class | image) (n, C) and labels (C,), where it is exact.
+        roles: which test images are queries and which their gallery, where that is said.
+        unit: what is drawn where numbers are said to hold for others: test classes, images of training classes, or
+            walks along streets.
     """
 
     distortions: Distortions = field(default_factory=dict)
     pairs: Pairs | None = None
     places: Places | None = None
     posterior: PosteriorOf | None = None
+    roles: Roles | None = None
+    unit: Unit = "class"
 
     @classmethod
     def of(cls, folder: Path) -> ImageFacts:
         """Read them from the manifest of a prepared dataset."""
         verify_digest(folder)
-        table, metadata = read_table(folder, ["index"], optional=(*DISTORTIONS, "true_probability", *COLUMNS))
+        optional = (*DISTORTIONS, "true_probability", *COLUMNS, SEQUENCE, "group")
+        table, metadata = read_table(folder, ["split"], optional=optional)
         strengths = {name: values_of(table, name) for name in DISTORTIONS if name in table.column_names}
         places = set(COLUMNS) <= set(table.column_names)
+        sides = {name: values_of(table, name) for name in ("split", "role", "group") if name in table.column_names}
         pairs = np.array(metadata["pairs"], dtype=np.int64) if metadata.get("pairs") else None
         exact = "true_probability" in table.column_names
         return cls(
             distortions={name: values for name, values in strengths.items() if values.dtype.kind == "f"},
             pairs=None if pairs is None else Pairs(pairs[:, :2], pairs[:, 2].astype(bool)),
-            places=Places({name: values_of(table, name) for name in COLUMNS}) if places else None,
+            places=Places.of_manifest(table) if places else None,
             posterior=functools.partial(split_posterior, folder) if exact else None,
+            roles=None if places else Roles.of(sides),
+            unit=_unit(str(metadata.get("protocol")), table.column_names),
         )
+
+    def asked(self, test: Embeddings) -> Asked | None:
+        """Return which of the test images ask and in which; None where each is asked among the others."""
+        return None if self.roles is None else self.roles.among(test["index"], test["label"])
+
+    def units(self, split: Embeddings) -> NDArray[np.int64]:
+        """Return the unit (N,) of each image of a split."""
+        if self.unit == "class":
+            return split["label"]
+        walks = None if self.places is None else self.places.walks
+        return split["index"] if walks is None else walks[split["index"]]
+
+
+def _unit(protocol: str, columns: Sequence[str]) -> Unit:
+    """Return the unit that is drawn, by a dataset's protocol and the columns of its manifest."""
+    if set(COLUMNS) <= set(columns):
+        return "walk" if SEQUENCE in columns else "image"
+    return "image" if protocol == "closed_set" else "class"
 
 
 @dataclass
 class Results:
-    """Metrics by name, curves by name, and the standard errors of metrics over the images (NaN = not known)."""
+    """Metrics by name, curves by name, and what the `units` (N,) of the test images contribute to metrics."""
 
+    by_unit: ByUnit
+    units: NDArray[np.int64]
     metrics: dict[str, float] = field(default_factory=dict)
     curves: Curves = field(default_factory=dict)
-    errors: dict[str, float] = field(default_factory=dict)
 
     def add(self, group: str, values: Mapping[str, float]) -> None:
-        """Metrics `<group>/<name>`."""
+        """Add metrics `<group>/<name>`."""
         self.metrics |= {f"{group}/{name}": value for name, value in values.items()}
 
     def add_diagram(self, name: str, diagram: Reliability) -> None:
-        """A reliability diagram as a curve."""
+        """Add a reliability diagram as a curve."""
         self.curves[name] = {part: getattr(diagram, part).tolist() for part in ("confidence", "accuracy", "count")}
 
     def merge(self, other: Results) -> None:
         """Take over all that `other` holds."""
         self.metrics |= other.metrics
         self.curves |= other.curves
-        self.errors |= other.errors
+        self.by_unit.merge(other.by_unit)
 
     def all_curves(self) -> Curves:
-        """The curves, and the known errors as the curve `image_errors`."""
-        errors = known_errors(self.errors)
-        return self.curves | ({"image_errors": errors} if errors else {})
+        """Return the curves, those of the units included."""
+        return self.curves | self.by_unit.curves()
 
 
 def evaluate_run(
@@ -171,17 +195,18 @@ def evaluate_run(
     test, places = run.embeddings("test"), facts.places
     if places is not None:
         answers = {}
-        results = Results(*place_metrics(test["mean"], test["uncertainty"], places.of(test["index"]), ks=settings.ks))
+        metrics, curves = place_metrics(test["mean"], test["uncertainty"], places.of(test["index"]), ks=settings.ks)
+        results = Results(ByUnit(facts.unit), facts.units(test), metrics, curves)
     else:
-        answers = run_answers(run, settings.ks) if answers is None else answers
-        results = _trusted(test, settings, answers, facts.distortions)
+        answers = run_answers(run, settings.ks, facts) if answers is None else answers
+        results = _trusted(test, settings, answers, facts)
     if facts.pairs is not None:
         results.add("verification", _verification(test, facts.pairs))
     if "distortion" in facts.distortions:
         results.metrics |= _distortion(test, facts.distortions["distortion"])
-    _other_splits(results, run, places, settings, answers.get("val"))
+    _other_splits(results, run, facts, settings, answers.get("val"))
     if present(run.embeddings_file("ood")):
-        results.merge(evaluate_ood(test, run.embeddings("ood"), answers))
+        results.merge(evaluate_ood(test, run.embeddings("ood"), answers, facts))
     if facts.posterior is not None and "test" in answers:
         results.metrics |= truth_metrics(answers["test"], Truth(*facts.posterior(test["index"])))
     results.metrics |= own_metrics(test.tensors)
@@ -190,11 +215,9 @@ def evaluate_run(
     return {name: _json_number(value) for name, value in results.metrics.items()}, results.all_curves()
 
 
-def _trusted(
-    test: Embeddings, settings: Evaluation, answers: Mapping[str, Answers], distortions: Distortions
-) -> Results:
-    """The test split, and how far its answers can be trusted."""
-    results = answer_metrics(test, settings, answers.get("test"))
+def _trusted(test: Embeddings, settings: Evaluation, answers: Mapping[str, Answers], facts: ImageFacts) -> Results:
+    """Measure the test split, and how far its answers can be trusted."""
+    results = answer_metrics(test, settings, answers.get("test"), facts)
     if settings.clustering:
         results.add("clustering", clustering_metrics(test["mean"], test["label"], seed=settings.seed))
     results.add("structure", structure_metrics(test["mean"], test["label"]))
@@ -203,7 +226,9 @@ def _trusted(
     if stated is not None:
         results.add_diagram("p_right", reliability(stated, answers["test"].right[answers["test"].asked]))
     if "test" in answers:
-        results.curves |= _severities(test, distortions, answers["test"], stated)
+        asked = facts.asked(test)
+        index = test["index"] if asked is None else test["index"][asked.queries]
+        results.curves |= _severities(index, facts.distortions, answers["test"], stated)
     return results
 
 
@@ -220,13 +245,13 @@ def _distortion(test: Embeddings, strength: NDArray[np.float64]) -> dict[str, fl
 
 
 def _severities(
-    test: Embeddings,
+    index: NDArray[np.int64],
     distortions: Distortions,
     answers: Answers,
     stated: NDArray[np.float64] | None,
 ) -> Curves:
     queries = answers.asked
-    rows, right, doubt = test["index"][queries], answers.right[queries], answers.own[queries]
+    rows, right, doubt = index[queries], answers.right[queries], answers.own[queries]
     if not len(rows):
         return {}
     curves = {
@@ -236,32 +261,32 @@ def _severities(
 
 
 def _other_splits(
-    results: Results, run: RunFolder, places: Places | None, settings: Evaluation, answers: Answers | None
+    results: Results, run: RunFolder, facts: ImageFacts, settings: Evaluation, answers: Answers | None
 ) -> None:
-    """Retrieval of the validation split and with the last weights; sparsification of the validation split."""
+    """Add retrieval of the validation split and with the last weights, and sparsification of the validation split."""
     others: tuple[Split, ...] = ("val", "last")
     for split in others:
         if present(run.embeddings_file(split)):
             other, answered = run.embeddings(split), answers if split == "val" else None
-            results.add(f"{split}/retrieval", _retrieval(other, places, settings, answered))
+            results.add(f"{split}/retrieval", _retrieval(other, facts, settings, answered, last=split == "last"))
             if split == "val":
-                results.add("val/sparsification", _selection(other, places, settings, answered))
+                results.add("val/sparsification", _selection(other, facts.places, settings, answered))
 
 
 def _retrieval(
-    split: Embeddings, places: Places | None, settings: Evaluation, answers: Answers | None
+    split: Embeddings, facts: ImageFacts, settings: Evaluation, answers: Answers | None, *, last: bool
 ) -> dict[str, float]:
-    """Retrieval metrics of a split other than test."""
-    if places is None:
-        return summarize(per_query(split, settings.ks, answers))
-    values, _, _ = place_retrieval(split["mean"], places.of(split["index"]), ks=settings.ks)
+    """Return retrieval metrics of the validation split, or of the test images with the `last` weights."""
+    if facts.places is None:
+        return summarize(per_query(split, settings.ks, answers, facts.asked(split) if last else None))
+    values, _, _ = place_retrieval(split["mean"], facts.places.of(split["index"]), ks=settings.ks)
     return summarize(values) if values else {}
 
 
 def _selection(
     val: Embeddings, places: Places | None, settings: Evaluation, answers: Answers | None
 ) -> dict[str, float]:
-    """Selective metrics of the validation split."""
+    """Return selective metrics of the validation split."""
     if places is not None:
         values, _ = place_metrics(val["mean"], val["uncertainty"], places.of(val["index"]), ks=settings.ks)
         group = "sparsification/"
@@ -269,31 +294,36 @@ def _selection(
     queries = per_query(val, (1,), answers)
     if answers is None or not np.any(queries["positives"] > 0):
         return {}
-    return selective(val, queries, answers)[0]
+    return selective(queries, answers)[0]
 
 
 def _json_number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def run_answers(run: RunFolder, ks: Sequence[int] = ()) -> dict[str, Answers]:
+def run_answers(run: RunFolder, ks: Sequence[int] = (), facts: ImageFacts | None = None) -> dict[str, Answers]:
     """Return the answers of a run by where they were asked; a set without images is left out.
 
-    test         each test image asked among the others
+    test         each test image asked among the others, or each query in the gallery (`runs.roles`)
     val          each validation image asked among the others: a smaller gallery, of other classes
-    ood/<name>   strangers, asked among the test images; every answer is wrong
+    ood/<name>   strangers, asked among the test images or in the gallery; every answer is wrong
 
     `ks` are the cutoffs of the retrieval metrics that come along (see `among_others`).
     """
     test = run.embeddings("test")
-    answers: dict[str, Answers | None] = {"test": answers_among_others(test, ks)}
+    asked = facts.asked(test) if facts else None
+    among = answers_among_others(test, ks) if asked is None else asked.answers(test.tensors, test["label"], ks)
+    answers: dict[str, Answers | None] = {"test": among}
     if run.holds("val", "mean"):
         answers["val"] = answers_among_others(run.embeddings("val"), ks)
     if run.holds("ood", "mean") and len(test["mean"]) >= LEAST:
-        strangers = run.embeddings("ood")
+        strangers, searched = run.embeddings("ood"), test["label"]
+        if asked is not None:
+            searched = np.full_like(searched, JUNK)
+            searched[asked.gallery] = test["label"][asked.gallery]
         for name, rows in ood_rows(strangers).items():
             record = {key: values[rows] for key, values in strangers.tensors.items() if key in KEPT}
-            answers[f"ood/{name}"] = asked_in(record, np.full(rows.sum(), -1), test.tensors, test["label"])
+            answers[f"ood/{name}"] = asked_in(record, np.full(rows.sum(), -1), test.tensors, searched)
     return {name: each for name, each in answers.items() if each is not None}
 
 
@@ -313,65 +343,77 @@ def ood_rows(strangers: Embeddings) -> dict[str, NDArray[np.bool_]]:
     return {name: chosen for name, chosen in rows.items() if chosen.any()}
 
 
-def answer_metrics(test: Embeddings, settings: Evaluation, answers: Answers | None) -> Results:
+def answer_metrics(
+    test: Embeddings, settings: Evaluation, answers: Answers | None, facts: ImageFacts | None = None
+) -> Results:
     """Return what the answers to a split's images say: retrieval, selective answers, samples, classification."""
-    queries = per_query(test, tuple(dict.fromkeys((1, *settings.ks))), answers)
-    results = Results()
+    facts = facts or ImageFacts()
+    asked = facts.asked(test)
+    queries = per_query(test, tuple(dict.fromkeys((1, *settings.ks))), answers, asked)
+    results = Results(ByUnit(facts.unit), facts.units(test))
     results.add("retrieval", summarize(queries))
-    _other_spaces(results, test, settings)
+    _other_spaces(results, test, settings, asked)
     if np.any(queries["positives"] > 0):
-        if "samples" in test.tensors:
+        if "samples" in test.tensors and asked is None:
             _sampled(results, test, settings)
         if answers is not None:
-            _selective(results, test, queries, answers)
+            units = results.units if asked is None else results.units[asked.queries]
+            _selective(results, queries, answers, units)
     columns = _columns(test)
     if columns is not None:
         _classification(results, test, columns, settings)
     return results
 
 
-def evaluate_ood(test: Embeddings, ood: Embeddings, answers: Mapping[str, Answers]) -> Results:
+def evaluate_ood(test: Embeddings, ood: Embeddings, answers: Mapping[str, Answers], facts: ImageFacts) -> Results:
     """Return detection metrics and ROC curve of each set in `ood` against the test split, and the means over the sets.
 
-    A set without images is left out. `answers` as in `evaluate_run`.
+    A set without images is left out. `answers` as in `evaluate_run`. Strangers are of no known class: each is a unit of
+    its own, numbered -1, -2, ...
     """
     sets = ood_rows(ood)
-    results = Results()
+    results = Results(ByUnit(facts.unit), facts.units(test))
+    known = Images.of(test["uncertainty"], results.units)
+    strangers = Images(ood["uncertainty"].astype(np.float64), -1 - np.arange(len(ood["uncertainty"])))
     for name, rows in sets.items():
         doubt = ood["uncertainty"][rows]
         results.add(f"ood/{name}", ood_metrics(test["uncertainty"], doubt))
         rates = roc_curve(test["uncertainty"], doubt, points=CURVE_POINTS)
         results.curves[f"roc/{name}"] = {key: values.tolist() for key, values in rates.items()}
-        results.errors[f"ood/{name}/auroc"] = auroc_error(test["uncertainty"], doubt)
+        results.by_unit.add_auroc(f"ood/{name}/auroc", known, Images(strangers.values[rows], strangers.units[rows]))
         if "test" in answers and f"ood/{name}" in answers:
             results.add(f"ood/{name}", stranger_aurocs(answers["test"], answers[f"ood/{name}"]))
     if sets:
         kinds = ("auroc", "auprc", "fpr_at_95")
         means = {kind: np.mean([results.metrics[f"ood/{name}/{kind}"] for name in sets]) for kind in kinds}
         results.add("ood", {kind: float(value) for kind, value in means.items()})
+        parts = [results.by_unit.contributions.get(f"ood/{name}/auroc") for name in sets]
+        complete = [part for part in parts if part is not None]
+        if len(complete) == len(parts):
+            results.by_unit.add("ood/auroc", mean_of(complete))
     return results
 
 
-def per_query(split: Embeddings, ks: tuple[int, ...], answers: Answers | None) -> PerQuery:
-    """Retrieval metrics of each image of a split, read from its answers where these have all cutoffs."""
+def per_query(split: Embeddings, ks: tuple[int, ...], answers: Answers | None, asked: Asked | None = None) -> PerQuery:
+    """Return retrieval metrics of each query of a split, read from its answers where these have all cutoffs."""
     listed = {} if answers is None else answers.retrieval
     names = [*metric_names(ks), "positives"]
     if all(name in listed for name in names):
         return {name: listed[name] for name in names}
+    if asked is not None:
+        return asked.per_query(split["mean"], split["label"], ks)
     return retrieval_per_query(split["mean"], split["label"], ks=ks)
 
 
-def selective(
-    split: Embeddings, queries: PerQuery, answers: Answers
-) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Selective metrics with the query's own uncertainty, and AUSC with the mean of query's and neighbour's (003).
+def selective(queries: PerQuery, answers: Answers) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Return selective metrics by the query's uncertainty, and AUSC by the mean of query's and neighbour's (003).
 
     Returns:
         Metrics, and the sparsification curve by the query's own uncertainty.
     """
     answerable = queries["positives"] > 0
-    correct, doubt = queries["recall_at_1"], split["uncertainty"].astype(np.float64)
-    pair = (doubt + doubt[answers.match.indices[:, 0]]) / 2
+    correct, doubt = queries["recall_at_1"], answers.own
+    pair = (doubt + answers.match.answer["uncertainty"].astype(np.float64)) / 2
     curve, _ = sparsification(doubt[answerable], correct[answerable])
     metrics = selective_metrics(doubt[answerable], correct[answerable])
     metrics |= {f"error_auroc_{score}": value for score, value in error_aurocs(answers).items()}
@@ -381,8 +423,8 @@ def selective(
     return metrics, {"removed": curve.removed.tolist(), "accuracy": curve.accuracy.tolist()}
 
 
-def _other_spaces(results: Results, test: Embeddings, settings: Evaluation) -> None:
-    """Recall, R-precision and MAP@R by Euclidean and, for a hyperbolic loss, Poincare distance.
+def _other_spaces(results: Results, test: Embeddings, settings: Evaluation, asked: Asked | None) -> None:
+    """Add recall, R-precision and MAP@R by Euclidean and, for a hyperbolic loss, Poincare distance.
 
     Both need the norm of the raw embedding, which is the concentration under uncertainty "norm". On the unit ball the
     embedding z has radius tanh(sqrt(c) |z|); scaling the ball changes no rank.
@@ -396,34 +438,33 @@ def _other_spaces(results: Results, test: Embeddings, settings: Evaluation) -> N
         rows["poincare"] = radius[:, None] * mean
     kept = [f"recall_at_{k}" for k in settings.ks] + ["r_precision", "map_at_r"]
     for space, points in rows.items():
-        values = summarize(retrieval_per_query(points, test["label"], ks=settings.ks, distance=space))
+        ask = retrieval_per_query if asked is None else asked.per_query
+        values = summarize(ask(points, test["label"], ks=settings.ks, distance=space))
         results.add(f"retrieval_{space}", {name: values[name] for name in kept})
 
 
 def _sampled(results: Results, test: Embeddings, settings: Evaluation) -> None:
-    """Calibration of the votes of an image's samples, and retrieval by single samples."""
+    """Add the calibration of the votes of an image's samples, and retrieval by single samples."""
     confidence, correct = retrieval_votes(test["samples"], test["label"])
     calibration, votes = vote_reliability(confidence, correct)
     results.add("calibration", calibration)
     results.add_diagram("retrieval_reliability", votes)
-    results.errors["calibration/retrieval_ece"] = resampled(
-        lambda rows: vote_reliability(confidence[rows], correct[rows])[1].error("l1"), len(correct)
-    )
+    error = resampled(lambda rows: vote_reliability(confidence[rows], correct[rows])[1].error("l1"), results.units)
+    results.by_unit.add_error("calibration/retrieval_ece", error, len(np.unique(results.units)))
     drawn = sampled_retrieval_metrics(test["samples"][:, :SAMPLED_SETS], test["label"], ks=settings.ks)
     results.add("retrieval_sampled", drawn)
 
 
-def _selective(results: Results, test: Embeddings, queries: PerQuery, answers: Answers) -> None:
-    """Sparsification, and what single images contribute to the metrics of all."""
-    metrics, results.curves["sparsification"] = selective(test, queries, answers)
+def _selective(results: Results, queries: PerQuery, answers: Answers, units: NDArray[np.int64]) -> None:
+    """Add sparsification, and what single `units` (Q,) of the queries contribute to the metrics of all."""
+    metrics, results.curves["sparsification"] = selective(queries, answers)
     results.add("sparsification", metrics)
-    curves, errors = image_curves(queries, queries["positives"] > 0, test["uncertainty"])
-    results.curves |= curves
-    results.errors |= errors
+    doubt = Images.of(answers.own, units)
+    results.by_unit.merge(retrieval_units(queries, queries["positives"] > 0, doubt, results.by_unit.unit))
 
 
 def _columns(test: Embeddings) -> NDArray[np.int64] | None:
-    """Column of each image's class in `probabilities`, or None where an image is of no class that has a column.
+    """Return each image's column in `probabilities`, or None where an image is of no class that has a column.
 
     Metadata "classes" (JSON list) names the manifest label of each column; without it column c is label c.
     """
@@ -438,7 +479,7 @@ def _columns(test: Embeddings) -> NDArray[np.int64] | None:
 
 
 def _classification(results: Results, test: Embeddings, columns: NDArray[np.int64], settings: Evaluation) -> None:
-    """Metrics of the class probabilities (`columns`: each image's class), their diagram and errors over the images."""
+    """Add metrics of the class probabilities (`columns`: each image's class), their diagram and their errors."""
     probabilities = test["probabilities"]
     confidence = np.minimum(probabilities.max(axis=1), 1.0)
     correct = probabilities.argmax(axis=1) == columns
@@ -448,12 +489,12 @@ def _classification(results: Results, test: Embeddings, columns: NDArray[np.int6
     for name, value in values.items():
         results.add("calibration" if name.startswith("ece") else "classification", {name: value})
     results.add_diagram("reliability", reliability(confidence, correct, bins=settings.calibration_bins))
-    binned = EqualMass(confidence, settings.calibration_bins)
-    results.errors |= {
-        "classification/accuracy": mean_error(correct),
-        "classification/error_auroc": error_of_auroc(test["uncertainty"], ~correct),
-        "calibration/ece": resampled(lambda rows: binned.reliability(correct, rows).error("l1"), len(correct)),
-    }
+    units, binned = results.units, EqualMass(confidence, settings.calibration_bins)
+    results.by_unit.add("classification/accuracy", of_mean(Images.of(correct, units)))
+    doubt = Images.of(test["uncertainty"], units)
+    results.by_unit.add_auroc("classification/error_auroc", *two_groups(doubt, correct, ~correct))
+    error = resampled(lambda rows: binned.reliability(correct, rows).error("l1"), units)
+    results.by_unit.add_error("calibration/ece", error, len(np.unique(units)))
 
 
 def training_metrics(

@@ -130,7 +130,7 @@ class RunFiles:
         return self.path / {"selected": "model.safetensors", "last": "model_last.safetensors"}[which]
 
     def embeddings_file(self, split: Split) -> Path:
-        """Embeddings of a split; "last" is the test split with the last weights."""
+        """Return embeddings of a split; "last" is the test split with the last weights."""
         return self.path / "embeddings" / f"{split}.safetensors"
 
     @property
@@ -140,7 +140,7 @@ class RunFiles:
         return {file.name: file for file in files if present(file)}
 
     def step_files(self, step: Step) -> tuple[Path, ...]:
-        """Every file a step writes."""
+        """Return every file a step writes."""
         splits: tuple[Split, ...] = ("val", "test", "ood", "last")
         files: dict[Step, tuple[Path, ...]] = {
             "train": (self.weights_file("selected"), self.weights_file("last"), self.history_file, self.encoder_file),
@@ -151,12 +151,12 @@ class RunFiles:
         return files[step]
 
     def step_results(self, step: Step) -> tuple[Path, ...]:
-        """Those of a step's files that later steps compute with; the others hold times, versions and settings."""
+        """Return the files of a step that later steps compute with; the others hold times, versions and settings."""
         aside = (self.history_file, self.encoder_file, self.timing_file, self.record_file)
         return tuple(file for file in self.step_files(step) if file not in aside)
 
     def made_file(self, step: Step) -> Path:
-        """The record of what a step's files were made from (`probmetric.runs.made`)."""
+        """Return the record of what a step's files were made from (`probmetric.runs.made`)."""
         return self.path / "made" / f"{step}.json"
 
     @property
@@ -174,12 +174,12 @@ class RunFolder(RunFiles):
     """The files of one run; they are read when they are asked for, and written whole or not at all."""
 
     def __init__(self, path: str | Path, made: str = "") -> None:
-        """The folder at `path`; `made` marks a run of earlier code that reports show apart (`RunKey.made`)."""
+        """Open the folder at `path`; nothing is read."""
         self.path, self._mark = Path(path), made
 
     @classmethod
     def named(cls, run: str, results: Path = RESULTS) -> RunFolder:
-        """The folder of the run `<dataset>/<method>/seed<k>`."""
+        """Return the folder of the run `<dataset>/<method>/seed<k>`."""
         return cls(results / run)
 
     @functools.cached_property
@@ -188,7 +188,7 @@ class RunFolder(RunFiles):
         return replace(RunKey.parse(self.path), made=self._mark)
 
     def _unchanged(self, file: Path) -> Path:
-        """`file`, found to be as its step wrote it, as far as the step's record says.
+        """Return `file` if it is as its step wrote it, as far as the step's record says.
 
         Raises:
             FileError: it is missing or its content is another one.
@@ -249,7 +249,7 @@ class RunFolder(RunFiles):
     # ---- uncertainty and embeddings -------------------------------------------------------------------------------
 
     def posterior(self) -> dict[str, torch.Tensor]:
-        """The fitted posterior's tensors by name."""
+        """Return the fitted posterior's tensors by name."""
         return read_tensors(self._unchanged(self.posterior_file), framework="torch")[0]
 
     def write_posterior(self, posterior: Mapping[str, torch.Tensor], uncertainty: str) -> None:
@@ -257,7 +257,7 @@ class RunFolder(RunFiles):
         write_tensors(self.posterior_file, posterior, {"uncertainty": uncertainty})
 
     def embeddings(self, split: Split) -> Embeddings:
-        """The embeddings of a split, checked.
+        """Return the embeddings of a split, checked.
 
         Raises:
             FileError: the file is missing or damaged, or lacks what every embeddings file has.
@@ -272,7 +272,7 @@ class RunFolder(RunFiles):
         return Embeddings(tensors, metadata)
 
     def tensors(self, split: Split, *names: str) -> dict[str, np.ndarray]:
-        """Those of the tensors `names` that the embeddings of `split` hold; samples and the rest stay on disk."""
+        """Read the tensors `names`, as far as the embeddings of `split` hold them; the rest stays on disk."""
         with self._open_embeddings(split) as file:
             held = file.keys() if file else ()
             return {name: file.get_tensor(name) for name in names if name in held}
@@ -283,7 +283,7 @@ class RunFolder(RunFiles):
             return file is not None and set(names) <= set(file.keys())
 
     def metadata(self, split: Split) -> dict[str, str]:
-        """Metadata of the embeddings of `split`; empty where there is no such file."""
+        """Return metadata of the embeddings of `split`; empty where there is no such file."""
         with self._open_embeddings(split) as file:
             return tensor_metadata(file) if file else {}
 
@@ -297,7 +297,7 @@ class RunFolder(RunFiles):
 
     @contextlib.contextmanager
     def _open_embeddings(self, split: Split) -> Iterator[Any]:
-        """The open embeddings file, None if it does not exist."""
+        """Open the embeddings file; yield None if there is none."""
         path = self.embeddings_file(split)
         if not present(path):
             yield None
@@ -332,7 +332,7 @@ class RunFolder(RunFiles):
         return _whole(read_yaml(self._unchanged(self.record_file)), self.record_file, "run", "settings")
 
     def matches(self) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, str]]:
-        """The match record, where the queries were asked (`test`, `val`, `ood/<set>`) -> name -> (Q,), and metadata.
+        """Read the match record: where queries were asked (`test`, `val`, `ood/<set>`) -> name -> (Q,), and metadata.
 
         Raises:
             FileError: the file is missing or damaged.
@@ -374,7 +374,7 @@ class RunFolder(RunFiles):
         return times
 
     def find(self, *names: str, default: Any = None) -> Any:
-        """First entry of the record found under one of the dotted `names`."""
+        """Return the first entry of the record found under one of the dotted `names`."""
         for name in names:
             value: Any = self.record
             for part in name.split("."):
@@ -390,14 +390,14 @@ class RunFolder(RunFiles):
 
 
 def finished_runs(runs: Iterable[str | Path | RunFolder]) -> list[RunFolder]:
-    """Those of the given runs that have metrics.json, in the order of their names; a repeated one counts once."""
+    """Return the runs that have metrics.json, in the order of their names; a repeated one counts once."""
     opened = (run if isinstance(run, RunFolder) else RunFolder(run) for run in runs)
     finished = {run.key: run for run in opened if run.finished}
     return sorted(finished.values(), key=lambda run: run.key)
 
 
 def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as dotted keys: `{"loss": {"scale": 32}}` -> `{"loss.scale": 32}`."""
+    """Return nested settings as dotted keys: `{"loss": {"scale": 32}}` -> `{"loss.scale": 32}`."""
     flat: dict[str, Any] = {}
     for key, item in value.items():
         name = f"{prefix}.{key}" if prefix else str(key)
@@ -409,7 +409,7 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _whole(values: Any, path: Path, *names: str) -> dict[str, Any]:
-    """`values` of a file, which must hold entries `names`: YAML and CSV that were cut short are often still valid."""
+    """Check that `values` of a file hold entries `names`: YAML and CSV that were cut short are often still valid."""
     if not isinstance(values, dict):
         raise FileError(f"{path} is damaged (expected names with values, found {type(values).__name__}); {RERUN}.")
     missing = [name for name in names if name not in values]
@@ -431,7 +431,7 @@ def _check_embeddings(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
 
 
 def _csv(rows: Sequence[Mapping[str, Any]], head: Sequence[str]) -> str:
-    """Rows as CSV; columns in the order they first appear, empty where a row lacks one; `head` without rows."""
+    """Return rows as CSV; columns in the order they first appear, empty where a row lacks one; `head` without rows."""
     columns = list(dict.fromkeys(key for row in rows for key in row)) or list(head)
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")

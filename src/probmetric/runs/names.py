@@ -28,12 +28,12 @@ _LABEL_NOISE = re.compile(r"(?P<kind>noise|uniform|nearest)(?P<rate>[0-9]*\.?[0-
 
 
 def data_name(dataset: str, noise: float) -> str:
-    """Folder name of a prepared dataset or of its noisy variant, `glyphs+noise0.2`."""
+    """Return the folder name of a prepared dataset or of its noisy variant, `glyphs+noise0.2`."""
     return f"{dataset}+noise{noise:g}" if noise else dataset
 
 
 def split_data_name(name: str) -> tuple[str, str]:
-    """Dataset and label noise of a prepared folder's name: `cub-vmf+nearest0.2` -> (`cub-vmf`, `nearest0.2`)."""
+    """Return dataset and label noise of a prepared folder's name: `cub-vmf+nearest0.2` -> (`cub-vmf`, `nearest0.2`)."""
     dataset, _, noise = name.partition("+")
     return dataset, noise
 
@@ -122,15 +122,15 @@ class RunKey:
 
 
 def override_items(overrides: str) -> list[str]:
-    """`["loss.scale=64", "training.epochs=90"]` for what stands after the method in the name of a run."""
+    """Return `["loss.scale=64", "training.epochs=90"]` for what stands after the method in the name of a run."""
     return [item for item in overrides.split("+") if item]
 
 
 def legal_name(text: str) -> str:
-    """`text` with the characters MLflow refuses replaced: `glyphs+noise0.2` -> `glyphs-noise0.2`, `=` -> `:`."""
+    """Return `text` with the characters MLflow refuses replaced: `glyphs+noise0.2` -> `glyphs-noise0.2`, `=` -> `:`."""
     return re.sub(r"[^\w\-. :/]", "-", text.replace("=", ":").replace(",", " "), flags=re.ASCII)
 
 
 def table_of(name: str) -> str:
-    """The file an experiment's name begins with: `pfml/table1` of `pfml/table1+refit` and of `pfml/table1@glyphs`."""
+    """Return the file that an experiment's name begins with: `pfml/table1` of `pfml/table1+refit`."""
     return re.split("[@+]", name, maxsplit=1)[0]

@@ -12,14 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probmetric.data.places import RADIUS, Subtask, positives, subtask
-from probmetric.metrics.image_errors import image_curves, known_errors
+from probmetric.data.manifest import values_of
+from probmetric.data.places import COLUMNS, RADIUS, SEQUENCE, Subtask, positives, subtask
 from probmetric.metrics.selective import selective_metrics, sparsification
+from probmetric.metrics.units import Images, retrieval_units
 from probmetric.retrieval import retrieval_per_query, search, summarize
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Doubles = NDArray[np.float64]
 SUBTASKS: tuple[Subtask, ...] = ("day_to_night", "night_to_day")
@@ -32,20 +37,33 @@ class Places:
     Attributes:
         columns: manifest columns city, easting, northing, role and night, (N,) each, of all N rows.
         radius: metres within which a database image answers a query.
+        walks: the walk (N,) each image was taken on, numbered; images of no known walk have numbers of their own.
     """
 
     columns: dict[str, NDArray]
     radius: float = RADIUS
+    walks: NDArray[np.int64] | None = None
+
+    @classmethod
+    def of_manifest(cls, table: pa.Table) -> Places:
+        """Read them from a manifest's table; walks are numbered by the names of their sequences."""
+        columns = {name: values_of(table, name) for name in COLUMNS}
+        if SEQUENCE not in table.column_names:
+            return cls(columns)
+        names = values_of(table, SEQUENCE)
+        walks = np.unique(names, return_inverse=True)[1].astype(np.int64)
+        return cls(columns, walks=np.where(names == "", -1 - np.arange(len(names)), walks))
 
     def of(self, index: NDArray[np.int64]) -> Places:
-        """The same of the manifest rows `index` (n,)."""
-        return Places({name: values[index] for name, values in self.columns.items()}, self.radius)
+        """Return the places of the manifest rows `index` (n,)."""
+        walks = None if self.walks is None else self.walks[index]
+        return Places({name: values[index] for name, values in self.columns.items()}, self.radius, walks)
 
 
 def place_retrieval(
     mean: NDArray[np.floating], places: Places, *, ks: Sequence[int], task: Subtask = "all"
 ) -> tuple[dict[str, Doubles], NDArray[np.int64], NDArray[np.int64]]:
-    """Retrieval metrics of every query.
+    """Return retrieval metrics of every query.
 
     Args:
         mean: unit embeddings (n, M) of queries and database.
@@ -70,7 +88,7 @@ def place_retrieval(
 def place_metrics(
     mean: NDArray[np.floating], uncertainty: NDArray[np.floating], places: Places, *, ks: Sequence[int]
 ) -> tuple[dict[str, float], dict[str, dict[str, list[float]]]]:
-    """Metrics and curves of a split: see the module docstring for arguments' meaning and names."""
+    """Return metrics and curves of a split; arguments and names are explained at the top of this module."""
     values, queries, database = place_retrieval(mean, places, ks=tuple(dict.fromkeys((1, *ks))))
     metrics: dict[str, float] = {}
     curves: dict[str, dict[str, list[float]]] = {}
@@ -87,9 +105,8 @@ def place_metrics(
         selective["ausc_as_published"] = sparsification(both, correct, scaling="as_published")[1]
         metrics |= {f"sparsification/{name}": value for name, value in selective.items()}
         curves["sparsification"] = {"removed": curve.removed.tolist(), "accuracy": curve.accuracy.tolist()}
-        kept, errors = image_curves(values, answerable, doubt[queries])
-        curves |= kept
-        curves["image_errors"] = known_errors(errors)
+        unit, walks = ("image", np.arange(len(mean))) if places.walks is None else ("walk", places.walks)
+        curves |= retrieval_units(values, answerable, Images.of(doubt[queries], walks[queries]), unit).curves()
     for task in SUBTASKS:
         other, _, _ = place_retrieval(mean, places, ks=ks, task=task)
         if other and np.any(other["positives"] > 0):

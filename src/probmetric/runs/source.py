@@ -87,7 +87,7 @@ def is_own(module: str) -> bool:
 
 @functools.cache
 def source_file(module: str) -> Path | None:
-    """The module's file; None for modules that are not there or not written in Python. Imports nothing."""
+    """Return the module's file; None for modules that are not there or not written in Python. Imports nothing."""
     top, *inner = module.split(".")
     folder = _top_folder(top)
     if folder is None:
@@ -99,7 +99,7 @@ def source_file(module: str) -> Path | None:
 
 @functools.cache
 def _top_folder(package: str) -> Path | None:
-    """Folder of a top-level package, or where its file would lie as a folder."""
+    """Return the folder of a top-level package, or where its file would lie as a folder."""
     try:
         spec = importlib.util.find_spec(package) if package else None
     except ValueError:  # a module made by hand, such as __main__
@@ -248,7 +248,7 @@ def _named_files(path: Path) -> list[Path]:
 
 @functools.cache
 def _facts(path: Path) -> _Facts:
-    """Facts of a file, from `state/source.json` where the file is still the same."""
+    """Return the facts of a file, from `state/source.json` where the file is still the same."""
     stamp = _stamp(path)
     kept = _remembered().get(str(path))
     if kept and kept["stamp"] == stamp:
@@ -273,7 +273,7 @@ def _remembered_digest(path: Path) -> str:
 
 
 def _stamp(path: Path) -> list[int]:
-    """What changes with every write: the time of the last change of the inode cannot be set back, as others can."""
+    """Return what changes with every write: the time of an inode's last change cannot be set back, as others can."""
     stat = path.stat()
     return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
 
@@ -331,7 +331,7 @@ def _calls_reader(node: ast.AST) -> bool:
 
 
 def _plain(node: Any, imports: list[_Import], *, top: bool = False) -> Any:
-    """A syntax tree as nested tuples, and its imports; empty fields, which differ between Pythons, are left out."""
+    """Return a syntax tree as nested tuples, and note its imports; empty fields, which differ between Pythons, go."""
     if isinstance(node, list):
         items = (_plain(item, imports, top=top) for each in node for item in _counted(each))
         return [item for item in items if item is not None]
@@ -367,7 +367,7 @@ def _noted(node: ast.Import | ast.ImportFrom, imports: list[_Import], top: bool)
 
 
 def _absolute(written: str, package: str) -> str:
-    """The module `written` in a file of `package`, its leading dots resolved."""
+    """Return the module `written` in a file of `package`, its leading dots resolved."""
     name = written.lstrip(".")
     level = len(written) - len(name)
     if not level:
@@ -377,7 +377,7 @@ def _absolute(written: str, package: str) -> str:
 
 
 def _definer(origin: str, name: str) -> tuple[str, str] | None:
-    """Module that defines `name` as imported from `origin`, and its name there: a submodule, or where a package has it.
+    """Find the module that defines `name` as imported from `origin`, and its name there; it may be a submodule.
 
     None where our own package defines it: such packages define nothing but how their components are found.
     """

@@ -147,7 +147,7 @@ def evaluate(plan: RunPlan) -> None:
     run, settings, folder = plan.run, plan.run.settings, RunFolder.named(plan.run.name)
     with _recorded(plan, "evaluate"):
         facts = ImageFacts.of(settings.data_folder)
-        answers = run_answers(folder, settings.evaluation.ks) if facts.places is None else {}
+        answers = run_answers(folder, settings.evaluation.ks, facts) if facts.places is None else {}
         metrics, curves = evaluate_run(folder.path, settings.evaluation, facts, answers=answers)
         if settings.evaluation.proxies or settings.evaluation.training_images:
             from probmetric.runs.embed import embed_training_images
@@ -189,14 +189,14 @@ def certify(run: str, *, risk: float, confidence: float, score: str = "", unit: 
     folder = RunFolder.named(run)
     matches, metadata = folder.matches()
     record = {name: values[matches["test"]["asked"]] for name, values in matches["test"].items()}
-    folder.embeddings("test")  # damaged ones have the digest of whole ones
+    labels = folder.embeddings("test")["label"]
     gallery = content_digest(folder.embeddings_file("test"))
     by: str | PRight = score or "disagreement"
     if score in ("", "p_right") and "p_right" in metadata:
         by = PRight.of(json.loads(metadata["p_right"]))
     made = certify_record(
         record,
-        matches["test"]["label"],
+        labels,
         risk=risk,
         confidence=confidence,
         score=by,

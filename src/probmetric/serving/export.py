@@ -65,7 +65,7 @@ class Graph(nn.Module):
         self._draws.repeated = True
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Mean direction (B, M), uncertainty (B,) and, where there is one, concentration (B,) of inputs (B, ...)."""
+        """Return mean direction (B, M), uncertainty (B,) and any concentration (B,) of inputs (B, ...)."""
         predictor = Predictor(self._uncertainty, self.encoder, self.loss, self._posterior, self._seed)
         with self._draws:
             batch = predictor(images)
@@ -75,7 +75,7 @@ class Graph(nn.Module):
 
 
 def _in_a_graph(uncertainty: Uncertainty) -> Uncertainty:
-    """What gives the same mean, uncertainty and concentration without loops that depend on data."""
+    """Return an uncertainty that gives the same numbers without loops that depend on data."""
     from probmetric.uncertainty._gaussian import GaussianHead
     from probmetric.uncertainty.vmf import VMF
 

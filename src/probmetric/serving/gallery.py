@@ -12,7 +12,9 @@ changes it holds its lock: `save` while it writes, `changing` from the reading t
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +22,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from probmetric.data.loose import loose_images
+from probmetric.data.loose import LooseImages, loose_images
 from probmetric.errors import ServingError
 from probmetric.io import alone, present
 from probmetric.io.folders import claim_folder
@@ -35,9 +37,10 @@ from probmetric.serving.search import Answer, Queries, Rules, answers
 from probmetric.trust.answers import Answers
 from probmetric.trust.certificates import Certificate, CertificateError
 from probmetric.trust.copies import distinct
-from probmetric.trust.deployed import calibration_answers, certify_record, records_digest
+from probmetric.trust.deployed import SAME, calibration_answers, certify_record, records_digest
 from probmetric.trust.p_right import PRight, fit_p_right
 
+NUMBERED = re.compile(r"image \d+")  # what has no name is called so
 OnError = Literal["raise", "skip"]
 FITTED = 0.2  # share of the gallery's own answers that P(right) is fitted to; the others are certified
 
@@ -53,11 +56,11 @@ class Embedder(Protocol):
         ...
 
     def embedded(self, images: Sequence[Any], *, on_error: OnError = "raise") -> Any:
-        """Embeddings, as of `Model.embedded`."""
+        """Return embeddings, as `Model.embedded` does."""
         ...
 
     def looks(self, images: Sequence[Any]) -> np.ndarray:
-        """Pixel statistics, as of `Model.looks`."""
+        """Return pixel statistics, as from `Model.looks`."""
         ...
 
 
@@ -71,7 +74,7 @@ class Gallery:
     """
 
     def __init__(self, content: Content | None = None) -> None:
-        """A gallery of `content`, by default empty."""
+        """Make a gallery of `content`, by default empty."""
         self.folder: Path | None = None
         self.certificates: list[Certificate] = []
         self.problems: list[tuple[str, str]] = []
@@ -210,7 +213,7 @@ class Gallery:
         """The answers to the gallery's own images, each asked among the others; computed once.
 
         Raises:
-            CertificateError: images without a class, one class, or answers that are all right or all wrong.
+            CertificateError: images without a class, one class, or no image that can calibrate.
         """
         if self._left_out is None:
             self._left_out = calibration_answers(self.record, self.labels)
@@ -235,12 +238,14 @@ class Gallery:
         class_names: Sequence[str] | None = None,
         on_error: OnError = "raise",
     ) -> int:
-        """Embed images and add them; those whose name is there already are replaced.
+        """Embed images and add them; a file that is there already, under whichever spelling, is replaced.
+
+        Two files that are called alike stay both; names that the caller gives (`paths`) replace what has them.
 
         Args:
             model: the gallery's model.
-            images: a folder (with one folder per class, or without), a prepared dataset's folder, or what
-                `Model.embed` takes; of a `torch.utils.data.Dataset` the images, and its labels as class names.
+            images: a folder (with one folder per class, or without), a prepared dataset's folder, `LooseImages`, or
+                what `Model.embed` takes; of a `torch.utils.data.Dataset` the images, and its labels as class names.
             paths: names of the images, by default their paths.
             class_names: their classes, by default the names of their folders.
             on_error: "skip" leaves out images that cannot be read and lists them in `problems`.
@@ -254,18 +259,22 @@ class Gallery:
         """
         if len(self) or self.model:
             self.check_model(model)
-        items = loose_images(images, paths, class_names)
+        items = images if isinstance(images, LooseImages) else loose_images(images, paths, class_names)
         embedded = model.embedded(items.images, on_error=on_error)
         self.problems = embedded.problems
+        places = [_place(image) for image in items.images] if isinstance(items.images, list) else [""] * len(items)
         kept = embedded.kept.tolist()
         self._set(replace(self._content, model=model.digest))
-        self.take(
+        content = Content(
+            model.digest,
             embedded.batch.mean.numpy(),
             embedded.batch.uncertainty.numpy(),
+            embedded.looks,
             [items.paths[number] for number in kept],
             [items.class_names[number] for number in kept],
-            embedded.looks,
+            [places[number] for number in kept],
         )
+        self._join(content if paths is not None else self._named_apart(content))
         return len(kept)
 
     def take(
@@ -289,22 +298,63 @@ class Gallery:
             ServingError: numbers of images or dimensions that differ, or a name twice.
         """
         counts = {"embeddings": len(mean), "paths": len(paths), "classes": len(class_names)}
-        if len(set(counts.values())) > 1 or len(set(paths)) < len(paths):
-            raise ServingError(f"{counts}, {len(set(paths))} different paths; give one of each for every image.")
-        if len(self) and mean.shape[1] != self.dim:
-            raise ServingError(f"embeddings of {mean.shape[1]} dimensions; the gallery has {self.dim}.")
-        places = set(map(_place, paths))
-        self.remove(path for path in self.paths if _place(path) in places)
+        if len(set(counts.values())) > 1:
+            raise ServingError(f"{counts}; give one of each for every image.")
         seen = np.empty((len(mean), 0), dtype=np.float32) if looks is None else looks
+        self._join(Content(self.model, mean, uncertainty, seen, list(paths), list(class_names), [""] * len(mean)))
+
+    def _named_apart(self, new: Content) -> Content:
+        """Return new images, without their names by the caller, none of which replaces another image by its name.
+
+        A file that is there already keeps its name. A name that another image has, which lies elsewhere and has
+        another embedding, is exchanged: a file is then called by its place, what has no file by the next number.
+        """
+        old, paths = self._content, list(new.paths)
+        names = {path: row for row, path in enumerate(old.paths)}
+        files = {file: row for row, file in enumerate(old.files) if file}
+        taken, number = {*old.paths, *new.paths}, len(old.paths)
+        for row, (path, place) in enumerate(zip(new.paths, new.files, strict=True)):
+            before = names.get(path)
+            if place and _digest(place) in files:
+                paths[row] = old.paths[files[_digest(place)]]
+            elif before is None or np.abs(old.mean[before] - new.mean[row]).max() <= SAME:
+                continue
+            elif place:
+                paths[row] = place
+            elif NUMBERED.fullmatch(path):
+                while (name := f"image {number}") in taken:
+                    number += 1
+                paths[row] = name
+                taken.add(name)
+        return replace(new, paths=paths)
+
+    def _join(self, new: Content) -> None:
+        """Add images; those whose name or file is there already are replaced, of those twice in `new` the last stays.
+
+        Raises:
+            ServingError: another number of dimensions, or a name twice.
+        """
+        if len(self) and new.mean.shape[1] != self.dim:
+            raise ServingError(f"embeddings of {new.mean.shape[1]} dimensions; the gallery has {self.dim}.")
+        new = replace(new, files=[place and _digest(place) for place in new.files])
+        last = {file: row for row, file in enumerate(new.files) if file}
+        new = new.where(np.array([last.get(file, row) == row for row, file in enumerate(new.files)], dtype=bool))
+        names, files = set(map(os.path.normpath, new.paths)), set(new.files) - {""}
+        if len(names) < len(new.paths):
+            raise ServingError(f"{len(new.paths)} images have {len(names)} different names; give each its own.")
         old = self._content
-        rows = old.mean if len(self) else np.empty((0, mean.shape[1]), dtype=np.float32)
+        there = zip(old.paths, old.files, strict=True)
+        kept = [os.path.normpath(path) not in names and file not in files for path, file in there]
+        old = old.where(np.array(kept, dtype=bool)) if not all(kept) else old
+        rows = old.mean if len(old.paths) else np.empty((0, new.mean.shape[1]), dtype=np.float32)
         content = Content(
             old.model,
-            np.concatenate([rows, mean.astype(np.float32, copy=False)]),
-            np.concatenate([old.uncertainty, uncertainty.astype(np.float32, copy=False)]),
-            _stacked_looks(old.looks, seen),
-            [*old.paths, *paths],
-            [*old.class_names, *class_names],
+            np.concatenate([rows, new.mean.astype(np.float32, copy=False)]),
+            np.concatenate([old.uncertainty, new.uncertainty.astype(np.float32, copy=False)]),
+            _stacked_looks(old.looks, new.looks),
+            [*old.paths, *new.paths],
+            [*old.class_names, *new.class_names],
+            [*old.files, *new.files],
         )
         self._set(content)
 
@@ -326,16 +376,15 @@ class Gallery:
         Raises:
             ServingError: a name that is not there.
         """
-        gone = {names} if isinstance(names, str) else set(names)
-        absent = sorted(gone - set(self.paths))
+        asked = {names} if isinstance(names, str) else set(names)
+        files = {file: path for file, path in zip(self._content.files, self.paths, strict=True) if file}
+        there = set(self.paths)
+        gone = {name if name in there else files.get(_digest(_place(name)), name) for name in asked}
+        absent = sorted(gone - there)
         if absent:
             raise ServingError(f"{len(absent)} image(s) are not in the gallery, e.g. {', '.join(absent[:3])}.")
         if gone:
-            keep = np.array([path not in gone for path in self.paths], dtype=bool)
-            arrays = {name: array[keep] for name, array in self._content.tensors.items()}
-            paths = [path for path, stays in zip(self.paths, keep, strict=True) if stays]
-            class_names = [name for name, stays in zip(self.class_names, keep, strict=True) if stays]
-            self._set(Content(self.model, **arrays, paths=paths, class_names=class_names))
+            self._set(self._content.where(np.array([path not in gone for path in self.paths], dtype=bool)))
         return len(gone)
 
     # ---- what it answers -----------------------------------------------------------------------------------------
@@ -391,7 +440,7 @@ class Gallery:
         return answers(self, Queries(called, record, looks), k, Rules(risk, **rules))
 
     def unlike(self, looks: np.ndarray) -> list[str]:
-        """Why each image with these `looks` (Q, L) is a stranger to the gallery, "" where it is not; [] if unknown."""
+        """Say why each image with these `looks` (Q, L) is a stranger to the gallery, "" if it is not; [] if unknown."""
         seen = self._content.looks
         if self._world is None:
             self._world = (World.of(some(seen[np.isfinite(seen).all(axis=1)])),)
@@ -478,7 +527,7 @@ class Gallery:
     def _calibration(
         self, model: Embedder | None, images: Any, class_names: Sequence[str] | None
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Embeddings and classes (Q,) of calibration images, numbered as the gallery's; -1 for a class of none."""
+        """Embed calibration images and number their classes (Q,) as the gallery's; -1 for a class of none."""
         numbers = dict(zip(self.class_names, self.labels, strict=True))
         if model is None and self.model:
             raise ServingError("name the gallery's model to certify with images: certify(model, images, risk=...).")
@@ -556,9 +605,14 @@ def _as_many(groups: Sequence[Any], count: int) -> np.ndarray:
     return np.asarray(groups)
 
 
-def _place(path: str) -> str:
-    """Return where an image lies, whichever way its path is spelled."""
-    return os.path.abspath(path)  # noqa: PTH100 - resolve() asks the disk for every image
+def _place(image: Any) -> str:
+    """Return where an image's file lies, whichever way its path is spelled; "" for what is no path."""
+    return os.path.realpath(image) if isinstance(image, str | os.PathLike) else ""
+
+
+def _digest(place: str) -> str:
+    """Return what is stored of a place: a gallery that is handed on names no folder of its owner."""
+    return hashlib.sha256(os.fsencode(place)).hexdigest()
 
 
 def _with_p_right(answers: Answers) -> tuple[Answers, PRight | None]:

@@ -3,7 +3,7 @@
     gallery.json              model digest, dimension, names of the two files below, SHA-256 of the content
                               (`digest_of_content`), what the images say of their own answers
     vectors-<n>.safetensors   mean (N, M), uncertainty (N,), looks (N, L): memory-mapped
-    images-<n>.parquet        path and class of every image
+    images-<n>.parquet        path, class and file of every image
 
 A writer writes both files whole under the next number n, then gallery.json, and then removes the files of before: a
 reader sees the old gallery or the new one, and reads gallery.json again where a file that it names is gone.
@@ -39,6 +39,7 @@ GALLERY, INDEX = "gallery", "gallery.json"
 AGAIN = "make the gallery again (`probmetric index`)"
 LARGEST_INDEX, LARGEST_DIM = 16 * 2**20, 2**20
 BLOCK_ROWS = 16_384
+_COLUMNS = {"path": "paths", "class_name": "class_names", "file": "files"}
 _VECTORS = re.compile(r"vectors-(\d{1,12})\.safetensors")
 _IMAGES = re.compile(r"images-(\d{1,12})\.parquet")
 
@@ -54,6 +55,7 @@ class Content:
         looks: pixel statistics of every image (N, L), see `looks`; NaN where nobody saw its pixels.
         paths: name of every image (N).
         class_names: class of every image (N), "" where none is known.
+        files: digest of the place of every image's file (N), however its path is spelled; "" for what is no file.
     """
 
     model: str
@@ -62,12 +64,19 @@ class Content:
     looks: np.ndarray
     paths: list[str]
     class_names: list[str]
+    files: list[str]
 
     @classmethod
     def empty(cls, model: str = "") -> Content:
-        """No images."""
+        """Return a content without images."""
         none = np.empty((0, 0), dtype=np.float32)
-        return cls(model, none, none[:, :0].reshape(0), none, [], [])
+        return cls(model, none, none[:, :0].reshape(0), none, [], [], [])
+
+    def where(self, kept: np.ndarray) -> Content:
+        """Return the images that are `kept` (N,)."""
+        rows = np.flatnonzero(kept).tolist()
+        names = ([values[row] for row in rows] for values in (self.paths, self.class_names, self.files))
+        return Content(self.model, self.mean[kept], self.uncertainty[kept], self.looks[kept], *names)
 
     @property
     def tensors(self) -> dict[str, np.ndarray]:
@@ -77,7 +86,7 @@ class Content:
 
 
 def digest_of_content(content: Content) -> str:
-    """SHA-256 of model, names, classes and arrays: what a certificate for a gallery is about."""
+    """Return the SHA-256 of model, names, classes and arrays: what a certificate for a gallery is about."""
     names = digest_of([content.model, content.mean.shape, content.looks.shape, content.paths, content.class_names])
     digest = hashlib.sha256(names.encode())
     for array in content.tensors.values():
@@ -122,7 +131,7 @@ def write(folder: Path, content: Content, digest: str, trust: dict[str, Any] | N
         write_tensors(folder / index["vectors"], content.tensors)
         _write_names(folder / index["images"], content)
     files = {name: index[name] for name in ("vectors", "images")}
-    index = {"format": 2, "model": content.model, "dim": content.mean.shape[1], **files}
+    index = {"format": 3, "model": content.model, "dim": content.mean.shape[1], **files}
     index |= {"content": digest, "trust": trust}
     write_json(folder / INDEX, signed(index))
     for path in folder.iterdir():
@@ -138,7 +147,7 @@ def content_on_disk(folder: Path) -> str:
 
 
 def _index_of(folder: Path, digest: str) -> dict[str, Any] | None:
-    """Values of gallery.json where the files beside it hold this content already."""
+    """Return the values of gallery.json where the files beside it hold this content already."""
     try:
         index = _read_index(folder)
     except FileError:
@@ -148,13 +157,13 @@ def _index_of(folder: Path, digest: str) -> dict[str, Any] | None:
 
 
 def _number(name: str) -> int:
-    """The number in the name of a file of vectors or images; 0 of another file."""
+    """Return the number in the name of a file of vectors or images; 0 of another file."""
     match = _VECTORS.fullmatch(name) or _IMAGES.fullmatch(name)
     return int(match[1]) if match else 0
 
 
 def _read_index(folder: Path) -> dict[str, Any]:
-    """The checked values of gallery.json: a file name that leads elsewhere is refused."""
+    """Return the checked values of gallery.json: a file name that leads elsewhere is refused."""
     path = folder / INDEX
     if not present(path):
         raise FileError(f"{folder} is no gallery (it has no {INDEX}); make one with `probmetric index`.")
@@ -164,7 +173,7 @@ def _read_index(folder: Path) -> dict[str, Any]:
     sound = (
         isinstance(values, dict)
         and set(values) == {"format", "model", "dim", "vectors", "images", "content", "trust"}
-        and values["format"] == 2
+        and values["format"] == 3
         and isinstance(values["model"], str)
         and isinstance(values["dim"], int)
         and 0 <= values["dim"] <= LARGEST_DIM
@@ -180,10 +189,10 @@ def _read_index(folder: Path) -> dict[str, Any]:
 
 def _read_content(folder: Path, index: dict[str, Any]) -> Content:
     """Read and check the content that `index` names."""
-    paths, class_names = _read_names(folder / index["images"])
-    tensors = _open_tensors(folder / index["vectors"], len(paths), index["dim"])
-    content = Content(index["model"], **tensors, paths=paths, class_names=class_names)
-    if len(set(paths)) < len(paths):
+    names = _read_names(folder / index["images"])
+    tensors = _open_tensors(folder / index["vectors"], len(names["paths"]), index["dim"])
+    content = Content(index["model"], **tensors, **names)
+    if len(set(content.paths)) < len(content.paths):
         raise FileError(f"{folder} names an image twice; {AGAIN}.")
     _check_rows(folder / index["vectors"], content)
     if digest_of_content(content) != index["content"]:
@@ -192,7 +201,7 @@ def _read_content(folder: Path, index: dict[str, Any]) -> Content:
 
 
 def _open_tensors(path: Path, rows: int, dim: int) -> dict[str, np.ndarray]:
-    """Tensors of the file of vectors; `mean` is a map of the file."""
+    """Return the tensors of the file of vectors; `mean` is a map of the file."""
     from safetensors import SafetensorError, safe_open
 
     check_readable(path)
@@ -213,7 +222,7 @@ def _open_tensors(path: Path, rows: int, dim: int) -> dict[str, np.ndarray]:
 
 
 def _mapped(path: Path, rows: int, dim: int) -> np.ndarray:
-    """The tensor `mean` (rows, dim) as a map of the file."""
+    """Map the tensor `mean` (rows, dim) into memory from the file."""
     if not rows * dim:
         return np.empty((rows, dim), dtype=np.float32)
     try:
@@ -242,13 +251,13 @@ def _write_names(path: Path, content: Content) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns = {"path": pa.array(content.paths, pa.string()), "class_name": pa.array(content.class_names, pa.string())}
+    columns = {column: pa.array(getattr(content, name), pa.string()) for column, name in _COLUMNS.items()}
     with atomic_path(path) as temporary:
         pq.write_table(pa.table(columns), temporary, write_page_checksum=True)
 
 
-def _read_names(path: Path) -> tuple[list[str], list[str]]:
-    """Paths and classes of the images."""
+def _read_names(path: Path) -> dict[str, list[str]]:
+    """Return paths, classes and files of the images, as `Content` calls them."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -256,10 +265,10 @@ def _read_names(path: Path) -> tuple[list[str], list[str]]:
     try:
         # read_table would import pandas, which takes a second
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            table = file.read(["path", "class_name"])
-        paths, class_names = (table.column(name).to_pylist() for name in ("path", "class_name"))
+            table = file.read(list(_COLUMNS))
+        names = {name: table.column(column).to_pylist() for column, name in _COLUMNS.items()}
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:
         raise FileError(f"{path} is damaged or missing ({' '.join(str(error).split())}); {AGAIN}.") from error
     if set(table.schema.types) != {pa.string()} or any(column.null_count for column in table.columns):
         raise FileError(f"{path} holds {table.schema.types}; expected names. {AGAIN}.")
-    return paths, class_names
+    return names

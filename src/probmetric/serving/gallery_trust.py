@@ -37,7 +37,7 @@ class Trust:
     apart: np.ndarray
 
     def lonelier(self, cosine: np.ndarray) -> np.ndarray:
-        """Share (Q,) of the gallery's images as far from their nearest as a query is, by its `cosine` (Q,)."""
+        """Return share (Q,) of the gallery's images as far from their nearest as a query is, by its `cosine` (Q,)."""
         below = np.searchsorted(self.apart, 1.0 - cosine, side="left")
         return np.asarray(1.0 - below / max(len(self.apart), 1))
 
@@ -87,7 +87,7 @@ def learn(left_out: Callable[[], Answers], mean: np.ndarray) -> Trust:
 
 
 def _distances_apart(mean: np.ndarray) -> np.ndarray:
-    """1 - cosine to the nearest other row, sorted, for a sample of the unit rows (N, M)."""
+    """Return 1 - cosine to the nearest other row, sorted, for a sample of the unit rows (N, M)."""
     if len(mean) < 2:
         return np.empty(0)
     rows = np.sort(np.random.default_rng(0).permutation(len(mean))[:SAMPLE])

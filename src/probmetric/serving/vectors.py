@@ -120,7 +120,7 @@ def read_vectors(file: Path, *, label: str = "", group: str = "") -> Vectors:
 
 
 def example_vectors() -> tuple[np.ndarray, np.ndarray]:
-    """Return the vectors that come with the package, to try things on: ImageNet features of 2,000 rendered letters.
+    """Return the vectors that come with the package, to try things on: embeddings of 2,000 rendered letters.
 
     Returns:
         float32 (2000, 64), and names of their 50 classes (2000,).

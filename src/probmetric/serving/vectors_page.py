@@ -202,6 +202,8 @@ def _stated(answers: Answers) -> np.ndarray | None:
 
 def _scores(contents: Contents) -> str:
     answers = contents.answers
+    if not answers.mixed:
+        return ""
     values = {name: auroc(doubt[answers.right], doubt[~answers.right]) for name, doubt in answers.free.items()}
     rows = sorted(values.items(), key=lambda item: -item[1])
     return f"<h2>Scores that cost nothing</h2>{_table(['doubt', 'tells wrong answers (AUROC)'], rows)}"

@@ -48,7 +48,7 @@ def skip_if(condition: bool, reason: str) -> None:
 
 @contextlib.contextmanager
 def raises(kind: type[Exception], pattern: str) -> Iterator[None]:
-    """Fail unless the block raises `kind` with a message in which `pattern` is found."""
+    """Check that the block raises `kind` with a message in which `pattern` is found."""
     try:
         yield
     except kind as error:

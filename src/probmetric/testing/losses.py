@@ -15,7 +15,7 @@ C, M, B = 5, 6, 9
 
 
 def batch(double: bool = True) -> tuple[Tensor, Tensor]:
-    """Embeddings (B, M) and labels: class 2 has three samples, class 4 none, class 3 one, uneven on purpose."""
+    """Return embeddings (B, M) and labels: class 2 has three samples, class 4 none, class 3 one, uneven on purpose."""
     generator = torch.Generator().manual_seed(3)
     z = torch.randn(B, M, generator=generator, dtype=torch.float64)
     labels = torch.tensor([0, 2, 1, 2, 0, 3, 2, 1, 1])
@@ -23,20 +23,20 @@ def batch(double: bool = True) -> tuple[Tensor, Tensor]:
 
 
 def run(loss: Loss, z: Tensor, y: Tensor, seed: int = 7) -> Tensor:
-    """Value of `loss` for embeddings `z` (B, M) and labels `y` (B,)."""
+    """Return the value of `loss` for embeddings `z` (B, M) and labels `y` (B,)."""
     value: Tensor = loss(z, y, generator=torch.Generator().manual_seed(seed))
     return value
 
 
 def gradients(value: Tensor, z: Tensor, loss: Loss) -> dict[str, Tensor]:
-    """Gradient with respect to the embeddings and every trainable parameter, zero where unused."""
+    """Return the gradient with respect to the embeddings and every trainable parameter, zero where unused."""
     named = {"embeddings": z} | {n: p for n, p in loss.named_parameters() if p.requires_grad}
     slopes = torch.autograd.grad(value, list(named.values()), allow_unused=True)
     return {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(named.items(), slopes, strict=True)}
 
 
 def assert_finite(loss: Loss, z: Tensor, y: Tensor) -> None:
-    """Fail unless value and gradients are finite."""
+    """Check that value and gradients are finite."""
     value = run(loss, z, y)
     assert value.ndim == 0
     assert torch.isfinite(value)
@@ -71,12 +71,12 @@ class LossContract(Contract):
     options: ClassVar[dict[str, Any]] = {}
 
     def make(self, *, num_classes: int = C, double: bool = True) -> Loss:
-        """The loss for embeddings of M dimensions."""
+        """Return the loss for embeddings of M dimensions."""
         loss = create_loss(self.name, num_classes=num_classes, dim=M, **self.options)
         return loss.double() if double else loss
 
     def test_gradient_is_the_finite_difference(self) -> None:
-        """The gradient is the slope of the value."""
+        """Check that the gradient is the slope of the value."""
         loss = self.make()
         z, y = batch()
         skip_if(draws_samples(loss), "a draw's path may jump; only its expectation is differentiable")
@@ -89,7 +89,7 @@ class LossContract(Contract):
         torch.testing.assert_close((z.grad * probe).sum(), (ahead - behind) / (2 * step), rtol=2e-5, atol=1e-7)
 
     def test_order_of_the_batch_does_not_matter(self) -> None:
-        """The same images in another order give the same value."""
+        """Check that the same images in another order give the same value."""
         loss = self.make()
         z, y = batch()
         order = torch.randperm(B, generator=torch.Generator().manual_seed(1))
@@ -105,13 +105,13 @@ class LossContract(Contract):
         assert torch.equal(first, run(loss, z, y))
 
     def test_trains_something(self) -> None:
-        """The embeddings receive a gradient."""
+        """Check that the embeddings receive a gradient."""
         loss = self.make()
         z, y = batch()
         assert float(gradients(run(loss, z, y), z, loss)["embeddings"].abs().max()) > 0
 
     def test_float32_agrees_with_float64(self) -> None:
-        """Single precision is good enough."""
+        """Check that single precision is good enough."""
         loss = self.make()
         z, y = batch()
         single = copy.deepcopy(loss).float()
@@ -119,7 +119,7 @@ class LossContract(Contract):
         torch.testing.assert_close(run(single, z.float(), y).double(), run(loss, z, y), rtol=1e-4, atol=1e-5)
 
     def test_runs_in_float32_inside_autocast(self) -> None:
-        """Under autocast the arithmetic stays in float32."""
+        """Check that under autocast the arithmetic stays in float32."""
         for dtype in (torch.bfloat16, torch.float16):
             loss = self.make(double=False)
             z, y = batch(double=False)
@@ -134,18 +134,18 @@ class LossContract(Contract):
             assert torch.isfinite(rounded.grad).all()
 
     def test_degenerate_batches_stay_finite(self) -> None:
-        """Value and gradient of one image, one class, equal, opposite, zero, tiny and huge embeddings."""
+        """Check value and gradient of one image, one class, equal, opposite, zero, tiny and huge embeddings."""
         for kind, (z, y) in DEGENERATE.items():
             with telling(kind):
                 assert_finite(self.make(double=False), z.clone().requires_grad_(), torch.tensor(y))
 
     def test_a_single_class_stays_finite(self) -> None:
-        """A loss for one class."""
+        """Check that a loss for one class stays finite."""
         z, _ = batch(double=False)
         assert_finite(self.make(num_classes=1, double=False), z, torch.zeros(B, dtype=torch.long))
 
     def test_stays_finite_over_a_run_from_a_bad_scale(self) -> None:
-        """Two hundred steps from embeddings that are far too short or long."""
+        """Check two hundred steps from embeddings that are far too short or long."""
         for scale in (1e-4, 1e3):
             loss = self.make(double=False)
             _, y = batch()
@@ -165,7 +165,7 @@ class LossContract(Contract):
             assert all(torch.isfinite(p).all() for p in loss.parameters())
 
     def test_state_dict_round_trip(self) -> None:
-        """A checkpoint restores everything."""
+        """Check that a checkpoint restores everything."""
         loss = self.make()
         loss.set_epoch(1_000)
         with torch.no_grad():
@@ -177,7 +177,7 @@ class LossContract(Contract):
         assert torch.equal(run(loss, z, y), run(other, z, y))
 
     def test_optimizer_groups_cover_every_parameter_once(self) -> None:
-        """Every parameter is trained, once."""
+        """Check that every parameter is trained, once."""
         loss = self.make()
         groups = loss.optimizer_groups()
         listed = [id(parameter) for group in groups for parameter in group["params"]]
@@ -188,7 +188,7 @@ class LossContract(Contract):
             assert group["weight_decay"] >= 0
 
     def test_probabilities_are_a_distribution_or_absent(self) -> None:
-        """Class probabilities are such, where the class declares `is_classifier`."""
+        """Check that class probabilities are such, where the class declares `is_classifier`."""
         loss = self.make()
         z, _ = batch()
         probabilities = loss.probabilities(z, generator=torch.Generator().manual_seed(1))
@@ -198,27 +198,27 @@ class LossContract(Contract):
             torch.testing.assert_close(probabilities.sum(dim=1), torch.ones(B, dtype=torch.float64))
 
     def test_warm_start_keeps_the_loss_finite(self) -> None:
-        """After the warm start the loss is finite."""
+        """Check that after the warm start the loss is finite."""
         loss = self.make(double=False)
         z, y = batch(double=False)
         loss.warm_start(z.detach(), y)
         assert_finite(loss, z, y)
 
     def test_diagnostics_are_plain_numbers(self) -> None:
-        """Diagnostics fit into a table."""
+        """Check that diagnostics fit into a table."""
         loss = self.make()
         run(loss, *batch())
         assert all(isinstance(value, float) for value in loss.diagnostics().values())
 
     def test_the_class_declares_what_it_can_do(self) -> None:
-        """`has_proxies` and `is_classifier` are what the loss answers."""
+        """Check that `has_proxies` and `is_classifier` are what the loss answers."""
         loss = self.make()
         probabilities = loss.probabilities(batch()[0], generator=torch.Generator().manual_seed(1))
         assert (loss.class_proxies() is not None) == REGISTRY.holds(self.name, "has_proxies", self.options)
         assert (probabilities is not None) == REGISTRY.holds(self.name, "is_classifier", self.options)
 
     def test_bad_input_is_named(self) -> None:
-        """Wrong shapes and labels are answered with what is allowed."""
+        """Check that wrong shapes and labels are answered with what is allowed."""
         loss = self.make(double=False)
         with raises(ValueError, rf"\(4, {M + 1}\).*expected \(B, {M}\)"):
             loss(torch.zeros(4, M + 1), torch.zeros(4, dtype=torch.long))

@@ -27,17 +27,17 @@ class BackboneContract(Contract):
     image_size: ClassVar[int] = 32
 
     def create(self, dim: int = 8) -> Encoder:
-        """The encoder, from a fixed seed."""
+        """Return the encoder, from a fixed seed."""
         torch.manual_seed(0)
         return create_encoder(self.name, dim=dim, in_channels=3, image_size=self.image_size, **self.options)
 
     def images(self, count: int = 4) -> Tensor:
-        """Random images (count, 3, S, S)."""
+        """Return random images (count, 3, S, S)."""
         size = self.image_size
         return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(1))
 
     def test_embedding_is_the_head_of_the_features(self) -> None:
-        """`encoder(x) == encoder.head(encoder.features(x))`, and the class declares whether there is a head."""
+        """Check that `encoder(x) == encoder.head(encoder.features(x))`, and that the class declares its head."""
         encoder = self.create().eval()
         embeddings, features = encoder(self.images()), encoder.features(self.images())
         assert embeddings.shape == (4, encoder.dim)
@@ -51,13 +51,13 @@ class BackboneContract(Contract):
             assert torch.equal(embeddings, encoder.head(features))
 
     def test_embeddings_do_not_depend_on_the_batch(self) -> None:
-        """An image alone is embedded as among others."""
+        """Check that an image alone is embedded as among others."""
         encoder = self.create().eval()
         one_by_one = torch.cat([encoder(image[None]) for image in self.images()])
         torch.testing.assert_close(encoder(self.images()), one_by_one, rtol=1e-4, atol=1e-5)
 
     def test_every_parameter_is_trained_once(self) -> None:
-        """Optimiser groups cover all parameters, and each receives a gradient."""
+        """Check that optimiser groups cover all parameters, and each receives a gradient."""
         encoder = self.create().train()
         grouped = [id(p) for group in encoder.optimizer_groups() for p in group["params"]]
         assert sorted(grouped) == sorted(id(p) for p in encoder.parameters())
@@ -66,7 +66,7 @@ class BackboneContract(Contract):
             assert all(p.grad is not None for p in encoder.parameters())
 
     def test_weights_come_from_torch_seed_only(self) -> None:
-        """The same seed, the same weights."""
+        """Check that the same seed gives the same weights."""
         first, second = self.create().state_dict(), self.create().state_dict()
         assert all(torch.equal(value, second[key]) for key, value in first.items())
 
@@ -86,11 +86,11 @@ class ViewContract(Contract):
     sizes: ClassVar[list[tuple[int, int]]] = [(32, 32)] * 6
 
     def trained(self, view: View, rows: np.ndarray, epoch: int = 0) -> Tensor:
-        """Network input (B, C, H, W) of stored images while training."""
+        """Return network input (B, C, H, W) of stored images while training."""
         return view(view.load(_images(self.sizes, rows), rows, seed=0, epoch=epoch), rows, seed=0, epoch=epoch)
 
     def test_what_is_drawn_depends_on_seed_epoch_and_image_only(self) -> None:
-        """An image looks the same in any batch."""
+        """Check that an image looks the same in any batch."""
         view, rows = create_view(self.name, **self.options), np.arange(6)
         whole = self.trained(view, rows)
         assert whole.dtype == torch.float32
@@ -99,7 +99,7 @@ class ViewContract(Contract):
         assert torch.equal(whole, parts)
 
     def test_evaluation_augments_nothing(self) -> None:
-        """Two epochs show the same, which is what `load_plain` and `normalise` give."""
+        """Check that two epochs show the same, which is what `load_plain` and `normalise` give."""
         view, rows = create_view(self.name, **self.options).evaluation(), np.arange(6)
         assert view.evaluation() == view
         assert torch.equal(self.trained(view, rows), self.trained(view, rows, epoch=1))
@@ -107,7 +107,7 @@ class ViewContract(Contract):
         assert torch.equal(self.trained(view, rows), plain)
 
     def test_the_input_has_the_declared_side(self) -> None:
-        """`side` is the side of the network's input."""
+        """Check that `side` is the side of the network's input."""
         view = create_view(self.name, **self.options)
         assert self.trained(view, np.arange(2)).shape[-1] == (view.side or self.sizes[0][0])
 
@@ -118,7 +118,7 @@ class MetricContract(Contract):
     registry = metrics.REGISTRY
 
     def test_it_is_a_number_with_a_direction(self) -> None:
-        """A float, or NaN where it is not defined; the direction is declared."""
+        """Check for a float, or NaN where it is not defined, and a declared direction."""
         generator = np.random.default_rng(0)
         rows = generator.normal(size=(20, 3, 4)).astype(np.float32)
         rows /= np.linalg.norm(rows, axis=2, keepdims=True)
@@ -136,7 +136,7 @@ class SourceContract(Contract):
     registry = SOURCES
 
     def test_it_is_a_source_whose_view_exists(self) -> None:
-        """A `Source`, with views that can be created for every recipe."""
+        """Check for a `Source`, with views that can be created for every recipe."""
         component: Any = SOURCES.get(self.name)
         assert issubclass(component, Source)
         for recipe in ("standard", "vmf", "lam"):

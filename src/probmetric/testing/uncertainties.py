@@ -35,7 +35,7 @@ class TinyEncoder(nn.Module):
 def tiny_batches(
     count: int = 3, size: int = 16, classes: int = 4, seed: int = 1
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Batches of images (B, 3, 2, 2) clustered by class, and labels (B,)."""
+    """Return batches of images (B, 3, 2, 2) clustered by class, and labels (B,)."""
     generator = torch.Generator().manual_seed(seed)
     centres = torch.randn(classes, 3, 2, 2, generator=generator)
     batches = []
@@ -46,7 +46,7 @@ def tiny_batches(
 
 
 def trained_objective(uncertainty: Any, encoder: Any) -> Any:
-    """The loss an encoder is trained with: the uncertainty's objective, after three steps, or a plain classifier."""
+    """Return the loss of a training: the uncertainty's objective after three steps, or a plain classifier."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         loss = create_loss("cosine", num_classes=4, dim=4)
@@ -74,7 +74,7 @@ class UncertaintyContract(Contract):
     options: ClassVar[dict[str, Any]] = {}
 
     def prepared(self) -> tuple[Any, Any, dict[str, Any]]:
-        """Encoder, uncertainty and the arguments of `bind`: posterior (None where it does not fit) and loss."""
+        """Return encoder, uncertainty and the arguments of `bind`: posterior (None where it does not fit) and loss."""
         uncertainty = create_uncertainty(self.name, **self.options)
         members: list[Any] = [TinyEncoder(seed=seed) for seed in range(uncertainty.members)]
         encoder: Any = EncoderEnsemble(members) if len(members) > 1 else members[0]
@@ -88,7 +88,7 @@ class UncertaintyContract(Contract):
         return encoder, uncertainty, {"posterior": posterior, "loss": loss}
 
     def test_embedding_is_a_directional_distribution(self) -> None:
-        """Unit means, one doubt per image, all finite float32."""
+        """Check for unit means and one doubt per image, all finite float32."""
         encoder, uncertainty, arguments = self.prepared()
         images = tiny_batches(1)[0][0]
         batch = uncertainty.bind(encoder, **arguments, seed=0)(images)
@@ -105,7 +105,7 @@ class UncertaintyContract(Contract):
             assert not value.requires_grad
 
     def test_class_probabilities_are_predictive_or_absent(self) -> None:
-        """The trained classifier's: of the embedding itself, or their mean over the draws, which is not the same."""
+        """Check for the trained classifier's: of the embedding itself, or their mean over the draws, which differs."""
         encoder, uncertainty, arguments = self.prepared()
         images = tiny_batches(1)[0][0]
         draws = hasattr(uncertainty, "keep_samples")
@@ -131,7 +131,7 @@ class UncertaintyContract(Contract):
         assert not torch.allclose(probabilities, plain, atol=1e-6)
 
     def test_a_loss_without_a_classifier_gives_no_class_probabilities(self) -> None:
-        """Nor does an uncertainty invent them."""
+        """Check that an uncertainty does not invent class probabilities either."""
         uncertainty = create_uncertainty(self.name, **self.options)
         if type(uncertainty).needs_classifier or uncertainty.trains_encoder or uncertainty.members > 1:
             return
@@ -155,7 +155,7 @@ class UncertaintyContract(Contract):
             assert torch.allclose(value, parts.tensors()[key], rtol=1e-3, atol=1e-5), key
 
     def test_embedding_changes_nothing(self) -> None:
-        """Neither weights, modes nor the global generator."""
+        """Check that neither weights, modes nor the global generator change."""
         encoder, uncertainty, arguments = self.prepared()
         encoder.train()
         images = tiny_batches(1)[0][0]
@@ -168,7 +168,7 @@ class UncertaintyContract(Contract):
         assert all(torch.equal(value, before[key]) for key, value in encoder.state_dict().items())
 
     def test_fitting_depends_on_the_generator_only(self) -> None:
-        """Two fits from one seed are equal."""
+        """Check that two fits from one seed are equal."""
         uncertainty = create_uncertainty(self.name, **self.options)
         if not uncertainty.fits:
             tiny: Any = TinyEncoder()

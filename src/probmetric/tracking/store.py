@@ -84,7 +84,7 @@ def patience(seconds: int, retries: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_mlflow() -> Iterator[None]:
-    """No telemetry, no migration chatter, no addresses printed; set before MLflow is imported."""
+    """Silence telemetry, migration chatter and printed addresses; to be entered before MLflow is imported."""
     for name in ("MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"):
         os.environ.setdefault(name, "true")
     import mlflow  # noqa: F401  (sets its own log level when imported)
@@ -101,7 +101,7 @@ def quiet_mlflow() -> Iterator[None]:
 
 
 def _check_writable(database: Path) -> None:
-    """Try to write to an SQLite file: MLflow would retry for more than a minute before it gives up."""
+    """Check that an SQLite file can be written: MLflow would retry for more than a minute before it gives up."""
     with contextlib.closing(sqlite3.connect(database, timeout=20)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("SELECT count(*) FROM sqlite_master")

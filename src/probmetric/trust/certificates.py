@@ -13,11 +13,13 @@ testing; Angelopoulos et al. 2021, "Learn then test"). The last that passed is c
                    to it, says from which rank on testing is expected to certify most. Thresholds are the order
                    statistics d_(k) of the rest: given d_(k+1), the k answers below it are independent with risk
                    R(d_(k+1)), and k passes when P(Binomial(k, alpha) <= errors) <= delta
-    unit "group"   groups (classes) are drawn independently, queries of one as they like: a certificate for classes that
-                   calibration did not show. Y_g = sum over answers of g of (alpha - w_i) / s, s the most queries of a
-                   group, has mean <= 0 if R(t) >= alpha, so that the mean of prod_g (1 + lambda Y_g) is at most 1
-                   (Waudby-Smith and Ramdas 2023); t passes when the product reaches 1 / delta. The pilot is a fifth and
-                   names the thresholds (its own doubts), the first to test, and lambda. That no group of deployment has
+    unit "group"   groups (people, sessions, classes that calibration does not show) are drawn independently, queries of
+                   one as they like. Y_g = sum over answers of g of (alpha - w_i) / s, s the most queries of a group,
+                   has mean <= 0 if R(t) >= alpha: the capital of a wager, prod_g (1 + lambda Y_g), group after group,
+                   ever reaches 1 / delta with probability at most delta (Waudby-Smith and Ramdas 2023), and then t
+                   passes. The pilot is a fifth; it names the thresholds (its own doubts), and calibration sets drawn
+                   from it say which of them to test first, and with which lambda, to certify most. The largest lambda,
+                   1 / (1 - alpha), loses everything to one group that is all wrong. That no group of deployment has
                    more than s queries to its name is an assumption
 
 Why a threshold may be one of the doubts that test it: let A_1, A_2, ... be the intervals of t where R(t) > alpha. R is
@@ -54,10 +56,10 @@ Ints = NDArray[np.int64]
 Unit = Literal["query", "group"]
 
 PILOT, PILOT_OF_GROUPS = 10, 5
-THRESHOLDS = 100
+THRESHOLDS = 40
+STAKES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.12, 0.06)  # shares of the stake that a group all wrong loses wholly
 STARTS, TRIALS = 20, 60
 RANK_PRIOR = ((-3.0, 3.0), (6.0, 4.0))  # mean and standard deviation of the intercept and the slope
-SLACK = 1.5
 EVERYTHING = sys.float_info.max
 _AGAIN = "certify again"
 
@@ -245,17 +247,18 @@ def certify(
     weights = None if importance is None else _weights(importance, queries)
     units = np.arange(queries) if groups is None else group_numbers(groups, queries)
     count, delta = int(units.max()) + 1, (1 - confidence) / tries
-    piloted = np.zeros(count, dtype=bool)
     generator = np.random.default_rng(seed)
     by_sums = groups is not None or weights is not None
-    _check_size(count, risk, 1 - delta, "classes" if groups is not None else "labelled queries", by_sums)
-    piloted[generator.permutation(count)[: _pilot_size(count, PILOT_OF_GROUPS if by_sums else PILOT)]] = True
-    name = _chosen(doubts, wrong, piloted[units], risk) if len(doubts) > 1 else next(iter(doubts))
-    values = doubts[name]
+    _check_size(count, risk, 1 - delta, "groups" if groups is not None else "labelled queries", by_sums)
+    order, size = generator.permutation(count), _pilot_size(count, PILOT_OF_GROUPS if by_sums else PILOT)
+    piloted = np.isin(units, order[:size])
+    name = _chosen(doubts, wrong, piloted, risk) if len(doubts) > 1 else next(iter(doubts))
+    values, promise = doubts[name], (risk, delta)
     if by_sums:
-        threshold, bound = GroupTest(values, wrong, units, piloted, risk, delta, weights).search()
+        three = (values, wrong, np.ones(queries) if weights is None else weights)
+        threshold, bound = _search_groups(three, units, order[:size], order[size:], promise, generator)
     else:
-        threshold, bound = _search_queries(values, wrong, piloted, (risk, delta), generator)
+        threshold, bound = _search_queries(values, wrong, piloted, promise, generator)
     answered = values <= (-np.inf if threshold is None else threshold)
     return Certificate(
         risk=risk,
@@ -407,77 +410,98 @@ def _error_curve(ranks: Doubles, wrong: Doubles) -> tuple[Doubles, Doubles]:
     return curve, np.linalg.cholesky(np.linalg.inv(precision))
 
 
-@dataclass(frozen=True)
-class GroupTest:
-    """The test of thresholds where groups are the unit: sums over groups, and the stakes that the pilot names.
+def _search_groups(
+    values: tuple[Doubles, Doubles, Doubles],
+    units: Ints,
+    pilot: Ints,
+    tested: Ints,
+    promise: tuple[float, float],
+    generator: np.random.Generator,
+) -> tuple[float | None, float]:
+    """Return the certified threshold and the bound of its risk, where groups are the unit.
 
-    Attributes:
-        doubt: (Q,) of the calibration queries.
-        wrong: (Q,) whether their answers are wrong.
+    Args:
+        values: doubt, error and weight (Q,) of the calibration queries.
         units: (Q,) number of each query's group.
-        piloted: (G,) groups of the pilot.
-        risk: alpha.
-        delta: 1 - confidence.
-        weights: (Q,) importance of the queries; None where all count alike.
+        pilot: groups that name thresholds, the first to test, and the stake.
+        tested: the other groups, in the order of betting.
+        promise: alpha, delta.
+        generator: of the calibration sets that are drawn from the pilot.
     """
+    doubt, wrong, weights = values
+    risk, delta = promise
+    levels = np.unique(doubt[np.isin(units, pilot)])[:-1]
+    kept = np.linspace(0, len(levels) - 1, min(len(levels), THRESHOLDS)).astype(np.int64)
+    thresholds = np.append(levels[kept], EVERYTHING)
+    place, count = np.searchsorted(thresholds, doubt), len(thresholds)
+    cells, largest = units * count + place, np.bincount(units, weights).max()
+    answers, errors = (
+        np.cumsum(np.bincount(cells, each, count * (units.max() + 1)).reshape(-1, count), axis=1) / largest
+        for each in (weights, weights * wrong)
+    )
+    start, stake = _best_stake(answers[pilot], errors[pilot], len(tested), promise, generator)
 
-    doubt: Doubles
-    wrong: Doubles
-    units: Ints
-    piloted: NDArray[np.bool_]
-    risk: float
-    delta: float
-    weights: Doubles | None = None
+    def passes(column: int, alpha: float) -> bool:
+        return group_evidence(answers[tested, column], errors[tested, column], alpha, stake) >= math.log(1 / delta)
 
-    def search(self) -> tuple[float | None, float]:
-        """Return the certified threshold and the bound of its risk."""
-        certified: float | None = None
-        for threshold in self.sequence():
-            if not self.passes(threshold, self.risk):
-                break
-            certified = float(threshold)
-        return certified, 1.0 if certified is None else min(self.bound(certified), self.risk)
+    certified = -1
+    for column in range(start, count):
+        if not passes(column, risk):
+            break
+        certified = column
+    if certified < 0:
+        return None, 1.0
+    low, high = 0.0, risk
+    for _ in range(30):
+        middle = (low + high) / 2
+        low, high = (low, middle) if passes(certified, middle) else (middle, high)
+    return float(thresholds[certified]), high
 
-    def passes(self, threshold: float, risk: float) -> bool:
-        """Tell whether the risk of answers with a doubt up to `threshold` is shown to be at most `risk`."""
-        given = (self.doubt <= threshold) * (1.0 if self.weights is None else self.weights)
-        count = len(self.piloted)
-        largest = np.bincount(self.units, self.weights).max()
-        answers = np.bincount(self.units, given, minlength=count) / largest
-        errors = np.bincount(self.units, given * self.wrong, minlength=count) / largest
-        pilot = (self.risk * answers - errors)[self.piloted]
-        spread = max(
-            np.append(pilot, 0.5 * self.risk).var(), 1e-12
-        )  # with one more group at the edge; 0 if all lie there
-        evidence = math.log(1 / self.delta)
-        stake = min(math.sqrt(2 * evidence / ((~self.piloted).sum() * spread)), 1 / (1 - risk))
-        gains = np.maximum(stake * (risk * answers - errors)[~self.piloted], -1 + 1e-12)
-        return bool(np.log1p(gains).sum() >= evidence)
 
-    def bound(self, threshold: float) -> float:
-        """Return an upper bound of the risk of answers with a doubt up to `threshold`: the least that would pass."""
-        low, high = 0.0, 1.0
-        for _ in range(30):
-            middle = (low + high) / 2
-            low, high = (low, middle) if self.passes(threshold, middle) else (middle, high)
-        return high
+def group_evidence(answers: Doubles, errors: Doubles, risk: float, stake: float) -> float:
+    """Return the log of the largest capital of a wager against "more than `risk` is wrong", group after group.
 
-    def sequence(self) -> Doubles:
-        """Return thresholds in the order of testing, from the pilot alone: upwards from where its groups gain most.
+    Args:
+        answers: (G,) answers given to each group, in units of the largest group's queries.
+        errors: (G,) wrong ones among them, in the same units.
+        risk: alpha.
+        stake: share of the largest stake, 1 / (1 - alpha), with which a group that is all wrong takes everything.
 
-        The first test needs enough answers to pass with an error or two.
-        """
-        rows = self.piloted[self.units]
-        order = np.argsort(self.doubt[rows], kind="stable")
-        piloted, errors = self.doubt[rows][order], np.cumsum(self.wrong[rows][order])
-        last = np.flatnonzero(np.append(np.diff(piloted) > 0, True))
-        answers = last + 1.0
-        tested = (~self.piloted).sum()
-        enough = SLACK * least_tested(self.risk, 1 - self.delta) / tested * len(piloted)
-        start = max(int(np.argmax(self.risk * answers - errors[last])), int(np.searchsorted(answers, enough)))
-        tried = piloted[last][start:]
-        kept = np.linspace(0, max(len(tried) - 1, 0), min(len(tried), THRESHOLDS)).astype(np.int64)
-        return np.append(tried[kept], EVERYTHING)
+    Examples:
+        >>> round(group_evidence(np.ones(50), np.zeros(50), 0.1, 0.5), 3)
+        2.703
+    """
+    gains = np.maximum(stake / (1 - risk) * (risk * answers - errors), -1 + 1e-12)
+    return float(np.cumsum(np.log1p(gains)).max())
+
+
+def _best_stake(
+    answers: Doubles, errors: Doubles, tested: int, promise: tuple[float, float], generator: np.random.Generator
+) -> tuple[int, float]:
+    """Return the threshold to test first and the stake that are expected to certify most.
+
+    Calibration sets are drawn from the pilot's groups (Bayesian bootstrap); half a group more than the pilot shows is
+    all wrong.
+
+    Args:
+        answers: (P, T) of the pilot's groups up to each threshold, as of `group_evidence`.
+        errors: (P, T).
+        tested: groups that will test.
+        promise: alpha, delta.
+        generator: of the draws.
+    """
+    risk, delta = promise
+    sums = np.vstack([risk * answers - errors, (risk - 1) * answers.mean(axis=0)])
+    chances = generator.dirichlet(np.append(np.ones(len(answers)), 0.5), TRIALS)
+    drawn = generator.multinomial(tested, chances)
+    covered, best = answers.mean(axis=0), (-1.0, 0, 1.0)
+    for stake in STAKES:
+        passed = drawn @ np.log1p(np.maximum(stake / (1 - risk) * sums, -1 + 1e-12)) >= math.log(1 / delta)
+        reached = np.zeros(TRIALS)
+        for column in reversed(range(len(covered))):
+            reached = np.where(passed[:, column], np.maximum(reached, covered[column]), 0.0)
+            best = max(best, (float(reached.mean()), column, stake))
+    return best[1:]
 
 
 def check_shares(**shares: float) -> None:
@@ -506,9 +530,10 @@ def _pilot_size(units: int, share: int) -> int:
 def _check_size(count: int, risk: float, confidence: float, noun: str, grouped: bool) -> None:
     needed = least_units(risk, confidence, grouped=grouped)
     if count < needed:
-        noun = "class" if (count, noun) == (1, "classes") else noun
+        tested = count - _pilot_size(count, PILOT_OF_GROUPS if grouped else PILOT)
+        best = f"; {count} can show a risk of {1 - (1 - confidence) ** (1 / tested):.2g} at best" if tested else ""
         raise CertificateError(
-            f"calibration has {count} {noun}; a risk of {risk:g} at confidence {confidence:g} needs at least {needed}, "
-            f"even if every answer is right; {count} can show a risk of {1 - (1 - confidence) ** (1 / count):.2g} at "
-            "best. Label more queries, or ask for a higher risk or a lower confidence."
+            f"calibration has {count} {noun if count != 1 else noun.replace('groups', 'group')}; a risk of {risk:g} at "
+            f"confidence {confidence:g} needs at least {needed}, even if every answer is right{best}. Label more "
+            "queries, or ask for a higher risk or a lower confidence."
         )

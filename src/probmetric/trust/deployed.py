@@ -48,6 +48,10 @@ def deployed_p_right(gallery: Record, labels: Any) -> PRight:
         CertificateError: too few images, one class, or no two images of a class.
     """
     answers = _left_out(gallery, labels)
+    if not answers.mixed:
+        raise CertificateError(
+            "asked among the others, the gallery's images are all right or all wrong: P(right) needs some of either."
+        )
     return fit_p_right(answers.free, answers.right)
 
 
@@ -178,10 +182,10 @@ def _left_out(gallery: Record, labels: Any, trained_on: Any = None) -> Answers:
         log.warning("%d of %d images of the gallery were trained on and calibrate nothing", trained.sum(), len(trained))
         copies |= trained
     answers = answers.rows(answers.asked & ~copies)
-    if not answers.mixed:
+    if not len(answers.right):
         raise CertificateError(
-            "asked among the others, the gallery's images are all right, all wrong, or alone in their class: nothing "
-            "can be told apart. Calibrate with labelled queries that are harder, or easier, or more."
+            "no image of the gallery can calibrate: each is alone in its class, a copy of another, or was trained on. "
+            "Calibrate with labelled queries that are not in it."
         )
     return answers
 

@@ -17,7 +17,7 @@ _DIGITS = 3
 
 
 def suggest(trial: optuna.Trial, ranges: Mapping[str, SearchRange]) -> dict[str, Any]:
-    """Settings of a trial: dotted key -> value, intervals rounded to three significant digits."""
+    """Return a trial's settings by dotted key, intervals rounded to three significant digits."""
     return {key: _value(trial, key, span) for key, span in sorted(ranges.items())}
 
 
@@ -31,13 +31,13 @@ def _value(trial: optuna.Trial, key: str, span: SearchRange) -> Any:
 
 
 def present_values(settings: RunSettings, ranges: Mapping[str, SearchRange]) -> dict[str, Any] | None:
-    """The method's settings before tuning, as a first trial; None where one of them lies outside its range."""
+    """Return the method's settings before tuning, as a first trial; None where one of them lies outside its range."""
     values = {key: _present(settings, key) for key in ranges}
     return values if all(_contains(ranges[key], value) for key, value in values.items()) else None
 
 
 def _present(settings: RunSettings, key: str) -> Any:
-    """Value at a dotted key; an option that is not written down has its registered default."""
+    """Return the value at a dotted key; an option that is not written down has its registered default."""
     part, _, name = key.rpartition(".")
     holder = getattr(settings, part) if part else settings
     if isinstance(holder, Component):

@@ -51,7 +51,7 @@ def write_studies(search: Search, name: str, *, folder: Path = EXPERIMENTS) -> l
 
 
 def studies(search: Search, name: str) -> dict[str, dict[str, Any]]:
-    """The experiments of a search by name, `tuned` and `untuned` replaced by the methods they stand for."""
+    """Return the experiments of a search by name, `tuned` and `untuned` replaced by the methods they stand for."""
     tuned = [*search.spec.methods, *search.spec.posteriors]
     names = {"untuned": tuned, "tuned": [_name(search, method, name) for method in tuned]}
     specs = {}
@@ -66,7 +66,7 @@ def studies(search: Search, name: str) -> dict[str, dict[str, Any]]:
 
 
 def tuned_methods(search: Search, name: str) -> dict[str, Any]:
-    """Method name -> definition with the chosen settings, as they stand in a methods file."""
+    """Return the definitions with the chosen settings by name, as they stand in a methods file."""
     methods = {}
     for method in search.spec.methods:
         best = search.best(method)
@@ -84,7 +84,7 @@ def _name(search: Search, method: str, name: str) -> str:
 
 
 def _posterior(search: Search, method: str, base: str) -> dict[str, Any]:
-    """A method without training of its own, on the tuned one of its base."""
+    """Return a method without training of its own, on the tuned one of its base."""
     definition = search.methods[method].model_dump(mode="json", exclude_defaults=True)
     return definition | {"base": base, "label": f"{_label(search, method)} (tuned)"}
 
@@ -100,7 +100,7 @@ def _tuned(search: Search, method: str, best: Trial) -> dict[str, Any]:
 
 
 def table(search: Search) -> str:
-    """Markdown: per method the budget, the validation metric before and after, and the settings chosen."""
+    """Return a Markdown table: per method the budget, the validation metric before and after, the chosen settings."""
     halving = search.spec.halving
     brief = halving and (
         f" Trials have {halving.epochs} epochs; the first and the {halving.keep - 1} best others were trained in full, "
@@ -152,7 +152,7 @@ def _write_trials(search: Search, path: Path) -> None:
 
 
 def _draw_history(search: Search, path: Path) -> None:
-    """Best validation metric so far against training runs spent, one line per method."""
+    """Draw the best validation metric so far against training runs spent, one line per method."""
     from matplotlib.ticker import MaxNLocator
 
     from probmetric.reporting.figures import _style
@@ -177,7 +177,7 @@ def _draw_history(search: Search, path: Path) -> None:
 
 
 def _best_so_far(values: Sequence[float]) -> np.ndarray:
-    """Running maximum; NaN only before the first success."""
+    """Return the running maximum; NaN only before the first success."""
     return np.fmax.accumulate(np.asarray(values, dtype=float))
 
 

@@ -110,7 +110,7 @@ class Search:
                 on_batch(self)
 
     def best(self, method: str) -> Trial | None:
-        """The trial with the best validation metric; the earliest of equals; None if every training failed.
+        """Return the trial with the best validation metric; the earliest of equals; None if every training failed.
 
         Where some were trained in full, it is one of these.
         """
@@ -218,16 +218,16 @@ class Search:
 
 
 def _distinct(lists: Iterable[Sequence[Run]]) -> list[Run]:
-    """The runs of several lists, each once."""
+    """Return the runs of several lists, each once."""
     return list({run.name: run for runs in lists for run in runs}.values())
 
 
 def training_seconds(run: RunFolder) -> float:
-    """Seconds a run trained, start and validation left out."""
+    """Return seconds a run trained, start and validation left out."""
     return sum(row.get("seconds") or 0.0 for row in run.history)
 
 
 def validation_metric(run: RunFolder) -> float | None:
-    """Best validation metric in a run's history; None if training did not finish or never validated."""
+    """Return the best validation metric in a run's history; None if training did not finish or never validated."""
     values = [value for row in run.history if (value := row.get("val_metric")) is not None]
     return max((value for value in values if math.isfinite(value)), default=None)

@@ -126,7 +126,7 @@ class Predictor:
     classifies: bool = True
 
     def __call__(self, images: Tensor | Iterable[Tensor]) -> DirectionalBatch:
-        """Directional distributions, on the CPU, of images (B, ...) or of a pass of batches of them.
+        """Return directional distributions, on the CPU, of images (B, ...) or of a pass of batches of them.
 
         All batches of a pass, and all passes, share their draws, whatever the batch size.
         """

@@ -96,7 +96,7 @@ class Sampled(Summarised):
 
 
 def unit_deviation(embedding: Tensor, step: Tensor) -> Tensor:
-    """(z + δ)/|z + δ| − z/|z| for z = `embedding` and δ = `step` (both (B, M)), without cancellation.
+    """Return (z + δ)/|z + δ| − z/|z| for z = `embedding` and δ = `step` (both (B, M)), without cancellation.
 
     |z + δ| − |z| is computed as (2z + δ)·δ / (|z + δ| + |z|), so tiny steps keep their relative accuracy.
     """

@@ -71,7 +71,7 @@ class HIBObjective(Objective):
         return self.of_gaussians(mean, log_variance, labels, generator=generator)
 
     def of_gaussians(self, mean: Tensor, log_variance: Tensor, labels: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Negative log-likelihood of match and mismatch plus the weighted divergence, of means and log σ² (B, M)."""
+        """Return the loss of means and log σ² (B, M): of match and mismatch, plus the weighted divergence."""
         shape = (self.train_samples, *mean.shape)
         noise = torch.randn(shape, generator=generator, device=generator.device).to(mean)
         samples = F.normalize(mean + (0.5 * log_variance).exp() * noise, dim=-1)
@@ -140,7 +140,7 @@ class HIB(GaussianHead):
         self.train_samples, self.kl_weight, self.fidelity = train_samples, kl_weight, fidelity
 
     def locate(self, embeddings: Tensor) -> Tensor:
-        """μ is the raw embedding, or as published its direction."""
+        """Return μ: the raw embedding, or as published its direction."""
         return _means(embeddings, self.fidelity == "as_published")
 
     def objective(self, encoder: Encoder, loss: Loss, *, num_images: int) -> HIBObjective:

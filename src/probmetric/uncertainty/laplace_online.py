@@ -76,7 +76,7 @@ class OnlineLaplaceObjective(Objective):
         return (self.weight_curvature.clamp_min(0) + self.settings.prior_precision).rsqrt()
 
     def _update(self, parts: list[tuple[Tensor, int]]) -> None:
-        """H ← m H + relu(mean of the draws' curvatures), skipping draws without a triplet."""
+        """Update H ← m H + relu(mean of the draws' curvatures), skipping draws without a triplet."""
         per_triplet = self.settings.normalize == "triplets" and self.settings.rule.pairs == "mined"
         used = [self.scale / (count if per_triplet else 1) / len(parts) * part for part, count in parts if count > 0]
         if not used:

@@ -47,7 +47,7 @@ class PFE(GaussianHead):
         self.margin, self.triplets = margin, triplets
 
     def locate(self, embeddings: Tensor) -> Tensor:
-        """μ is the normalised embedding."""
+        """Return μ, the normalised embedding."""
         return polar(embeddings)[0]
 
     def fitted(self, fitting: Fitting) -> Posterior:

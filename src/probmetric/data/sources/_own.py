@@ -6,7 +6,9 @@
                trains
 
 Where the data name their splits, these are kept as they are, and `split` says what kind they must be. Images of the
-splits `query` and `gallery` are test images; the column `role` keeps which. Without other images nothing is trained.
+splits `query` and `gallery` are test images; the column `role` keeps which, and evaluation asks the queries in the
+gallery. Gallery images of a query's class and group (Market-1501: the same camera) are neither right nor wrong for it,
+those of the class `-1` (junk) are left out. Without other images nothing is trained.
 
 Annotations are not postponed here: a source inherits options of other modules with their ranges.
 """
@@ -27,10 +29,17 @@ Split = Literal["by_class", "by_image", "by_group"]
 OnError = Literal["raise", "skip"]
 CLOSED_SETS = ("by_image", "by_group")
 Columns = dict[str, np.ndarray]
+
 ROLES = ("query", "gallery")
-SEARCHED = "images of the splits query and gallery are test images, their column `role` says of which"
+JUNK = "-1"
+SEARCHED = "images of the splits query and gallery are test images: queries are asked in the gallery"
+SAME_GROUP = "gallery images of a query's class and group are neither right nor wrong for it"
 LEAST_ASKED = 50  # images: each is two points of recall@1
 _PURPOSE = {"val": "choosing epochs and settings by retrieval", "test": "comparing methods by retrieval"}
+
+
+class SplitError(DataError):
+    """The splits that data name are of another kind than the option `split` says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +78,8 @@ class OwnData(Source):
         Raises:
             DataError: too few classes or images, or splits that contradict `split`.
         """
-        keep = self._large_enough(listed["class_name"], where, notes)
+        listed = _with_roles(listed, where, notes) if "split" in listed else listed
+        keep = self._large_enough(listed, where, notes)
         listed = {name: values[keep] for name, values in listed.items()}
         classes, labels = np.unique(listed["class_name"].astype(str), return_inverse=True)
         groups = listed.get("group") if self.split == "by_group" else None
@@ -77,13 +87,8 @@ class OwnData(Source):
             raise DataError(f"{where} names no groups; say where they are (option group), or set split: by_image.")
         rng = np.random.default_rng(seed)
         if "split" in listed:
-            splits = listed["split"].copy()
-            paired = np.isin(splits.astype(str), ROLES)
-            if paired.any():
-                listed = {"role": np.where(paired, splits, "")} | listed
-                splits[paired] = "test"
-                notes.append(SEARCHED)
-            if not paired.all():
+            splits = listed["split"]
+            if np.any(splits != "test") or "role" not in listed:
                 self._check_splits(classes, labels, splits, where)
         else:
             splits = strings(["train"] * len(labels))
@@ -92,7 +97,7 @@ class OwnData(Source):
             splits[self._held_out(labels, groups, splits == "train", self.val_fraction, rng)] = "val"
         if np.any(splits != "test"):
             self._check_enough(labels, splits, where)
-        notes += _too_small(labels, splits)
+        notes += _too_small(labels, splits, listed.get("role"))
         return listed | {"label": labels, "class_name": strings(classes[labels].tolist()), "split": splits}
 
     def _check_enough(self, labels: np.ndarray, splits: np.ndarray, where: Path) -> None:
@@ -108,9 +113,15 @@ class OwnData(Source):
                 "one image to train on. Add images, lower test_fraction, or set split: by_class."
             )
 
-    def _large_enough(self, names: np.ndarray, where: Path, notes: list[str]) -> np.ndarray:
-        """Return the mask (N,) of images of classes with `min_images` images; the others are noted."""
-        classes, which, counts = np.unique(names.astype(str), return_inverse=True, return_counts=True)
+    def _large_enough(self, listed: Columns, where: Path, notes: list[str]) -> np.ndarray:
+        """Return the mask (N,) of images of classes with `min_images` images, and of queries and gallery.
+
+        The others are noted.
+        """
+        names = listed["class_name"].astype(str)
+        classes, which, counts = np.unique(names, return_inverse=True, return_counts=True)
+        if "role" in listed:
+            counts[which[listed["role"] != ""]] = self.min_images
         small = [name for name, count in zip(classes, counts, strict=True) if count < self.min_images]
         if small:
             shown = ", ".join(small[:10]) + (" ..." if len(small) > 10 else "")
@@ -132,7 +143,9 @@ class OwnData(Source):
         if wrong:
             place, other = ("in train/ and in test/", "by_image") if by_class else ("in test/ only", "by_class")
             shown = ", ".join(classes[wrong[:3]])
-            raise DataError(f"{where}: {len(wrong)} class(es) are {place} ({shown}); move them, or set split: {other}.")
+            raise SplitError(
+                f"{where}: {len(wrong)} class(es) are {place} ({shown}); move them, or set split: {other}."
+            )
 
     def _held_out(
         self,
@@ -194,6 +207,31 @@ class InColumns(OwnData):
         return {role: getattr(self, f"{role}_column") for role in ("path", "label", "split", "group")}
 
 
+def _with_roles(listed: Columns, where: Path, notes: list[str]) -> Columns:
+    """Return columns (N,) in which queries and gallery are test images with a role; junk of the gallery is left out.
+
+    Raises:
+        DataError: queries without a gallery, a gallery without queries, or other test images beside them.
+    """
+    splits = listed["split"].astype(str)
+    paired = np.isin(splits, ROLES)
+    if not paired.any():
+        return listed
+    there = set(splits.tolist())
+    if missing := sorted(set(ROLES) - there):
+        raise DataError(f"{where}: no image is in split {missing[0]!r}; queries are asked in a gallery: name both.")
+    if "test" in there:
+        raise DataError(f"{where}: images are in split 'test' beside query and gallery; name one of these for them.")
+    listed = listed | {"split": strings(np.where(paired, "test", splits).tolist())}
+    listed["role"] = strings(np.where(paired, splits, "").tolist())
+    notes.append(SEARCHED)
+    notes += [SAME_GROUP] if "group" in listed else []
+    junk = (splits == "gallery") & (listed["class_name"] == JUNK)
+    if junk.any():
+        notes.append(f"{junk.sum()} image(s) of the gallery left out: their class is {JUNK}, which is junk")
+    return {name: values[~junk] for name, values in listed.items()}
+
+
 def _groups_held_out(groups: np.ndarray, labels: np.ndarray, fraction: float, rng: np.random.Generator) -> np.ndarray:
     """Return the mask (N,) of whole `groups` (N,), drawn class by class; a group is of the class of its first image."""
     _, first, which = np.unique(groups.astype(str), return_index=True, return_inverse=True)
@@ -206,16 +244,19 @@ def _groups_held_out(groups: np.ndarray, labels: np.ndarray, fraction: float, rn
     return held[which] & ~np.isin(which, which[gone])
 
 
-def _too_small(labels: np.ndarray, splits: np.ndarray) -> list[str]:
-    """Return notes about splits in which few images have another one of their class; labels (N,), splits (N,)."""
+def _too_small(labels: np.ndarray, splits: np.ndarray, role: np.ndarray | None = None) -> list[str]:
+    """Return notes about splits in which few images have another one of their class; labels, splits and role (N,)."""
     notes = []
     for split, purpose in _PURPOSE.items() if np.any(splits != "test") else (("test", _PURPOSE["test"]),):
-        counts = np.unique(labels[splits == split], return_counts=True)[1]
-        queries = int(counts[counts > 1].sum())
+        asked = searched = labels[splits == split]
+        if split == "test" and role is not None:
+            asked, searched = labels[role == "query"], labels[role == "gallery"]
+        names, counts = np.unique(searched, return_counts=True)
+        queries = int(np.isin(asked, names[counts > 1] if asked is searched else names).sum())
         if queries >= LEAST_ASKED:
             continue
         if queries:
-            having = f"{queries} of {counts.sum()} images of split {split} have another one of their class there"
+            having = f"{queries} of {len(asked)} images of split {split} have another one of their class there"
             means = f"each is {100 / queries:.0f} % of recall@1, so {purpose} says little"
         else:
             having = f"no image of split {split} has another one of its class there"

@@ -11,7 +11,8 @@ speaks for the claim:
 
 A claim *holds* if every opponent was run and confirms it significantly, *does not hold* if one refutes it
 significantly, and is *undecided* otherwise: an opponent was not run, there are too few seeds (fewer than three decide
-nothing), or the difference is too small for them. Test images count as a sample too where single images were kept.
+nothing), or the difference is too small for them. Test classes (where these are training classes: test
+images) count as a sample too where their contributions were kept.
 
 A paper's claim is about trained models in the paper's setting. Where that is not given (`needs`: clean labels, training
 that had converged, settings tuned at equal budgets or published, a backbone, a closed or an open set) the claim is
@@ -128,7 +129,7 @@ class Finding:
         fidelity: `corrected` or `as_published`: of the method the claim is about.
         opponent: the one that decides: the least favourable of those behind the verdict; empty against a threshold.
         difference: mean paired difference to it, positive in favour of the claim.
-        half_width: half of its 95 % interval over seeds and, where single images were kept, test images.
+        half_width: half of its 95 % interval over seeds and, where contributions were kept, test classes (images).
         effect_size: mean difference / standard deviation of the differences.
         p_value: of the deciding test, Holm-corrected over the opponents.
         seeds: shared seeds.
@@ -137,8 +138,8 @@ class Finding:
         tuned_on: other datasets the settings of some of the methods were tuned on.
         seeds_needed: where undecided: seeds that would decide it with 80 % probability if the difference is as large as
             it looks; None where more than 1,000 would be needed.
-        images_decide: where undecided: no number of seeds would do, there are too few test images.
-        images_counted: whether interval and test take the test images for a sample too, or the seeds only.
+        units_decide: where undecided: no number of seeds would do, there are too few test classes.
+        units_counted: whether interval and test take the test classes (or images) for a sample too, or the seeds only.
     """
 
     claim: Claim
@@ -155,8 +156,8 @@ class Finding:
     unmet: Names = ()
     tuned_on: Names = ()
     seeds_needed: int | None = None
-    images_decide: bool = False
-    images_counted: bool = False
+    units_decide: bool = False
+    units_counted: bool = False
 
 
 def load_claims(folder: Path = FOLDER) -> list[Claim]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LEGEND = (
     "Tested seed by seed: paired t-test, 5 % level, Holm-corrected over the opponents of a claim, not over claims; "
-    "at least three seeds. Number: mean difference ± half-width of its 95 % interval (over seeds, and test images "
+    "at least three seeds. Number: mean difference ± half-width of its 95 % interval (over seeds, and test classes "
     "unless it says that they are not counted) to the opponent that decides (the least favourable); positive speaks "
     "for the claim. d: mean difference / standard deviation of the differences. Undecided: not significant either "
     "way, or an opponent was not run. Seeds that would decide: with 80 % probability, if the difference is as large "
@@ -125,7 +125,7 @@ def details(finding: Finding, label: Callable[[str], str]) -> str:
     against = f"from {claim.threshold:g}" if claim.kind == "exceeds" else f"to {label(finding.opponent)}"
     effect = "" if finding.effect_size is None else f"d {finding.effect_size:+.1f}"
     seeds = f"{finding.seeds} seed{'s' if finding.seeds != 1 else ''}"
-    sample = "" if finding.images_counted else "test images not counted"
+    sample = "" if finding.units_counted else "test classes not counted"
     fidelity = "" if finding.fidelity == "corrected" else finding.fidelity.replace("_", " ")
     text = ", ".join(filter(None, (against, effect, seeds, sample, fidelity)))
     opponents = f"opponent{'s' if len(finding.missing) > 1 else ''} not run: {', '.join(finding.missing)}"
@@ -137,8 +137,8 @@ def needed(finding: Finding) -> str:
     """`about 12 seeds would decide`, for what more seeds could decide; empty for the rest."""
     if finding.verdict != "undecided" or finding.missing:
         return ""
-    if finding.images_decide:
-        return "too few test images for any number of seeds to decide"
+    if finding.units_decide:
+        return "too few test classes for any number of seeds to decide"
     if finding.seeds_needed is None:
         return "more than 1,000 seeds would be needed"
     return f"about {finding.seeds_needed} seeds would decide"
@@ -184,7 +184,7 @@ def csv_text(findings: Sequence[Finding]) -> str:
             "effect_size": finding.effect_size,
             "p_holm": finding.p_value,
             "seeds": finding.seeds,
-            "images_counted": "yes" if finding.images_counted else "no",
+            "units_counted": "yes" if finding.units_counted else "no",
             "opponents_not_run": " ".join(finding.missing),
             "seeds_needed": needed(finding),
             "not_testable": "; ".join(finding.unmet),

@@ -8,24 +8,29 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from probmetric.io import FileError
 from probmetric.metrics.statistics import (
     LEAST_SEEDS,
+    LEVEL,
+    NO_UNITS,
+    UnitVariance,
+    half_width,
     holm,
-    mean_interval,
     paired_test,
     seeds_needed,
-    shared_image_variance,
+    shared_unit_variance,
 )
 from probmetric.reporting.claims import Claim, Finding, Names, Verdict
 from probmetric.reporting.claims.preconditions import tuned_elsewhere, unmet
-from probmetric.reporting.comparison import LEVEL, Overrides, overrides_of, usual
+from probmetric.reporting.comparison import Overrides, overrides_of, usual
 from probmetric.reporting.results import AS_PUBLISHED, Series, plays
 from probmetric.runs.names import split_data_name
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
 
-NORMAL = 1.96
 POWERFUL = 2.8
 
 
@@ -87,7 +92,8 @@ class _Case:
         claim = self.claim
         if claim.kind == "exceeds":
             at = dict.fromkeys(method.values, claim.threshold)
-            exact = replace(method, values=at, images={}, errors=dict.fromkeys(at, 0.0))
+            each = {seed: np.full_like(values, claim.threshold) for seed, values in method.contributions.items()}
+            exact = replace(method, values=at, contributions=each, errors=dict.fromkeys(at, 0.0))
             return {"": _test(claim, method, exact)}
         other_metric = claim.against_metric or claim.metric
         sample = self._sample(method, claim.metric)
@@ -115,19 +121,21 @@ class _Case:
         if self.claim.kind != "robust":
             return after
         clean = [each for each in self.context.series(self.clean, metric) if each.variant == after.variant]
-        return _change(after, clean[0]) if clean else replace(after, values={}, images={}, errors={})
+        return _change(after, clean[0]) if clean else replace(after, values={}, contributions={}, errors={})
 
 
 def _change(after: Series, before: Series) -> Series:
-    """Differences seed by seed and image by image; of the standard errors none is known."""
+    """Differences seed by seed and unit by unit; of the standard errors none is known."""
     both = after.values.keys() & before.values.keys()
-    images = {
-        seed: after.images[seed] - before.images[seed]
-        for seed in both & after.images.keys() & before.images.keys()
-        if len(after.images[seed]) == len(before.images[seed])
-    }
+    known = both & after.contributions.keys() & before.contributions.keys()
+    if known and after.unit_labels != before.unit_labels:
+        raise FileError(
+            f"{after.key.run} and {before.key.run} were measured on different units ({len(after.unit_labels)} and "
+            f"{len(before.unit_labels)}); prepare both datasets again from the same test split."
+        )
+    contributions = {seed: after.contributions[seed] - before.contributions[seed] for seed in known}
     values = {seed: after.values[seed] - before.values[seed] for seed in both}
-    return replace(after, values=values, images=images, errors={})
+    return replace(after, values=values, contributions=contributions, errors={})
 
 
 @dataclass(frozen=True)
@@ -139,8 +147,7 @@ class _Test:
     effect_size: float | None
     p_value: float
     shifted: float
-    image_variance: float
-    images_counted: bool
+    units: UnitVariance | None
     n: int
 
     @property
@@ -152,27 +159,22 @@ def _test(claim: Claim, method: Series, opponent: Series) -> _Test:
     """Paired test of the differences in favour of the claim, shifted by its margin."""
     shared = sorted(set(method.values) & set(opponent.values))
     if not shared:
-        return _Test(math.nan, None, None, math.nan, math.nan, 0.0, False, 0)
+        return _Test(math.nan, None, None, math.nan, math.nan, None, 0)
     sign = -1.0 if claim.better_is == "lower" else 1.0
     first = [sign * method.values[seed] for seed in shared]
     second = [sign * opponent.values[seed] for seed in shared]
     margins = [_margin(claim, opponent.values[seed]) for seed in shared]
     with_margin = [value + margin for value, margin in zip(first, margins, strict=True)]
-    errors = method.errors, opponent.errors
-    of_images = shared_image_variance(method.images, opponent.images, shared, errors)
-    plain, shifted = (paired_test(values, second, image_variance=of_images) for values in (first, with_margin))
-    _, half_width = mean_interval([a - b for a, b in zip(first, second, strict=True)])
-    known = len(shared) > 1
+    units = shared_unit_variance(method, opponent, shared)
+    plain, shifted = (paired_test(values, second, units=units or NO_UNITS) for values in (first, with_margin))
+    of_seeds = UnitVariance(plain.error**2, len(shared) - 1)
     return _Test(
         difference=plain.difference,
-        half_width=math.hypot(half_width, NORMAL * math.sqrt(of_images)) if known else None,
-        effect_size=plain.effect_size if known and math.isfinite(plain.effect_size) else None,
+        half_width=half_width(of_seeds, units or NO_UNITS) if plain.error > 0 else None,
+        effect_size=plain.effect_size if math.isfinite(plain.effect_size) else None,
         p_value=shifted.p_value if len(shared) >= LEAST_SEEDS else math.nan,
         shifted=shifted.difference,
-        image_variance=of_images,
-        images_counted=all(
-            seed in sample.images or seed in sample.errors for sample in (method, opponent) for seed in shared
-        ),
+        units=units,
         n=len(shared),
     )
 
@@ -190,7 +192,7 @@ def _finding(claim: Claim, data: str, tests: Mapping[str, _Test], missing: Names
     worst = min(deciding, key=lambda name: tests[name].difference)
     test, p_value = tests[worst], adjusted[worst]
     open_ = not missing and verdict == "undecided"
-    needed, images_decide = _needed(test, len(claim.against) or 1) if open_ else (None, False)
+    needed, units_decide = _needed(test, len(claim.against) or 1) if open_ else (None, False)
     return Finding(
         claim=claim,
         data=data,
@@ -204,8 +206,8 @@ def _finding(claim: Claim, data: str, tests: Mapping[str, _Test], missing: Names
         missing=missing,
         unmet=reasons,
         seeds_needed=needed,
-        images_decide=images_decide,
-        images_counted=test.images_counted,
+        units_decide=units_decide,
+        units_counted=test.units is not None,
     )
 
 
@@ -220,7 +222,7 @@ def _verdict(tests: Mapping[str, _Test], adjusted: Mapping[str, float], missing:
 
 
 def _needed(test: _Test, opponents: int) -> tuple[int | None, bool]:
-    """(seeds that would decide, whether the test images are too few for any number of seeds).
+    """(seeds that would decide, whether the test classes are too few for any number of seeds).
 
     Both take the difference found for the true one, the strictest level of Holm's and a power of 80 %.
     """
@@ -228,7 +230,7 @@ def _needed(test: _Test, opponents: int) -> tuple[int | None, bool]:
         return LEAST_SEEDS, False
     if test.effect_size is None:
         return None, False
-    if test.image_variance and abs(test.shifted) < POWERFUL * math.sqrt(test.image_variance):
+    if test.units and abs(test.shifted) < POWERFUL * math.sqrt(test.units.variance):
         return None, True
     scale = abs(test.difference / test.effect_size) if test.effect_size else 0.0
     return (seeds_needed(test.shifted / scale, level=LEVEL / opponents) if scale else None), False

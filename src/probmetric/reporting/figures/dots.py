@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from probmetric.metrics import direction, heading, label
+from probmetric.metrics.statistics import Sample
 from probmetric.reporting.comparison import summarise
 from probmetric.reporting.figures import _style, register
 from probmetric.reporting.words import group_title
@@ -70,7 +71,7 @@ def _panel(
         if variant not in by_method:
             continue
         seeds = list(by_method[variant].values())
-        cell, colour = summarise(seeds), looks[variant].colour
+        cell, colour = summarise(Sample(by_method[variant])), looks[variant].colour
         axis.plot(seeds, [place] * cell.n, "|", color=colour, alpha=0.55, markersize=7)
         axis.errorbar(cell.mean, place, xerr=cell.half_width, color=colour, marker="o", markersize=4.5, capsize=2)
     axis.set_ylim(len(methods) - 0.5, -0.5)

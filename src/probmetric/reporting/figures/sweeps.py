@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from probmetric.metrics import arrow, direction, label
+from probmetric.metrics.statistics import Sample
 from probmetric.reporting.comparison import Cell, summarise
 from probmetric.reporting.figures import _lines, _style, register
 from probmetric.reporting.words import group_title, noise_words, option_words
@@ -98,7 +99,7 @@ def _panel(axis: Axes, lines: dict[str, Points], aside: dict[str, list[float]], 
     numeric = all(isinstance(value, float) for value in values)
     for name, points in lines.items():
         places = list(points) if numeric else [values.index(value) for value in points]
-        cells = [summarise(seeds) for seeds in points.values()]
+        cells = [summarise(Sample(dict(enumerate(seeds)))) for seeds in points.values()]
         axis.errorbar(
             places,
             [cell.mean for cell in cells],
@@ -301,8 +302,8 @@ def rates_of(context: ReportContext, metric: str) -> Rates:
         panel = lines.setdefault(_panel_title(dataset, noise), {})
         for variant, values in methods.items():
             clean = measured.get(dataset, {}).get(variant)
-            rates = panel.setdefault(variant, {0.0: summarise(list(clean.values()))} if clean else {})
-            rates[noise.rate] = summarise(list(values.values()))
+            rates = panel.setdefault(variant, {0.0: summarise(Sample(clean))} if clean else {})
+            rates[noise.rate] = summarise(Sample(values))
     drawn = {
         title: {name: dict(sorted(rates.items())) for name, rates in panel.items() if len(rates) > 1}
         for title, panel in lines.items()

@@ -20,6 +20,7 @@ import pandas as pd
 
 from probmetric.data.manifest import SUMMARY, read_summary
 from probmetric.io import of_kind, present
+from probmetric.metrics.statistics import Sample
 from probmetric.reporting.comparison import Cell, summarise
 from probmetric.reporting.published import PublishedNumber
 from probmetric.reporting.results import plays
@@ -127,7 +128,7 @@ def _compare(context: ReportContext, number: PublishedNumber, whole: set[str]) -
         if number.relative_to:
             values = _change(values, bases, fidelity, number.unit.change)
         if values:
-            compared.append(PublishedComparison(number, variant, summarise(list(values.values()))))
+            compared.append(PublishedComparison(number, variant, summarise(Sample(values))))
     if compared:
         return compared
     finished = context.table[context.table["data"].isin(whole.intersection(number.data))]

@@ -46,7 +46,7 @@ def diag_ggn(
     approximation: Approximation = "fixed",
     fidelity: Fidelity = "corrected",
 ) -> Tensor:  # (Z, D)
-    """Σ_kl y_kl (pair term) of the last layer's diagonal Gauss-Newton matrix.
+    """Return Σ_kl y_kl (pair term) of the last layer's diagonal Gauss-Newton matrix.
 
     Raises:
         ValueError: a geometry, approximation or fidelity that does not exist, or shapes that do not fit.
@@ -87,7 +87,7 @@ def diag_ggn(
 
 
 def _own_factor(units: Tensor, squares: Tensor, adjacency: Tensor, geometry: Geometry) -> Tensor:
-    """n_k² Σ_l A_kl e_k (N, Z): the own terms of every image, summed over its partners."""
+    """Return n_k² Σ_l A_kl e_k (N, Z): the own terms of every image, summed over its partners."""
     if geometry == "euclidean":
         return adjacency.sum(1, keepdim=True) * (1 - squares)
     partners = adjacency @ units

@@ -166,7 +166,7 @@ class Laplace(LastLayerPosterior):
 
 
 def evidence_precision(curvature: Tensor, weight: Tensor) -> float:
-    """δ that maximises the evidence, for diagonal curvature h ≥ 0 and the mean parameters θ (same shapes)."""
+    """Return the δ that maximises the evidence, for diagonal curvature h ≥ 0 and mean parameters θ (same shapes)."""
     squared_norm, curvature = float(weight.double().square().sum()), curvature.double()
 
     def surplus(log_precision: float) -> float:

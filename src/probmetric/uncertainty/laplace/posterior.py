@@ -111,7 +111,7 @@ def summarise_moves(
 
 
 def record(head: nn.Linear, posterior: Posterior, features: Tensor | None, *, samples: int, seed: int) -> Posterior:
-    """`prior_share` and, of features (N, D), `mean_resultant_length`; a warning is logged where they are bad."""
+    """Note `prior_share` and, of features (N, D), `mean_resultant_length`; warn where they are bad."""
     precision = float(posterior["prior_precision"])
     share = (posterior["weight_curvature"] < precision).double().mean().float()
     if share > MOSTLY_PRIOR:

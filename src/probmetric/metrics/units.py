@@ -1,0 +1,218 @@
+"""What single units contribute to a number, and how far it would move with others: classes, or images of known classes.
+
+A model that is asked about new classes is judged on a sample of classes: its images do not come one by one, but 48 to a
+class, and a class that is hard is hard in all of them. So the unit that is drawn is the class; where test classes are
+training classes it is the image. Contributions (U,) have the number as their mean, and the spread of their mean is that
+of the number over samples of units (linearised where units have different numbers of images).
+
+of_mean      contributions to a mean over images
+of_auroc     contributions to an AUROC (DeLong et al. 1988; of clusters: Obuchowski 1997)
+mean_of      contributions to the mean of several numbers
+error_of     standard error of the mean of contributions
+resampled    standard error of anything else, by drawing the units again
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probmetric.metrics import arrays
+from probmetric.metrics.correlation import average_ranks
+
+Doubles = NDArray[np.float64]
+Labels = NDArray[np.int64]
+Curves = dict[str, dict[str, list[float]]]
+PREFIX, ERRORS, VALUE = "units/", "unit_errors", "value"
+DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """What units contribute to a number: `labels` (U,) of the units, ascending, and `values` (U,) with it as mean."""
+
+    labels: Labels
+    values: Doubles
+
+
+class ByUnit:
+    """Contributions and standard errors of the metrics of one set of images, as the curves of a run keep them.
+
+    Args:
+        unit: what the units are called, `class` or `image`.
+    """
+
+    def __init__(self, unit: str) -> None:
+        self.unit = unit
+        self.contributions: dict[str, Contributions] = {}
+        self.errors: dict[str, tuple[float, int]] = {}
+
+    def add(self, metric: str, contributions: Contributions) -> None:
+        """Keep what the units contribute to `metric`, and the error of their mean; nothing of a single unit."""
+        if len(contributions.labels) > 1:
+            self.contributions[metric] = contributions
+            self.add_error(metric, error_of(contributions.values), len(contributions.labels))
+
+    def add_auroc(self, metric: str, negative: Images, positive: Images) -> None:
+        """Keep what units contribute to the AUROC of two groups of images; nothing where a group is too small.
+
+        A perfect ranking of a few images is no proof of one: where the formula gives less, (1/2 of) one pair in the
+        wrong order, 1 / (2 * smaller group), is the standard error, and contributions would say less.
+        """
+        smaller = min(len(negative.values), len(positive.values))
+        if smaller < 2:
+            return
+        contributions = of_auroc(negative, positive)
+        error, least = error_of(contributions.values), 0.5 / smaller
+        if error >= least:
+            self.add(metric, contributions)
+        else:
+            self.add_error(metric, least, len(contributions.labels))
+
+    def add_error(self, metric: str, error: float, units: int) -> None:
+        """Keep the standard error of `metric` over so many units, if it is a number."""
+        if math.isfinite(error):
+            self.errors[metric] = (error, units)
+
+    def merge(self, other: ByUnit) -> None:
+        """Take over all that `other` holds."""
+        self.contributions |= other.contributions
+        self.errors |= other.errors
+
+    def curves(self) -> Curves:
+        """Return curves `units/<metric>` (value, and the labels of the units) and `unit_errors` (error, units)."""
+        curves: Curves = {
+            f"{PREFIX}{metric}": {VALUE: each.values.round(DIGITS).tolist(), self.unit: each.labels.tolist()}
+            for metric, each in self.contributions.items()
+        }
+        errors = {metric: [error, float(units)] for metric, (error, units) in self.errors.items()}
+        return curves | ({ERRORS: errors} if errors else {})
+
+
+@dataclass(frozen=True)
+class Images:
+    """Values (N,) of images and the unit (N,) of each."""
+
+    values: Doubles
+    units: Labels
+
+    @classmethod
+    def of(cls, values: Any, units: Any, kept: Any = slice(None)) -> Images:
+        """Return those of the images that are `kept`."""
+        array = arrays.vector(values, "values")
+        return cls(array[kept], arrays.vector(units, "units", count=len(array)).astype(np.int64)[kept])
+
+
+def of_mean(images: Images) -> Contributions:
+    """What each unit contributes to the mean of the images' values: U / N * sum(value - mean) + mean.
+
+    Examples:
+        >>> of_mean(Images.of([1.0, 1.0, 0.0, 1.0], [7, 7, 9, 9])).values.tolist()
+        [1.0, 0.5]
+    """
+    labels, place = np.unique(images.units, return_inverse=True)
+    mean = float(images.values.mean())
+    sums = np.bincount(place, weights=images.values - mean, minlength=len(labels))
+    return Contributions(labels, np.asarray(len(labels) / len(images.values) * sums + mean, dtype=np.float64))
+
+
+def of_auroc(negative: Images, positive: Images) -> Contributions:
+    """What each unit contributes to P(a positive scores higher than a negative); a unit may have images of both.
+
+    An image's placement is the share of the other group that it is on the right side of; a unit's contribution sums
+    the placements of its images less their mean, as Obuchowski's estimate of the variance does.
+
+    Examples:
+        >>> of_auroc(Images.of([0.1, 0.6], [0, 1]), Images.of([0.5, 0.9], [0, 1])).values.tolist()
+        [0.75, 0.75]
+    """
+    joint = average_ranks(np.concatenate([positive.values, negative.values]))
+    count = len(positive.values)
+    of_positive = (joint[:count] - average_ranks(positive.values)) / len(negative.values)
+    of_negative = 1.0 - (joint[count:] - average_ranks(negative.values)) / count
+    labels, place = np.unique(np.concatenate([positive.units, negative.units]), return_inverse=True)
+    area = float(of_positive.mean())
+    moves = np.r_[(of_positive - area) / count, (of_negative - area) / len(negative.values)]
+    values = area + len(labels) * np.bincount(place, weights=moves, minlength=len(labels))
+    return Contributions(labels, np.asarray(values, dtype=np.float64))
+
+
+def mean_of(parts: Sequence[Contributions]) -> Contributions:
+    """What each unit contributes to the mean of numbers; a unit that has no part in one moves it not.
+
+    Examples:
+        >>> first, second = of_mean(Images.of([1, 0], [3, 4])), of_mean(Images.of([2, 0], [4, 5]))
+        >>> mean_of([first, second]).values.tolist()
+        [1.125, 1.125, 0.0]
+    """
+    labels = np.unique(np.concatenate([part.labels for part in parts]))
+    moves = np.zeros(len(labels))
+    for part in parts:
+        centred = (part.values - part.values.mean()) / len(part.values)
+        moves[np.searchsorted(labels, part.labels)] += centred / len(parts)
+    mean = float(np.mean([part.values.mean() for part in parts]))
+    return Contributions(labels, mean + len(labels) * moves)
+
+
+def error_of(contributions: Any) -> float:
+    """Standard error of the mean of `contributions` (U,); NaN for a single one.
+
+    Examples:
+        >>> error_of([0.0, 1.0, 1.0, 0.0])
+        0.28867513459481287
+    """
+    array = arrays.vector(contributions, "contributions")
+    return float(array.std(ddof=1)) / len(array) ** 0.5 if len(array) > 1 else float("nan")
+
+
+def retrieval_units(per_query: Mapping[str, Doubles], asked: NDArray[np.bool_], doubt: Images, unit: str) -> ByUnit:
+    """What units contribute to recall@1, MAP@R and the AUROC of telling wrong answers by the queries' doubt.
+
+    Args:
+        per_query: of `retrieval_per_query`, name -> (Q,).
+        asked: (Q,) queries with a positive.
+        doubt: uncertainty and unit of each query.
+        unit: what the units are called.
+    """
+    by_unit = ByUnit(unit)
+    for name in ("recall_at_1", "map_at_r"):
+        by_unit.add(f"retrieval/{name}", of_mean(Images(per_query[name][asked], doubt.units[asked])))
+    wrong = per_query["recall_at_1"] == 0
+    by_unit.add_auroc("sparsification/error_auroc", *two_groups(doubt, asked & ~wrong, asked & wrong))
+    return by_unit
+
+
+def two_groups(images: Images, first: NDArray[np.bool_], second: NDArray[np.bool_]) -> tuple[Images, Images]:
+    """Return the images of two groups, each a mask (N,)."""
+    return Images(images.values[first], images.units[first]), Images(images.values[second], images.units[second])
+
+
+def resampled(measure: Callable[[Labels], float], units: Labels, *, resamples: int = 200, seed: int = 0) -> float:
+    """Standard deviation of `measure(rows)` over bootstrap samples of units, `rows` being all images of those drawn.
+
+    Args:
+        measure: rows of images, a unit's as often as it was drawn -> a number.
+        units: the unit (N,) of each image.
+        resamples: number of samples.
+        seed: of the draws.
+
+    Examples:
+        >>> values = np.arange(100.0)
+        >>> round(error_of(values), 1), round(resampled(lambda rows: values[rows].mean(), np.arange(100)), 1)
+        (2.9, 2.7)
+    """
+    generator = np.random.default_rng(seed)
+    order = np.argsort(units, kind="stable")
+    _, starts, sizes = np.unique(units[order], return_index=True, return_counts=True)
+    values = []
+    for _ in range(resamples):
+        drawn = generator.integers(0, len(starts), size=len(starts))
+        ends = sizes[drawn].cumsum()
+        places = np.repeat(starts[drawn] + sizes[drawn] - ends, sizes[drawn]) + np.arange(ends[-1])
+        values.append(measure(order[places]))
+    return float(np.std(values, ddof=1))
