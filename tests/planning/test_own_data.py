@@ -129,7 +129,8 @@ def written(folder, blur, classes):
     generator = np.random.default_rng(0)
     points = np.eye(classes)[labels] + blur * generator.standard_normal((len(labels), classes))
     write_json(folder / "metrics.json", {"retrieval/recall_at_1": 0.5})
-    write_tensors(folder / "embeddings/val.safetensors", {"mean": points.astype(np.float32), "label": labels})
+    tensors = {"mean": points.astype(np.float32), "label": labels, "index": np.arange(len(labels))}
+    write_tensors(folder / "embeddings/val.safetensors", tensors | {"uncertainty": np.zeros(len(labels), np.float32)})
 
 
 @pytest.mark.parametrize(
