@@ -6,7 +6,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: audit benchmark changed check demo docs env format gpu help hooks lint lock mutants publish report sbom schemas size smoke \
+.PHONY: audit benchmark changed check demo docs docs-numbers env format gpu help hooks lint lock mutants publish report sbom schemas size smoke \
 	style test test-all test-system types ui units
 
 # What runs whole workflows, a cluster, a browser or many processes, or kills and starves them; other tests are of units.
@@ -108,6 +108,9 @@ audit: env ## known vulnerabilities of the pinned packages (asks the package ind
 
 size: ## code lines of the package by room, private modules, long parameter lists, import circles
 	@$(PYTHON) .ci/size.py
+
+docs-numbers: env ## numbers in the tables of docs/ that are not those of their records
+	.venv/bin/python .ci/docs_numbers.py
 
 schemas: env ## catalogue of components; JSON schemas of params.yaml and experiment files, for editors
 	probmetric schema

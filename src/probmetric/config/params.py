@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -41,7 +42,9 @@ class DataSource(Strict):
     model_config = ConfigDict(json_schema_extra={"additionalProperties": True})
 
     source: str = Field(description="name of a source: a file in src/probmetric/data/sources, or of a plugin")
-    raw: str | None = Field(None, description="folder with the archives, if it is not `data.raw`")
+    raw: str | None = Field(
+        None, description="folder with the archives, if it is not `data.raw`; `~` and `$NAME` are expanded"
+    )
     options: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -78,9 +81,8 @@ class DataFolders(Strict):
     @model_validator(mode="after")
     def _apart(self) -> DataFolders:
         made: dict[str, str | Path] = {"data.prepared": self.prepared, "results": RESULTS, "state": "state"}
-        raw = {"data.raw": self.raw} | {
-            f"data.on_request.{name}.raw": entry.raw for name, entry in self.on_request.items() if entry.raw
-        }
+        raw: dict[str, str | Path] = {"data.raw": self.raw}
+        raw |= {f"data.on_request.{name}.raw": self.raw_of(entry) for name, entry in self.on_request.items()}
         try:
             check_apart(made)
             for name, place in raw.items():
@@ -88,6 +90,10 @@ class DataFolders(Strict):
         except FileError as error:
             raise ValueError(str(error)) from None
         return self
+
+    def raw_of(self, source: DataSource) -> Path:
+        """Return where the raw files of `source` lie, with `~` and `$NAME` expanded."""
+        return Path(os.path.expandvars(source.raw or self.raw)).expanduser()
 
     @field_validator("options")
     @classmethod
@@ -282,6 +288,12 @@ class Grid(Strict):
     datasets: tuple[str, ...] = Field(min_length=1)
     methods: tuple[str, ...] = Field(min_length=1)
     noise: tuple[Rate, ...] = (0.0,)
+    splits: int = Field(
+        1,
+        ge=1,
+        le=100,
+        description="into how many different training and test classes the classes are split, each with every seed",
+    )
     seeds: Seeds = Field((0, 1, 2), min_length=1)
     set: dict[str, Annotated[tuple[Any, ...], BeforeValidator(_as_list)]] = Field(
         {}, description="overrides by dotted key (training.epochs, loss.scale, dim): each value or list of values"
@@ -360,15 +372,6 @@ def _require(names: Iterable[str], declared: Iterable[str], where: str) -> None:
             raise ValueError(f"{where}: {name!r} is not declared. {nearest(name, declared)}")
 
 
-class Halving(Strict):
-    """Successive halving (Jamieson and Talwalkar 2016) with two rungs: all trials briefly, the best of them in full."""
-
-    epochs: int = Field(ge=1, description="`training.epochs` of every trial; less than what is trained in full")
-    keep: int = Field(
-        ge=2, description="trials of a method that are trained in full: the first, with its own settings, and the best"
-    )
-
-
 class Tuning(Strict):
     """A search that gives every method the same number of training runs, judged on validation data only."""
 
@@ -382,7 +385,6 @@ class Tuning(Strict):
     batch: int = Field(4, ge=1, description="trials of a method chosen, and trained, at once")
     seeds: tuple[Seed, ...] = Field((0,), min_length=1, description="runs per trial; their mean is the objective")
     search_seed: Seed = 0
-    halving: Halving | None = Field(None, description="few epochs for every trial, all for the best")
     set: dict[str, Any] = Field(default_factory=dict, description="overrides all trials share, such as training.epochs")
     ranges: dict[str, SearchRange] = Field(
         default_factory=dict, description="settings searched for every method, besides the method's own `search`"
@@ -411,11 +413,9 @@ class Tuning(Strict):
             raise ValueError(
                 f"studies: {wrong[0]!r} does not begin with tuned-, and would replace an experiment of yours"
             )
-        if self.halving and self.halving.keep > self.trials:
-            raise ValueError(f"halving: keep is {self.halving.keep}, but there are {self.trials} trials")
         return self
 
     @property
     def budget(self) -> int:
-        """Training runs spent on each method, brief ones included."""
-        return (self.trials + (self.halving.keep if self.halving else 0)) * len(self.seeds)
+        """Training runs spent on each method."""
+        return self.trials * len(self.seeds)

@@ -46,7 +46,7 @@ def is_headline(name: str) -> bool:
     group, _, last = name.rpartition("/")
     if group.startswith("ood/"):
         return last == "auroc"
-    return name in HEADLINES or group not in {known for record in METRICS for known in record.groups}
+    return name in HEADLINES or group not in {each for record in METRICS for each in record.groups}
 
 
 def find(name: str) -> Metric:

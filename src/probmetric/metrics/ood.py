@@ -8,6 +8,8 @@ AUPRC depends on the share of out-of-distribution images, which is returned with
     auprc            average precision, sum over thresholds of (R_n - R_{n-1}) P_n; higher is better
     auprc_trapezoid  area under the linearly joined precision-recall curve, as paper 003 reports; optimistic
     fpr_at_95        share of in-distribution images flagged when at least 95 % of the others are; lower is better
+
+The set `unanswerable` are test images that nothing in the gallery answers, such as people of one photograph.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from probmetric.metrics.correlation import average_ranks
 from probmetric.metrics.record import table
 
 Doubles = NDArray[np.float64]
+
+UNANSWERABLE = "unanswerable"
 
 METRICS = table(
     "ood",

@@ -83,10 +83,18 @@ class Draft:
 
     def apply(self, preset: Preset) -> None:
         """Apply a preset; an option of a component counts only where the component has it."""
-        for key, value in preset.set.items():
-            part, _, option = key.partition(".")
-            if not option or part not in REGISTRIES or part == "view" or self._takes(part, option):
-                self.set(key, value)
+        for key, value in self.taken_of(preset).items():
+            self.set(key, value)
+
+    def taken_of(self, preset: Preset) -> dict[str, Any]:
+        """Return the settings of a preset, by dotted key, that these settings have."""
+        parts = ((key, *key.partition(".")[::2]) for key in preset.set)
+        taken = (
+            key
+            for key, part, option in parts
+            if not option or part not in REGISTRIES or part == "view" or self._takes(part, option)
+        )
+        return {key: preset.set[key] for key in taken}
 
     def _takes(self, part: str, option: str) -> bool:
         component = self.components[part]

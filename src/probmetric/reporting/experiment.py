@@ -127,8 +127,8 @@ class ReportContext:
 
     @property
     def data(self) -> list[str]:
-        """Datasets with their noise, in the experiment's order."""
-        return list(dict.fromkeys(key.data for key in self.expected))
+        """Datasets with their noise, whatever the split of their classes, in the experiment's order."""
+        return list(dict.fromkeys(key.group for key in self.expected))
 
     @property
     def variants(self) -> list[str]:

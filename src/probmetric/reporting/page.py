@@ -86,7 +86,7 @@ class Contents:
         reasons: dict[tuple[str, str], list[str]] = defaultdict(list)
         runs: Counter[tuple[str, str]] = Counter()
         for run in self.context.runs:
-            place = group_title(run.key.data), self.context.label(run.key.variant)
+            place = group_title(run.key.group), self.context.label(run.key.variant)
             runs[place] += 1
             if reason := selection_caution(run, self.context.trained_by(run)):
                 reasons[place].append(reason)
@@ -104,10 +104,10 @@ class Contents:
 def selection_caution(run: RunFolder, trained: RunFolder) -> str:
     """Say what speaks against the choice of the weights of `run`, made in `trained`; empty for nothing."""
     values = [row.get("val_metric") for row in trained.history]
-    if not (known := validations(trained.history)):
+    if not (validated := validations(trained.history)):
         return ""
     selected = run.find("training.selected_epoch")
-    latest = max(epoch for epoch, value in enumerate(values) if value == max(known))
+    latest = max(epoch for epoch, value in enumerate(values) if value == max(validated))
     return selection_warning(values, selected if isinstance(selected, int) else latest)
 
 
@@ -194,7 +194,7 @@ def _folders(context: ReportContext) -> dict[tuple[str, str], list[tuple[int, st
     folders: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
     for run in sorted(context.runs, key=lambda run: run.key.seed):
         folder = os.path.relpath(run.path, context.folder)
-        folders[run.key.data, run.key.variant].append((run.key.seed, f"{quote(folder, safe='/+=')}/"))
+        folders[run.key.group, run.key.variant].append((run.key.seed, f"{quote(folder, safe='/+=')}/"))
     return folders
 
 
@@ -297,7 +297,7 @@ def _not_run(contents: Contents) -> Values:
     context = contents.context
     missing: dict[tuple[str, str], list[int]] = defaultdict(list)
     for key in context.missing:
-        missing[key.data, key.variant].append(key.seed)
+        missing[key.group, key.variant].append(key.seed)
     lines = []
     for (data, variant), seeds in missing.items():
         several = "seeds" if len(seeds) > 1 else "seed"

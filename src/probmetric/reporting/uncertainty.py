@@ -236,7 +236,7 @@ _SENTENCES: Mapping[Verdict | None, str] = {
 
 def _sentences(judged: Trust) -> list[str]:
     answers = {text: judged.answer(question) for question, text in QUESTIONS.items()}
-    named = {answer: [text for text, given in answers.items() if given == answer] for answer in _SENTENCES}
+    named = {answer: [text for text, each in answers.items() if each == answer] for answer in _SENTENCES}
     return [_SENTENCES[answer].format(listed(texts, NAMED)) for answer, texts in named.items() if texts]
 
 
@@ -349,7 +349,7 @@ def certificates(context: ReportContext) -> dict[str, dict[str, list[Held]]]:
     held: dict[str, dict[str, list[Held]]] = {}
     for run in sorted(context.runs, key=lambda run: run.key):
         if present(run.certificate_file):
-            methods = held.setdefault(group_title(run.key.data), {})
+            methods = held.setdefault(group_title(run.key.group), {})
             page = quote(os.path.relpath(run.certificate_page, context.folder), safe="/+=")
             methods.setdefault(context.label(run.key.variant), []).append(Held(run.key.seed, _words(run), page))
     return held

@@ -37,14 +37,14 @@ from numpy.typing import NDArray
 from probmetric.config import ConfigError, Evaluation, RunSettings
 from probmetric.data.exact import split_posterior
 from probmetric.data.manifest import read_table, values_of, verify_digest
-from probmetric.data.places import COLUMNS, SEQUENCE
+from probmetric.data.places import COLUMNS, WALKS
 from probmetric.io import present
 from probmetric.metrics import find, own_metrics, proxy_transport
 from probmetric.metrics.calibration import EqualMass, Reliability, reliability
 from probmetric.metrics.classification import classification_metrics
 from probmetric.metrics.clustering import clustering_metrics
 from probmetric.metrics.correlation import spearman
-from probmetric.metrics.ood import auroc, ood_metrics, roc_curve
+from probmetric.metrics.ood import UNANSWERABLE, auroc, ood_metrics, roc_curve
 from probmetric.metrics.ranked import metric_names
 from probmetric.metrics.selective import selective_metrics, sparsification
 from probmetric.metrics.severity import by_severity
@@ -55,7 +55,7 @@ from probmetric.retrieval.measures import retrieval_per_query, summarize
 from probmetric.retrieval.problem import JUNK
 from probmetric.retrieval.votes import retrieval_votes, sampled_retrieval_metrics, vote_reliability
 from probmetric.runs.folder import Embeddings, RunFolder, Split
-from probmetric.runs.places import Places, place_metrics, place_retrieval
+from probmetric.runs.places import Places, place_answers, place_metrics, place_retrieval
 from probmetric.runs.roles import Asked, Roles
 from probmetric.trust.answers import (
     KEPT,
@@ -108,24 +108,28 @@ class ImageFacts:
     def of(cls, folder: Path) -> ImageFacts:
         """Read them from the manifest of a prepared dataset."""
         verify_digest(folder)
-        optional = (*DISTORTIONS, "true_probability", *COLUMNS, SEQUENCE, "group")
+        optional = (*DISTORTIONS, "true_probability", *COLUMNS, *WALKS, "group")
         table, metadata = read_table(folder, ["split"], optional=optional)
         strengths = {name: values_of(table, name) for name in DISTORTIONS if name in table.column_names}
-        places = set(COLUMNS) <= set(table.column_names)
+        places = Places.in_manifest(
+            {name: values_of(table, name) for name in {*COLUMNS, *WALKS} & {*table.column_names}}
+        )
         sides = {name: values_of(table, name) for name in ("split", "role", "group") if name in table.column_names}
         pairs = np.array(metadata["pairs"], dtype=np.int64) if metadata.get("pairs") else None
         exact = "true_probability" in table.column_names
         return cls(
             distortions={name: values for name, values in strengths.items() if values.dtype.kind == "f"},
             pairs=None if pairs is None else Pairs(pairs[:, :2], pairs[:, 2].astype(bool)),
-            places=Places.of_manifest(table) if places else None,
+            places=places,
             posterior=functools.partial(split_posterior, folder) if exact else None,
             roles=None if places else Roles.of(sides),
-            unit=_unit(str(metadata.get("protocol")), table.column_names),
+            unit=_unit(str(metadata.get("protocol")), places),
         )
 
     def asked(self, test: Embeddings) -> Asked | None:
         """Return which of the test images ask and in which; None where each is asked among the others."""
+        if self.places is not None:
+            return Asked(*self.places.of(test["index"]).sides, np.empty((0, 2), dtype=np.int64))
         return None if self.roles is None else self.roles.among(test["index"], test["label"])
 
     def units(self, split: Embeddings) -> NDArray[np.int64]:
@@ -136,10 +140,10 @@ class ImageFacts:
         return split["index"] if walks is None else walks[split["index"]]
 
 
-def _unit(protocol: str, columns: Sequence[str]) -> Unit:
-    """Return the unit that is drawn, by a dataset's protocol and the columns of its manifest."""
-    if set(COLUMNS) <= set(columns):
-        return "walk" if SEQUENCE in columns else "image"
+def _unit(protocol: str, places: Places | None) -> Unit:
+    """Return the unit that is drawn, by a dataset's protocol and where its images were taken."""
+    if places is not None:
+        return "image" if places.walks is None else "walk"
     return "image" if protocol == "closed_set" else "class"
 
 
@@ -193,13 +197,18 @@ def evaluate_run(
     settings, facts = settings or Evaluation(), facts or ImageFacts()
     run = RunFolder(folder)
     test, places = run.embeddings("test"), facts.places
+    answers = run_answers(run, settings.ks, facts) if answers is None else answers
     if places is not None:
-        answers = {}
         metrics, curves = place_metrics(test["mean"], test["uncertainty"], places.of(test["index"]), ks=settings.ks)
         results = Results(ByUnit(facts.unit), facts.units(test), metrics, curves)
+        aurocs = error_aurocs(answers["test"]) if "test" in answers and answers["test"].asked.any() else {}
+        results.add("sparsification", {f"error_auroc_{score}": value for score, value in aurocs.items()})
     else:
-        answers = run_answers(run, settings.ks, facts) if answers is None else answers
-        results = _trusted(test, settings, answers, facts)
+        results = answer_metrics(test, settings, answers.get("test"), facts)
+        if settings.clustering:
+            results.add("clustering", clustering_metrics(test["mean"], test["label"], seed=settings.seed))
+        results.add("structure", structure_metrics(test["mean"], test["label"]))
+    _trusted(results, test, answers, facts)
     if facts.pairs is not None:
         results.add("verification", _verification(test, facts.pairs))
     if "distortion" in facts.distortions:
@@ -215,21 +224,29 @@ def evaluate_run(
     return {name: _json_number(value) for name, value in results.metrics.items()}, results.all_curves()
 
 
-def _trusted(test: Embeddings, settings: Evaluation, answers: Mapping[str, Answers], facts: ImageFacts) -> Results:
-    """Measure the test split, and how far its answers can be trusted."""
-    results = answer_metrics(test, settings, answers.get("test"), facts)
-    if settings.clustering:
-        results.add("clustering", clustering_metrics(test["mean"], test["label"], seed=settings.seed))
-    results.add("structure", structure_metrics(test["mean"], test["label"]))
+def _trusted(results: Results, test: Embeddings, answers: Mapping[str, Answers], facts: ImageFacts) -> None:
+    """Add how far the test split's answers can be trusted."""
     trust, stated = trust_metrics(answers)
     results.metrics |= trust
     if stated is not None:
         results.add_diagram("p_right", reliability(stated, answers["test"].right[answers["test"].asked]))
     if "test" in answers:
         asked = facts.asked(test)
-        index = test["index"] if asked is None else test["index"][asked.queries]
-        results.curves |= _severities(index, facts.distortions, answers["test"], stated)
-    return results
+        rows = np.arange(len(test["index"])) if asked is None else asked.queries
+        results.curves |= _severities(test["index"][rows], facts.distortions, answers["test"], stated)
+        if facts.places is None:
+            _add_strangers_within(results, answers["test"], results.units[rows])
+
+
+def _add_strangers_within(results: Results, answers: Answers, units: NDArray[np.int64]) -> None:
+    """Add how queries (Q,) that nothing in the gallery answers are told from the others: `ood/unanswerable/...`."""
+    alone, group = answers.rows(~answers.asked), f"ood/{UNANSWERABLE}"
+    if not LEAST <= len(alone.own) <= len(answers.own) - LEAST:
+        return
+    answerable = answers.rows(answers.asked)
+    results.add(group, ood_metrics(answerable.own, alone.own) | stranger_aurocs(answerable, alone))
+    known = Images.of(answers.own, units, answers.asked)
+    results.by_unit.add_auroc(f"{group}/auroc", known, Images.of(answers.own, units, ~answers.asked))
 
 
 def _verification(test: Embeddings, pairs: Pairs) -> dict[str, float]:
@@ -266,7 +283,7 @@ def _other_splits(
     """Add retrieval of the validation split and with the last weights, and sparsification of the validation split."""
     others: tuple[Split, ...] = ("val", "last")
     for split in others:
-        if present(run.embeddings_file(split)):
+        if present(run.embeddings_file(split)) and len(run.embeddings(split)["mean"]):
             other, answered = run.embeddings(split), answers if split == "val" else None
             results.add(f"{split}/retrieval", _retrieval(other, facts, settings, answered, last=split == "last"))
             if split == "val":
@@ -304,19 +321,27 @@ def _json_number(value: float) -> float | None:
 def run_answers(run: RunFolder, ks: Sequence[int] = (), facts: ImageFacts | None = None) -> dict[str, Answers]:
     """Return the answers of a run by where they were asked; a set without images is left out.
 
-    test         each test image asked among the others, or each query in the gallery (`runs.roles`)
-    val          each validation image asked among the others: a smaller gallery, of other classes
+    test         each test image asked among the others, or each query in the gallery (`runs.roles`, `runs.places`)
+    val          each validation image asked among the others, queries for a place in their database: a smaller
+                 gallery, of other classes
     ood/<name>   strangers, asked among the test images or in the gallery; every answer is wrong
 
     `ks` are the cutoffs of the retrieval metrics that come along (see `among_others`).
     """
     test = run.embeddings("test")
-    asked = facts.asked(test) if facts else None
-    among = answers_among_others(test, ks) if asked is None else asked.answers(test.tensors, test["label"], ks)
-    answers: dict[str, Answers | None] = {"test": among}
+    facts = facts or ImageFacts()
+    asked, places = facts.asked(test), facts.places
+    answers: dict[str, Answers | None] = {}
+    if places is not None:
+        answers["test"] = place_answers(test.tensors, places.of(test["index"]), ks)
+    else:
+        among = answers_among_others(test, ks) if asked is None else asked.answers(test.tensors, test["label"], ks)
+        answers["test"] = among
     if run.holds("val", "mean"):
-        answers["val"] = answers_among_others(run.embeddings("val"), ks)
-    if run.holds("ood", "mean") and len(test["mean"]) >= LEAST:
+        val = run.embeddings("val")
+        among = place_answers(val.tensors, places.of(val["index"]), ks) if places else answers_among_others(val, ks)
+        answers["val"] = among
+    if run.holds("ood", "mean") and len(test["mean"] if asked is None else asked.gallery) >= LEAST:
         strangers, searched = run.embeddings("ood"), test["label"]
         if asked is not None:
             searched = np.full_like(searched, JUNK)
@@ -373,14 +398,14 @@ def evaluate_ood(test: Embeddings, ood: Embeddings, answers: Mapping[str, Answer
     """
     sets = ood_rows(ood)
     results = Results(ByUnit(facts.unit), facts.units(test))
-    known = Images.of(test["uncertainty"], results.units)
+    tested = Images.of(test["uncertainty"], results.units)
     strangers = Images(ood["uncertainty"].astype(np.float64), -1 - np.arange(len(ood["uncertainty"])))
     for name, rows in sets.items():
         doubt = ood["uncertainty"][rows]
         results.add(f"ood/{name}", ood_metrics(test["uncertainty"], doubt))
         rates = roc_curve(test["uncertainty"], doubt, points=CURVE_POINTS)
         results.curves[f"roc/{name}"] = {key: values.tolist() for key, values in rates.items()}
-        results.by_unit.add_auroc(f"ood/{name}/auroc", known, Images(strangers.values[rows], strangers.units[rows]))
+        results.by_unit.add_auroc(f"ood/{name}/auroc", tested, Images(strangers.values[rows], strangers.units[rows]))
         if "test" in answers and f"ood/{name}" in answers:
             results.add(f"ood/{name}", stranger_aurocs(answers["test"], answers[f"ood/{name}"]))
     if sets:

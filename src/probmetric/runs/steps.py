@@ -147,7 +147,7 @@ def evaluate(plan: RunPlan) -> None:
     run, settings, folder = plan.run, plan.run.settings, RunFolder.named(plan.run.name)
     with _recorded(plan, "evaluate"):
         facts = ImageFacts.of(settings.data_folder)
-        answers = run_answers(folder, settings.evaluation.ks, facts) if facts.places is None else {}
+        answers = run_answers(folder, settings.evaluation.ks, facts)
         metrics, curves = evaluate_run(folder.path, settings.evaluation, facts, answers=answers)
         if settings.evaluation.proxies or settings.evaluation.training_images:
             from probmetric.runs.embed import embed_training_images

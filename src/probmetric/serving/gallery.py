@@ -376,10 +376,10 @@ class Gallery:
         Raises:
             ServingError: a name that is not there.
         """
-        asked = {names} if isinstance(names, str) else set(names)
+        chosen = {names} if isinstance(names, str) else set(names)
         files = {file: path for file, path in zip(self._content.files, self.paths, strict=True) if file}
         there = set(self.paths)
-        gone = {name if name in there else files.get(_digest(_place(name)), name) for name in asked}
+        gone = {name if name in there else files.get(_digest(_place(name)), name) for name in chosen}
         absent = sorted(gone - there)
         if absent:
             raise ServingError(f"{len(absent)} image(s) are not in the gallery, e.g. {', '.join(absent[:3])}.")

@@ -201,17 +201,17 @@ class Model:
             CertificateError: no certificate for this risk, gallery and model.
             DataError: images that cannot be read; all of them are named.
         """
-        asked = Rules(risk, **rules)
-        if asked.withhold < 1 and self.reference is None:
+        wanted = Rules(risk, **rules)
+        if wanted.withhold < 1 and self.reference is None:
             raise ServingError("this model has no validation images to compare with; leave out `withhold`.")
         gallery.check_model(self)
-        certificate_of(gallery, asked)  # before the images are embedded
+        certificate_of(gallery, wanted)  # before the images are embedded
         listed = sequence_of(images, self.eye.ndim)
         embedded = self.embedded(listed)
         record = {"mean": embedded.batch.mean.numpy(), "uncertainty": embedded.batch.uncertainty.numpy()}
         doubt = None if self.reference is None else self.reference.doubt(record["uncertainty"])
         names = [named(image, number) for number, image in enumerate(listed)]
-        return answers(gallery, Queries(names, record, embedded.looks, doubt), k, asked)
+        return answers(gallery, Queries(names, record, embedded.looks, doubt), k, wanted)
 
     def evaluate(
         self, images: Any, class_names: Sequence[str] | None = None, *, ks: Sequence[int] = (1, 2, 4, 8)

@@ -175,14 +175,14 @@ def answers(gallery: Searched, queries: Queries, k: int, rules: Rules) -> list[A
         [] if rules.any_image else gallery.unlike(queries.looks),
     ]
     shares = {"doubt": queries.doubt, "p_right": p_right, "lonelier": lonelier}
-    given = []
+    answered = []
     for row, name in enumerate(queries.names):
         reason = "; ".join(filter(None, (each[row] for each in reasons if each)))
         values = {key: None if share is None else float(share[row]) for key, share in shares.items()}
         matches = _shown(gallery, match.indices[row, :k], match.similarity[row, :k])
         uncertainty = float(queries.record["uncertainty"][row])
-        given.append(Answer(name, matches, uncertainty, **values, withheld=bool(reason), reason=reason))
-    return given
+        answered.append(Answer(name, matches, uncertainty, **values, withheld=bool(reason), reason=reason))
+    return answered
 
 
 def certificate_of(gallery: Searched, rules: Rules) -> Certificate | None:

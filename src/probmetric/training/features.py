@@ -177,7 +177,7 @@ def on_features(
         root: folder of the shared features; None shares none.
     """
     augments = images.view != images.view.evaluation()
-    parts = None if augments else shared(settings, encoder, data.eye, root)
+    parts = None if augments or not len(images.sources["train"]) else shared(settings, encoder, data.eye, root)
     if parts is None:
         return encoder, data
     sources: dict[Use, ImageSource] = {

@@ -5,6 +5,9 @@
     by_group   as by_image, but the images of a group (the shots of one product) stay together; a class of one group
                trains
 
+`class_order` splits by class without a draw: the last classes in that order test. `split_seed` draws the splits anew,
+so that studies can cross class splits with seeds.
+
 Where the data name their splits, these are kept as they are, and `split` says what kind they must be. Images of the
 splits `query` and `gallery` are test images; the column `role` keeps which, and evaluation asks the queries in the
 gallery. Gallery images of a query's class and group (Market-1501: the same camera) are neither right nor wrong for it,
@@ -13,13 +16,14 @@ those of the class `-1` (junk) are left out. Without other images nothing is tra
 Annotations are not postponed here: a source inherits options of other modules with their ranges.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
 
-from probmetric.data.manifest import SPLITS, DataError
+from probmetric.data.manifest import SPLITS, DataError, refusing
 from probmetric.data.sources._base import Source, Table, options
 from probmetric.data.sources._files import ImageFiles, Store, strings
 from probmetric.data.splits import hold_out_classes, hold_out_images
@@ -51,6 +55,9 @@ class OwnData(Source):
         test_fraction: share of the classes, images or groups to test on.
         val_fraction: share of the others to validate on.
         min_images: classes with fewer are left out.
+        split_seed: another draw of the splits for every number.
+        class_order: for `by_class`, "name", or a text file, seen from the data, that lists the classes: one a line,
+            alone or after a number.
     """
 
     needs_raw: ClassVar[bool] = True
@@ -60,6 +67,8 @@ class OwnData(Source):
     test_fraction: OpenShare = 0.5
     val_fraction: OpenShare = 0.15
     min_images: Count = 2
+    split_seed: CountOrZero = 0
+    class_order: str = ""
 
     @property
     def protocol(self) -> Literal["open_set", "closed_set"]:
@@ -85,20 +94,46 @@ class OwnData(Source):
         groups = listed.get("group") if self.split == "by_group" else None
         if self.split == "by_group" and groups is None:
             raise DataError(f"{where} names no groups; say where they are (option group), or set split: by_image.")
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng([seed, self.split_seed] if self.split_seed else seed)
         if "split" in listed:
             splits = listed["split"]
             if np.any(splits != "test") or "role" not in listed:
                 self._check_splits(classes, labels, splits, where)
         else:
             splits = strings(["train"] * len(labels))
-            splits[self._held_out(labels, groups, splits == "train", self.test_fraction, rng)] = "test"
+            if self.class_order:
+                splits[self._last_classes(classes, where)[labels]] = "test"
+            else:
+                splits[self._held_out(labels, groups, splits == "train", self.test_fraction, rng)] = "test"
         if np.any(splits == "train") and not np.any(splits == "val"):
             splits[self._held_out(labels, groups, splits == "train", self.val_fraction, rng)] = "val"
         if np.any(splits != "test"):
             self._check_enough(labels, splits, where)
         notes += _too_small(labels, splits, listed.get("role"))
         return listed | {"label": labels, "class_name": strings(classes[labels].tolist()), "split": splits}
+
+    def _last_classes(self, classes: np.ndarray, where: Path) -> np.ndarray:
+        """Return the mask (C,) of the classes to test on: the last ones in `class_order`.
+
+        Raises:
+            DataError: the order is not of classes, or its file lacks one of them.
+        """
+        if self.split != "by_class":
+            raise DataError(f"{where}: class_order shares out classes; remove it, or set split: by_class.")
+        order = classes.tolist()
+        if self.class_order != "name":
+            order = _listed_classes(self.order_file(where), set(order))
+        first = len(order) - min(max(round(self.test_fraction * len(order)), 2), len(order) - 1)
+        return np.isin(classes, order[first:])
+
+    @property
+    def listings(self) -> list[str]:
+        """The file of `class_order`, if it names one."""
+        return [] if self.class_order in ("", "name") else [self.class_order]
+
+    def order_file(self, where: Path) -> Path:
+        """Return the file that lists the classes of data listed in `where`, a folder or a file."""
+        return (where if where.is_dir() else where.parent) / self.class_order
 
     def _check_enough(self, labels: np.ndarray, splits: np.ndarray, where: Path) -> None:
         """Raise `DataError` unless there are images of two classes to train on, and some to validate on."""
@@ -205,6 +240,24 @@ class InColumns(OwnData):
     def names(self) -> dict[str, str]:
         """Name of the column that holds each of path, label, split and group."""
         return {role: getattr(self, f"{role}_column") for role in ("path", "label", "split", "group")}
+
+
+def _listed_classes(file: Path, classes: set[str]) -> list[str]:
+    """Return `classes` in the order of a file that lists them, one a line, alone or after a number and a separator.
+
+    Raises:
+        DataError: the file cannot be read, or lacks a class or has it twice.
+    """
+    with refusing(f"{file} (class_order) cannot be read", "name a text file with a class a line", OSError, ValueError):
+        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    named = [line if line in classes else re.sub(r"^\d+[,\s]+", "", line) for line in lines]
+    listed = [name for name in named if name in classes]
+    if len(listed) != len(classes) or set(listed) != classes:
+        wrong = sorted(classes - set(listed)) or [name for name in listed if listed.count(name) > 1]
+        raise DataError(
+            f"{file}: the class {wrong[0]!a} is listed {listed.count(wrong[0])} times; list every class once."
+        )
+    return listed
 
 
 def _with_roles(listed: Columns, where: Path, notes: list[str]) -> Columns:
