@@ -191,6 +191,9 @@ def _declare_asking(add: Add) -> None:
         "--any-image", action="store_true", help="also answer images that look like none of the gallery"
     )
     command.add_argument("--csv", action="store_true", help="one row per match, for programs")
+    command.add_argument(
+        "--explain", type=Path, metavar="FOLDER", help="draw which regions make each image match its nearest, there"
+    )
     _add_plugin(command)
 
     command = add("serve", "models:serve", "answer questions to a gallery over HTTP")
