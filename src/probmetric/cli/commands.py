@@ -206,6 +206,9 @@ def _declare_asking(add: Add) -> None:
         "--any-image", action="store_true", help="also answer images that look like none of the gallery"
     )
     command.add_argument("--csv", action="store_true", help="one row per match, for programs")
+    command.add_argument(
+        "--explain", type=Path, metavar="FOLDER", help="draw which regions make each image match its nearest, there"
+    )
     _add_plugin(command)
 
     command = add("serve", "models:serve", "answer questions to a gallery over HTTP")
@@ -267,6 +270,21 @@ def _declare_certificates(add: Add) -> None:
     )
     command.add_argument(
         "--patience", type=float, default=100_000, help="clean queries to a false alarm, on average at least"
+    )
+    command.add_argument(
+        "--group",
+        default="",
+        help="column of what queries come from together (a walk, a burst): the first of each counts",
+    )
+    command.add_argument(
+        "--labelled",
+        nargs="?",
+        const="truth",
+        metavar="COLUMN",
+        help="watch errors, not doubts: column of true classes, empty where nobody looked (default: truth)",
+    )
+    command.add_argument(
+        "--false-alarms", type=float, default=0.01, help="of --labelled: chance of ever a false alarm (default: 0.01)"
     )
 
 
