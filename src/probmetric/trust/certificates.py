@@ -55,6 +55,7 @@ Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Unit = Literal["query", "group"]
 
+RISKS, CONFIDENCE = (0.2, 0.1, 0.05), 0.9  # of the certificate of every run; `probmetric certificate` makes others
 PILOT, PILOT_OF_GROUPS = 10, 5
 THRESHOLDS = 40
 STAKES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.12, 0.06)  # shares of the stake that a group all wrong loses wholly
