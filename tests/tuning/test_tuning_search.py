@@ -145,69 +145,6 @@ def test_a_failed_training_counts_against_the_budget(params, tmp_path):
     assert search.best("cosine").objective is not None
 
 
-HALVING = {"halving": {"epochs": 4, "keep": 3}, "set": {"training.epochs": 12}, "trials": 8}
-
-
-class Misleads(Trainer):
-    """A brief training likes rates below .02 too much: the best in full is another."""
-
-    def train(self, run: str) -> None:
-        super().train(run)
-        if "training.epochs=4" in run:
-            history = self.folder / run / "history.csv"
-            rate = float(run.partition("learning_rate=")[2].partition("/")[0].partition("+")[0])
-            history.write_text(f"epoch,val_metric\n0,{math.exp(-((math.log(rate / 0.01)) ** 2))}\n")
-
-
-def halved(params, folder, **changes) -> tuple[Search, Trainer]:
-    trainer = Misleads(folder)
-    search = Search(params, every_method(params), parse(Tuning, SPEC | HALVING | changes, "test.yaml"), results=folder)
-    search.run(trainer)
-    return search, trainer
-
-
-def test_halving_trains_the_first_and_the_best_trials_in_full_and_these_decide(params, tmp_path):
-    search, trainer = halved(params, tmp_path)
-    assert len([run for run in trainer.asked if "training.epochs=4" in run]) == 2 * 8
-    assert len([run for run in trainer.asked if "training.epochs=12" in run]) == 2 * 3
-    for trials in search.trials.values():
-        in_full = [trial.number for trial in trials if trial.final is not None]
-        best = sorted(trials[1:], key=lambda trial: trial.objective, reverse=True)[:2]
-        assert sorted(in_full) == sorted([0, *(trial.number for trial in best)])
-    tried = search.trials["cosine"]
-    assert search.best("cosine").final == max(trial.final for trial in tried if trial.final is not None)
-    assert search.best("cosine").number != max(tried, key=lambda trial: trial.objective).number
-    assert halved(params, tmp_path)[1].asked == []
-
-
-def test_halving_is_told_in_table_trials_and_budget(params, tmp_path):
-    search, _ = halved(params, tmp_path / "runs")
-    trials, table, _ = report.write_progress(search, "t", reports=tmp_path)
-    assert "Trials have 4 epochs; the first and the 2 best others were trained in full" in table.read_text()
-    assert f"| ProxyAnchor | 11 | 0 | {search.trials['proxy_anchor'][0].final:.4f} |" in table.read_text()
-    with trials.open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["method"] == "cosine"]
-    assert len([row for row in rows if row["final"]]) == 3
-    assert {len(row["runs"].split()) for row in rows if row["final"]} == {2}
-    assert report.tuned_methods(search, "t")["cosine-tuned-t"]["budget"] == 11
-    trained = [run for trial in search.trials["cosine"] for run in trial.runs]
-    assert sum("training.epochs=4" in run for run in trained) == 8
-    assert len(trained) == 11
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"halving": {"epochs": 12, "keep": 3}}, "a full training has 12 epochs; `halving` needs fewer for a trial"),
-        ({"halving": {"epochs": 4, "keep": 9}}, "keep is 9, but there are 8 trials"),
-        ({"ranges": {"training.epochs": {"choices": [4, 8]}}}, "cannot be searched where `halving` sets it"),
-    ],
-)
-def test_halving_that_halves_nothing_is_refused(params, tmp_path, changes, message):
-    with pytest.raises(ConfigError, match=message):
-        halved(params, tmp_path, **changes)
-
-
 def test_nothing_trainable_stops_the_search(params, tmp_path):
     with pytest.raises(TuningError, match=r"logs/run/glyphs/proxy_anchor"):
         searched(params, tmp_path, fails=1.0)

@@ -22,7 +22,7 @@ from probmetric.config.components import (
     UncertaintyChoice,
     ViewChoice,
 )
-from probmetric.config.settings import DEFAULT_BACKBONE, DEFAULT_UNCERTAINTY, Evaluation, Training
+from probmetric.config.settings import DEFAULT_BACKBONE, DEFAULT_UNCERTAINTY, Dim, Evaluation, Training
 from probmetric.data.sources import REGISTRY as DATASETS
 from probmetric.io import FileError
 from probmetric.io.folders import check_apart
@@ -150,7 +150,7 @@ class Defaults(Strict):
     """Settings every method starts from."""
 
     backbone: BackboneChoice = DEFAULT_BACKBONE
-    dim: int = Field(64, ge=2)
+    dim: Dim = 64
     pretrained: str | bool | None = None
     view: ViewChoice | None = Field(
         None, description="how images become the network's input; unset: the dataset's own view"
@@ -210,7 +210,7 @@ class Method(Strict):
     objective: ObjectiveChoice | None = None
     uncertainty: UncertaintyChoice = DEFAULT_UNCERTAINTY
     backbone: BackboneChoice | None = None
-    dim: int | None = Field(None, ge=2)
+    dim: Dim | None = None
     pretrained: str | bool | None = Field(
         None, description="a weight file, or true for the weights the backbone publishes itself"
     )
@@ -240,6 +240,11 @@ class Method(Strict):
         written += [key for key in ("base", "uncertainty", "fidelity") if key in self.model_fields_set]
         if self.like and written:
             raise ValueError(f"with `like: {self.like}` write what differs into `change`, not as {', '.join(written)}")
+        if self.dim not in (None, "features") and self.backbone and not self.backbone.has_head:
+            raise ValueError(
+                f"dim is {self.dim}, but backbone {self.backbone.name!r} has no head with these options, so that its "
+                "features are the embedding; remove dim, or the option head: none"
+            )
         if self.objective and not self.loss:
             raise ValueError(f"objective {self.objective.name!r} wraps the method's loss; set `loss` too")
         return self
@@ -373,15 +378,6 @@ def _require(names: Iterable[str], declared: Iterable[str], where: str) -> None:
             raise ValueError(f"{where}: {name!r} is not declared. {nearest(name, declared)}")
 
 
-class Halving(Strict):
-    """Successive halving (Jamieson and Talwalkar 2016) with two rungs: all trials briefly, the best of them in full."""
-
-    epochs: int = Field(ge=1, description="`training.epochs` of every trial; less than what is trained in full")
-    keep: int = Field(
-        ge=2, description="trials of a method that are trained in full: the first, with its own settings, and the best"
-    )
-
-
 class Tuning(Strict):
     """A search that gives every method the same number of training runs, judged on validation data only."""
 
@@ -398,7 +394,6 @@ class Tuning(Strict):
         1, ge=1, le=20, description="choices of validation classes a trial is run on: cross-validation over classes"
     )
     search_seed: Seed = 0
-    halving: Halving | None = Field(None, description="few epochs for every trial, all for the best")
     set: dict[str, Any] = Field(default_factory=dict, description="overrides all trials share, such as training.epochs")
     ranges: dict[str, SearchRange] = Field(
         default_factory=dict, description="settings searched for every method, besides the method's own `search`"
@@ -427,11 +422,9 @@ class Tuning(Strict):
             raise ValueError(
                 f"studies: {wrong[0]!r} does not begin with tuned-, and would replace an experiment of yours"
             )
-        if self.halving and self.halving.keep > self.trials:
-            raise ValueError(f"halving: keep is {self.halving.keep}, but there are {self.trials} trials")
         return self
 
     @property
     def budget(self) -> int:
-        """Training runs spent on each method, brief ones included."""
-        return (self.trials + (self.halving.keep if self.halving else 0)) * len(self.seeds) * self.folds
+        """Training runs spent on each method."""
+        return self.trials * len(self.seeds) * self.folds
