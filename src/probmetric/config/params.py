@@ -22,7 +22,7 @@ from probmetric.config.components import (
     UncertaintyChoice,
     ViewChoice,
 )
-from probmetric.config.settings import DEFAULT_BACKBONE, DEFAULT_UNCERTAINTY, Evaluation, Training
+from probmetric.config.settings import DEFAULT_BACKBONE, DEFAULT_UNCERTAINTY, Dim, Evaluation, Training
 from probmetric.data.sources import REGISTRY as DATASETS
 from probmetric.io import FileError
 from probmetric.io.folders import check_apart
@@ -150,7 +150,7 @@ class Defaults(Strict):
     """Settings every method starts from."""
 
     backbone: BackboneChoice = DEFAULT_BACKBONE
-    dim: int = Field(64, ge=2)
+    dim: Dim = 64
     pretrained: str | bool | None = None
     view: ViewChoice | None = Field(
         None, description="how images become the network's input; unset: the dataset's own view"
@@ -210,7 +210,7 @@ class Method(Strict):
     objective: ObjectiveChoice | None = None
     uncertainty: UncertaintyChoice = DEFAULT_UNCERTAINTY
     backbone: BackboneChoice | None = None
-    dim: int | None = Field(None, ge=2)
+    dim: Dim | None = None
     pretrained: str | bool | None = Field(
         None, description="a weight file, or true for the weights the backbone publishes itself"
     )
@@ -240,6 +240,11 @@ class Method(Strict):
         written += [key for key in ("base", "uncertainty", "fidelity") if key in self.model_fields_set]
         if self.like and written:
             raise ValueError(f"with `like: {self.like}` write what differs into `change`, not as {', '.join(written)}")
+        if self.dim not in (None, "features") and self.backbone and not self.backbone.has_head:
+            raise ValueError(
+                f"dim is {self.dim}, but backbone {self.backbone.name!r} has no head with these options, so that its "
+                "features are the embedding; remove dim, or the option head: none"
+            )
         if self.objective and not self.loss:
             raise ValueError(f"objective {self.objective.name!r} wraps the method's loss; set `loss` too")
         return self
