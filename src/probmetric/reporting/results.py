@@ -31,7 +31,7 @@ from probmetric.metrics.units import ERRORS, PREFIX, VALUE, expanded
 from probmetric.runs.folder import RunFolder, finished_runs
 from probmetric.runs.names import RunKey, class_split, legal_name, without_split
 
-RUNS_FILE, SUMMARY_FILE = "runs.parquet", "metrics.json"
+RUNS_FILE, SUMMARIES = "runs.parquet", "metrics"
 AGAIN = "make the experiment's report again"
 AS_PUBLISHED = "as_published"
 TINY = 1e-9
@@ -135,28 +135,37 @@ def validations(history: Sequence[Mapping[str, float | None]]) -> list[float]:
 
 
 def write_results(table: pd.DataFrame, folder: Path, metrics: Sequence[str] | None = None) -> None:
-    """Write runs.parquet and metrics.json into the report's folder.
+    """Write runs.parquet and metrics/<data>--<method>.json into the report's folder; summaries of others go.
 
     Args:
         table: the long table.
         folder: `reports/<experiment>`.
-        metrics: metrics of the summary; all that were measured by default.
+        metrics: metrics of the summaries; all that were measured by default.
     """
     with atomic_path(folder / RUNS_FILE) as temporary:
         table.to_parquet(temporary, index=False, compression="zstd")
-    write_json(folder / SUMMARY_FILE, summarised(table, metrics))
+    summaries = {f"{name}.json": means for name, means in summarised(table, metrics).items()}
+    for path in (folder / SUMMARIES).glob("*.json"):
+        if path.name not in summaries:
+            path.unlink()
+    for name, means in summaries.items():
+        write_json(folder / SUMMARIES / name, means)
 
 
-def summarised(table: pd.DataFrame, metrics: Sequence[str] | None = None) -> dict[str, float]:
-    """Return means over seeds by key; keys hold only letters, digits, `_ - . space : /`, as MLflow and DVC allow."""
+def summarised(table: pd.DataFrame, metrics: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
+    """Return the name of a method on a dataset (`method_file_name`) -> metric -> mean over seeds."""
     shown = table[table["value"].notna()]
     shown = shown if metrics is None else shown[shown["metric"].isin(list(metrics))]
-    values: dict[str, list[float]] = defaultdict(list)
-    for data, variant, metric, value in zip(
-        *(shown[name] for name in ("data", "variant", "metric", "value")), strict=True
-    ):
-        values[legal_name(f"{data}/{variant}/{metric}")].append(value)
-    return {name: fmean(seeds) for name, seeds in sorted(values.items())}
+    summaries: dict[str, dict[str, float]] = {}
+    for (data, variant), rows in shown.groupby(["data", "variant"]):
+        means = {str(metric): fmean(values) for metric, values in rows.groupby("metric")["value"]}
+        summaries[method_file_name(str(data), str(variant))] = means
+    return summaries
+
+
+def method_file_name(data: str, variant: str) -> str:
+    """Return a name that every file system takes, Windows' included: `glyphs--contrastive-dim=32`."""
+    return legal_name(f"{data}--{variant}").replace("/", "-").replace(" ", "_").replace(":", "=")
 
 
 def read_results(folder: Path) -> pd.DataFrame:

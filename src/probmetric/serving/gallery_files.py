@@ -191,7 +191,8 @@ def _read_content(folder: Path, index: dict[str, Any]) -> Content:
     """Read and check the content that `index` names."""
     names = _read_names(folder / index["images"])
     tensors = _open_tensors(folder / index["vectors"], len(names["paths"]), index["dim"])
-    content = Content(index["model"], **tensors, **names)
+    parts: dict[str, Any] = {**tensors, **names}
+    content = Content(index["model"], **parts)
     if len(set(content.paths)) < len(content.paths):
         raise FileError(f"{folder} names an image twice; {AGAIN}.")
     _check_rows(folder / index["vectors"], content)
