@@ -22,7 +22,7 @@ from probmetric.config.components import (
     UncertaintyChoice,
     ViewChoice,
 )
-from probmetric.config.settings import DEFAULT_BACKBONE, DEFAULT_UNCERTAINTY, Evaluation, Training
+from probmetric.config.settings import DEFAULT_BACKBONE, DEFAULT_UNCERTAINTY, Dim, Evaluation, Training
 from probmetric.data.sources import REGISTRY as DATASETS
 from probmetric.io import FileError
 from probmetric.io.folders import check_apart
@@ -150,7 +150,7 @@ class Defaults(Strict):
     """Settings every method starts from."""
 
     backbone: BackboneChoice = DEFAULT_BACKBONE
-    dim: int = Field(64, ge=2)
+    dim: Dim = 64
     pretrained: str | bool | None = None
     view: ViewChoice | None = Field(
         None, description="how images become the network's input; unset: the dataset's own view"
@@ -210,7 +210,7 @@ class Method(Strict):
     objective: ObjectiveChoice | None = None
     uncertainty: UncertaintyChoice = DEFAULT_UNCERTAINTY
     backbone: BackboneChoice | None = None
-    dim: int | None = Field(None, ge=2)
+    dim: Dim | None = None
     pretrained: str | bool | None = Field(
         None, description="a weight file, or true for the weights the backbone publishes itself"
     )
@@ -240,6 +240,11 @@ class Method(Strict):
         written += [key for key in ("base", "uncertainty", "fidelity") if key in self.model_fields_set]
         if self.like and written:
             raise ValueError(f"with `like: {self.like}` write what differs into `change`, not as {', '.join(written)}")
+        if self.dim not in (None, "features") and self.backbone and not self.backbone.has_head:
+            raise ValueError(
+                f"dim is {self.dim}, but backbone {self.backbone.name!r} has no head with these options, so that its "
+                "features are the embedding; remove dim, or the option head: none"
+            )
         if self.objective and not self.loss:
             raise ValueError(f"objective {self.objective.name!r} wraps the method's loss; set `loss` too")
         return self
@@ -304,6 +309,12 @@ class Experiment(Strict):
     methods: dict[str, Method] = Field(default_factory=dict)
     metrics: tuple[str, ...] = ("retrieval/recall_at_1", "retrieval/map_at_r")
     figures: tuple[str, ...] = ("metric_per_method", "learning_curves")
+    plan: str = Field(
+        "",
+        pattern="^([0-9a-f]{12})?$",
+        description="digest of the plan as it was committed before any test result existed: reports print it and say "
+        "whether it is still the plan; write twelve zeros, and `snakemake -n` says what it is",
+    )
 
 
 class Params(Strict):
@@ -379,6 +390,9 @@ class Tuning(Strict):
     startup_trials: int = Field(6, ge=1, description="trials drawn at random before the search learns from results")
     batch: int = Field(4, ge=1, description="trials of a method chosen, and trained, at once")
     seeds: tuple[Seed, ...] = Field((0,), min_length=1, description="runs per trial; their mean is the objective")
+    folds: int = Field(
+        1, ge=1, le=20, description="choices of validation classes a trial is run on: cross-validation over classes"
+    )
     search_seed: Seed = 0
     set: dict[str, Any] = Field(default_factory=dict, description="overrides all trials share, such as training.epochs")
     ranges: dict[str, SearchRange] = Field(
@@ -413,4 +427,4 @@ class Tuning(Strict):
     @property
     def budget(self) -> int:
         """Training runs spent on each method."""
-        return self.trials * len(self.seeds)
+        return self.trials * len(self.seeds) * self.folds

@@ -47,9 +47,9 @@ class Encoder(nn.Module):
         return None
 
     def _attach_head(self, num_features: int, dim: int) -> nn.Linear:
-        """Add `head`, the linear layer (D -> M), and return it."""
-        self.num_features, self.dim = num_features, dim
-        self.head = nn.Linear(num_features, dim)
+        """Add `head`, the linear layer (D -> M), and return it; M is D where `dim` is 0."""
+        self.num_features, self.dim = num_features, dim or num_features
+        self.head = nn.Linear(num_features, self.dim)
         return self.head
 
     def features(self, images: Tensor) -> Tensor:

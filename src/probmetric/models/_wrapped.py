@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +17,13 @@ class WrappedNetwork(Encoder):
     Without an added head the last `nn.Linear` of an `nn.Sequential` is the head; other networks show none.
     """
 
-    def __init__(self, network: nn.Module, width: int, dim: int | None = None) -> None:
+    def __init__(self, network: nn.Module, width: int, dim: int | Literal["features"] | None = None) -> None:
         """Wrap `network`, which gives D = `width` numbers; `dim` is M of the head to add, None adds none."""
         super().__init__()
         last = network[-1] if isinstance(network, nn.Sequential) and len(network) > 1 else None
         if dim is not None:
             self.network = network
-            self._attach_head(width, dim)
+            self._attach_head(width, width if dim == "features" else dim)
             self._loaded_names = frozenset(f"network.{name}" for name, _ in network.named_parameters())
         elif isinstance(network, nn.Sequential) and isinstance(last, nn.Linear):
             self.network, self.head = network[:-1], last
@@ -113,6 +114,6 @@ def drops(module: nn.Module) -> bool:
     return bool(rate)
 
 
-def wrapped(network: nn.Module, width: int, dim: int | None = None) -> Encoder:
+def wrapped(network: nn.Module, width: int, dim: int | Literal["features"] | None = None) -> Encoder:
     """Return an encoder of `network`, see `WrappedNetwork`; one that is an encoder already stays as it is."""
     return network if isinstance(network, Encoder) else WrappedNetwork(network, width, dim)

@@ -57,7 +57,6 @@ class Timm(Encoder):
         self.num_features = pooled[1] if self.pool is None else maps[1]
         self.dim = self.num_features
         if head == "linear":
-            self.dim = dim
             with torch.no_grad():
                 self._attach_head(self.num_features, dim).weight.mul_(head_scale)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from probmetric import models
 from probmetric.config import (
     ELSEWHERE,
     OWN_VIEW,
@@ -128,7 +129,10 @@ class Draft:
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of `RunSettings` that a method decides."""
-        return self.values | self.components | self.groups | {"base": self.base, "label": self.label}
+        backbone = self.components["backbone"]
+        headless = backbone is not None and not models.REGISTRY.holds(backbone.name, "has_head", backbone.options)
+        values = self.values | ({"dim": "features"} if headless else {})
+        return values | self.components | self.groups | {"base": self.base, "label": self.label}
 
 
 def _component(key: str, value: Any) -> Component | None:

@@ -105,7 +105,8 @@ def train_run(
         }
         first = run.fit(TRAINED_AS[settings.training.selection], state, conduct)
         final = first
-        if settings.training.selection == "refit" and first.done.history:
+        fitted = first.done.history or settings.training.head_init != "random"
+        if settings.training.selection == "refit" and fitted:
             final = run.fit("pooled", state / "refit", conduct, stop_after=first.done.best_epoch + 1)
         if writes:
             run.write(writes, first, final)
